@@ -1,0 +1,65 @@
+# Compiler settings, and the functions with which every folder declares its targets.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+option(TELENS_WERROR "Treat warnings in our own code as errors" ON)
+option(TELENS_PRECOMPILED_HEADERS "Precompile LibTorch's headers" ON)
+set(TELENS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example address,undefined")
+
+find_program(TELENS_CCACHE ccache)
+if(TELENS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # pch_defines and time_macros are what ccache asks for before it caches users of a PCH.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TELENS_CCACHE})
+endif()
+find_program(TELENS_MOLD mold)
+
+# What all of our own code is compiled with.
+add_library(telens_options INTERFACE)
+target_include_directories(telens_options INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+                                                    "$<INSTALL_INTERFACE:include/telens>")
+target_compile_features(telens_options INTERFACE cxx_std_20)
+target_compile_options(
+  telens_options INTERFACE
+  # -ffp-contract=off: bits must agree between devices, so no compiler may fuse a*b+c unasked.
+  $<BUILD_INTERFACE:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-ffp-contract=off;-Winvalid-pch>
+  $<BUILD_INTERFACE:$<$<BOOL:${TELENS_WERROR}>:-Werror>>)
+if(TELENS_SANITIZE)
+  target_compile_options(telens_options
+                         INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-omit-frame-pointer>)
+  target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
+endif()
+if(TELENS_MOLD)
+  target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
+endif()
+
+# telens_base_sources(<file>...): adds sources of the calling folder to libtelens_base.a, the part
+# without LibTorch that both the command and libtelens.so contain.
+function(telens_base_sources)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  target_sources(telens_base PRIVATE ${ARGN})
+endfunction()
+
+# telens_sources(<file>...): adds sources of the calling folder to libtelens.so.
+function(telens_sources)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  target_sources(telens PRIVATE ${ARGN})
+endfunction()
+
+# telens_test(<name> SOURCES <file>... [LIBRARIES <target>...]): a GoogleTest program whose cases
+# CTest lists one by one.
+function(telens_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE telens_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST)
+endfunction()

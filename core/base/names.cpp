@@ -1,0 +1,61 @@
+#include "core/base/names.h"
+
+#include <cstddef>
+
+namespace telens {
+namespace {
+
+constexpr std::array<std::string_view, 3> kGemmNames{"fprop", "dgrad", "wgrad"};
+constexpr std::array<std::string_view, 6> kTensorNames{"activation", "weight", "gradient",
+                                                       "output",     "wgrad",  "dgrad"};
+
+template <typename Enum, std::size_t n>
+std::optional<Enum> from_name(const std::array<std::string_view, n>& names, std::string_view name) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (names[i] == name) {
+      return static_cast<Enum>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name_of(Gemm gemm) { return kGemmNames[static_cast<std::size_t>(gemm)]; }
+
+std::string_view name_of(TensorName tensor) {
+  return kTensorNames[static_cast<std::size_t>(tensor)];
+}
+
+std::optional<Gemm> gemm_from_name(std::string_view name) {
+  return from_name<Gemm>(kGemmNames, name);
+}
+
+std::optional<TensorName> tensor_from_name(std::string_view name) {
+  return from_name<TensorName>(kTensorNames, name);
+}
+
+GemmsOfTensor gemms_of(TensorName tensor) {
+  switch (tensor) {
+    case TensorName::activation:
+      return {Gemm::fprop, Gemm::wgrad};
+    case TensorName::weight:
+      return {Gemm::fprop, Gemm::dgrad};
+    case TensorName::gradient:
+      return {Gemm::dgrad, Gemm::wgrad};
+    case TensorName::output:
+      return {Gemm::fprop, Gemm::fprop};
+    case TensorName::wgrad:
+      return {Gemm::wgrad, Gemm::wgrad};
+    case TensorName::dgrad:
+      break;
+  }
+  return {Gemm::dgrad, Gemm::dgrad};
+}
+
+bool belongs_to(TensorName tensor, Gemm gemm) {
+  const GemmsOfTensor gemms = gemms_of(tensor);
+  return gemms.first == gemm || gemms.second == gemm;
+}
+
+}  // namespace telens
