@@ -1,0 +1,177 @@
+// The only thing through which modules call out: routing calls and GEMM calls.
+//
+// A layer (one linear operation with its three GEMMs) owns a LayerHooks. At the start of a forward
+// it calls begin_forward(). Without a debug session, or while no feature is due for the layer, that
+// is one integer compare and the answer is nullptr: the layer runs its fused path. Otherwise the
+// answer is the RoutingPlan of this forward; the layer runs unfused and makes just the calls whose
+// bits are set. The backward of that forward uses the same plan.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/base/names.h"
+#include "core/quantization/quantized_tensor.h"
+#include "core/quantization/quantizer.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace telens {
+
+class LayerHooks;
+
+// Which of the calls are on in one forward-backward of one layer.
+struct RoutingPlan {
+  std::int64_t iteration = 0;
+  std::uint32_t modify = 0;         // bit_of(gemm, tensor): modify_tensor
+  std::uint32_t postquantize = 0;   // bit_of(gemm, tensor): inspect_tensor_postquantize
+  std::uint8_t inspect = 0;         // bit_of(tensor): inspect_tensor
+  std::uint8_t high_precision = 0;  // bit_of(gemm): fp8_gemm_enabled answered false
+
+  static constexpr std::uint32_t bit_of(Gemm gemm, TensorName tensor) {
+    return 1U << (static_cast<unsigned>(gemm) * kAllTensors.size() + static_cast<unsigned>(tensor));
+  }
+  static constexpr std::uint8_t bit_of(TensorName tensor) {
+    return static_cast<std::uint8_t>(1U << static_cast<unsigned>(tensor));
+  }
+  static constexpr std::uint8_t bit_of(Gemm gemm) {
+    return static_cast<std::uint8_t>(1U << static_cast<unsigned>(gemm));
+  }
+
+  bool modifies(Gemm gemm, TensorName tensor) const { return modify & bit_of(gemm, tensor); }
+  bool inspects(TensorName tensor) const { return inspect & bit_of(tensor); }
+  bool inspects_quantized(Gemm gemm, TensorName tensor) const {
+    return postquantize & bit_of(gemm, tensor);
+  }
+  bool runs_in_high_precision(Gemm gemm) const { return high_precision & bit_of(gemm); }
+  bool empty() const {
+    return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0;
+  }
+
+  // What session made the plan; a backward that comes after the end of that session calls nobody.
+  std::uint64_t session = 0;
+};
+
+// What the layer tells when it asks for its routing plan.
+struct RoutingRequest {
+  bool under_recipe = false;  // inside fp8_autocast with enabled=True
+};
+
+// The tensor-parallel group over which a weight's statistics are reduced.
+struct TensorParallel {
+  c10d::ProcessGroup* group = nullptr;
+  std::int64_t size = 1;
+};
+
+struct ModifyTensorCall {
+  Gemm gemm;
+  TensorName tensor_name;
+  const at::Tensor& tensor;        // high precision, as it came
+  Quantizer* default_quantizer;    // nullptr outside fp8_autocast
+  at::ScalarType dtype;            // that the cast would have had; the tensor's for outputs
+  QuantizedTensor* out = nullptr;  // an update of the weight cache: to be filled
+};
+
+struct InspectTensorCall {
+  TensorName tensor_name;
+  const at::Tensor* tensor;   // nullptr for weights that are stored in FP8
+  const Operand* rowwise;     // what feeds the first GEMM; nullptr for outputs
+  const Operand* columnwise;  // what feeds the second GEMM; nullptr for outputs
+  Quantizer* quantizer;       // nullptr outside fp8_autocast and for outputs
+  TensorParallel tensor_parallel;
+  bool first_microbatch = true;  // false where a cached weight is used again
+};
+
+struct InspectPostquantizeCall {
+  Gemm gemm;
+  TensorName tensor_name;
+  const Operand& tensor;  // the result of the cast or of modify_tensor
+  bool rowwise;           // whether it feeds the first GEMM of the tensor
+  TensorParallel tensor_parallel;
+};
+
+// Who answers: the debug session (hooks/). Core knows this interface alone. All calls may come from
+// autograd's threads; the implementation locks where it must. A call that must stop the run throws.
+class HookListener {
+ public:
+  virtual ~HookListener() = default;
+
+  // The plan of this forward; sets layer.asleep_until. An empty plan means the fused path.
+  virtual RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) = 0;
+
+  // Returns the tensor that takes the place of the given one; with call.out nothing of use.
+  virtual Operand modify_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                                const ModifyTensorCall& call) = 0;
+  virtual void inspect_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                              const InspectTensorCall& call) = 0;
+  virtual void inspect_tensor_postquantize(LayerHooks& layer, const RoutingPlan& plan,
+                                           const InspectPostquantizeCall& call) = 0;
+};
+
+// The state of the hook points. A tick is (session number << 40 | iteration): 0 without a session,
+// and it never falls below any tick of an earlier session, so a layer that sleeps "for good" sleeps
+// until the next session at the latest, and a model may outlive a session.
+namespace hook_points {
+
+inline constexpr int kIterationBits = 40;
+
+constexpr std::uint64_t tick_of(std::uint64_t session, std::int64_t iteration) {
+  return session << kIterationBits | static_cast<std::uint64_t>(iteration);
+}
+
+// The present tick; written by the session at step(), read by every forward.
+extern TELENS_EXPORT std::atomic<std::uint64_t> current_tick;
+
+// Installs (or with nullptr removes) the listener; returns the number of the session that begins,
+// counted from 1. Sets current_tick to its iteration, or to 0.
+TELENS_EXPORT std::uint64_t install(HookListener* listener, std::int64_t iteration);
+TELENS_EXPORT void set_iteration(std::int64_t iteration);
+
+// The listener of the session that made the plan, or nullptr if it has ended since.
+TELENS_EXPORT HookListener* listener_of(const RoutingPlan& plan);
+
+}  // namespace hook_points
+
+// The hook side's own state of a layer (resolved features, schedules), kept with the layer so that
+// no look-up is needed. Owned by the layer, made by the listener.
+class LayerState {
+ public:
+  virtual ~LayerState() = default;
+};
+
+// A layer's end of the hook points.
+class TELENS_EXPORT LayerHooks {
+ public:
+  // An empty name is replaced by "Layer_<n>" at the first route() of a session, n from 1.
+  explicit LayerHooks(std::string name = {});
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name);
+
+  // The plan of this forward, or nullptr for the fused path.
+  std::shared_ptr<const RoutingPlan> begin_forward(const RoutingRequest& request) {
+    if (hook_points::current_tick.load(std::memory_order_relaxed) < asleep_until_) [[likely]] {
+      return nullptr;
+    }
+    return ask(request);
+  }
+
+  // For the listener: the layer is not asked again before this tick.
+  void sleep_until(std::uint64_t tick) { asleep_until_ = tick; }
+
+  std::unique_ptr<LayerState>& state() { return state_; }
+
+ private:
+  std::shared_ptr<const RoutingPlan> ask(const RoutingRequest& request);
+
+  std::uint64_t asleep_until_ = 1;  // the first tick of any session is larger
+  std::string name_;
+  std::unique_ptr<LayerState> state_;
+};
+
+}  // namespace telens

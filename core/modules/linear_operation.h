@@ -1,0 +1,46 @@
+// One linear layer's work, with its three GEMMs, quantizers, weight cache and hook points.
+// Linear, LayerNormLinear and each half of LayerNormMLP own one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/hook_points.h"
+#include "core/modules/module.h"
+#include "core/quantization/layer_quantization.h"
+
+namespace telens {
+
+struct LinearCall {
+  std::optional<bool> is_first_microbatch;
+  bool fp8_output = false;
+  bool fp8_grad = false;
+};
+
+class TELENS_EXPORT LinearOperation {
+ public:
+  explicit LinearOperation(std::string name = {});
+
+  // input [..., in], weight [out, in], bias [out] or undefined -> [..., out]. Differentiable in
+  // all three. Runs in FP8 inside fp8_autocast. Throws ShapeError naming layer and tensor.
+  at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
+                        const LinearCall& call = {});
+
+  LayerHooks& hooks() { return state_->hooks; }
+  // Amax history and scales, as bytes for state_dict.
+  LayerQuantization& quantization() { return state_->quantization; }
+  const LayerQuantization& quantization() const { return state_->quantization; }
+
+  // What forward and backward share; a backward may outlive its module.
+  struct State {
+    LayerHooks hooks;
+    LayerQuantization quantization;
+    std::optional<QuantizedTensor> cached_weight;  // of the running minibatch
+  };
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace telens

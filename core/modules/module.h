@@ -1,0 +1,83 @@
+// Base of all modules: a torch::nn::Module whose tensors can be replaced from outside, whose
+// forward is one call with one struct of inputs, and whose parent calls it through a replaceable
+// function. That is all that the Python adapter needs of a module.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/quantization/quantized_tensor.h"
+
+namespace telens {
+
+// A module's results: one tensor for most; more where an option asks for them (return_bias,
+// return_layernorm_output), in the order that Transformer Engine returns them.
+using Outputs = std::vector<at::Tensor>;
+
+// A parameter that may be stored in low precision. `parameter` is autograd's leaf, of the
+// high-precision dtype and the weight's shape; where `quantized` is set, the values are there and
+// `parameter` has no storage of its own to speak of.
+struct Weight {
+  at::Tensor parameter;
+  std::optional<QuantizedTensor> quantized;
+
+  bool defined() const { return parameter.defined(); }
+};
+
+class TELENS_EXPORT Module : public torch::nn::Module {
+ public:
+  // Replaces the parameter or buffer registered under `name` ("weight", "fc1_bias", ...): the
+  // module computes with `tensor` from now on. Throws UsageError naming the module's own names if
+  // there is no such tensor.
+  void set_tensor(const std::string& name, at::Tensor tensor,
+                  std::optional<QuantizedTensor> quantized = std::nullopt);
+
+  // What goes into state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
+  // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
+  virtual at::Tensor extra_state() const { return {}; }
+  virtual void set_extra_state(const at::Tensor& bytes);
+
+  // The module's name in debug configurations; modules with layers inside pass on
+  // "<name>.<suffix>" by the contract.
+  virtual void set_debug_name(const std::string& name) {}
+
+ protected:
+  // Registers under the module's own name and remembers where the value is kept.
+  void register_slot(std::string name, at::Tensor& slot, at::Tensor value);
+  void register_weight(std::string name, Weight& slot, at::Tensor value);
+  void register_buffer_slot(std::string name, at::Tensor& slot, at::Tensor value);
+
+ private:
+  std::map<std::string, at::Tensor*> tensor_slots_;
+  std::map<std::string, Weight*> weight_slots_;
+};
+
+// A module with a forward. InputsT is an aggregate with a static describe(visitor) that visits
+// (name, pointer to member, doc) in the order of the Python arguments; a module's Options struct
+// has one too. Parents call children with operator(), never with forward().
+template <typename InputsT>
+class CallableModule : public Module {
+ public:
+  using Inputs = InputsT;
+  using Function = std::function<Outputs(const Inputs&)>;
+
+  virtual Outputs forward(const Inputs& inputs) = 0;
+
+  Outputs operator()(const Inputs& inputs) {
+    return override_ ? override_(inputs) : forward(inputs);
+  }
+
+  // For the adapter: the parent calls this instead of forward (nullptr: forward again).
+  void set_override(Function function) { override_ = std::move(function); }
+
+ private:
+  Function override_;
+};
+
+}  // namespace telens
