@@ -1,0 +1,93 @@
+// Writes one rank's run file without ever making training wait for the disk.
+// No LibTorch; HDF5 stays behind this header.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "features/record/run_schema.h"
+
+namespace telens::record {
+
+// What push() does when the queue is full: drop the newest and count them, or wait.
+enum class OnFull : std::uint8_t { drop, block };
+
+// How a run ended. A file without an end was not closed: its run still goes on, or was killed.
+enum class End : std::uint8_t { clean, failed };
+
+struct RunOptions {
+  std::string log_dir = ".";
+  // "": TELENS_RUN_ID if set, else a time stamp that no run in log_dir has yet. Ranks other than 0
+  // are given rank 0's. The id of an existing run resumes it with a new segment.
+  std::string run_id;
+  int rank = 0;
+  int world_size = 1;
+  std::string config_text;
+  std::vector<std::pair<std::string, std::string>> environment;
+  OnFull on_full = OnFull::drop;
+  std::uint64_t max_size = 0;             // bytes of this rank's files together; 0: no limit
+  std::size_t queue_capacity = 1U << 18;  // rows that may wait for the disk
+  // Called at most once, when recording stops because of an error, with one line that names the
+  // file, what failed and how to mend it. May be called on the writer's thread. Default: stderr.
+  std::function<void(const std::string&)> on_error;
+};
+
+struct Counters {
+  std::uint64_t written = 0;  // rows of all tables that are on disk
+  std::uint64_t dropped = 0;  // rows that found the queue full
+  std::uint64_t failed = 0;   // rows that came after recording stopped, or were lost by it
+  std::uint64_t bytes = 0;    // size of this rank's files
+};
+
+// All functions may be called from any thread, and none throws because of a disk: recording stops,
+// on_error is told, rows are counted as failed, training goes on. A row is on disk at the latest
+// two seconds after its push.
+class TELENS_EXPORT RunWriter {
+ public:
+  // Never null. Where the file cannot be created, the writer is off: see recording().
+  static std::unique_ptr<RunWriter> open(const RunOptions& options);
+  ~RunWriter();  // close(End::clean), if close was not called
+  RunWriter(const RunWriter&) = delete;
+  RunWriter& operator=(const RunWriter&) = delete;
+
+  // The id of a name, the same at each call. Cheap, but hot callers keep the id.
+  std::int32_t intern(Dictionary dictionary, std::string_view name);
+
+  void push(std::span<const Record> records);
+  // The loss, or any other number that a run records by name.
+  void scalar(std::int64_t iteration, std::string_view name, double value);
+  // One record (its value is the number of elements) and its bins; kept or dropped together.
+  void histogram(const Record& record, std::span<const HistogramBin> bins);
+  void ledger(std::span<const LedgerRow> rows);
+  void blocks(std::span<const BlockRow> rows);
+  // Something that happened: `kind` is a word such as "warning" or "feature_off".
+  void event(std::int64_t iteration, std::string_view kind, std::string_view text,
+             std::int32_t layer = kNoName);
+
+  void flush();       // returns when all that was pushed before is on disk, or recording stopped
+  void flush_soon();  // asks for that without waiting, as at the first non-finite statistic
+  void close(End end = End::clean);  // flushes; everything after it counts as failed
+
+  bool recording() const;           // false: could not start, stopped by an error, or closed
+  std::string error() const;        // what on_error was told, or ""
+  const std::string& path() const;  // of the segment that this writer began
+  const std::string& run_id() const;
+  Counters counters() const;
+
+ private:
+  class Impl;
+  explicit RunWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// The run id that open() would use for `requested`; rank 0 shares it with the other ranks.
+TELENS_EXPORT std::string decide_run_id(const std::string& log_dir, const std::string& requested);
+
+}  // namespace telens::record
