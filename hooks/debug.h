@@ -1,0 +1,106 @@
+// The session API: what a training program calls to have its layers watched.
+//
+//   telens::debug::initialize({.config_file = "debug.yaml", .log_dir = "logs"});
+//   for (...) {
+//     ... forward, backward, optimizer ...
+//     telens::debug::step(loss);
+//   }
+//   telens::debug::end_debug();
+//
+// A process has at most one session at a time. Layers that exist before, and layers that outlive
+// the session, are watched all the same. All functions may be called from any thread, but one at a
+// time and not during a forward or backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "hooks/scalar_logger.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace telens::debug {
+
+// Null: this rank alone. hooks/reduction_group.h makes one of a c10::intrusive_ptr.
+using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
+
+// Severity of a message; the numbers are Python's.
+enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40 };
+
+// How the run file is written.
+struct RecordingOptions {
+  bool block_when_full = false;  // false: rows that find the queue full are dropped and counted
+  std::uint64_t max_size = 0;    // bytes; 0: no limit
+};
+
+struct InitializeOptions {
+  std::string config_file = {};                 // path of the YAML file; "": no configuration
+  std::optional<std::string> config_text = {};  // YAML (or JSON) instead of a file
+  // Folders of plugins, walked recursively: every .so is loaded.
+  std::vector<std::string> feature_dirs = {};
+  // statistics_logger takes the place of tb_writer, and that of the text file of statistics, which
+  // default_logging_enabled brings back. The run file is written in any case.
+  std::shared_ptr<ScalarLogger> statistics_logger = {};
+  std::shared_ptr<ScalarLogger> tb_writer = {};
+  std::string log_dir = ".";
+  std::int64_t init_training_step = 0;
+  bool default_logging_enabled = false;
+  RecordingOptions recording = {};
+  std::string run_id =
+      {};  // "": TELENS_RUN_ID, else a time stamp; ranks other than 0 pass rank 0's
+  int rank = 0;
+  int world_size = 1;
+  ReductionGroup world = {};  // over which statistics are reduced by default; null: this rank alone
+};
+
+// Begins a session. Throws ConfigError (all mistakes of the file at once), or UsageError if there
+// is a session already; then nothing has begun.
+TELENS_EXPORT void initialize(const InitializeOptions& options = {});
+
+// Whether a session is open.
+TELENS_EXPORT bool is_initialized();
+
+// Ends an iteration: to be called after every forward-backward. Hands the statistics of the
+// iteration to the loggers and the run file, with the loss if given. Nothing without a session.
+TELENS_EXPORT void step(std::optional<double> loss = std::nullopt);
+
+// Ends the session: flushes everything. Nothing without a session.
+TELENS_EXPORT void end_debug();
+
+// Sets the number of the running iteration. Nothing without a session.
+TELENS_EXPORT void initialize_training_step(std::int64_t iteration);
+
+// The number of the running iteration. The functions from here on throw UsageError without a
+// session.
+TELENS_EXPORT std::int64_t iteration();
+
+// Puts a number of the running iteration into the run file under a name of one's own.
+TELENS_EXPORT void record(std::string_view name, double value);
+
+// Writes a message into the log, once per text, layer and `once_per`. WARNING and above also go to
+// stderr.
+TELENS_EXPORT void log_message(std::string_view message, std::string_view layer_name = {},
+                               LogLevel level = LogLevel::info, std::string_view once_per = {});
+
+// The features by name ("transformer_engine.FakeQuant"), and what each does. Names may come
+// without the namespace; "all" is every feature. Throws UsageError with the nearest name.
+TELENS_EXPORT std::vector<std::string> list_features();
+TELENS_EXPORT std::string explain_features(const std::vector<std::string>& names);
+
+// The group over which statistics of activations, gradients and outputs are reduced.
+TELENS_EXPORT void set_tensor_reduction_group(ReductionGroup group);
+TELENS_EXPORT ReductionGroup get_tensor_reduction_group();
+// Whether a weight's statistics are reduced over its tensor-parallel group.
+TELENS_EXPORT void set_weight_tensor_tp_group_reduce(bool enabled);
+
+// The folder or file that the session records into, for a message to the user; "" if none.
+TELENS_EXPORT std::string run_path();
+
+}  // namespace telens::debug
