@@ -1,0 +1,39 @@
+#include "hooks/config/error_list.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/base/error.h"
+
+namespace telens::config {
+
+void ErrorList::add_message(const Location& where, std::string message) {
+  if (!context_.empty()) message = fmt::format("{}: {}", fmt::join(context_, ", "), message);
+  // A value that several items share (an anchor, a default beside a struct) is wrong once.
+  const bool known = std::ranges::any_of(errors_, [&](const Entry& entry) {
+    return entry.message == message && entry.where.line == where.line &&
+           entry.where.column == where.column;
+  });
+  if (!known) errors_.push_back({where, std::move(message)});
+}
+
+std::string ErrorList::text() const {
+  std::vector<Entry> sorted = errors_;
+  std::ranges::stable_sort(sorted, {}, [](const Entry& entry) {
+    return std::tuple(entry.where.line, entry.where.column);
+  });
+  std::string text;
+  for (const Entry& entry : sorted) {
+    if (!text.empty()) text += '\n';
+    text += to_string(entry.where) + ": " + entry.message;
+  }
+  return text;
+}
+
+void ErrorList::raise_if_any() const {
+  if (!empty()) throw ConfigError(text());
+}
+
+}  // namespace telens::config

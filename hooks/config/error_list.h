@@ -1,0 +1,56 @@
+// Collects the mistakes of one configuration, so that a person sees all of them at once.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+class ErrorList {
+ public:
+  // While it lives, every message begins with this context ("section 'a', feature 'FakeQuant'").
+  class Context {
+   public:
+    Context(ErrorList& errors, std::string text) : errors_(errors) {
+      errors_.context_.push_back(std::move(text));
+    }
+    ~Context() { errors_.context_.pop_back(); }
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
+
+   private:
+    ErrorList& errors_;
+  };
+
+  template <typename... Args>
+  void add(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
+    add_message(where, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  bool empty() const { return errors_.empty(); }
+  std::size_t size() const { return errors_.size(); }
+
+  // All messages in the order of the text, one a line: "file:line:column: context: message".
+  std::string text() const;
+
+  // Throws ConfigError with text() if there is any error.
+  void raise_if_any() const;
+
+ private:
+  struct Entry {
+    Location where;
+    std::string message;
+  };
+
+  void add_message(const Location& where, std::string message);
+
+  std::vector<std::string> context_;
+  std::vector<Entry> errors_;
+};
+
+}  // namespace telens::config

@@ -1,0 +1,125 @@
+// What a feature tells about itself. Validation, list_features, explain_features and the docs are
+// made from it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/names.h"
+#include "hooks/config/error_list.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+inline constexpr std::string_view kBaseNamespace = "base";
+inline constexpr std::string_view kTransformerEngineNamespace = "transformer_engine";
+inline constexpr std::string_view kTelensNamespace = "telens";
+
+enum class ParameterType : std::uint8_t {
+  boolean,
+  integer,
+  number,
+  string,
+  list_of_strings,  // a string stands for a list of one
+  list,             // anything in it; what is no list stands for a list of one
+  map,
+  any,
+};
+
+std::string_view name_of(ParameterType type);
+
+// Adds what is wrong with a value to the errors.
+using Validator = std::function<void(const Value& value, ErrorList& errors)>;
+
+struct Parameter {
+  std::string name;
+  ParameterType type = ParameterType::any;
+  bool required = false;
+  Value default_value = {};  // null: absent unless written
+  std::string doc;
+  std::vector<std::string> allowed_values = {};  // of a string or of the strings of a list
+  Validator validate = {};                       // after type and allowed values, if they are right
+};
+
+// What a feature asks its user to choose.
+enum class Selects : std::uint8_t { nothing, gemms, tensors, gemms_and_tensors };
+
+constexpr bool selects_gemms(Selects selects) {
+  return selects == Selects::gemms || selects == Selects::gemms_and_tensors;
+}
+constexpr bool selects_tensors(Selects selects) {
+  return selects == Selects::tensors || selects == Selects::gemms_and_tensors;
+}
+
+struct FeatureDescription {
+  std::string feature_namespace;
+  std::string name;
+  std::vector<std::string> aliases = {};
+  std::string summary;  // one line
+  std::string doc;      // paragraphs, for explain_features
+  std::string example;  // YAML, as it stands under the namespace
+
+  Selects selects = Selects::nothing;
+  // Which tensors may be selected, by name; empty: any name (base features watch free tensors).
+  std::vector<std::string> tensors = {};
+  bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
+  bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
+  std::vector<Parameter> parameters = {};
+  Validator validate = {};  // of the parameters of one selection, all together
+
+  // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.
+  bool opaque = false;
+
+  std::string owner = "telens";  // who registered it: a file, a module
+};
+
+// "transformer_engine.FakeQuant"
+std::string qualified_name(const FeatureDescription& description);
+
+// Names of tensors for FeatureDescription::tensors.
+std::vector<std::string> all_tensor_names();
+std::vector<std::string> gemm_input_names();
+
+using FeatureDescriptionPtr = std::shared_ptr<const FeatureDescription>;
+
+// All features that a configuration may name.
+class Descriptions {
+ public:
+  // A name or alias that the namespace already has is an error that names both owners.
+  void add(FeatureDescription description);
+
+  // A namespace without features of its own, so that a config may name it.
+  void add_namespace(std::string_view name) { namespaces_.emplace(name); }
+
+  // By name or alias; nullptr: none.
+  FeatureDescriptionPtr find(std::string_view feature_namespace, std::string_view name) const;
+
+  // "namespace.name", or a bare name or alias, which may occur in several namespaces.
+  std::vector<FeatureDescriptionPtr> find_all(std::string_view name) const;
+
+  bool has_namespace(std::string_view name) const { return namespaces_.contains(name); }
+  const std::set<std::string, std::less<>>& namespaces() const { return namespaces_; }
+  const std::vector<FeatureDescriptionPtr>& all() const { return all_; }
+
+  // Names and aliases of a namespace's features.
+  std::vector<std::string> names(std::string_view feature_namespace) const;
+
+ private:
+  std::vector<FeatureDescriptionPtr> all_;
+  std::set<std::string, std::less<>> namespaces_{std::string(kBaseNamespace),
+                                                 std::string(kTelensNamespace),
+                                                 std::string(kTransformerEngineNamespace)};
+};
+
+// What list_features() prints: one qualified name a line.
+std::string list_features(const Descriptions& descriptions);
+
+// What explain_features() prints of one feature.
+std::string explain(const FeatureDescription& description);
+
+}  // namespace telens::config

@@ -1,0 +1,45 @@
+// Which layers a section is for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/config/error_list.h"
+#include "hooks/config/python_regex.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+struct NumberRange {
+  std::int64_t first;
+  std::int64_t last;  // inclusive
+};
+
+// The names that a `layers:` map selects. exact_layer_names decides if present, else the regex,
+// else numbers and types together.
+class LayerSelector {
+ public:
+  // Mistakes go to the errors; the result then selects something, it does not matter what.
+  static LayerSelector parse(const Value& layers, ErrorList& errors);
+
+  bool selects(std::string_view layer_name) const;
+
+ private:
+  bool selects_number_of(std::string_view layer_name) const;
+  bool selects_type_of(std::string_view layer_name) const;
+
+  std::optional<std::vector<std::string>> exact_names_;
+  std::optional<PythonRegex> regex_;
+  std::optional<std::vector<NumberRange>> numbers_;
+  std::optional<std::vector<std::string>> types_;
+  bool all_types_ = false;
+};
+
+// The first number in a layer's name, as layer_numbers counts it: the digits of fc1 and of gemm_0
+// are no layer number. "model.layers.3.mlp.fc1" -> 3.
+std::optional<std::int64_t> layer_number(std::string_view layer_name);
+
+}  // namespace telens::config

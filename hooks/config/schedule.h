@@ -1,0 +1,49 @@
+// In which iterations a feature runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "hooks/config/error_list.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+// A range of iterations, both ends included; no last: it never ends.
+struct StepRange {
+  std::int64_t first = 0;
+  std::optional<std::int64_t> last;
+
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
+
+// Due where the absolute iteration is a multiple of freq and lies in one of the ranges.
+class Schedule {
+ public:
+  Schedule() = default;                                        // every iteration
+  Schedule(std::int64_t freq, std::vector<StepRange> ranges);  // freq >= 1
+
+  bool due(std::int64_t iteration) const;
+
+  // The first due iteration after the given one; nullopt: never again.
+  std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;
+
+  std::int64_t freq() const { return freq_; }
+  const std::vector<StepRange>& ranges() const { return ranges_; }
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+
+ private:
+  std::int64_t freq_ = 1;
+  std::vector<StepRange> ranges_{StepRange{}};
+};
+
+// The keys that make a schedule: freq, start_step, end_step, start_end_list.
+bool is_schedule_key(std::string_view key);
+
+// Reads those keys of a map: freq (default 1), start_step (default 0) and end_step (inclusive;
+// -1 or null: no end), or start_end_list, [[first, last], ...], which replaces the two.
+Schedule parse_schedule(const Value& map, ErrorList& errors);
+
+}  // namespace telens::config

@@ -1,0 +1,119 @@
+#include "hooks/config/value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace telens::config {
+namespace {
+
+// A message quotes at most this much of a value.
+constexpr std::size_t kDescribedLength = 60;
+
+std::string json_string(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (c == '\n') {
+      json += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      json += c;
+    }
+  }
+  return json + '"';
+}
+
+std::string json_number(double value) {
+  if (std::isnan(value)) return ".nan";
+  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
+  std::string text = fmt::format("{}", value);
+  // YAML 1.1 reads "1e+20" as a string: a real number has a point.
+  if (const auto exponent = text.find('e'); text.find('.') == std::string::npos) {
+    text.insert(std::min(exponent, text.size()), ".0");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_string(const Location& location) {
+  if (!location.source) return "config";
+  if (location.line == 0) return *location.source;
+  return fmt::format("{}:{}:{}", *location.source, location.line, location.column);
+}
+
+Value::Value(List value) : data_(std::make_shared<const List>(std::move(value))) {}
+Value::Value(Map value) : data_(std::make_shared<const Map>(std::move(value))) {}
+
+double Value::as_number() const {
+  return is_integer() ? static_cast<double>(as_integer()) : std::get<double>(data_);
+}
+
+const Value* Value::find(std::string_view key) const {
+  if (!is_map()) return nullptr;
+  const auto found = std::ranges::find(as_map(), key, &MapEntry::key);
+  return found == as_map().end() ? nullptr : &found->value;
+}
+
+Value Value::with(std::string_view key, Value value) const {
+  Map map = as_map();
+  const auto found = std::ranges::find(map, key, &MapEntry::key);
+  if (found == map.end()) {
+    map.push_back({std::string(key), std::move(value)});
+  } else {
+    found->value = std::move(value);
+  }
+  return Value(std::move(map), location_);
+}
+
+Value Value::without(std::string_view key) const {
+  Map map = as_map();
+  std::erase_if(map, [&](const MapEntry& entry) { return entry.key == key; });
+  return Value(std::move(map), location_);
+}
+
+bool operator==(const Value& a, const Value& b) {
+  if (a.data_.index() != b.data_.index()) return false;
+  if (a.is_list()) return a.as_list() == b.as_list();
+  if (a.is_map()) {
+    return std::ranges::equal(a.as_map(), b.as_map(), [](const MapEntry& x, const MapEntry& y) {
+      return x.key == y.key && x.value == y.value;
+    });
+  }
+  return a.data_ == b.data_;
+}
+
+std::string describe(const Value& value) {
+  if (value.is_null()) return "nothing (null)";
+  if (value.is_string()) return fmt::format("the string '{}'", value.as_string());
+  std::string text = to_json(value);
+  if (text.size() > kDescribedLength) text = text.substr(0, kDescribedLength - 3) + "...";
+  if (value.is_list()) return "the list " + text;
+  if (value.is_map()) return "the mapping " + text;
+  if (value.is_bool()) return "the boolean " + text;
+  return "the number " + text;
+}
+
+std::string to_json(const Value& value) {
+  if (value.is_null()) return "null";
+  if (value.is_bool()) return value.as_bool() ? "true" : "false";
+  if (value.is_integer()) return fmt::format("{}", value.as_integer());
+  if (value.is_number()) return json_number(value.as_number());
+  if (value.is_string()) return json_string(value.as_string());
+  std::string json;
+  if (value.is_list()) {
+    for (const Value& item : value.as_list()) json += (json.empty() ? "" : ", ") + to_json(item);
+    return '[' + json + ']';
+  }
+  for (const MapEntry& entry : value.as_map()) {
+    json += (json.empty() ? "" : ", ") + json_string(entry.key) + ": " + to_json(entry.value);
+  }
+  return '{' + json + '}';
+}
+
+}  // namespace telens::config

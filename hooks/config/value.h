@@ -1,0 +1,96 @@
+// A tree of configuration values with the places where they were written. Built from YAML text
+// (hooks/config/yaml_reader.h) or, by a caller that holds a dict, from the constructors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace telens::config {
+
+// Where a value stands. Line and column count from 1; line 0: not from a text.
+struct Location {
+  std::shared_ptr<const std::string> source;  // file name; nullptr: not known
+  int line = 0;
+  int column = 0;
+};
+
+// "debug.yaml:12:5", "debug.yaml", or "config" where nothing is known.
+std::string to_string(const Location& location);
+
+class Value;
+
+struct MapEntry;
+
+// A copy shares the tree below it, which never changes: values are cheap to pass around.
+class Value {
+ public:
+  using List = std::vector<Value>;
+  using Map = std::vector<MapEntry>;  // in the order of the text; keys differ from one another
+
+  Value() = default;  // null
+  Value(std::nullptr_t) {}
+  Value(bool value) : data_(value) {}
+  Value(std::int64_t value) : data_(value) {}
+  Value(int value) : data_(std::int64_t{value}) {}
+  Value(double value) : data_(value) {}
+  Value(std::string value) : data_(std::move(value)) {}
+  Value(std::string_view value) : data_(std::string(value)) {}
+  Value(const char* value) : data_(std::string(value)) {}
+  Value(List value);
+  Value(Map value);
+  Value(Value value, Location location) : Value(std::move(value)) {
+    location_ = std::move(location);
+  }
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
+  bool is_bool() const { return std::holds_alternative<bool>(data_); }
+  bool is_integer() const { return std::holds_alternative<std::int64_t>(data_); }
+  bool is_number() const { return is_integer() || std::holds_alternative<double>(data_); }
+  bool is_string() const { return std::holds_alternative<std::string>(data_); }
+  bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
+  bool is_map() const { return std::holds_alternative<std::shared_ptr<const Map>>(data_); }
+
+  // Of the kind that the name says; anything else throws std::bad_variant_access.
+  bool as_bool() const { return std::get<bool>(data_); }
+  std::int64_t as_integer() const { return std::get<std::int64_t>(data_); }
+  double as_number() const;  // an integer too
+  const std::string& as_string() const { return std::get<std::string>(data_); }
+  const List& as_list() const { return *std::get<std::shared_ptr<const List>>(data_); }
+  const Map& as_map() const { return *std::get<std::shared_ptr<const Map>>(data_); }
+
+  // The value of a key of a map; nullptr where the key is absent or this is no map.
+  const Value* find(std::string_view key) const;
+
+  // This map with the key set to (or, if present, replaced by) the value; with the key removed.
+  Value with(std::string_view key, Value value) const;
+  Value without(std::string_view key) const;
+
+  const Location& location() const { return location_; }
+
+  // Equal trees; locations do not matter, 1 and 1.0 differ, the order of a map's keys does matter.
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
+               std::shared_ptr<const Map>>
+      data_;
+  Location location_;
+};
+
+struct MapEntry {
+  std::string key;
+  Value value;
+  Location key_location = {};
+};
+
+// The value in words for an error message: "the list [1, 2]", "the string 'a'", "null".
+std::string describe(const Value& value);
+
+// The value as JSON, which is YAML too. Infinities and NaN are written as YAML has them (.inf).
+std::string to_json(const Value& value);
+
+}  // namespace telens::config

@@ -1,0 +1,18 @@
+// YAML text to a Value, read as PyYAML's safe_load reads it: YAML 1.1 scalars (yes, on, 0o17 is a
+// string, 017 is 15), merge keys applied, anchors. Unlike PyYAML a duplicate key is a mistake.
+#pragma once
+
+#include <string_view>
+
+#include "hooks/config/error_list.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+// Null for an empty text. Mistakes go to the errors.
+Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors);
+
+// The value of a plain (unquoted) scalar.
+Value plain_scalar(std::string_view text);
+
+}  // namespace telens::config
