@@ -30,6 +30,10 @@ endif()
 find_library(LIBTORCH_CPU_LIBRARY torch_cpu PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
 find_library(LIBTORCH_C10_LIBRARY c10 PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
 find_library(LIBTORCH_PYTHON_LIBRARY torch_python PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
+# at::parallel_for is OpenMP inside its caller (serial without -fopenmp), and the caller must use the
+# runtime that libtorch_cpu uses: a second one would bring a second pool of threads.
+file(GLOB LIBTORCH_OPENMP_LIBRARY "${LIBTORCH_ROOT}/lib/libgomp*.so*"
+     "${LIBTORCH_ROOT}/../torch.libs/libgomp*.so*")
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
@@ -46,7 +50,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   set_target_properties(
     LibTorch::torch PROPERTIES
     IMPORTED_LOCATION "${LIBTORCH_CPU_LIBRARY}"
-    INTERFACE_LINK_LIBRARIES LibTorch::c10)
+    INTERFACE_LINK_LIBRARIES "LibTorch::c10;${LIBTORCH_OPENMP_LIBRARY}"
+    INTERFACE_COMPILE_OPTIONS -fopenmp)
   # SYSTEM: LibTorch's headers are not ours to warn about.
   target_include_directories(
     LibTorch::torch SYSTEM INTERFACE "${LIBTORCH_ROOT}/include"
