@@ -6,6 +6,12 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+# An installed libtelens.so finds LibTorch where it was built with it; in a wheel, which travels,
+# beside its own package: site-packages/telens/lib and site-packages/torch/lib.
+set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib" "$ORIGIN/../../torch/lib")
+if(NOT SKBUILD)
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -16,9 +22,11 @@ set(TELENS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example add
 
 find_program(TELENS_CCACHE ccache)
 if(TELENS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # pch_defines and time_macros are what ccache asks for before it caches users of a PCH.
+  # pch_defines and time_macros: what ccache asks for before it caches users of a precompiled
+  # header. CCACHE_BASEDIR: build folders side by side (build, build-wheel) share their results.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TELENS_CCACHE})
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TELENS_CCACHE})
 endif()
 find_program(TELENS_MOLD mold)
 
@@ -48,18 +56,48 @@ function(telens_base_sources)
   target_sources(telens_base PRIVATE ${ARGN})
 endfunction()
 
-# telens_sources(<file>...): adds sources of the calling folder to libtelens.so.
+# telens_sources(<file>...): adds sources of the calling folder to libtelens.so; without LibTorch,
+# does nothing.
 function(telens_sources)
+  if(NOT TARGET telens)
+    return()
+  endif()
   list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   target_sources(telens PRIVATE ${ARGN})
 endfunction()
 
+# telens_use_precompiled_headers(<executable>): lets an executable that links telens take LibTorch's
+# and GoogleTest's headers precompiled, once for all of them.
+function(telens_use_precompiled_headers name)
+  if(NOT TELENS_PRECOMPILED_HEADERS)
+    return()
+  endif()
+  if(NOT TARGET telens_executable_headers)
+    add_library(telens_executable_headers OBJECT "${PROJECT_SOURCE_DIR}/cmake/empty.cpp")
+    target_link_libraries(telens_executable_headers PRIVATE telens GTest::gmock)
+    target_precompile_headers(telens_executable_headers PRIVATE
+                              "${PROJECT_SOURCE_DIR}/core/precompiled.h" <gmock/gmock.h>
+                              <gtest/gtest.h>)
+    set_target_properties(telens_executable_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  endif()
+  # GCC takes a precompiled header only under the same -fPIC and -fPIE; executables of one kind have
+  # neither (Debian's GCC makes them position-independent by itself).
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_precompile_headers(${name} REUSE_FROM telens_executable_headers)
+endfunction()
+
 # telens_test(<name> SOURCES <file>... [LIBRARIES <target>...]): a GoogleTest program whose cases
-# CTest lists one by one.
+# CTest lists one by one. A test of libtelens.so is left out of a build without LibTorch.
 function(telens_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if("telens" IN_LIST arg_LIBRARIES AND NOT TARGET telens)
+    return()
+  endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE telens_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST)
+  if("telens" IN_LIST arg_LIBRARIES)
+    telens_use_precompiled_headers(${name})
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
 endfunction()

@@ -1,0 +1,87 @@
+# TELens. `make demo` and `make test` each work by themselves on a fresh Debian or Ubuntu machine.
+#
+#   make demo       train a small language model in FP8 and show what was seen inside its GEMMs
+#   make test       every test and check
+#   make help       the other targets
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# A compilation with LibTorch takes up to 2 GB.
+CORES  := $(shell nproc)
+MEMORY := $(shell awk '/MemAvailable/ {print int($$2 / 2000000) + 1}' /proc/meminfo)
+JOBS   ?= $(shell echo $$(( $(CORES) < $(MEMORY) ? $(CORES) : $(MEMORY) )))
+PREFIX ?= $(CURDIR)/dist/telens
+PYTHON := $(CURDIR)/.venv/bin/python
+CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+# What `make demo` trains, and where its run is recorded.
+DEMO_CONFIG ?= configs/fp8_overview.yaml
+DEMO_STEPS  ?= 300
+DEMO_LOGS   := build/demo
+
+.PHONY: help setup build demo test test-structure test-cpp test-python test-package bench \
+        bench-quick mutants format lint asan install clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup:  ## install what is missing: Debian packages through apt, Python packages into .venv
+	@cmake/setup/setup.sh
+
+build: setup  ## compile everything into build/; the command is build/bin/telens
+	@[ -f build/build.ninja ] || cmake --preset release
+	@cmake --build build --parallel $(JOBS)
+
+demo: build  ## train a small language model in FP8, watch its GEMMs, show what was seen
+	@rm -rf $(DEMO_LOGS)
+	build/bin/gpt --config $(DEMO_CONFIG) --recipe delayed --steps $(DEMO_STEPS) --log-dir $(DEMO_LOGS)
+	build/bin/telens info $(DEMO_LOGS)
+	build/bin/telens stats $(DEMO_LOGS)
+	build/bin/telens plot $(DEMO_LOGS)
+	build/bin/telens plot $(DEMO_LOGS) --out $(DEMO_LOGS)/demo.html
+
+test: setup  ## every test and check, as CI runs it
+	@tests/run.sh $(JOBS)
+
+test-structure: setup  ## include arrows, formatting, machine paths
+	@$(PYTHON) -m pytest -q tests/structure
+
+test-cpp: build  ## the C++ tests
+	@ctest --preset release --parallel $(JOBS)
+
+test-python: build  ## the Python tests
+	@$(PYTHON) -m pytest -q tests/python tests/samples
+
+test-package: build  ## find_package(telens) and pip install
+	@$(PYTHON) -m pytest -q tests/package
+
+asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and UBSan
+	@[ -f build-asan/build.ninja ] || cmake --preset asan
+	@cmake --build --preset asan --parallel $(JOBS)
+	@ctest --preset asan --parallel $(JOBS)
+
+bench: build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
+	@$(PYTHON) benchmarks/run.py
+
+bench-quick: build  ## every benchmark, briefly, judging nothing
+	@$(PYTHON) benchmarks/run.py --quick
+
+mutants: build  ## break what each promise hangs on, and see its test notice
+	@$(PYTHON) tests/mutants/run.py
+
+format: setup  ## clang-format and ruff over the whole tree
+	@clang-format -i $(CPP_FILES)
+	@.venv/bin/ruff format -q .
+	@.venv/bin/ruff check -q --fix .
+
+lint: build  ## clang-tidy over the C++ files that differ from origin's main branch, ruff over all
+	@cmake/scripts/clang_tidy_changed.sh
+	@.venv/bin/ruff check .
+
+install: build  ## install the library, its headers and the command into PREFIX
+	@cmake --install build --prefix $(PREFIX)
+
+clean:  ## remove what was built, keep .venv
+	rm -rf build build-* dist

@@ -1,0 +1,36 @@
+# Install rules, the same for `cmake --install` and for the wheel, whose prefix is the package's own
+# folder: bin/telens, lib/libtelens.so, include/telens/, lib/cmake/telens/. In the wheel the command
+# goes to the scripts of the environment instead.
+include(CMakePackageConfigHelpers)
+set(_telens_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/telens")
+
+set_target_properties(telens_options PROPERTIES EXPORT_NAME options)
+install(TARGETS telens_options EXPORT telensOptions)
+install(EXPORT telensOptions NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
+
+set_target_properties(telens_base PROPERTIES EXPORT_NAME base)
+install(TARGETS telens_base EXPORT telensBase ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT telensBase NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
+
+set(_telens_header_folders core/base core/formats hooks/config features)
+set(_telens_modules TelensDependencies.cmake)
+if(TELENS_TORCH)
+  install(TARGETS telens EXPORT telensTorch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT telensTorch NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
+  set(_telens_header_folders core hooks features)
+  list(APPEND _telens_modules FindLibTorch.cmake)
+endif()
+
+foreach(_folder IN LISTS _telens_header_folders)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${_folder}/"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/telens/${_folder}"
+          FILES_MATCHING PATTERN "*.h" PATTERN precompiled.h EXCLUDE)
+endforeach()
+
+configure_package_config_file(cmake/telensConfig.cmake.in telensConfig.cmake
+                              INSTALL_DESTINATION "${_telens_cmake_dir}")
+write_basic_package_version_file(telensConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+list(TRANSFORM _telens_modules PREPEND "${PROJECT_SOURCE_DIR}/cmake/")
+install(FILES ${_telens_modules} "${PROJECT_BINARY_DIR}/telensConfig.cmake"
+              "${PROJECT_BINARY_DIR}/telensConfigVersion.cmake"
+        DESTINATION "${_telens_cmake_dir}")

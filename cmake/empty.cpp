@@ -1,0 +1,1 @@
+// A target that only holds a precompiled header needs one source.

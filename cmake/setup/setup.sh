@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Installs what TELens needs and the machine lacks: Debian packages through apt, Python packages
+# into .venv. A second run finds everything in place and does nothing.
+#
+# Environment: TELENS_PYTHON  the interpreter of .venv; default: the system's, not one that a
+#                             version manager has put first in PATH.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+logs=$root/build/setup
+venv=$root/.venv
+stamp=$venv/telens-python-packages.txt
+
+say() { printf '== %s\n' "$*" >&2; }
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# logged NAME COMMAND...: shows what the command prints and keeps it in build/setup/NAME.log.
+logged() {
+  local log=$logs/$1.log
+  shift
+  mkdir -p "$logs"
+  "$@" 2>&1 | tee "$log" >&2 || {
+    say "failed: $* (output kept in ${log#"$root"/})"
+    return 1
+  }
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    env DEBIAN_FRONTEND=noninteractive "$@"
+  else
+    command -v sudo >/dev/null || fail "installing packages needs root or sudo: $*"
+    sudo env DEBIAN_FRONTEND=noninteractive "$@"
+  fi
+}
+
+missing_debian_packages() {
+  local name
+  sed -e 's/#.*//' "$here/debian-packages.txt" | while read -r name; do
+    [ -z "$name" ] && continue
+    # Answers "ii" or "hi" where the package, or one that provides it, is installed.
+    dpkg-query -W -f '${db:Status-Abbrev}\n' "$name" 2>/dev/null | grep -q '^.i' || echo "$name"
+  done
+}
+
+install_debian_packages() {
+  local missing
+  mapfile -t missing < <(missing_debian_packages)
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing Debian packages: ${missing[*]}"
+  local install=(apt-get install -y --no-install-recommends "${missing[@]}")
+  # The package lists are fetched only where they are absent or too old to serve.
+  if as_root "${install[@]}" --simulate >/dev/null 2>&1; then
+    logged apt-install as_root "${install[@]}" && return
+  fi
+  logged apt-update as_root apt-get update && logged apt-install as_root "${install[@]}" ||
+    fail "apt could not install: ${missing[*]}"
+}
+
+has_header() { echo "#include <$1>" | "${CXX:-c++}" -x c++ -fsyntax-only - 2>/dev/null; }
+
+# Where there is no apt, names what to install instead of installing it.
+check_other_system() {
+  local missing=() name
+  for name in g++ cmake ninja pkg-config; do
+    command -v "$name" >/dev/null || missing+=("$name")
+  done
+  if command -v pkg-config >/dev/null; then
+    for name in yaml-cpp fmt libpcre2-8 libhwy zlib gtest gmock benchmark; do
+      pkg-config --exists "$name" || missing+=("$name (development files)")
+    done
+  fi
+  has_header CLI/CLI.hpp || missing+=("CLI11")
+  has_header H5public.h || has_header hdf5/serial/H5public.h || missing+=("HDF5 (development files)")
+  [ ${#missing[@]} -eq 0 ] ||
+    fail "this system has no apt; install first: $(printf '%s; ' "${missing[@]}")"
+}
+
+install_python_packages() {
+  cmp -s "$here/python-packages.txt" "$stamp" && return
+  local python=${TELENS_PYTHON:-/usr/bin/python3}
+  command -v "$python" >/dev/null || python=python3
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+    fail "TELens needs Python 3.10 or later, and $python is none; set TELENS_PYTHON"
+  if [ ! -x "$venv/bin/pip" ]; then
+    say "creating .venv with $python"
+    logged venv "$python" -m venv "$venv" || fail "$python cannot create .venv"
+  fi
+  say "installing Python packages into .venv (torch is large: several GB)"
+  logged pip "$venv/bin/pip" install -r "$here/python-packages.txt" ||
+    fail "pip could not install the packages of cmake/setup/python-packages.txt"
+  cp "$here/python-packages.txt" "$stamp"
+}
+
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  install_debian_packages
+else
+  check_other_system
+fi
+install_python_packages
