@@ -117,13 +117,13 @@ at::Tensor empty_statistics(std::int64_t casts, const at::Device& device) {
   return at::tensor(words, kWordType).to(device);
 }
 
-at::Tensor blockwise_dynamic_range(const at::Tensor& x, const BlockShape& blocks) {
+at::Tensor blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOptions& blocks) {
   using Signature = at::Tensor(const at::Tensor&, std::int64_t, std::int64_t, bool);
   static const auto handle = find_operator<Signature>("telens::blockwise_dynamic_range");
   return handle.call(x, blocks.size, blocks.dims, blocks.both_orientations);
 }
 
-void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockShape& blocks,
+void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOptions& blocks,
                                         at::Tensor& accumulator) {
   using Signature = void(const at::Tensor&, std::int64_t, std::int64_t, bool, at::Tensor&);
   static const auto handle = find_operator<Signature>("telens::accumulate_blockwise_dynamic_range");

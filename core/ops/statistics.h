@@ -36,17 +36,19 @@ TELENS_EXPORT void accumulate_statistics(const at::Tensor& x, const StatisticsCa
 TELENS_EXPORT at::Tensor empty_statistics(std::int64_t casts, const at::Device& device);
 
 // How blockwise_dynamic_range cuts a tensor, seen as a matrix [numel / size(-1), size(-1)].
-struct BlockShape {
+struct BlockRangeOptions {
   std::int64_t size = 32;  // elements along a side, at least 1; the last block of a row is shorter
   std::int64_t dims = 1;   // 1: [1, size] blocks; 2: [size, size] blocks
   bool both_orientations = false;  // also the blocks of the transposed matrix
 };
 
 // Returns int64 [kBlockRangesWords]: BlockRanges.
-TELENS_EXPORT at::Tensor blockwise_dynamic_range(const at::Tensor& x, const BlockShape& blocks);
+TELENS_EXPORT at::Tensor blockwise_dynamic_range(const at::Tensor& x,
+                                                 const BlockRangeOptions& blocks);
 
 // The same, merged into an accumulator made by empty_block_ranges or blockwise_dynamic_range.
-TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockShape& blocks,
+TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x,
+                                                      const BlockRangeOptions& blocks,
                                                       at::Tensor& accumulator);
 
 TELENS_EXPORT at::Tensor empty_block_ranges(const at::Device& device);

@@ -77,8 +77,9 @@ TELENS_HOST_DEVICE constexpr std::int64_t finite_count(const TensorSums& sums) {
   return sums.numel - sums.nan - sums.posinf - sums.neginf;
 }
 
-TELENS_HOST_DEVICE constexpr double smaller(double a, double b) { return b < a ? b : a; }
-TELENS_HOST_DEVICE constexpr double larger(double a, double b) { return a < b ? b : a; }
+// A NaN never vanishes.
+TELENS_HOST_DEVICE constexpr double smaller(double a, double b) { return b < a || b != b ? b : a; }
+TELENS_HOST_DEVICE constexpr double larger(double a, double b) { return a < b || b != b ? b : a; }
 
 // Counters and extremes of the union are exact; m2 by Chan, Golub, LeVeque, "Updating formulae and
 // a pairwise algorithm for computing sample variances" (1979), with means taken from the sums.
