@@ -2,6 +2,11 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY(telens, library) {
+  library.def("amax(Tensor x) -> Tensor");
+  library.def("quantize_fp8(Tensor x, Tensor scale, Tensor(a!)? amax, int format) -> Tensor");
+  library.def(
+      "dequantize_fp8(Tensor codes, Tensor scale_inv, int format, ScalarType dtype) -> Tensor");
+  library.def("decode_fp8(Tensor codes, int format, ScalarType dtype) -> Tensor");
   library.def("statistics(Tensor x, Tensor[] scales, int[] formats) -> Tensor");
   library.def(
       "accumulate_statistics(Tensor x, Tensor[] scales, int[] formats, Tensor(a!) accumulator) "

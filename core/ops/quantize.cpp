@@ -1,0 +1,116 @@
+#include "core/ops/quantize.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include "core/ops/checks.h"
+#include "core/ops/dispatcher.h"
+#include "core/ops/quantize_checks.h"
+
+namespace telens::ops {
+namespace {
+
+void check_codes(std::string_view operation, const at::Tensor& codes) {
+  if (codes.scalar_type() != at::kByte) {
+    raise<ShapeError>("{}: codes have dtype {}; expected Byte (uint8), the bits of the FP8 values",
+                      operation, c10::toString(codes.scalar_type()));
+  }
+}
+
+at::Tensor amax_meta(const at::Tensor& x) {
+  check_high_precision("amax", "x", x.scalar_type());
+  return at::empty({}, x.options().dtype(at::kFloat));
+}
+
+at::Tensor quantize_fp8_meta(const at::Tensor& x, const at::Tensor& scale,
+                             const std::optional<at::Tensor>& amax, std::int64_t format) {
+  check_quantize_fp8(x, scale, amax, format);
+  return empty_codes(x);
+}
+
+at::Tensor dequantize_fp8_meta(const at::Tensor& codes, const at::Tensor& scale_inv,
+                               std::int64_t format, at::ScalarType dtype) {
+  check_dequantize_fp8(codes, scale_inv, format, dtype);
+  return empty_values(codes, dtype);
+}
+
+at::Tensor decode_fp8_meta(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype) {
+  check_decode_fp8(codes, format, dtype);
+  return empty_values(codes, dtype);
+}
+
+}  // namespace
+
+FormatId check_quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
+                            const std::optional<at::Tensor>& amax, std::int64_t format) {
+  check_high_precision("quantize_fp8", "x", x.scalar_type());
+  check_one_float("quantize_fp8", "scale", scale, x);
+  if (amax) check_one_float("quantize_fp8", "amax", *amax, x);
+  return check_fp8_format("quantize_fp8", format);
+}
+
+FormatId check_dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
+                              std::int64_t format, at::ScalarType dtype) {
+  check_codes("dequantize_fp8", codes);
+  check_one_float("dequantize_fp8", "scale_inv", scale_inv, codes);
+  check_high_precision("dequantize_fp8", "the result", dtype);
+  return check_fp8_format("dequantize_fp8", format);
+}
+
+FormatId check_decode_fp8(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype) {
+  check_codes("decode_fp8", codes);
+  if (dtype != at::kBFloat16 && dtype != at::kFloat) {
+    raise<ShapeError>("decode_fp8: the result has dtype {}; expected BFloat16 or Float",
+                      c10::toString(dtype));
+  }
+  return check_fp8_format("decode_fp8", format);
+}
+
+at::Tensor empty_codes(const at::Tensor& x) {
+  return at::empty(x.sizes(), x.options().dtype(at::kByte));
+}
+
+at::Tensor empty_values(const at::Tensor& codes, at::ScalarType dtype) {
+  const auto options = codes.options().dtype(dtype);
+  if (codes.is_non_overlapping_and_dense()) {
+    return at::empty_strided(codes.sizes(), codes.strides(), options);
+  }
+  return at::empty(codes.sizes(), options);
+}
+
+at::Tensor amax(const at::Tensor& x) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&)>("telens::amax");
+  return op.call(x);
+}
+
+at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
+                        const std::optional<at::Tensor>& amax, FormatId format) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, const at::Tensor&,
+                                                  const std::optional<at::Tensor>&, std::int64_t)>(
+      "telens::quantize_fp8");
+  return op.call(x, scale, amax, static_cast<std::int64_t>(format));
+}
+
+at::Tensor dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv, FormatId format,
+                          at::ScalarType dtype) {
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, std::int64_t, at::ScalarType)>(
+          "telens::dequantize_fp8");
+  return op.call(codes, scale_inv, static_cast<std::int64_t>(format), dtype);
+}
+
+at::Tensor decode_fp8(const at::Tensor& codes, FormatId format, at::ScalarType dtype) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::int64_t, at::ScalarType)>(
+      "telens::decode_fp8");
+  return op.call(codes, static_cast<std::int64_t>(format), dtype);
+}
+
+}  // namespace telens::ops
+
+TORCH_LIBRARY_IMPL(telens, Meta, library) {
+  library.impl("amax", TORCH_FN(telens::ops::amax_meta));
+  library.impl("quantize_fp8", TORCH_FN(telens::ops::quantize_fp8_meta));
+  library.impl("dequantize_fp8", TORCH_FN(telens::ops::dequantize_fp8_meta));
+  library.impl("decode_fp8", TORCH_FN(telens::ops::decode_fp8_meta));
+}

@@ -1,0 +1,44 @@
+// amax, quantize_fp8, dequantize_fp8, decode_fp8: the operators of the same names in the operator
+// library `telens`, called through the dispatcher.
+//
+// High-precision tensors are BF16, FP16 or FP32. FP8 codes are uint8 tensors; format is E4M3 or
+// E5M2 (core/formats/formats.h). Any shape, empty and 0-dim included, and any strides. A scale is
+// FP32 with one element, positive and finite. Bits are the same on every device and with any number
+// of threads. Every function throws ShapeError for a dtype, size or device that it cannot take and
+// UsageError for a format that is not FP8.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/formats/format_id.h"
+
+namespace telens::ops {
+
+// max |x|, FP32 [] (0-dim) on x's device. A NaN in x makes it NaN; an empty x gives 0.
+TELENS_EXPORT at::Tensor amax(const at::Tensor& x);
+
+// The codes of x: saturating encode of float(x) * scale, the product rounded to FP32, then once to
+// the format. +-Inf becomes the largest value of its sign. NaN becomes the format's NaN code (0x7f)
+// with the sign of x. Returns uint8 of x's shape, contiguous.
+//
+// amax (FP32, 1 element), if given, becomes max(amax, max |x|), NaN if either is, in the same read
+// of x. (A scale outside the contract has defined bits all the same: the code of |x| * |scale| with
+// the exclusive or of the signs.)
+TELENS_EXPORT at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
+                                      const std::optional<at::Tensor>& amax, FormatId format);
+
+// The values of codes: float(code) * scale_inv, the product rounded to FP32, then to dtype (BF16,
+// FP16 or FP32), beyond whose range lies infinity. NaN codes become the quiet NaN without payload,
+// signs as in quantize_fp8. Returns a tensor of the codes' shape, with their strides if they are
+// dense (a transposed view stays one), else contiguous.
+TELENS_EXPORT at::Tensor dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
+                                        FormatId format, at::ScalarType dtype);
+
+// The values of codes without a scale: exact. dtype is BF16 or FP32; the layout is as in
+// dequantize_fp8.
+TELENS_EXPORT at::Tensor decode_fp8(const at::Tensor& codes, FormatId format, at::ScalarType dtype);
+
+}  // namespace telens::ops

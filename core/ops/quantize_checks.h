@@ -1,0 +1,26 @@
+// What every backend's quantize, dequantize and decode kernels begin with: checks and the empty
+// result.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "core/formats/format_id.h"
+
+namespace telens::ops {
+
+FormatId check_quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
+                            const std::optional<at::Tensor>& amax, std::int64_t format);
+FormatId check_dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
+                              std::int64_t format, at::ScalarType dtype);
+FormatId check_decode_fp8(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype);
+
+// uint8 of x's shape, contiguous.
+at::Tensor empty_codes(const at::Tensor& x);
+
+// dtype, the codes' shape, and their strides if they are dense and without overlap, else
+// contiguous.
+at::Tensor empty_values(const at::Tensor& codes, at::ScalarType dtype);
+
+}  // namespace telens::ops
