@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Every check of the project, the quick ones first: tests/run.sh [JOBS]. Goes on after a failure
+# (but does not test what was not built), and lists at the end what passed and what failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=${1:-$(nproc)}
+python=.venv/bin/python
+pytest=("$python" -m pytest -q --durations=5)
+results=()
+failed=0
+
+# stage NAME COMMAND...: runs a stage and notes how it ended.
+stage() {
+  local name=$1 start=$SECONDS outcome=passed
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" </dev/null || { outcome=FAILED failed=1; }
+  results+=("$(printf '%-7s %5d s  %s' "$outcome" $((SECONDS - start)) "$name")")
+  [ "$outcome" = passed ]
+}
+
+sanitized() {
+  make --no-print-directory asan JOBS="$jobs"
+}
+
+stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
+stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
+if stage "build" make --no-print-directory build JOBS="$jobs"; then
+  stage "C++ tests" ctest --preset release --parallel "$jobs"
+  stage "Python tests and samples" "${pytest[@]}" tests --ignore=tests/structure --ignore=tests/package
+  stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
+  stage "benchmarks, briefly" make --no-print-directory bench-quick
+fi
+
+printf '\n== summary (%d s)\n' "$SECONDS"
+printf '%s\n' "${results[@]}"
+exit "$failed"

@@ -1,0 +1,192 @@
+"""Checks who includes whom: every arrow of the house stands in ROOMS, and a new one is an error.
+
+`check_includes.py [ROOT]` prints one line a violation and exits 1 if there is any.
+"""
+
+import fnmatch
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"(?P<ours>[^"]+)"|<(?P<system>[^>]+)>)')
+SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+
+LIBTORCH = ("torch/*", "ATen/*", "c10/*", "caffe2/*")
+PYTHON = (
+    "pybind11/*",
+    "Python.h",
+    "torch/csrc/utils/pybind.h",
+    "torch/python.h",
+    "torch/extension.h",
+)
+YAML = ("yaml-cpp/*",)
+HDF5 = ("hdf5.h", "H5*.h", "hdf5/*")
+CUDA = ("cuda*.h", "cublas*.h", "cudnn*.h")
+COMMAND_LINE = ("CLI/*",)
+REGEX = ("pcre2.h",)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A part of the house: its files, the rooms and the libraries that it may include."""
+
+    name: str
+    files: tuple[
+        str, ...
+    ]  # patterns of paths from the root; the first room that matches owns a file
+    includes: frozenset[str]  # names of rooms, besides itself and base
+    libraries: tuple[str, ...]  # of those that RESTRICTED names; all others are free
+
+
+def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] = ()) -> Room:
+    return Room(name, tuple(files.split()), frozenset(includes.split()), libraries)
+
+
+RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
+EVERYTHING = (
+    "formats ops_layouts ops kernels_cpu kernels_cuda quantization gemm distributed hook_points "
+    "modules hooks_config hooks options statistics record features"
+)
+
+# docs/architecture.md draws this table; design and picture change with it.
+ROOMS = (
+    # core
+    room("base", "core/base/*"),
+    room("formats", "core/formats/*"),
+    room("precompiled", "core/precompiled.h", libraries=LIBTORCH),
+    # Plain structs that kernels fill and features read: no LibTorch.
+    room("ops_layouts", "core/ops/*_layout.h", "formats"),
+    room("ops", "core/ops/*", "formats ops_layouts", LIBTORCH),
+    room("kernels_cpu", "core/kernels/cpu/*", "formats ops ops_layouts", LIBTORCH),
+    # A .cu file includes no torch header; the .cpp beside it binds it.
+    room(
+        "kernels_cuda_device",
+        "core/kernels/cuda/*.cu core/kernels/cuda/*.cuh",
+        "formats ops_layouts",
+        CUDA,
+    ),
+    room(
+        "kernels_cuda",
+        "core/kernels/cuda/*",
+        "formats ops ops_layouts kernels_cuda_device",
+        LIBTORCH + CUDA,
+    ),
+    room("quantization", "core/quantization/*", "formats ops ops_layouts", LIBTORCH),
+    room("gemm", "core/gemm/*", "formats ops quantization", LIBTORCH),
+    room("distributed", "core/distributed/*", "formats ops quantization", LIBTORCH),
+    room("hook_points", "core/hook_points.*", "formats ops quantization gemm", LIBTORCH),
+    room(
+        "modules",
+        "core/modules/*",
+        "formats ops quantization gemm distributed hook_points",
+        LIBTORCH,
+    ),
+    # hooks
+    room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
+    room(
+        "hooks",
+        "hooks/*",
+        "formats ops ops_layouts quantization hook_points hooks_config",
+        LIBTORCH,
+    ),
+    # features
+    room("options", "features/*_options.*", "formats hooks_config statistics"),
+    room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
+    room("record", "features/record/*", "formats", HDF5),
+    room(
+        "features",
+        "features/*",
+        "formats ops ops_layouts quantization distributed hooks_config hooks options statistics "
+        "record",
+        LIBTORCH,
+    ),
+    # command
+    room(
+        "inspector_cli",
+        "inspector_cli/*",
+        "formats hooks_config options statistics record",
+        COMMAND_LINE,
+    ),
+    # rest
+    room("python", "python/*", EVERYTHING, LIBTORCH + PYTHON + CUDA),
+    room("samples", "samples/*", EVERYTHING, RESTRICTED),
+    room("tests", "tests/*", EVERYTHING + " inspector_cli python samples", RESTRICTED),
+    room("benchmarks", "benchmarks/*", EVERYTHING + " tests samples", RESTRICTED),
+    room("build", "cmake/*"),
+)
+
+# libtelens_base.a and the command: nothing of LibTorch, also not through another room's header.
+WITHOUT_LIBTORCH = frozenset(
+    (
+        "base",
+        "formats",
+        "ops_layouts",
+        "hooks_config",
+        "options",
+        "statistics",
+        "record",
+        "inspector_cli",
+    )
+)
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def room_of(path: str) -> Room | None:
+    return next((room for room in ROOMS if matches(path, room.files)), None)
+
+
+def check_include(path: str, owner: Room, include: re.Match, root: Path) -> str | None:
+    """Says what is wrong with one #include line, or None."""
+    name = include["ours"] or include["system"]
+    target = room_of(name)
+    if target is None or not (root / name).exists():
+        if include["ours"] and not (root / name).exists():
+            return f'"{name}" is no path from the root of the repository (use <> for libraries)'
+        if matches(name, RESTRICTED) and not matches(name, owner.libraries):
+            return f"<{name}> does not belong in {owner.name}"
+        return None
+    if include["system"]:
+        return f'<{name}> is ours: include it as "{name}"'
+    if target.name in owner.includes | {owner.name, "base"}:
+        return None
+    allowed = ", ".join(sorted(owner.includes | {"base"}))
+    return f'"{name}": {owner.name} may not include {target.name} (it may include {allowed})'
+
+
+def source_files(root: Path):
+    """The C++ and CUDA sources of the house, as paths from the root."""
+    folders = sorted({pattern.split("/")[0] for room in ROOMS for pattern in room.files})
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SOURCE_SUFFIXES and path.is_file():
+                yield path.relative_to(root).as_posix()
+
+
+def violations(root: Path) -> list[str]:
+    found = []
+    for path in source_files(root):
+        owner = room_of(path)
+        if owner is None:
+            found.append(f"{path}: belongs to no room of {Path(__file__).name}")
+            continue
+        for number, line in enumerate((root / path).read_text().splitlines(), start=1):
+            include = INCLUDE.match(line)
+            message = include and check_include(path, owner, include, root)
+            if message:
+                found.append(f"{path}:{number}: {message}")
+    return found
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2]).resolve()
+    found = violations(root)
+    print("\n".join(found) or f"{sum(1 for _ in source_files(root))} files, no forbidden include")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

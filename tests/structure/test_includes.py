@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import check_includes
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def violations_of(root: Path, path: str, include: str) -> list[str]:
+    """The violations of a tree in which `path` holds one more include."""
+    for header in (
+        "core/base/error.h",
+        "core/formats/e4m3.h",
+        "core/modules/linear.h",
+        "hooks/debug.h",
+    ):
+        write(root, header, "#pragma once\n")
+    write(root, path, f"#pragma once\n#include <vector>\n#include {include}\n")
+    return check_includes.violations(root)
+
+
+def test_the_house_has_no_arrow_that_the_design_does_not_have():
+    assert check_includes.violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "include"),
+    [
+        ("core/ops/cast.cpp", '"core/formats/e4m3.h"'),
+        ("features/statistics/merge.h", '"core/base/error.h"'),
+        ("tests/core/test_linear.cpp", '"core/modules/linear.h"'),
+        ("core/modules/norm.cpp", "<torch/nn/module.h>"),
+        ("hooks/config/parse.cpp", "<yaml-cpp/yaml.h>"),
+        ("core/kernels/cuda/cast.cpp", "<ATen/core/Tensor.h>"),
+    ],
+)
+def test_an_arrow_of_the_design_passes(tmp_path, path, include):
+    assert violations_of(tmp_path, path, include) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "include", "complaint"),
+    [
+        ("core/ops/cast.cpp", '"core/modules/linear.h"', "ops may not include modules"),
+        ("core/modules/norm.cpp", '"hooks/debug.h"', "modules may not include hooks"),
+        ("inspector_cli/stats.cpp", '"hooks/debug.h"', "inspector_cli may not include hooks"),
+        ("features/record/writer.cpp", "<torch/library.h>", "does not belong in record"),
+        ("features/probe_options.h", "<ATen/core/Tensor.h>", "does not belong in options"),
+        (
+            "core/kernels/cuda/cast.cu",
+            "<torch/library.h>",
+            "does not belong in kernels_cuda_device",
+        ),
+        ("core/quantization/recipe.cpp", "<yaml-cpp/yaml.h>", "does not belong in quantization"),
+        ("core/ops/cast.cpp", "<core/formats/e4m3.h>", "is ours"),
+        ("core/formats/e5m2.h", '"e4m3.h"', "no path from the root"),
+        ("core/attic/old.cpp", '"core/base/error.h"', "belongs to no room"),
+    ],
+)
+def test_a_forbidden_include_is_reported_with_its_line(tmp_path, path, include, complaint):
+    (violation,) = violations_of(tmp_path, path, include)
+    assert violation.startswith(path)
+    assert complaint in violation
+
+
+def test_rooms_without_libtorch_reach_no_room_that_has_it():
+    rooms = {room.name: room for room in check_includes.ROOMS}
+    for name in check_includes.WITHOUT_LIBTORCH:
+        assert rooms[name].includes <= check_includes.WITHOUT_LIBTORCH
+        assert not set(rooms[name].libraries) & set(check_includes.LIBTORCH)
+
+
+def test_the_arrows_have_no_cycle():
+    rooms = {room.name: room for room in check_includes.ROOMS}
+
+    def reach(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"a cycle: {' -> '.join((*path, name))}"
+        for target in rooms[name].includes:
+            reach(target, (*path, name))
+
+    for name in rooms:
+        reach(name, ())

@@ -1,0 +1,80 @@
+"""Formatting of the sources, and what no file of the repository may mention."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOLS = Path(sys.executable).parent
+
+# A folder of one machine: a home, a scratch or a mount point.
+MACHINE_PATH = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/\w")
+PACKAGE_HOST = re.compile(
+    r"https?://[\w.-]*(?:pypi|pythonhosted|deb\.debian|archive\.ubuntu)[\w.-]*"
+)
+
+
+def tracked_files(*patterns: str) -> list[str]:
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    listed = subprocess.run(
+        [*command, *patterns], check=True, capture_output=True, text=True
+    ).stdout
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_cpp_sources_are_clang_formatted():
+    sources = tracked_files("*.h", "*.cpp", "*.cu", "*.cuh")
+    assert sources
+    run(str(TOOLS / "clang-format"), "--dry-run", "-Werror", *sources)
+
+
+def test_python_sources_are_ruff_formatted():
+    run(str(TOOLS / "ruff"), "format", "--check", ".")
+
+
+def test_python_sources_pass_ruff():
+    run(str(TOOLS / "ruff"), "check", "--no-cache", ".")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("cd /home/ada/telens", True),
+        ("#!/usr/bin/env python3", False),
+        ("see docs/work/plan.md", False),
+        ("${prefix}/root/lib", False),
+    ],
+)
+def test_a_machine_path_is_told_from_a_harmless_one(line, named):
+    assert bool(MACHINE_PATH.search(line)) == named
+
+
+def test_no_file_names_a_folder_of_one_machine_or_the_host_of_a_package_registry():
+    found = []
+    for name in tracked_files():
+        if name == Path(__file__).relative_to(ROOT).as_posix():
+            continue
+        content = (ROOT / name).read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
+            if MACHINE_PATH.search(line) or PACKAGE_HOST.search(line):
+                found.append(f"{name}:{number}: {line.strip()[:120]}")
+    assert not found, "\n".join(found)
