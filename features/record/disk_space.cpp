@@ -1,0 +1,106 @@
+#include "features/record/disk_space.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace telens::record {
+namespace {
+
+constexpr std::uint64_t kReserveStep = 256 << 10;
+// What ending a file may add: the last chunks, the names and rows of the end, their indexes.
+constexpr std::uint64_t kEndReserve = 256 << 10;
+
+// One byte far behind every file's end. HDF5 locks whole files with flock; this is an open file
+// description lock, which flock does not see and which dies with the process.
+struct flock live_byte(short kind) {
+  struct flock lock {};
+  lock.l_type = kind;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(1) << 62;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+DiskSpace::DiskSpace(const std::string& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  if (descriptor_ < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
+}
+
+DiskSpace::~DiskSpace() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+DiskSpace::DiskSpace(DiskSpace&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      reserved_end_(other.reserved_end_) {}
+
+DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(reserved_end_, other.reserved_end_);
+  return *this;
+}
+
+void DiskSpace::reserve(std::uint64_t bytes) {
+  const std::uint64_t needed = file_size() + bytes + kEndReserve;
+  if (needed <= reserved_end_) return;
+  rlimit limit{};
+  // A file beyond this limit raises SIGXFSZ, which would end the training.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      needed > limit.rlim_cur) {
+    raise<DiskFull>("the limit on file sizes (ulimit -f) of {} bytes is reached",
+                    static_cast<std::uint64_t>(limit.rlim_cur));
+  }
+  const std::uint64_t end = needed + kReserveStep;
+  const auto begin = std::max(reserved_end_, file_size());
+  if (::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin)) == 0) {
+    reserved_end_ = end;
+    return;
+  }
+  const int cause = errno;
+  if (cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
+    raise<DiskFull>("{}", std::strerror(cause));
+  }
+}
+
+void DiskSpace::release_unused() {
+  // Truncating to the present size gives reserved blocks back on ext4, xfs, btrfs and tmpfs.
+  if (reserved_end_ == 0 || ::ftruncate(descriptor_, static_cast<off_t>(file_size())) == 0) {
+    reserved_end_ = 0;
+  }
+}
+
+std::uint64_t DiskSpace::file_size() const {
+  struct stat status {};
+  return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
+
+void DiskSpace::mark_live() {
+  struct flock lock = live_byte(F_RDLCK);
+  // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
+  static_cast<void>(::fcntl(descriptor_, F_OFD_SETLK, &lock));
+}
+
+bool is_being_written(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  struct flock lock = live_byte(F_WRLCK);
+  const bool asked = ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0;
+  ::close(descriptor);
+  return asked && lock.l_type != F_UNLCK;
+}
+
+}  // namespace telens::record

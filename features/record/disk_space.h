@@ -1,0 +1,46 @@
+// Disk space of a growing file, reserved before it is needed: a full disk is then found before HDF5
+// begins a write, not in the middle of one, and the file can still be ended properly.
+// Also holds the mark by which others see that a live process writes the file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace telens::record {
+
+// Thrown before anything is written.
+class DiskFull : public RecordError {
+ public:
+  using RecordError::RecordError;
+};
+
+class DiskSpace {
+ public:
+  DiskSpace() = default;
+  explicit DiskSpace(const std::string& path);
+  ~DiskSpace();
+  DiskSpace(DiskSpace&& other) noexcept;
+  DiskSpace& operator=(DiskSpace&& other) noexcept;
+
+  // Throws DiskFull when the file cannot grow by `bytes` from its present size and keep enough
+  // to be ended. Where a file system cannot reserve (EOPNOTSUPP), it returns and HDF5 will find
+  // out.
+  void reserve(std::uint64_t bytes);
+  void release_unused();  // gives back what was reserved beyond the end of the file
+  std::uint64_t file_size() const;
+
+  // Marks the file as being written, until this object or the process dies.
+  void mark_live();
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  std::uint64_t reserved_end_ = 0;
+};
+
+// Whether a live process, this one included, holds the mark.
+bool is_being_written(const std::string& path);
+
+}  // namespace telens::record

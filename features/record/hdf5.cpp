@@ -1,0 +1,54 @@
+#include "features/record/hdf5.h"
+
+#include "core/base/error.h"
+
+namespace telens::record::hdf5 {
+
+std::recursive_mutex& Lock::mutex() {
+  static auto* const mutex = new std::recursive_mutex;  // outlives writers closed at exit
+  return *mutex;
+}
+
+Lock::Lock() : lock_(mutex()) {
+  H5Eget_auto2(H5E_DEFAULT, &handler_, &handler_data_);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Lock::~Lock() { H5Eset_auto2(H5E_DEFAULT, handler_, handler_data_); }
+
+std::string last_error() {
+  std::string cause;
+  const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    *static_cast<std::string*>(out) = error->desc != nullptr ? error->desc : "";
+    return 1;  // the innermost comes first
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
+  return cause.empty() ? "unknown cause" : cause;
+}
+
+void check(herr_t status, std::string_view what) {
+  if (status < 0) raise<RecordError>("{}: {}", what, last_error());
+}
+
+Handle checked(hid_t id, Handle::Close close, std::string_view what) {
+  if (id < 0) raise<RecordError>("{}: {}", what, last_error());
+  return {id, close};
+}
+
+Handle row_type(std::size_t row_bytes, std::span<const Column> columns) {
+  Handle type = checked(H5Tcreate(H5T_COMPOUND, row_bytes), H5Tclose, "cannot make a row type");
+  for (const Column& column : columns) {
+    check(H5Tinsert(type, column.name, column.offset, column.type), "cannot make a row type");
+  }
+  return type;
+}
+
+Handle text_type(std::size_t width) {
+  Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, "cannot make a text type");
+  check(H5Tset_size(type, width), "cannot make a text type");
+  H5Tset_strpad(type, H5T_STR_NULLPAD);
+  H5Tset_cset(type, H5T_CSET_UTF8);
+  return type;
+}
+
+}  // namespace telens::record::hdf5

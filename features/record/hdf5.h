@@ -1,0 +1,79 @@
+// What the writer and the reader need of HDF5's C API: handles that close themselves, one lock,
+// errors as exceptions.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace telens::record::hdf5 {
+
+// HDF5 is not thread-safe as Debian builds it. Every call happens while one of these lives; it also
+// keeps the library from printing its errors, and puts the application's own handler back.
+class Lock {
+ public:
+  Lock();
+  ~Lock();
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  static std::recursive_mutex& mutex();
+  std::scoped_lock<std::recursive_mutex> lock_;
+  H5E_auto2_t handler_ = nullptr;
+  void* handler_data_ = nullptr;
+};
+
+// An HDF5 identifier with the function that closes it. The holder owns a Lock when it dies.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Handle() = default;
+  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  Handle(Handle&& other) noexcept
+      : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Handle() { reset(); }
+
+  // The status of closing; negative: what was still cached did not reach the file.
+  herr_t reset() {
+    const hid_t id = std::exchange(id_, H5I_INVALID_HID);
+    return id >= 0 ? close_(id) : 0;
+  }
+  // Forgets the identifier without closing it: after a failed write, closing would try again.
+  void abandon() { id_ = H5I_INVALID_HID; }
+
+  operator hid_t() const { return id_; }  // NOLINT: handles stand where HDF5 wants a hid_t
+  explicit operator bool() const { return id_ >= 0; }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+  Close close_ = nullptr;
+};
+
+// The innermost cause on HDF5's error stack, such as "errno = 28, ... 'No space left on device'".
+std::string last_error();
+
+// Throws RecordError "<what>: <innermost cause>" for a negative result.
+void check(herr_t status, std::string_view what);
+Handle checked(hid_t id, Handle::Close close, std::string_view what);
+
+// One column of a row type: the type of a row is the list of its columns.
+struct Column {
+  const char* name;
+  std::size_t offset;
+  hid_t type;
+};
+Handle row_type(std::size_t row_bytes, std::span<const Column> columns);
+Handle text_type(std::size_t width);  // fixed length, UTF-8, padded with zeros
+
+}  // namespace telens::record::hdf5

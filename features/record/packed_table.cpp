@@ -1,0 +1,159 @@
+#include "features/record/packed_table.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/error.h"
+
+namespace telens::record {
+namespace {
+
+constexpr int kFastestCompression = 1;
+
+// HDF5's shuffle filter: all first bytes of the rows, then all second bytes, and so on.
+void shuffle(const std::uint8_t* rows, std::size_t count, std::size_t row_bytes,
+             std::uint8_t* out) {
+  for (std::size_t byte = 0; byte < row_bytes; ++byte) {
+    for (std::size_t row = 0; row < count; ++row) *out++ = rows[row * row_bytes + byte];
+  }
+}
+
+}  // namespace
+
+PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
+                         std::size_t chunk_rows)
+    : name_(name), type_(std::move(type)), chunk_rows_(chunk_rows) {
+  const hsize_t none = 0;
+  const hsize_t unlimited = H5S_UNLIMITED;
+  const hsize_t chunk = chunk_rows;
+  const auto create = [&](const std::string& dataset, hid_t of, const hdf5::Handle& space,
+                          const hdf5::Handle& creation) {
+    return hdf5::checked(
+        H5Dcreate2(file, dataset.c_str(), of, space, H5P_DEFAULT, creation, H5P_DEFAULT), H5Dclose,
+        dataset);
+  };
+  const auto growing = hdf5::checked(H5Screate_simple(1, &none, &unlimited), H5Sclose, name_);
+  const auto packed = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
+  hdf5::check(H5Pset_chunk(packed, 1, &chunk), name_);
+  hdf5::check(H5Pset_shuffle(packed), name_);
+  hdf5::check(H5Pset_deflate(packed, kFastestCompression), name_);
+  table_ = create(name_, type_, growing, packed);
+
+  // Allocated now, never moved: writing to them changes no metadata, which SWMR would order.
+  const auto fixed = hdf5::checked(H5Screate_simple(1, &chunk, nullptr), H5Sclose, name_);
+  const auto single = hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, name_);
+  const auto early = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
+  hdf5::check(H5Pset_alloc_time(early, H5D_ALLOC_TIME_EARLY), name_);
+  count_ = create(name_ + "_count", H5T_NATIVE_INT64, single, early);
+  hdf5::check(H5Pset_fill_time(early, H5D_FILL_TIME_NEVER), name_);
+  tail_ = create(name_ + "_tail", type_, fixed, early);
+  open_for_writing();
+}
+
+PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type)
+    : name_(name), type_(std::move(type)) {
+  const auto open = [&](const std::string& dataset) {
+    return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
+  };
+  table_ = open(name_);
+  tail_ = open(name_ + "_tail");
+  count_ = open(name_ + "_count");
+  const auto length_of = [&](const hdf5::Handle& dataset) {
+    const auto space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name_);
+    return static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space));
+  };
+  chunk_rows_ = length_of(tail_);
+  packed_rows_ = length_of(table_);
+  open_for_writing();
+
+  std::int64_t count = 0;
+  hdf5::check(H5Dread(count_, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name_);
+  const auto packed = static_cast<std::int64_t>(packed_rows_);
+  if (packed_rows_ % chunk_rows_ != 0 || count <= packed) return;  // finished, or an empty tail
+  hdf5::check(H5Dread(tail_, type_, H5S_ALL, H5S_ALL, H5P_DEFAULT, pending_.data()), name_);
+  pending_rows_ = std::min<std::uint64_t>(count - packed, chunk_rows_);
+}
+
+void PackedTable::open_for_writing() {
+  row_bytes_ = H5Tget_size(type_);
+  pending_.resize(chunk_rows_ * row_bytes_);
+  shuffled_.resize(pending_.size());
+  compressed_.resize(compressBound(pending_.size()));
+}
+
+void PackedTable::append(const void* rows, std::size_t count) {
+  const auto* from = static_cast<const std::uint8_t*>(rows);
+  while (count > 0) {
+    const std::size_t fitting = std::min(count, chunk_rows_ - pending_rows_);
+    std::memcpy(pending_.data() + pending_rows_ * row_bytes_, from, fitting * row_bytes_);
+    pending_rows_ += fitting;
+    from += fitting * row_bytes_;
+    count -= fitting;
+    if (pending_rows_ == chunk_rows_) {
+      write_chunk(chunk_rows_);
+      packed_rows_ += chunk_rows_;
+      pending_rows_ = 0;
+      tail_rows_ = 0;
+    }
+  }
+}
+
+// Compresses here instead of in HDF5's filter pipeline, which would copy every chunk three times.
+void PackedTable::write_chunk(std::uint64_t rows_in_chunk) {
+  shuffle(pending_.data(), chunk_rows_, row_bytes_, shuffled_.data());
+  uLongf bytes = compressed_.size();
+  if (compress2(compressed_.data(), &bytes, shuffled_.data(), shuffled_.size(),
+                kFastestCompression) != Z_OK) {
+    raise<RecordError>("{}: cannot compress a chunk", name_);
+  }
+  const hdf5::Lock lock;
+  const hsize_t begin = packed_rows_;
+  const hsize_t end = packed_rows_ + rows_in_chunk;
+  hdf5::check(H5Dset_extent(table_, &end), name_);
+  const std::uint32_t no_filter_skipped = 0;
+  hdf5::check(
+      H5Dwrite_chunk(table_, H5P_DEFAULT, no_filter_skipped, &begin, bytes, compressed_.data()),
+      name_);
+  chunks_dirty_ = true;
+}
+
+// Chunks first: the tail's slots may then be overwritten, and the count says so last.
+void PackedTable::flush() {
+  const hdf5::Lock lock;
+  if (chunks_dirty_) {
+    hdf5::check(H5Dflush(table_), name_);
+    chunks_dirty_ = false;
+  }
+  if (tail_rows_ != pending_rows_) write_tail();
+}
+
+void PackedTable::write_tail() {
+  const hsize_t begin = tail_rows_;
+  const hsize_t added = pending_rows_ - tail_rows_;
+  const auto file_space = hdf5::checked(H5Dget_space(tail_), H5Sclose, name_);
+  const auto memory_space = hdf5::checked(H5Screate_simple(1, &added, nullptr), H5Sclose, name_);
+  hdf5::check(H5Sselect_hyperslab(file_space, H5S_SELECT_SET, &begin, nullptr, &added, nullptr),
+              name_);
+  hdf5::check(H5Dwrite(tail_, type_, memory_space, file_space, H5P_DEFAULT,
+                       pending_.data() + begin * row_bytes_),
+              name_);
+  hdf5::check(H5Dflush(tail_), name_);
+  const auto count = static_cast<std::int64_t>(rows());
+  hdf5::check(H5Dwrite(count_, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name_);
+  hdf5::check(H5Dflush(count_), name_);
+  tail_rows_ = pending_rows_;
+}
+
+void PackedTable::finish() {
+  if (pending_rows_ > 0) {
+    std::memset(pending_.data() + pending_rows_ * row_bytes_, 0,
+                (chunk_rows_ - pending_rows_) * row_bytes_);
+    write_chunk(pending_rows_);
+    tail_rows_ = pending_rows_;
+  }
+  flush();
+}
+
+}  // namespace telens::record

@@ -1,0 +1,26 @@
+// Where run files lie: <log_dir>/telens/<run id>/rank00000.h5, its segments rank00000.s001.h5, ...
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace telens::record {
+
+std::string run_folder(const std::string& log_dir, std::string_view run_id);
+std::string segment_name(int rank, int segment);
+
+struct SegmentFile {
+  std::string path;
+  int rank = 0;
+  int segment = 0;
+};
+
+// Rank and segment of a file name; nothing for a file that is not a segment.
+std::optional<SegmentFile> parse_segment(const std::string& path);
+
+// The segments in a run's folder, by rank and then in order. An unreadable folder has none.
+std::vector<SegmentFile> segments_in(const std::string& folder);
+
+}  // namespace telens::record

@@ -1,0 +1,260 @@
+#include "features/record/segment_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "features/record/run_paths.h"
+#include "features/record/text_cell.h"
+
+namespace telens::record {
+namespace {
+
+constexpr std::size_t kRecordChunk = 4096;  // 128 KiB: see the rates in docs/run_file.md
+constexpr std::size_t kDetailChunk = 1024;  // histograms, ledger, blocks: shorter tails
+constexpr std::size_t kSmallChunk = 128;
+constexpr std::size_t kNameChunkBytes = 4096;
+constexpr std::size_t kRecordsAtOnce = 4 * kRecordChunk;
+
+double seconds_since_1970() {
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+template <typename T>
+void write_attribute(hid_t file, const char* name, hid_t type, const T* value) {
+  const auto space = hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, name);
+  const auto attribute =
+      hdf5::checked(H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, name);
+  hdf5::check(H5Awrite(attribute, type, value), name);
+}
+
+void write_attribute(hid_t file, const char* name, std::int64_t value) {
+  write_attribute(file, name, H5T_NATIVE_INT64, &value);
+}
+
+void write_attribute(hid_t file, const char* name, const std::string& text) {
+  const auto type = hdf5::text_type(std::max<std::size_t>(1, text.size()));
+  write_attribute(file, name, type, text.c_str());
+}
+
+// A dataset that is written once, here: `rows` rows, or a single value for H5S_SCALAR.
+void write_fixed(hid_t file, const char* name, hid_t type, const hdf5::Handle& space,
+                 const void* data) {
+  const auto dataset = hdf5::checked(
+      H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose, name);
+  hdf5::check(H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), name);
+}
+
+void write_config(hid_t file, const std::string& config) {
+  const auto type = hdf5::text_type(std::max<std::size_t>(1, config.size()));
+  write_fixed(file, "config", type, hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, "config"),
+              config.c_str());
+}
+
+void write_environment(hid_t file, const RunOptions& options) {
+  std::size_t name_width = 1;
+  std::size_t value_width = 1;
+  for (const auto& [name, value] : options.environment) {
+    name_width = std::max(name_width, name.size());
+    value_width = std::max(value_width, value.size());
+  }
+  const std::size_t row_bytes = name_width + value_width;
+  std::vector<char> rows(std::max<std::size_t>(1, options.environment.size() * row_bytes));
+  char* row = rows.data();
+  for (const auto& [name, value] : options.environment) {
+    std::memcpy(row, name.data(), name.size());
+    std::memcpy(row + name_width, value.data(), value.size());
+    row += row_bytes;
+  }
+  const auto name_type = hdf5::text_type(name_width);
+  const auto value_type = hdf5::text_type(value_width);
+  const std::array columns{hdf5::Column{"name", 0, name_type},
+                           hdf5::Column{"value", name_width, value_type}};
+  const hsize_t count = options.environment.size();
+  const char* name = "environment";
+  write_fixed(file, name, hdf5::row_type(row_bytes, columns),
+              hdf5::checked(H5Screate_simple(1, &count, nullptr), H5Sclose, name), rows.data());
+}
+
+hdf5::Handle create_file(const std::string& path) {
+  const auto access = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
+  hdf5::check(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), path);
+  hdf5::check(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG), path);
+  const bool use_locks = true;
+  const bool ignore_where_unsupported = true;
+  hdf5::check(H5Pset_file_locking(access, use_locks, ignore_where_unsupported), path);
+  return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, path);
+}
+
+int first_free_segment(const std::string& folder, int rank) {
+  int segment = 0;
+  for (const SegmentFile& file : segments_in(folder)) {
+    if (file.rank == rank) segment = std::max(segment, file.segment + 1);
+  }
+  return segment;
+}
+
+}  // namespace
+
+void Batch::clear() {
+  for (auto& list : names) list.clear();
+  records.clear();
+  bins.clear();
+  scalars.clear();
+  ledger.clear();
+  blocks.clear();
+  events.clear();
+  drops.clear();
+}
+
+SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder, Begin begin) {
+  const hdf5::Lock lock;
+  const std::string temporary =
+      fmt::format("{}/.rank{:05}.{}.tmp", folder, options.rank, ::getpid());
+  file_ = create_file(temporary);
+  try {
+    space_ = DiskSpace(temporary);
+    space_.reserve(0);
+    int segment = first_free_segment(folder, options.rank);
+    write_context(options, begin);
+    create_tables();
+    hdf5::check(H5Fstart_swmr_write(file_), "cannot begin single-writer access");
+    space_.mark_live();
+    do {
+      path_ = fmt::format("{}/{}", folder, segment_name(options.rank, segment++));
+    } while (!take_name(temporary));
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+SegmentWriter::~SegmentWriter() {
+  const hdf5::Lock lock;
+  close_tables();
+  file_.reset();
+}
+
+void SegmentWriter::close_tables() {
+  names_.clear();
+  for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) table->reset();
+  for (auto* table : {&scalars_, &events_, &drops_, &end_}) table->reset();
+}
+
+// False: another process took the name first.
+bool SegmentWriter::take_name(const std::string& temporary) {
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) {
+    return true;
+  }
+  if (errno == EEXIST) return false;
+  const bool unsupported = errno == EINVAL || errno == ENOSYS;
+  if (unsupported && ::access(path_.c_str(), F_OK) == 0) return false;
+  if (unsupported && std::rename(temporary.c_str(), path_.c_str()) == 0) return true;
+  raise<RecordError>("cannot rename {} to {}: {}", temporary, path_, std::strerror(errno));
+}
+
+void SegmentWriter::write_context(const RunOptions& options, Begin begin) {
+  const double now = seconds_since_1970();
+  write_attribute(file_, "schema_version", kSchemaVersion);
+  write_attribute(file_, "telens_version", std::string(TELENS_VERSION));
+  write_attribute(file_, "run_id", options.run_id);
+  write_attribute(file_, "rank", options.rank);
+  write_attribute(file_, "world_size", options.world_size);
+  write_attribute(file_, "continued", begin == Begin::continued ? 1 : 0);
+  write_attribute(file_, "start_time", H5T_NATIVE_DOUBLE, &now);
+  write_config(file_, options.config_text);
+  write_environment(file_, options);
+}
+
+void SegmentWriter::create_tables() {
+  for (const DictionaryLayout& layout : kDictionaryLayouts) {
+    names_.emplace_back(file_, std::string(layout.dataset), hdf5::text_type(layout.width),
+                        std::max<std::size_t>(1, kNameChunkBytes / layout.width));
+  }
+  records_.emplace(file_, "records", StoredRecord::type(), kRecordChunk);
+  bins_.emplace(file_, "histograms", StoredBin::type(), kDetailChunk);
+  ledger_.emplace(file_, "ledger", StoredLedgerRow::type(), kDetailChunk);
+  blocks_.emplace(file_, "blocks", StoredBlock::type(), kDetailChunk);
+  scalars_.emplace(file_, "scalars", StoredScalar::type(), kSmallChunk);
+  events_.emplace(file_, "events", StoredEvent::type(), kSmallChunk);
+  drops_.emplace(file_, "drops", StoredDrop::type(), kSmallChunk);
+  end_.emplace(file_, "end", StoredEnd::type(), 1);
+}
+
+// Names reach the disk before any row that refers to them.
+void SegmentWriter::write_names(const Batch& batch) {
+  const hdf5::Lock lock;
+  for (const DictionaryLayout& layout : kDictionaryLayouts) {
+    const auto index = static_cast<std::size_t>(layout.dictionary);
+    const auto& names = batch.names[index];
+    if (names.empty()) continue;
+    space_.reserve(names.size() * layout.width + kNameChunkBytes);
+    std::vector<char> cells(names.size() * layout.width);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      put_text(names[i], std::span(cells).subspan(i * layout.width, layout.width));
+    }
+    names_[index].append(cells.data(), names.size());
+    names_[index].flush();
+  }
+}
+
+void SegmentWriter::write_records(std::span<const Record> records) {
+  stored_.resize(records.size());
+  std::ranges::transform(records, stored_.begin(), [](const Record& record) {
+    return StoredRecord{record.iteration,
+                        record.value,
+                        record.layer,
+                        record.statistic,
+                        record.scope,
+                        static_cast<std::int16_t>(record.tensor),
+                        static_cast<std::int16_t>(record.gemm)};
+  });
+  records_->append(stored_.data(), stored_.size());
+}
+
+void SegmentWriter::write(const Batch& batch) {
+  write_names(batch);
+  const auto append = [&](auto& table, const auto& rows) {
+    if (rows.empty()) return;
+    space_.reserve(rows.size() * sizeof(rows.front()));
+    const hdf5::Lock lock;
+    table->append(rows.data(), rows.size());
+    table->flush();
+  };
+  auto bins = batch.bins;
+  for (StoredBin& bin : bins) bin.record += static_cast<std::int64_t>(records_->rows());
+
+  for (std::span<const Record> rest = batch.records; !rest.empty();) {
+    const auto piece = rest.first(std::min(rest.size(), kRecordsAtOnce));
+    space_.reserve(piece.size() * sizeof(StoredRecord));
+    write_records(piece);
+    rest = rest.subspan(piece.size());
+  }
+  records_->flush();
+  append(bins_, bins);
+  append(scalars_, batch.scalars);
+  append(ledger_, batch.ledger);
+  append(blocks_, batch.blocks);
+  append(events_, batch.events);
+  append(drops_, batch.drops);
+}
+
+void SegmentWriter::finish(End end, const std::string& reason) {
+  const hdf5::Lock lock;
+  for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) (*table)->finish();
+  StoredEnd row{seconds_since_1970(), static_cast<std::int64_t>(end), {}};
+  put_text(reason, row.reason);
+  end_->append(&row, 1);
+  end_->flush();
+  close_tables();
+  hdf5::check(file_.reset(), path_);
+  space_.release_unused();
+}
+
+}  // namespace telens::record
