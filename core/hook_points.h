@@ -55,6 +55,8 @@ struct RoutingPlan {
 
   // What session made the plan; a backward that comes after the end of that session calls nobody.
   std::uint64_t session = 0;
+
+  std::shared_ptr<const void> answers = {};  // the listener's own: which feature answered what
 };
 
 // What the layer tells when it asks for its routing plan.
@@ -147,7 +149,8 @@ class LayerState {
 // A layer's end of the hook points.
 class TELENS_EXPORT LayerHooks {
  public:
-  // An empty name is replaced by "Layer_<n>" at the first route() of a session, n from 1.
+  // A layer with an empty name is called "Layer_<n>" by a session, n from 1 in the order of first
+  // forwards; name() stays empty.
   explicit LayerHooks(std::string name = {});
 
   const std::string& name() const { return name_; }
