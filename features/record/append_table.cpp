@@ -19,6 +19,13 @@ AppendTable::AppendTable(hid_t file, const std::string& name, hdf5::Handle type,
       H5Dcreate2(file, name_.c_str(), type_, space, links, creation, H5P_DEFAULT), H5Dclose, name_);
 }
 
+AppendTable::AppendTable(hid_t file, const std::string& name)
+    : name_(name),
+      dataset_(hdf5::checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name)) {
+  type_ = hdf5::checked(H5Dget_type(dataset_), H5Tclose, name_);
+  rows_ = hdf5::row_count(dataset_);
+}
+
 void AppendTable::append(const void* rows, std::size_t count) {
   if (count == 0) return;
   const hsize_t begin = rows_;

@@ -14,6 +14,7 @@ class AppendTable {
  public:
   // Creates the dataset `name`, and the groups above it, before SWMR begins.
   AppendTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows);
+  AppendTable(hid_t file, const std::string& name);  // opens it, to append more
 
   void append(const void* rows, std::size_t count);
   void flush();  // everything appended is in the file when it returns

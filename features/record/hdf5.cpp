@@ -51,4 +51,9 @@ Handle text_type(std::size_t width) {
   return type;
 }
 
+std::uint64_t row_count(hid_t dataset) {
+  const Handle space = checked(H5Dget_space(dataset), H5Sclose, "cannot get a table's length");
+  return static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space));
+}
+
 }  // namespace telens::record::hdf5

@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
@@ -75,5 +76,6 @@ struct Column {
 };
 Handle row_type(std::size_t row_bytes, std::span<const Column> columns);
 Handle text_type(std::size_t width);  // fixed length, UTF-8, padded with zeros
+std::uint64_t row_count(hid_t dataset);
 
 }  // namespace telens::record::hdf5

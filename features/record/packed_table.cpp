@@ -1,7 +1,5 @@
 #include "features/record/packed_table.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +8,7 @@
 namespace telens::record {
 namespace {
 
-constexpr int kFastestCompression = 1;
+constexpr int kFastestCompression = 1;  // what Deflater uses
 
 // HDF5's shuffle filter: all first bytes of the rows, then all second bytes, and so on.
 void shuffle(const std::uint8_t* rows, std::size_t count, std::size_t row_bytes,
@@ -52,20 +50,16 @@ PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
   open_for_writing();
 }
 
-PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type)
-    : name_(name), type_(std::move(type)) {
+PackedTable::PackedTable(hid_t file, const std::string& name) : name_(name) {
   const auto open = [&](const std::string& dataset) {
     return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
   };
   table_ = open(name_);
   tail_ = open(name_ + "_tail");
   count_ = open(name_ + "_count");
-  const auto length_of = [&](const hdf5::Handle& dataset) {
-    const auto space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name_);
-    return static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space));
-  };
-  chunk_rows_ = length_of(tail_);
-  packed_rows_ = length_of(table_);
+  type_ = hdf5::checked(H5Dget_type(table_), H5Tclose, name_);
+  chunk_rows_ = hdf5::row_count(tail_);
+  packed_rows_ = hdf5::row_count(table_);
   open_for_writing();
 
   std::int64_t count = 0;
@@ -80,7 +74,8 @@ void PackedTable::open_for_writing() {
   row_bytes_ = H5Tget_size(type_);
   pending_.resize(chunk_rows_ * row_bytes_);
   shuffled_.resize(pending_.size());
-  compressed_.resize(compressBound(pending_.size()));
+  deflater_ = std::make_unique<Deflater>();
+  compressed_.resize(deflater_->bound(pending_.size()));
 }
 
 void PackedTable::append(const void* rows, std::size_t count) {
@@ -103,11 +98,7 @@ void PackedTable::append(const void* rows, std::size_t count) {
 // Compresses here instead of in HDF5's filter pipeline, which would copy every chunk three times.
 void PackedTable::write_chunk(std::uint64_t rows_in_chunk) {
   shuffle(pending_.data(), chunk_rows_, row_bytes_, shuffled_.data());
-  uLongf bytes = compressed_.size();
-  if (compress2(compressed_.data(), &bytes, shuffled_.data(), shuffled_.size(),
-                kFastestCompression) != Z_OK) {
-    raise<RecordError>("{}: cannot compress a chunk", name_);
-  }
+  const std::size_t bytes = deflater_->compress(shuffled_, compressed_);
   const hdf5::Lock lock;
   const hsize_t begin = packed_rows_;
   const hsize_t end = packed_rows_ + rows_in_chunk;

@@ -12,9 +12,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "features/record/deflate.h"
 #include "features/record/hdf5.h"
 
 namespace telens::record {
@@ -24,7 +26,7 @@ class PackedTable {
   // Creates the three datasets, before SWMR begins.
   PackedTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows);
   // Opens them for repair(): the rows of the tail become the rows not yet in a chunk.
-  PackedTable(hid_t file, const std::string& name, hdf5::Handle type);
+  PackedTable(hid_t file, const std::string& name);
 
   void append(const void* rows, std::size_t count);
   void flush();   // everything appended is in the file when it returns
@@ -50,6 +52,7 @@ class PackedTable {
   std::vector<std::uint8_t> pending_;
   std::vector<std::uint8_t> shuffled_;
   std::vector<std::uint8_t> compressed_;
+  std::unique_ptr<Deflater> deflater_;
 };
 
 }  // namespace telens::record

@@ -19,8 +19,9 @@ namespace telens::record {
 // What push() does when the queue is full: drop the newest and count them, or wait.
 enum class OnFull : std::uint8_t { drop, block };
 
-// How a run ended. A file without an end was not closed: its run still goes on, or was killed.
-enum class End : std::uint8_t { clean, failed };
+// How a run ended: properly, because it could not be recorded any longer, or without being closed
+// (which only repair can write down). A file without an end still goes on, or was killed.
+enum class End : std::uint8_t { clean, failed, killed };
 
 struct RunOptions {
   std::string log_dir = ".";

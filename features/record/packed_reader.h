@@ -1,0 +1,61 @@
+// Reads a PackedTable of records quickly, also while it is being written: chunks are decompressed
+// here, on several threads, and only the columns that a filter needs are put together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "features/record/hdf5.h"
+#include "features/record/run_rows.h"
+
+namespace telens::record {
+
+// Which records to keep, by the ids of one file. An empty list of a column keeps all.
+struct RecordFilter {
+  struct Ids {
+    std::vector<char> keep;  // by id; ids beyond its end, and kNoName, are not kept
+    bool all = true;
+    bool accepts(std::int32_t id) const {
+      return all || (static_cast<std::size_t>(id) < keep.size() && keep[id] != 0);
+    }
+  };
+  Ids layer, tensor, gemm, statistic;
+  std::int64_t first_iteration = INT64_MIN;
+  std::int64_t last_iteration = INT64_MAX;
+
+  bool accepts(const StoredRecord& record) const {
+    return record.iteration >= first_iteration && record.iteration <= last_iteration &&
+           layer.accepts(record.layer) && statistic.accepts(record.statistic) &&
+           tensor.accepts(record.tensor) && gemm.accepts(record.gemm);
+  }
+};
+
+class PackedReader {
+ public:
+  // A snapshot of the table at this moment. Throws RecordError.
+  PackedReader(hid_t file, const std::string& name);
+
+  std::uint64_t rows() const { return packed_rows_ + tail_.size(); }
+  // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
+  void read(const RecordFilter& filter,
+            const std::function<void(std::span<const StoredRecord>)>& use,
+            const std::function<void(std::uint64_t)>& progress = {}) const;
+  // The first record's iteration; INT64_MAX without records.
+  std::int64_t first_iteration() const;
+
+ private:
+  std::vector<std::uint8_t> read_chunk(std::uint64_t chunk) const;
+  std::vector<StoredRecord> matching(std::uint64_t chunk, const RecordFilter& filter,
+                                     class ChunkDecoder& decoder) const;
+
+  std::string name_;
+  hdf5::Handle table_;
+  std::uint64_t packed_rows_ = 0;
+  std::size_t chunk_rows_ = 0;
+  std::vector<StoredRecord> tail_;
+};
+
+}  // namespace telens::record

@@ -1,0 +1,218 @@
+#include "features/record/run_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <unordered_map>
+
+#include "features/record/run_paths.h"
+#include "features/record/segment_reader.h"
+
+namespace telens::record {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The dictionaries of all files in one: each file's ids are translated when its rows are read.
+class JoinedNames {
+ public:
+  // The reader's ids of a file's names, in the file's order.
+  std::vector<std::int32_t> add(const std::vector<std::string>& names) {
+    std::vector<std::int32_t> ids;
+    for (const std::string& name : names) {
+      const auto [entry, is_new] = ids_.emplace(name, static_cast<std::int32_t>(list_.size()));
+      if (is_new) list_.push_back(name);
+      ids.push_back(entry->second);
+    }
+    return ids;
+  }
+  const std::vector<std::string>& list() const { return list_; }
+
+ private:
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::vector<std::string> list_;
+};
+
+struct JoinedSegment {
+  std::unique_ptr<SegmentReader> file;
+  std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
+
+  std::int32_t joined(Dictionary dictionary, std::int32_t id) const {
+    const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
+    return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
+  }
+  RecordFilter::Ids own_ids(Dictionary dictionary, const RecordQuery::Ids& wanted) const {
+    RecordFilter::Ids ids;
+    if (!wanted) return ids;
+    ids.all = false;
+    for (const std::int32_t id : joined_ids[static_cast<std::size_t>(dictionary)]) {
+      ids.keep.push_back(static_cast<char>(std::ranges::find(*wanted, id) != wanted->end()));
+    }
+    return ids;
+  }
+};
+
+std::vector<std::string> paths_of(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const SegmentFile& file : segments_in(folder)) paths.push_back(file.path);
+  return paths;
+}
+
+std::vector<std::string> run_folders(const fs::path& parent) {
+  std::vector<std::string> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (entry.is_directory(error) && !segments_in(entry.path().string()).empty()) {
+      folders.push_back(entry.path().string());
+    }
+  }
+  std::ranges::sort(folders);
+  return folders;
+}
+
+}  // namespace
+
+std::vector<std::string> run_files(const std::string& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) raise<RecordError>("{}: there is no such run", path);
+  if (!fs::is_directory(status)) return {path};
+  if (auto files = paths_of(path); !files.empty()) return files;
+
+  const bool is_log_dir = fs::is_directory(fs::path(path) / "telens", error);
+  const auto folders = run_folders(is_log_dir ? fs::path(path) / "telens" : fs::path(path));
+  if (folders.empty()) raise<RecordError>("{}: no run file (rank*.h5) in it", path);
+  if (folders.size() > 1) {
+    std::string list;
+    for (const std::string& folder : folders) list += (list.empty() ? "" : ", ") + folder;
+    raise<RecordError>("{}: holds {} runs; name one of them: {}", path, folders.size(), list);
+  }
+  return paths_of(folders.front());
+}
+
+class RunReader::Impl {
+ public:
+  explicit Impl(const std::string& path) {
+    for (const std::string& file : run_files(path)) {
+      JoinedSegment segment{std::make_unique<SegmentReader>(file), {}};
+      for (const auto& layout : kDictionaryLayouts) {
+        const auto index = static_cast<std::size_t>(layout.dictionary);
+        segment.joined_ids[index] = names_[index].add(segment.file->names(layout.dictionary));
+      }
+      joined_.push_back(std::move(segment));
+    }
+    find_superseded();
+    for (const auto& segment : joined_) segments_.push_back(segment.file->about());
+  }
+
+  // A run resumed from a checkpoint does some iterations again: the later segment counts.
+  void find_superseded() {
+    std::int64_t from = INT64_MAX;
+    for (std::size_t i = joined_.size(); i-- > 0;) {
+      Segment& about = joined_[i].file->about();
+      const bool last_of_rank =
+          i + 1 == joined_.size() || joined_[i + 1].file->about().rank != about.rank;
+      if (last_of_rank) from = INT64_MAX;
+      about.superseded_from = from;
+      if (!about.continued) from = std::min(from, joined_[i].file->records().first_iteration());
+    }
+  }
+
+  const JoinedNames& names(Dictionary dictionary) const {
+    return names_[static_cast<std::size_t>(dictionary)];
+  }
+
+  std::array<JoinedNames, kDictionaries> names_;
+  std::vector<JoinedSegment> joined_;
+  std::vector<Segment> segments_;
+};
+
+RunReader::RunReader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+RunReader::~RunReader() = default;
+RunReader::RunReader(RunReader&&) noexcept = default;
+
+const std::vector<Segment>& RunReader::segments() const { return impl_->segments_; }
+
+const std::vector<std::string>& RunReader::names(Dictionary dictionary) const {
+  return impl_->names(dictionary).list();
+}
+
+std::string RunReader::config_text() const { return impl_->joined_.front().file->config_text(); }
+
+std::vector<std::pair<std::string, std::string>> RunReader::environment() const {
+  return impl_->joined_.front().file->environment();
+}
+
+std::uint64_t RunReader::record_count() const {
+  std::uint64_t count = 0;
+  for (const Segment& segment : segments()) count += segment.records;
+  return count;
+}
+
+void RunReader::read(const RecordQuery& query, const UseRecords& use,
+                     const Progress& progress) const {
+  std::uint64_t looked_at = 0;
+  std::vector<Record> records;
+  for (const JoinedSegment& segment : impl_->joined_) {
+    const Segment& about = segment.file->about();
+    if (query.rank && *query.rank != about.rank) continue;
+    RecordFilter filter;
+    filter.layer = segment.own_ids(Dictionary::layer, query.layers);
+    filter.tensor = segment.own_ids(Dictionary::tensor, query.tensors);
+    filter.gemm = segment.own_ids(Dictionary::gemm, query.gemms);
+    filter.statistic = segment.own_ids(Dictionary::statistic, query.statistics);
+    filter.first_iteration = query.first_iteration;
+    filter.last_iteration = query.last_iteration;
+    if (about.superseded_from != INT64_MAX) {
+      filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
+    }
+    const auto join = [&](std::span<const StoredRecord> stored) {
+      records.clear();
+      for (const StoredRecord& row : stored) {
+        records.push_back({row.iteration, segment.joined(Dictionary::layer, row.layer),
+                           segment.joined(Dictionary::tensor, row.tensor),
+                           segment.joined(Dictionary::gemm, row.gemm),
+                           segment.joined(Dictionary::statistic, row.statistic),
+                           segment.joined(Dictionary::scope, row.scope), row.value});
+      }
+      use(about.rank, records);
+    };
+    const auto report = [&](std::uint64_t rows) {
+      if (progress) progress(looked_at + rows);
+    };
+    try {
+      segment.file->records().read(filter, join, report);
+    } catch (const RecordError& error) {
+      raise<RecordError>("{}: truncated or damaged ({})", about.path, error.what());
+    }
+    looked_at += about.records;
+  }
+}
+
+std::vector<Scalar> RunReader::scalars() const {
+  std::vector<Scalar> scalars;
+  for (const JoinedSegment& segment : impl_->joined_) {
+    const Segment& about = segment.file->about();
+    for (const StoredScalar& row : segment.file->scalars()) {
+      if (row.iteration >= about.superseded_from) continue;
+      scalars.push_back(
+          {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
+    }
+  }
+  return scalars;
+}
+
+std::vector<Event> RunReader::events() const {
+  std::vector<Event> events;
+  for (const JoinedSegment& segment : impl_->joined_) {
+    for (const StoredEvent& row : segment.file->events()) {
+      events.push_back({segment.file->about().rank, row.time, row.iteration,
+                        segment.joined(Dictionary::word, row.kind),
+                        segment.joined(Dictionary::word, row.text),
+                        segment.joined(Dictionary::layer, row.layer)});
+    }
+  }
+  return events;
+}
+
+}  // namespace telens::record

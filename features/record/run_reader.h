@@ -1,0 +1,100 @@
+// Reads a run: joins the files of its ranks and segments, while it is written, after it ended, and
+// after its process was killed. Throws RecordError with one line that names the file and the cause.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "features/record/run_schema.h"
+#include "features/record/run_writer.h"
+
+namespace telens::record {
+
+struct RunEnd {
+  double time = 0;  // seconds since 1970
+  End state = End::clean;
+  std::string reason;
+};
+
+// One file of a run.
+struct Segment {
+  std::string path;
+  int rank = 0;
+  int segment = 0;
+  bool continued = false;  // follows the one before without a restart
+  int schema_version = 0;
+  std::string telens_version;
+  std::string run_id;
+  int world_size = 1;
+  double start_time = 0;  // seconds since 1970
+  std::optional<RunEnd> end;
+  bool live = false;  // a process is writing it now
+  std::uint64_t bytes = 0;
+  std::uint64_t records = 0;
+  std::uint64_t dropped = 0;                 // rows that the full queue refused
+  std::int64_t thinned_to = 1;               // only each thinned_to-th iteration is kept
+  std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
+};
+
+struct Scalar {
+  int rank = 0;
+  std::int64_t iteration = 0;
+  std::int32_t name = kNoName;
+  double value = 0;
+};
+
+struct Event {
+  int rank = 0;
+  double time = 0;
+  std::int64_t iteration = 0;
+  std::int32_t kind = kNoName;
+  std::int32_t text = kNoName;
+  std::int32_t layer = kNoName;
+};
+
+// Which records to read. Ids are the reader's own, see names(); nothing set: all of them.
+struct RecordQuery {
+  using Ids = std::optional<std::vector<std::int32_t>>;
+  Ids layers, tensors, gemms, statistics;
+  std::int64_t first_iteration = INT64_MIN;
+  std::int64_t last_iteration = INT64_MAX;  // inclusive
+  std::optional<int> rank;
+};
+
+class TELENS_EXPORT RunReader {
+ public:
+  // A run's folder, one of its files, or a log_dir (or its telens folder) that holds one run.
+  explicit RunReader(const std::string& path);
+  ~RunReader();
+  RunReader(RunReader&&) noexcept;
+
+  const std::vector<Segment>& segments() const;
+  // The union of the dictionaries of all files: an id of this reader is an index in it.
+  const std::vector<std::string>& names(Dictionary dictionary) const;
+  std::string config_text() const;  // of the first segment
+  std::vector<std::pair<std::string, std::string>> environment() const;
+  std::uint64_t record_count() const;
+
+  using UseRecords = std::function<void(int rank, std::span<const Record>)>;
+  using Progress = std::function<void(std::uint64_t records_looked_at)>;
+  // In order of rank, segment and writing. Records that a resumed segment repeats come once.
+  void read(const RecordQuery& query, const UseRecords& use, const Progress& progress = {}) const;
+  std::vector<Scalar> scalars() const;
+  std::vector<Event> events() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The files that RunReader would read for `path`; repair works on the same ones.
+TELENS_EXPORT std::vector<std::string> run_files(const std::string& path);
+
+}  // namespace telens::record

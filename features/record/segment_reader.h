@@ -1,0 +1,42 @@
+// Reads one file of a run. Throws RecordError with the file's name.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "features/record/hdf5.h"
+#include "features/record/packed_reader.h"
+#include "features/record/run_reader.h"
+
+namespace telens::record {
+
+// Opens a run file for reading, or to be repaired, and checks that it is one and not newer.
+enum class Access : std::uint8_t { read, repair };
+hdf5::Handle open_run_file(const std::string& path, Access access);
+
+class SegmentReader {
+ public:
+  explicit SegmentReader(const std::string& path);
+  ~SegmentReader();
+
+  Segment& about() { return about_; }
+  const Segment& about() const { return about_; }
+  const PackedReader& records() const { return *records_; }
+  std::vector<std::string> names(Dictionary dictionary) const;
+  std::string config_text() const;
+  std::vector<std::pair<std::string, std::string>> environment() const;
+  std::vector<StoredScalar> scalars() const;
+  std::vector<StoredEvent> events() const;
+
+ private:
+  void read_about();
+  template <typename Row>
+  std::vector<Row> read_table(const std::string& name) const;
+
+  Segment about_;
+  hdf5::Handle file_;
+  std::unique_ptr<PackedReader> records_;
+};
+
+}  // namespace telens::record
