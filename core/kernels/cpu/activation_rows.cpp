@@ -1,0 +1,160 @@
+#include "core/kernels/cpu/activation_rows.h"
+
+#include "core/kernels/cpu/element_type.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/cpu/activation_rows.cpp"
+#include <hwy/foreach_target.h>
+
+#include "core/kernels/cpu/float_lanes-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace telens::HWY_NAMESPACE {
+namespace {
+
+HWY_INLINE FloatVec constant(float value) { return hn::Set(kFloats, value); }
+
+// exp(104) is already Inf, and beyond it Highway's exp is undefined.
+HWY_INLINE FloatVec sigmoid(FloatVec z) {
+  const FloatVec exponent = hn::Min(hn::Neg(z), constant(104.0F));
+  return hn::Div(constant(1), hn::Add(constant(1), hn::Exp(kFloats, exponent)));
+}
+
+// A function of an element: its value and its derivative.
+
+// f = x * s(z(x)), s the sigmoid: f' = s + x * s * (1 - s) * z'. All of them have z = a x + b x^3.
+// The form loses no digits where s is small, which 1 + tanh would.
+template <typename Coefficients>
+struct SigmoidWeighted {
+  static HWY_INLINE FloatVec argument(FloatVec x) {
+    const FloatVec factor =
+        hn::MulAdd(constant(Coefficients::kCubic), hn::Mul(x, x), constant(Coefficients::kLinear));
+    return hn::Mul(x, factor);
+  }
+  static HWY_INLINE FloatVec value(FloatVec x) { return hn::Mul(x, sigmoid(argument(x))); }
+  static HWY_INLINE FloatVec derivative(FloatVec x) {
+    const FloatVec s = sigmoid(argument(x));
+    // Far out the bell is 0; its factor must not be Inf there. (The bell is 0 from |x| = 104 on.)
+    const FloatVec square = hn::Min(hn::Mul(x, x), constant(1e6F));
+    const FloatVec slope =
+        hn::MulAdd(constant(3 * Coefficients::kCubic), square, constant(Coefficients::kLinear));
+    const FloatVec bell = hn::Mul(s, hn::Sub(constant(1), s));
+    return hn::MulAdd(hn::Mul(x, bell), slope, s);
+  }
+};
+
+// 2u = 2 sqrt(2/pi) (x + 0.044715 x^3); Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
+struct GeluCoefficients {
+  static constexpr float kLinear = 1.5957691216057308F;
+  static constexpr float kCubic = kLinear * 0.044715F;
+};
+struct QuickGeluCoefficients {
+  static constexpr float kLinear = 1.702F;  // the same paper's sigmoid approximation
+  static constexpr float kCubic = 0;
+};
+struct SiluCoefficients {
+  static constexpr float kLinear = 1;
+  static constexpr float kCubic = 0;
+};
+
+// NaN passes: it is not below zero.
+struct Relu {
+  static HWY_INLINE FloatVec value(FloatVec x) {
+    return hn::IfThenElse(hn::Lt(x, constant(0)), constant(0), x);
+  }
+  static HWY_INLINE FloatVec derivative(FloatVec x) {
+    return hn::IfThenElseZero(hn::Gt(x, constant(0)), constant(1));
+  }
+};
+
+struct SquaredRelu {
+  static HWY_INLINE FloatVec value(FloatVec x) {
+    const FloatVec positive = Relu::value(x);
+    return hn::Mul(positive, positive);
+  }
+  static HWY_INLINE FloatVec derivative(FloatVec x) {
+    const FloatVec positive = Relu::value(x);
+    return hn::Add(positive, positive);
+  }
+};
+
+template <typename Visitor>
+void dispatch_function(ops::ActivationFunction function, Visitor&& visitor) {
+  switch (function) {
+    case ops::ActivationFunction::gelu:
+      return visitor.template operator()<SigmoidWeighted<GeluCoefficients>>();
+    case ops::ActivationFunction::qgelu:
+      return visitor.template operator()<SigmoidWeighted<QuickGeluCoefficients>>();
+    case ops::ActivationFunction::relu:
+      return visitor.template operator()<Relu>();
+    case ops::ActivationFunction::srelu:
+      return visitor.template operator()<SquaredRelu>();
+    case ops::ActivationFunction::silu:
+      return visitor.template operator()<SigmoidWeighted<SiluCoefficients>>();
+  }
+}
+
+template <typename Function, typename T>
+void forward_elements(const ActivationRow& row, const T* x, T* y) {
+  if (!row.gated) {
+    map_lanes(row.length, y, [&](auto at) HWY_ATTR { return Function::value(at(x)); });
+    return;
+  }
+  const T* gate = x + row.length;
+  map_lanes(row.length, y,
+            [&](auto at) HWY_ATTR { return hn::Mul(Function::value(at(x)), at(gate)); });
+}
+
+template <typename Function, typename T>
+void backward_elements(const ActivationRow& row, const T* grad, const T* x, T* dx) {
+  if (!row.gated) {
+    map_lanes(row.length, dx,
+              [&](auto at) HWY_ATTR { return hn::Mul(at(grad), Function::derivative(at(x))); });
+    return;
+  }
+  const T* gate = x + row.length;
+  map_lanes(row.length, dx, [&](auto at) HWY_ATTR {
+    return hn::Mul(hn::Mul(at(grad), at(gate)), Function::derivative(at(x)));
+  });
+  map_lanes(row.length, dx + row.length,
+            [&](auto at) HWY_ATTR { return hn::Mul(at(grad), Function::value(at(x))); });
+}
+
+void forward(const ActivationRow& row, const void* x, void* y) {
+  dispatch_element_type(row.format, [&]<typename T>() {
+    dispatch_function(row.function, [&]<typename Function>() {
+      forward_elements<Function>(row, static_cast<const T*>(x), static_cast<T*>(y));
+    });
+  });
+}
+
+void backward(const ActivationRow& row, const void* grad, const void* x, void* dx) {
+  dispatch_element_type(row.format, [&]<typename T>() {
+    dispatch_function(row.function, [&]<typename Function>() {
+      backward_elements<Function>(row, static_cast<const T*>(grad), static_cast<const T*>(x),
+                                  static_cast<T*>(dx));
+    });
+  });
+}
+
+}  // namespace
+}  // namespace telens::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace telens {
+
+HWY_EXPORT(forward);
+HWY_EXPORT(backward);
+
+void activate_row(const ActivationRow& row, const void* x, void* y) {
+  HWY_DYNAMIC_DISPATCH(forward)(row, x, y);
+}
+
+void activate_row_backward(const ActivationRow& row, const void* grad, const void* x, void* dx) {
+  HWY_DYNAMIC_DISPATCH(backward)(row, grad, x, dx);
+}
+
+}  // namespace telens
+#endif  // HWY_ONCE

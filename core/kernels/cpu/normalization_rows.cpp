@@ -1,0 +1,123 @@
+#include "core/kernels/cpu/normalization_rows.h"
+
+#include <cmath>
+
+#include "core/kernels/cpu/element_type.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/cpu/normalization_rows.cpp"
+#include <hwy/foreach_target.h>
+
+#include "core/kernels/cpu/float_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace telens::HWY_NAMESPACE {
+namespace {
+
+// The variance from the deviations, not from the mean square: in FP32 the difference of two nearly
+// equal numbers would leave nothing of a small variance around a large mean.
+template <bool centered, typename T>
+void normalize_row(const NormForwardJob& job, std::int64_t row) {
+  const std::int64_t n = job.columns;
+  const T* x = static_cast<const T*>(job.x) + row * n;
+  const auto count = static_cast<float>(n);
+
+  float mean = 0;
+  if constexpr (centered) {
+    mean = sum_lanes(n, [&](auto at) HWY_ATTR { return at(x); }) / count;
+    job.mean[row] = mean;
+  }
+  const FloatVec means = hn::Set(kFloats, mean);
+  const float squares = sum_lanes(n, [&](auto at) HWY_ATTR {
+    const FloatVec deviation = hn::Sub(at(x), means);
+    return hn::Mul(deviation, deviation);
+  });
+  const float rstd = 1.0F / std::sqrt(squares / count + job.eps);
+  job.rstd[row] = rstd;
+
+  const FloatVec factor = hn::Set(kFloats, rstd);
+  T* y = static_cast<T*>(job.y) + row * n;
+  if (job.beta == nullptr) {
+    map_lanes(n, y, [&](auto at) HWY_ATTR {
+      return hn::Mul(hn::Mul(hn::Sub(at(x), means), factor), at(job.gamma));
+    });
+  } else {
+    map_lanes(n, y, [&](auto at) HWY_ATTR {
+      const FloatVec normalized = hn::Mul(hn::Sub(at(x), means), factor);
+      return hn::MulAdd(normalized, at(job.gamma), at(job.beta));
+    });
+  }
+}
+
+// With h = (x - mean) * rstd and g = grad * gamma:
+//   dx = rstd * (g - mean(g) - h * mean(g * h)), without mean(g) for RMS
+//   dgamma += grad * h, dbeta += grad
+template <bool centered, typename T>
+void normalize_row_backward(const NormBackwardJob& job, std::int64_t row, float* dgamma,
+                            float* dbeta) {
+  const std::int64_t n = job.columns;
+  const T* x = static_cast<const T*>(job.x) + row * n;
+  const T* grad = static_cast<const T*>(job.grad) + row * n;
+  T* dx = static_cast<T*>(job.dx) + row * n;
+  const float* gamma = job.gamma;
+  const auto count = static_cast<float>(n);
+
+  const FloatVec mean = hn::Set(kFloats, centered ? job.mean[row] : 0.0F);
+  const FloatVec rstd = hn::Set(kFloats, job.rstd[row]);
+  const auto normalized = [&](auto at) HWY_ATTR { return hn::Mul(hn::Sub(at(x), mean), rstd); };
+  const auto scaled = [&](auto at) HWY_ATTR { return hn::Mul(at(grad), at(gamma)); };
+
+  FloatVec mean_g = hn::Zero(kFloats);
+  if constexpr (centered) mean_g = hn::Set(kFloats, sum_lanes(n, scaled) / count);
+  const float dot =
+      sum_lanes(n, [&](auto at) HWY_ATTR { return hn::Mul(scaled(at), normalized(at)); });
+  const FloatVec mean_gh = hn::Set(kFloats, dot / count);
+
+  map_lanes(n, dgamma,
+            [&](auto at) HWY_ATTR { return hn::MulAdd(at(grad), normalized(at), at(dgamma)); });
+  if constexpr (centered) {
+    map_lanes(n, dbeta, [&](auto at) HWY_ATTR { return hn::Add(at(dbeta), at(grad)); });
+  }
+  map_lanes(n, dx, [&](auto at) HWY_ATTR {
+    const FloatVec g = hn::Sub(scaled(at), mean_g);
+    return hn::Mul(rstd, hn::NegMulAdd(normalized(at), mean_gh, g));
+  });
+}
+
+void forward(const NormForwardJob& job, std::int64_t begin, std::int64_t end) {
+  dispatch_element_type(job.format, [&]<typename T>() {
+    const auto normalize = job.centered ? normalize_row<true, T> : normalize_row<false, T>;
+    for (std::int64_t row = begin; row < end; ++row) normalize(job, row);
+  });
+}
+
+void backward(const NormBackwardJob& job, std::int64_t begin, std::int64_t end, float* dgamma,
+              float* dbeta) {
+  dispatch_element_type(job.format, [&]<typename T>() {
+    const auto differentiate =
+        job.centered ? normalize_row_backward<true, T> : normalize_row_backward<false, T>;
+    for (std::int64_t row = begin; row < end; ++row) differentiate(job, row, dgamma, dbeta);
+  });
+}
+
+}  // namespace
+}  // namespace telens::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace telens {
+
+HWY_EXPORT(forward);
+HWY_EXPORT(backward);
+
+void normalize_rows(const NormForwardJob& job, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(forward)(job, begin, end);
+}
+
+void normalize_rows_backward(const NormBackwardJob& job, std::int64_t begin, std::int64_t end,
+                             float* dgamma, float* dbeta) {
+  HWY_DYNAMIC_DISPATCH(backward)(job, begin, end, dgamma, dbeta);
+}
+
+}  // namespace telens
+#endif  // HWY_ONCE

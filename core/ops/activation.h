@@ -1,0 +1,63 @@
+// Activation functions as operators `telens::activation_forward` and `activation_backward`. They
+// do not differentiate themselves: see core/modules/activate.h.
+//
+// x is BF16, FP16 or FP32, of any strides, possibly empty. Arithmetic is FP32, and every stored
+// value is rounded once to x's dtype.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace telens::ops {
+
+// sigmoid(z) = 1 / (1 + exp(-z)).
+enum class ActivationFunction : std::uint8_t {
+  gelu,   // x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the tanh approximation
+  qgelu,  // x * sigmoid(1.702 x)
+  relu,   // max(x, 0)
+  srelu,  // max(x, 0)^2
+  silu,   // x * sigmoid(x)
+};
+
+// A gated activation halves the last dimension: function(first half) * second half.
+struct Activation {
+  std::string_view name;
+  ActivationFunction function;
+  bool gated;
+};
+
+inline constexpr std::array kActivations{
+    Activation{"gelu", ActivationFunction::gelu, false},
+    Activation{"geglu", ActivationFunction::gelu, true},
+    Activation{"qgelu", ActivationFunction::qgelu, false},
+    Activation{"qgeglu", ActivationFunction::qgelu, true},
+    Activation{"relu", ActivationFunction::relu, false},
+    Activation{"reglu", ActivationFunction::relu, true},
+    Activation{"srelu", ActivationFunction::srelu, false},
+    Activation{"sreglu", ActivationFunction::srelu, true},
+    Activation{"silu", ActivationFunction::silu, false},
+    Activation{"swiglu", ActivationFunction::silu, true},
+};
+
+// Throws UsageError naming all activations.
+TELENS_EXPORT const Activation& activation_from_name(std::string_view name);
+
+// [..., n] -> [..., n], gated: [..., 2n] -> [..., n].
+TELENS_EXPORT at::Tensor activation_forward(const at::Tensor& x, const Activation& activation);
+
+// grad: of the forward's result; returns the gradient of x.
+TELENS_EXPORT at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& x,
+                                             const Activation& activation);
+
+// What every backend checks before it runs. The sizes of the result.
+TELENS_EXPORT std::vector<std::int64_t> check_activation(const at::Tensor& x,
+                                                         const Activation& activation);
+TELENS_EXPORT void check_activation_gradient(const at::Tensor& grad, const at::Tensor& x,
+                                             const Activation& activation);
+
+}  // namespace telens::ops
