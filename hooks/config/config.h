@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ struct FeatureEntry {
   std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;
 };
 
+// Two of the entries that modify the same tensor in the same GEMM are an error that names both.
+void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList& errors);
+
 // One enabled section.
 struct Section {
   std::string name;
@@ -48,16 +52,17 @@ class Config {
 
   // The features of a layer, in the order of the text. Throws ConfigError, naming both, where two
   // sections select the layer that may not overlap, or where two features modify the same tensor
-  // in the same GEMM. Pointers live as long as this Config (and its moved-to successor).
+  // in the same GEMM. The pointers live as long as this Config or any copy of it.
   std::vector<const FeatureEntry*> entries_for(std::string_view layer_name) const;
 
-  const std::vector<Section>& sections() const { return sections_; }
+  const std::vector<Section>& sections() const { return *sections_; }
 
   // What was loaded, for the record: the YAML text, or JSON made from a dict.
   const std::string& text() const { return text_; }
 
  private:
-  std::vector<Section> sections_;
+  std::shared_ptr<const std::vector<Section>> sections_ =
+      std::make_shared<const std::vector<Section>>();
   std::string text_;
 };
 

@@ -1,0 +1,30 @@
+// The option `stats` that the statistics features share: a list of names, one of which may be a
+// mapping, {max_blockwise_dynamic_range: {block_size: 32, dims: 1}}.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "features/statistics/statistic_name.h"
+#include "hooks/config/feature_description.h"
+
+namespace telens::features {
+
+// What one feature's `stats` may hold.
+struct StatisticsRules {
+  std::string_view feature;
+  std::span<const Statistic> statistics;
+  bool any_case = false;      // names in capitals are taken too
+  bool takes_recipe = false;  // a recipe may stand before a name, "_columnwise" behind it
+};
+
+// The parameter `stats` of a feature's description, validated by the rules.
+config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc);
+
+// The names in their order, each once; mistakes go to the errors.
+std::vector<StatisticName> parse_statistics(const config::Value& stats,
+                                            const StatisticsRules& rules,
+                                            config::ErrorList& errors);
+
+}  // namespace telens::features

@@ -1,0 +1,78 @@
+#include "hooks/config/config.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace telens::config {
+namespace {
+
+bool modify_the_same(const FeatureEntry& a, const FeatureEntry& b) {
+  return std::ranges::any_of(a.selections, [&](const Selection& selection) {
+    return b.find(selection.gemm, selection.tensor) != nullptr;
+  });
+}
+
+}  // namespace
+
+const Selection* FeatureEntry::find(std::optional<Gemm> gemm,
+                                    std::optional<std::string_view> tensor) const {
+  const auto found = std::ranges::find_if(selections, [&](const Selection& selection) {
+    return selection.gemm == gemm && selection.tensor == tensor;
+  });
+  return found == selections.end() ? nullptr : &*found;
+}
+
+bool FeatureEntry::due(std::int64_t iteration) const {
+  return std::ranges::any_of(
+      selections, [&](const Selection& selection) { return selection.schedule.due(iteration); });
+}
+
+std::optional<std::int64_t> FeatureEntry::next_due_after(std::int64_t iteration) const {
+  std::optional<std::int64_t> next;
+  for (const Selection& selection : selections) {
+    const auto due = selection.schedule.next_due_after(iteration);
+    if (due && (!next || *due < *next)) next = due;
+  }
+  return next;
+}
+
+void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList& errors) {
+  for (auto second = entries.begin(); second != entries.end(); ++second) {
+    if (!(*second)->description->modifies) continue;
+    for (auto first = entries.begin(); first != second; ++first) {
+      if (!(*first)->description->modifies || !modify_the_same(**first, **second)) continue;
+      errors.add((*second)->location,
+                 "{} and {} ({}) modify the same tensor in the same GEMM; only one may",
+                 (*second)->written_name, (*first)->written_name, to_string((*first)->location));
+    }
+  }
+}
+
+Config::Config(std::vector<Section> sections, std::string text)
+    : sections_(std::make_shared<const std::vector<Section>>(std::move(sections))),
+      text_(std::move(text)) {}
+
+std::vector<const FeatureEntry*> Config::entries_for(std::string_view layer_name) const {
+  std::vector<const FeatureEntry*> entries;
+  const Section* exclusive = nullptr;
+  for (const Section& section : sections()) {
+    if (!section.layers.selects(layer_name)) continue;
+    if (!section.may_overlap && exclusive) {
+      raise<ConfigError>(
+          "{}: the sections '{}' ({}) and '{}' both select the layer '{}'; a layer takes one "
+          "section: join the two, or narrow the 'layers' of one",
+          to_string(section.location), exclusive->name, to_string(exclusive->location),
+          section.name, layer_name);
+    }
+    if (!section.may_overlap) exclusive = &section;
+    for (const FeatureEntry& entry : section.features) entries.push_back(&entry);
+  }
+  ErrorList errors;
+  const ErrorList::Context context(errors, fmt::format("layer '{}'", layer_name));
+  check_modifiers(entries, errors);
+  errors.raise_if_any();
+  return entries;
+}
+
+}  // namespace telens::config

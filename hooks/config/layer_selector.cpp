@@ -1,0 +1,168 @@
+#include "hooks/config/layer_selector.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <limits>
+
+#include "core/base/error.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::config {
+namespace {
+
+constexpr std::string_view kExactNames = "exact_layer_names";
+constexpr std::string_view kRegex = "layer_name_regex_pattern";
+constexpr std::string_view kNumbers = "layer_numbers";
+constexpr std::string_view kTypes = "layer_types";
+constexpr std::string_view kAll = "all";
+
+// Digits behind these belong to the kind of layer, not to its number: fc1, gemm_0.
+constexpr std::array<std::string_view, 2> kNumberedKinds{"fc", "gemm_"};
+
+constexpr NumberRange kEveryNumber{0, std::numeric_limits<std::int64_t>::max()};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool is_all(std::string_view text) {
+  return std::ranges::equal(text, kAll,
+                            [](unsigned char a, unsigned char b) { return std::tolower(a) == b; });
+}
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || !is_digit(text[0]) || error != std::errc{} ||
+      end != text.data() + text.size()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+Value::List list_of(const Value& value) {
+  return value.is_list() ? value.as_list() : Value::List{value};
+}
+
+std::vector<std::string> parse_names(const Value& value, std::string_view key, ErrorList& errors) {
+  std::vector<std::string> names;
+  for (const Value& item : list_of(value)) {
+    if (item.is_string()) {
+      names.push_back(item.as_string());
+    } else {
+      errors.add(item.location(), "'{}' must be a list of strings, not {}", key, describe(item));
+    }
+  }
+  return names;
+}
+
+// 3, "3", "5-8" or "all"
+std::optional<NumberRange> parse_number(const Value& value) {
+  if (value.is_integer() && value.as_integer() >= 0) {
+    return NumberRange{value.as_integer(), value.as_integer()};
+  }
+  if (!value.is_string()) return std::nullopt;
+  const std::string_view text = value.as_string();
+  if (is_all(text)) return kEveryNumber;
+  if (const auto number = whole_number(text)) return NumberRange{*number, *number};
+  const auto dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto first = whole_number(text.substr(0, dash));
+  const auto last = whole_number(text.substr(dash + 1));
+  if (!first || !last || *first > *last) return std::nullopt;
+  return NumberRange{*first, *last};
+}
+
+std::vector<NumberRange> parse_numbers(const Value& value, ErrorList& errors) {
+  std::vector<NumberRange> ranges;
+  for (const Value& item : list_of(value)) {
+    if (const auto range = parse_number(item)) {
+      ranges.push_back(*range);
+    } else {
+      errors.add(
+          item.location(),
+          "'{}' takes numbers from 0, ranges such as 5-8 (smaller first), or \"all\", not {}",
+          kNumbers, describe(item));
+    }
+  }
+  return ranges;
+}
+
+std::optional<PythonRegex> parse_regex(const Value& value, ErrorList& errors) {
+  if (!value.is_string()) {
+    errors.add(value.location(), "'{}' must be a string, not {}", kRegex, describe(value));
+    return std::nullopt;
+  }
+  try {
+    return PythonRegex(value.as_string());
+  } catch (const UsageError& error) {
+    errors.add(value.location(), "{}", error.what());
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> layer_number(std::string_view layer_name) {
+  std::size_t begin = 0;
+  while (true) {
+    begin = std::min(layer_name.find_first_of("0123456789", begin), layer_name.size());
+    if (begin == layer_name.size()) return std::nullopt;
+    std::size_t end = begin;
+    while (end < layer_name.size() && is_digit(layer_name[end])) ++end;
+    const std::string_view before = layer_name.substr(0, begin);
+    const bool belongs_to_kind = std::ranges::any_of(
+        kNumberedKinds, [&](std::string_view kind) { return before.ends_with(kind); });
+    if (!belongs_to_kind) return whole_number(layer_name.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
+LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
+  static const std::vector<std::string> kKeys{std::string(kRegex), std::string(kTypes),
+                                              std::string(kNumbers), std::string(kExactNames)};
+  LayerSelector selector;
+  if (!layers.is_map() || layers.as_map().empty()) {
+    errors.add(layers.location(), "'layers' must be a mapping with at least one of {}, not {}",
+               quoted_list(kKeys), describe(layers));
+    return selector;
+  }
+  for (const MapEntry& entry : layers.as_map()) {
+    if (entry.key == kExactNames) {
+      selector.exact_names_ = parse_names(entry.value, entry.key, errors);
+    } else if (entry.key == kRegex) {
+      selector.regex_ = parse_regex(entry.value, errors);
+    } else if (entry.key == kNumbers) {
+      selector.numbers_ = parse_numbers(entry.value, errors);
+    } else if (entry.key == kTypes) {
+      selector.types_ = parse_names(entry.value, entry.key, errors);
+      selector.all_types_ = std::ranges::any_of(*selector.types_, is_all);
+    } else {
+      errors.add(entry.key_location, "unknown key '{}' in 'layers'{}; it takes {}", entry.key,
+                 suggestion(entry.key, kKeys), quoted_list(kKeys));
+    }
+  }
+  return selector;
+}
+
+bool LayerSelector::selects(std::string_view layer_name) const {
+  if (exact_names_) return std::ranges::find(*exact_names_, layer_name) != exact_names_->end();
+  if (regex_) return regex_->search(layer_name);
+  if (!numbers_ && !types_) return false;
+  return (!numbers_ || selects_number_of(layer_name)) && (!types_ || selects_type_of(layer_name));
+}
+
+bool LayerSelector::selects_number_of(std::string_view layer_name) const {
+  const std::optional<std::int64_t> number = layer_number(layer_name);
+  return number && std::ranges::any_of(*numbers_, [&](const NumberRange& range) {
+           return range.first <= *number && *number <= range.last;
+         });
+}
+
+bool LayerSelector::selects_type_of(std::string_view layer_name) const {
+  return all_types_ || std::ranges::any_of(*types_, [&](const std::string& type) {
+           return layer_name.find(type) != std::string_view::npos;
+         });
+}
+
+}  // namespace telens::config

@@ -1,0 +1,183 @@
+// From a Value to a Config.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "core/base/error.h"
+#include "hooks/config/config.h"
+#include "hooks/config/suggestions.h"
+#include "hooks/config/yaml_reader.h"
+
+namespace telens::config {
+namespace {
+
+constexpr std::string_view kEnabled = "enabled";
+constexpr std::string_view kLayers = "layers";
+
+class Loader {
+ public:
+  Loader(const Descriptions& descriptions, ErrorList& errors)
+      : descriptions_(descriptions), errors_(errors) {}
+
+  std::vector<Section> load(const Value& root) {
+    std::vector<Section> sections;
+    if (root.is_null()) return sections;
+    if (!root.is_map()) {
+      errors_.add(root.location(), "a config must be a mapping of sections, not {}",
+                  describe(root));
+      return sections;
+    }
+    for (const MapEntry& entry : root.as_map()) {
+      const ErrorList::Context context(errors_, fmt::format("section '{}'", entry.key));
+      if (is_enabled(entry.value, entry.key_location)) sections.push_back(load_section(entry));
+    }
+    return sections;
+  }
+
+ private:
+  // Of a section or a feature; false where that cannot be told, which is an error.
+  bool is_enabled(const Value& map, const Location& key_location) {
+    if (!map.is_map()) {
+      errors_.add(key_location, "expected a mapping with '{}', not {}", kEnabled, describe(map));
+      return false;
+    }
+    const Value* enabled = map.find(kEnabled);
+    if (!enabled) {
+      errors_.add(key_location, "'{}' is missing; write '{}: True' or '{}: False'", kEnabled,
+                  kEnabled, kEnabled);
+      return false;
+    }
+    if (!enabled->is_bool()) {
+      errors_.add(enabled->location(), "'{}' must be true or false, not {}", kEnabled,
+                  describe(*enabled));
+      return false;
+    }
+    return enabled->as_bool();
+  }
+
+  Section load_section(const MapEntry& section_entry) {
+    Section section{section_entry.key, section_entry.key_location, {}, {}, false};
+    const Value& map = section_entry.value;
+    if (const Value* layers = map.find(kLayers)) {
+      section.layers = LayerSelector::parse(*layers, errors_);
+    } else {
+      errors_.add(section_entry.key_location,
+                  "'{}' is missing; say which layers, for example '{}: {{layer_types: [all]}}'",
+                  kLayers, kLayers);
+    }
+    for (const MapEntry& entry : map.as_map()) {
+      if (entry.key == kLayers || entry.key == kEnabled) continue;
+      if (descriptions_.has_namespace(entry.key)) {
+        load_namespace(entry, section);
+      } else {
+        load_feature(kBaseNamespace, entry, section);
+      }
+    }
+    section.may_overlap = std::ranges::all_of(section.features, [](const FeatureEntry& feature) {
+      return feature.description->feature_namespace == kTelensNamespace;
+    });
+    check_features(section);
+    return section;
+  }
+
+  void load_namespace(const MapEntry& entry, Section& section) {
+    if (!entry.value.is_map()) {
+      errors_.add(entry.value.location(),
+                  "the namespace '{}' must be a mapping of features, not {}", entry.key,
+                  describe(entry.value));
+      return;
+    }
+    for (const MapEntry& feature : entry.value.as_map()) {
+      load_feature(entry.key, feature, section);
+    }
+  }
+
+  void load_feature(std::string_view feature_namespace, const MapEntry& entry, Section& section) {
+    const FeatureDescriptionPtr description = descriptions_.find(feature_namespace, entry.key);
+    if (!description) {
+      report_unknown_feature(feature_namespace, entry);
+      return;
+    }
+    const ErrorList::Context context(errors_, fmt::format("feature '{}'", entry.key));
+    if (!is_enabled(entry.value, entry.key_location)) return;
+    FeatureEntry feature{description, section.name, entry.key, {}, entry.value, entry.key_location};
+    if (!description->opaque) {
+      feature.selections = resolve_selections(entry.value, *description, errors_);
+    }
+    section.features.push_back(std::move(feature));
+  }
+
+  void report_unknown_feature(std::string_view feature_namespace, const MapEntry& entry) {
+    // A feature of another namespace, then a near name, then what there is.
+    const std::vector<FeatureDescriptionPtr> elsewhere = descriptions_.find_all(entry.key);
+    if (!elsewhere.empty()) {
+      errors_.add(entry.key_location,
+                  "the namespace '{}' has no feature '{}'; it belongs under '{}:'",
+                  feature_namespace, entry.key, elsewhere.front()->feature_namespace);
+      return;
+    }
+    std::vector<std::string> names = descriptions_.names(feature_namespace);
+    const bool is_bare = feature_namespace == kBaseNamespace;
+    if (is_bare) {
+      names.insert(names.end(), descriptions_.namespaces().begin(),
+                   descriptions_.namespaces().end());
+      names.insert(names.end(), {std::string(kLayers), std::string(kEnabled)});
+    }
+    errors_.add(entry.key_location, "unknown {} '{}'{}; expected one of {}",
+                is_bare ? "feature or namespace"
+                        : fmt::format("feature of the namespace '{}'", feature_namespace),
+                entry.key, suggestion(entry.key, names), quoted_list(names));
+  }
+
+  void check_features(const Section& section) {
+    std::vector<const FeatureEntry*> entries;
+    for (const FeatureEntry& feature : section.features) {
+      for (const FeatureEntry* other : entries) {
+        if (other->description != feature.description) continue;
+        errors_.add(feature.location, "{} and {} ({}) are the same feature; keep one",
+                    feature.written_name, other->written_name, to_string(other->location));
+      }
+      entries.push_back(&feature);
+    }
+    check_modifiers(entries, errors_);
+  }
+
+  const Descriptions& descriptions_;
+  ErrorList& errors_;
+};
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || std::filesystem::is_directory(path) || !(text << file.rdbuf() || file.eof())) {
+    raise<ConfigError>("the config file '{}' cannot be read; check the path (\"\" means no config)",
+                       path.string());
+  }
+  return text.str();
+}
+
+}  // namespace
+
+Config load_config_file(const std::filesystem::path& path, const Descriptions& descriptions) {
+  return load_config_text(read_file(path), path.string(), descriptions);
+}
+
+Config load_config_text(std::string_view yaml, std::string_view source_name,
+                        const Descriptions& descriptions) {
+  ErrorList errors;
+  const Value root = read_yaml(yaml, source_name, errors);
+  std::vector<Section> sections = Loader(descriptions, errors).load(root);
+  errors.raise_if_any();
+  return Config(std::move(sections), std::string(yaml));
+}
+
+Config load_config_value(const Value& value, const Descriptions& descriptions) {
+  ErrorList errors;
+  std::vector<Section> sections = Loader(descriptions, errors).load(value);
+  errors.raise_if_any();
+  return Config(std::move(sections), to_json(value));
+}
+
+}  // namespace telens::config

@@ -1,0 +1,20 @@
+// Values against the parameters that a feature declares.
+#pragma once
+
+#include "hooks/config/feature_description.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+// The items of a list; what is no list stands for a list of one.
+Value::List as_list(const Value& value);
+
+// Type, allowed values, then the parameter's own validator.
+void check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors);
+
+// The declared parameters among the keys: lists are lists, defaults filled in. One that is required
+// and missing is an error.
+Value complete_parameters(const Value& keys, const FeatureDescription& description,
+                          ErrorList& errors);
+
+}  // namespace telens::config

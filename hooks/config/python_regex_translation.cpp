@@ -1,0 +1,357 @@
+// Python's `re` syntax to PCRE2's. Reads the pattern as Python's own parser does (Lib/re/_parser.py
+// of CPython 3.11), so that everything which only PCRE2 knows ((*VERB), \Q, (?R), \h, POSIX
+// classes, (?<name>)) is refused or taken literally, as Python does.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+#include <string>
+
+#include "core/base/error.h"
+#include "hooks/config/python_regex.h"
+
+namespace telens::config {
+namespace {
+
+constexpr std::uint32_t kMaxCodePoint = 0x10ffff;
+constexpr std::uint32_t kMaxOctal = 0377;  // Python refuses larger octal escapes
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_octal(char c) { return c >= '0' && c <= '7'; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_identifier(std::string_view name) {
+  if (name.empty() || is_digit(name[0])) return false;
+  for (const char c : name) {
+    if (!is_letter(c) && !is_digit(c) && c != '_') return false;
+  }
+  return true;
+}
+
+std::string code_point(std::uint32_t value) { return fmt::format("\\x{{{:x}}}", value); }
+
+// A character that PCRE2 shall take as itself.
+std::string literal(char c) {
+  const bool is_word = is_letter(c) || is_digit(c) || c == '_';
+  const bool is_ascii_sign = c > ' ' && c < 0x7f && !is_word;
+  return is_ascii_sign ? std::string{'\\', c} : std::string{c};
+}
+
+class Translator {
+ public:
+  explicit Translator(std::string_view pattern) : pattern_(pattern) {}
+
+  std::string translate() {
+    while (!at_end()) {
+      const char c = take();
+      switch (c) {
+        case '\\':
+          escape();
+          break;
+        case '[':
+          emit_item(character_class());
+          break;
+        case '(':
+          open_group();
+          break;
+        case ')':
+          close_group();
+          break;
+        case '|':
+          emit("|", Before::nothing);
+          break;
+        case '^':
+        case '$':
+          emit(std::string{c}, Before::assertion);
+          break;
+        case '.':
+          emit_item(".");
+          break;
+        case '*':
+        case '+':
+        case '?':
+          repeat(std::string{c});
+          break;
+        case '{':
+          brace();
+          break;
+        default:
+          emit_item(literal(c));
+      }
+    }
+    if (depth_ > 0) refuse("a group '(' is not closed");
+    return std::move(output_);
+  }
+
+ private:
+  // What a quantifier would apply to.
+  enum class Before { nothing, assertion, item, repeat };
+
+  bool at_end() const { return position_ == pattern_.size(); }
+  char peek() const { return at_end() ? '\0' : pattern_[position_]; }
+  char take() { return pattern_[position_++]; }
+  bool accept(std::string_view text) {
+    if (!pattern_.substr(position_).starts_with(text)) return false;
+    position_ += text.size();
+    return true;
+  }
+
+  [[noreturn]] void refuse(std::string_view why) const {
+    raise<UsageError>("the regular expression '{}' is refused at character {}: {}", pattern_,
+                      position_, why);
+  }
+
+  void emit(std::string_view text, Before before) {
+    output_ += text;
+    before_ = before;
+  }
+  void emit_item(std::string_view text) { emit(text, Before::item); }
+
+  std::string take_until(char end, std::string_view what) {
+    const auto found = pattern_.find(end, position_);
+    if (found == std::string_view::npos) refuse(fmt::format("{} is not closed", what));
+    std::string text(pattern_.substr(position_, found - position_));
+    position_ = found + 1;
+    return text;
+  }
+
+  std::uint32_t hexadecimal(std::size_t digits, char letter) {
+    const std::string_view text = pattern_.substr(position_, digits);
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    if (text.size() != digits || error != std::errc{} || end != text.data() + digits) {
+      refuse(fmt::format("\\{} needs {} hexadecimal digits", letter, digits));
+    }
+    if (value > kMaxCodePoint) refuse("no such character");
+    position_ += digits;
+    return value;
+  }
+
+  // Up to `digits` octal digits in all, the first of which is given.
+  std::uint32_t octal(char first, int digits) {
+    std::uint32_t value = static_cast<std::uint32_t>(first - '0');
+    for (int i = 1; i < digits && is_octal(peek()); ++i) {
+      value = value * 8 + static_cast<std::uint32_t>(take() - '0');
+    }
+    if (value > kMaxOctal) refuse("an octal escape above \\377");
+    return value;
+  }
+
+  // Escapes with the same meaning inside and outside of [...]; nullopt: not one of them.
+  std::optional<std::string> common_escape(char c) {
+    switch (c) {
+      case 'd':
+      case 'D':
+      case 's':
+      case 'S':
+      case 'w':
+      case 'W':
+        return std::string{'\\', c};
+      case 'x':
+        return code_point(hexadecimal(2, c));
+      case 'u':
+        return code_point(hexadecimal(4, c));
+      case 'U':
+        return code_point(hexadecimal(8, c));
+      case 'a':
+        return code_point('\a');
+      case 'f':
+        return code_point('\f');
+      case 'n':
+        return code_point('\n');
+      case 'r':
+        return code_point('\r');
+      case 't':
+        return code_point('\t');
+      case 'v':
+        return code_point('\v');
+      case 'N':
+        refuse("\\N{...} is not supported; write the character itself or \\uXXXX");
+      default:
+        if (is_letter(c) || is_digit(c)) return std::nullopt;
+        return literal(c);
+    }
+  }
+
+  void escape() {
+    if (at_end()) refuse("a backslash at the end");
+    const char c = take();
+    if (c == 'A' || c == 'b' || c == 'B') return emit(std::string{'\\', c}, Before::assertion);
+    if (c == 'Z') return emit("\\z", Before::assertion);
+    if (c == '0') return emit_item(code_point(octal(c, 3)));
+    if (is_digit(c)) return emit_item(back_reference(c));
+    const auto common = common_escape(c);
+    if (!common) refuse(fmt::format("Python's re has no escape \\{}", c));
+    emit_item(*common);
+  }
+
+  std::string back_reference(char first) {
+    int number = first - '0';
+    if (is_digit(peek())) {
+      const bool is_octal_escape = position_ + 1 < pattern_.size() && is_octal(first) &&
+                                   is_octal(peek()) && is_octal(pattern_[position_ + 1]);
+      if (is_octal_escape) return code_point(octal(first, 3));
+      number = number * 10 + (take() - '0');
+    }
+    if (number > groups_) refuse(fmt::format("there is no group {} before this", number));
+    return fmt::format("\\g{{{}}}", number);
+  }
+
+  // One member of [...]: its text, and whether it is a set of characters, such as \d.
+  struct Member {
+    std::string text;
+    bool is_set;
+  };
+
+  Member class_member() {
+    const char c = take();
+    if (c != '\\') return {literal(c), false};
+    if (at_end()) refuse("a backslash at the end");
+    const char escaped = take();
+    if (escaped == 'b') return {code_point('\b'), false};
+    if (is_octal(escaped)) return {code_point(octal(escaped, 3)), false};
+    const auto common = common_escape(escaped);
+    if (!common) refuse(fmt::format("Python's re has no escape \\{} in a set [...]", escaped));
+    return {*common, std::string_view("dDsSwW").find(escaped) != std::string_view::npos};
+  }
+
+  // After '['. A ']' that comes first is a member; '[' is one everywhere, so [[:alpha:]] is a set
+  // of punctuation and letters as in Python, not a POSIX class.
+  std::string character_class() {
+    std::string text = accept("^") ? "[^" : "[";
+    bool first = true;
+    while (true) {
+      if (at_end()) refuse("a set '[' is not closed");
+      if (peek() == ']' && !first) break;
+      first = false;
+      const Member low = class_member();
+      text += low.text;
+      const bool is_range =
+          peek() == '-' && position_ + 1 < pattern_.size() && pattern_[position_ + 1] != ']';
+      if (!is_range) continue;
+      take();
+      const Member high = class_member();
+      if (low.is_set || high.is_set) refuse("a range in [...] between sets of characters");
+      text += '-' + high.text;
+    }
+    take();
+    return text + ']';
+  }
+
+  void open_group() {
+    ++depth_;
+    if (!accept("?")) {
+      ++groups_;
+      return emit("(", Before::nothing);
+    }
+    for (const std::string_view same : {":", "=", "!", "<=", "<!", ">"}) {
+      if (accept(same)) return emit(fmt::format("(?{}", same), Before::nothing);
+    }
+    if (accept("P")) return named_group();
+    if (accept("#")) {
+      take_until(')', "a comment (?#");
+      --depth_;
+      return;
+    }
+    if (accept("(")) return conditional();
+    flags();
+  }
+
+  void named_group() {
+    if (accept("<")) {
+      const std::string name = take_until('>', "the name of a group");
+      if (!is_identifier(name)) refuse(fmt::format("'{}' is no name for a group", name));
+      ++groups_;
+      return emit(fmt::format("(?P<{}>", name), Before::nothing);
+    }
+    if (!accept("=")) refuse("Python's re has no such group (?P");
+    const std::string name = take_until(')', "a reference (?P=");
+    if (!is_identifier(name)) refuse(fmt::format("'{}' is no name of a group", name));
+    --depth_;
+    emit_item(fmt::format("(?P={})", name));
+  }
+
+  // (?(1)yes|no), (?(name)yes|no)
+  void conditional() {
+    const std::string group = take_until(')', "a condition (?(");
+    int number = 0;
+    const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), number);
+    if (error == std::errc{} && end == group.data() + group.size() && number > 0) {
+      return emit(fmt::format("(?({})", number), Before::nothing);
+    }
+    if (!is_identifier(group)) refuse(fmt::format("'{}' is no group", group));
+    emit(fmt::format("(?(<{}>)", group), Before::nothing);
+  }
+
+  // (?i), (?i:...), (?i-m:...)
+  void flags() {
+    std::string text;
+    while (is_letter(peek()) || peek() == '-') text += take();
+    for (const char flag : text) {
+      if (std::string_view("aLx").find(flag) != std::string_view::npos) {
+        refuse(fmt::format("the flag '{}' is not supported", flag));
+      }
+      if (std::string_view("imsu-").find(flag) == std::string_view::npos) {
+        refuse(fmt::format("Python's re has no group (?{}", text));
+      }
+    }
+    // 'u' is what patterns are anyhow.
+    std::erase(text, 'u');
+    if (accept(":")) return emit(fmt::format("(?{}:", text), Before::nothing);
+    if (!accept(")")) refuse(fmt::format("Python's re has no group (?{}{}", text, peek()));
+    if (output_.size() != flags_size_)
+      refuse("flags for the whole expression must stand at its start");
+    if (text.find('-') != std::string::npos) refuse("flags are switched off by (?-i:...)");
+    --depth_;
+    if (!text.empty()) emit(fmt::format("(?{})", text), Before::nothing);
+    flags_size_ = output_.size();
+  }
+
+  void close_group() {
+    if (depth_ == 0) refuse("a ')' without its '('");
+    --depth_;
+    emit_item(")");
+  }
+
+  void repeat(std::string_view quantifier) {
+    if (before_ == Before::repeat) refuse("one repetition directly after another");
+    if (before_ != Before::item) refuse("nothing to repeat");
+    output_ += quantifier;
+    if (peek() == '?' || peek() == '+') output_ += take();
+    before_ = Before::repeat;
+  }
+
+  // {m}, {m,}, {,n}, {m,n} or {,} is a repetition, any other brace itself.
+  void brace() {
+    const std::size_t begin = position_;
+    const auto number = [&] {
+      std::string digits;
+      while (is_digit(peek())) digits += take();
+      return digits;
+    };
+    const std::string low = number();
+    const bool has_comma = accept(",");
+    const std::string high = has_comma ? number() : low;
+    if (!accept("}") || (low.empty() && !has_comma)) {
+      position_ = begin;
+      return emit_item("\\{");
+    }
+    const std::string from = low.empty() ? "0" : low;
+    repeat(has_comma ? fmt::format("{{{},{}}}", from, high) : fmt::format("{{{}}}", from));
+  }
+
+  std::string_view pattern_;
+  std::size_t position_ = 0;
+  std::string output_;
+  Before before_ = Before::nothing;
+  std::size_t flags_size_ = 0;  // of the flags at the start of the output
+  int depth_ = 0;
+  int groups_ = 0;
+};
+
+}  // namespace
+
+std::string translate_python_regex(std::string_view pattern) {
+  return Translator(pattern).translate();
+}
+
+}  // namespace telens::config

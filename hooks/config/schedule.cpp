@@ -1,0 +1,110 @@
+#include "hooks/config/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace telens::config {
+namespace {
+
+constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_step", "end_step",
+                                                        "start_end_list"};
+
+// What stands for "no end" beside null.
+constexpr std::int64_t kNoEnd = -1;
+
+std::int64_t parse_first(const Value& value, std::string_view what, ErrorList& errors) {
+  if (!value.is_integer()) {
+    errors.add(value.location(), "{} must be an integer, not {}", what, describe(value));
+    return 0;
+  }
+  return value.as_integer();
+}
+
+std::optional<std::int64_t> parse_last(const Value& value, std::string_view what,
+                                       ErrorList& errors) {
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_integer() || value.as_integer() < kNoEnd) {
+    errors.add(value.location(), "{} must be an iteration, or -1 or null for no end, not {}", what,
+               describe(value));
+    return std::nullopt;
+  }
+  if (value.as_integer() == kNoEnd) return std::nullopt;
+  return value.as_integer();
+}
+
+std::vector<StepRange> parse_ranges(const Value& value, ErrorList& errors) {
+  std::vector<StepRange> ranges;
+  if (!value.is_list()) {
+    errors.add(value.location(),
+               "'start_end_list' must be a list of pairs [first, last], for example "
+               "[[0, 20], [80, 100]], not {}",
+               describe(value));
+    return ranges;
+  }
+  for (const Value& pair : value.as_list()) {
+    if (!pair.is_list() || pair.as_list().size() != 2) {
+      errors.add(pair.location(),
+                 "an item of 'start_end_list' must be a pair [first, last], not {}",
+                 describe(pair));
+      continue;
+    }
+    ranges.push_back({parse_first(pair.as_list()[0], "the first of a pair", errors),
+                      parse_last(pair.as_list()[1], "the last of a pair", errors)});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
+    : freq_(freq), ranges_(std::move(ranges)) {}
+
+bool Schedule::due(std::int64_t iteration) const {
+  return iteration % freq_ == 0 && std::ranges::any_of(ranges_, [&](const StepRange& range) {
+           return iteration >= range.first && (!range.last || iteration <= *range.last);
+         });
+}
+
+std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) const {
+  std::optional<std::int64_t> next;
+  for (const StepRange& range : ranges_) {
+    const std::int64_t from = std::max({iteration + 1, range.first, std::int64_t{0}});
+    const std::int64_t multiple = from + (freq_ - from % freq_) % freq_;
+    if (range.last && multiple > *range.last) continue;
+    if (!next || multiple < *next) next = multiple;
+  }
+  return next;
+}
+
+bool is_schedule_key(std::string_view key) {
+  return std::ranges::find(kScheduleKeys, key) != kScheduleKeys.end();
+}
+
+Schedule parse_schedule(const Value& map, ErrorList& errors) {
+  std::int64_t freq = 1;
+  if (const Value* value = map.find("freq")) {
+    if (value->is_integer() && value->as_integer() >= 1) {
+      freq = value->as_integer();
+    } else {
+      errors.add(value->location(), "'freq' must be an integer of at least 1, not {}",
+                 describe(*value));
+    }
+  }
+  StepRange range;
+  if (const Value* value = map.find("start_step")) {
+    range.first = parse_first(*value, "'start_step'", errors);
+  }
+  if (const Value* value = map.find("end_step")) {
+    range.last = parse_last(*value, "'end_step'", errors);
+  }
+  const Value* list = map.find("start_end_list");
+  if (list && !list->is_null()) {
+    std::vector<StepRange> ranges = parse_ranges(*list, errors);
+    // As with the peer, an empty list replaces nothing.
+    if (!ranges.empty()) return Schedule(freq, std::move(ranges));
+  }
+  return Schedule(freq, {range});
+}
+
+}  // namespace telens::config

@@ -1,0 +1,258 @@
+#include "hooks/config/selection.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/error.h"
+#include "hooks/config/parameter_check.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::config {
+namespace {
+
+constexpr std::string_view kEnabled = "enabled";
+
+// The two ways to choose along one axis: a list of names, or a list of items with their own keys.
+struct Axis {
+  std::string_view list;
+  std::string_view structure;
+  std::string_view item;
+};
+constexpr Axis kGemmAxis{"gemms", "gemms_struct", "gemm"};
+constexpr Axis kTensorAxis{"tensors", "tensors_struct", "tensor"};
+
+bool has_axis(const Value& map, const Axis& axis) {
+  return map.find(axis.list) || map.find(axis.structure);
+}
+
+Value without_axis(const Value& map, const Axis& axis) {
+  return map.without(axis.list).without(axis.structure);
+}
+
+// The keys that hold for one gemm or tensor of an axis.
+struct Choice {
+  std::string name;
+  Value keys;
+};
+
+// The item's keys over those beside the struct. An item that chooses tensors itself replaces the
+// tensors beside the struct, whichever way either chose them.
+Value overlay(Value map, const Value& item) {
+  if (has_axis(item, kTensorAxis)) map = without_axis(map, kTensorAxis);
+  for (const MapEntry& entry : item.as_map()) map = map.with(entry.key, entry.value);
+  return Value(std::move(map), item.location());
+}
+
+// Expands one axis; of the two ways the struct wins. Malformed items are left out: whoever
+// validates has named them.
+std::vector<Choice> expand(const Value& map, const Axis& axis) {
+  std::vector<Choice> choices;
+  if (const Value* items = map.find(axis.structure)) {
+    const Value outer = map.without(axis.structure);
+    for (const Value& item : as_list(*items)) {
+      const Value* name = item.find(axis.item);
+      if (name && name->is_string()) choices.push_back({name->as_string(), overlay(outer, item)});
+    }
+  } else if (const Value* names = map.find(axis.list)) {
+    const Value outer = map.without(axis.list);
+    for (const Value& name : as_list(*names)) {
+      if (name.is_string()) choices.push_back({name.as_string(), outer.with(axis.item, name)});
+    }
+  }
+  return choices;
+}
+
+// The keys of one choice of the axis. Throws where the configuration chooses nothing at all.
+std::optional<Value> choose(const Value& map, const Axis& axis, std::string_view name) {
+  if (!has_axis(map, axis)) {
+    raise<ConfigError>("{}: give '{}: [...]' or '{}: [{{{}: ...}}]'", to_string(map.location()),
+                       axis.list, axis.structure, axis.item);
+  }
+  std::vector<Choice> choices = expand(map, axis);
+  const auto found = std::ranges::find(choices, name, &Choice::name);
+  if (found == choices.end()) return std::nullopt;
+  return std::move(found->keys);
+}
+
+// Validates one feature's configuration level by level, then makes its selections.
+class Resolver {
+ public:
+  Resolver(const FeatureDescription& description, ErrorList& errors)
+      : description_(description), errors_(errors) {}
+
+  std::vector<Selection> resolve(const Value& config) {
+    const std::size_t errors_before = errors_.size();
+    check_level(config, Level::feature);
+    if (selects_gemms(description_.selects)) {
+      check_axis(config, kGemmAxis);
+    } else if (selects_tensors(description_.selects)) {
+      check_axis(config, kTensorAxis);
+    }
+    const std::vector<Selection> selections = select(config.without(kEnabled));
+    if (errors_.size() != errors_before) return {};
+    for (const Selection& selection : selections) {
+      if (description_.validate) description_.validate(selection.parameters, errors_);
+    }
+    return selections;
+  }
+
+ private:
+  enum class Level { feature, gemm_item, tensor_item };
+
+  std::vector<std::string> keys_of(Level level) const {
+    std::vector<std::string> keys;
+    const auto add_axis = [&](const Axis& axis) {
+      keys.emplace_back(axis.list);
+      keys.emplace_back(axis.structure);
+    };
+    if (level == Level::feature) keys.emplace_back(kEnabled);
+    if (level == Level::gemm_item) keys.emplace_back(kGemmAxis.item);
+    if (level == Level::tensor_item) keys.emplace_back(kTensorAxis.item);
+    if (level == Level::feature && selects_gemms(description_.selects)) add_axis(kGemmAxis);
+    if (level != Level::tensor_item && selects_tensors(description_.selects)) add_axis(kTensorAxis);
+    for (const Parameter& parameter : description_.parameters) keys.push_back(parameter.name);
+    if (description_.schedule) {
+      for (const char* key : {"freq", "start_step", "end_step", "start_end_list"}) {
+        keys.emplace_back(key);
+      }
+    }
+    return keys;
+  }
+
+  // Names of keys and the values of parameters and schedule of one map.
+  void check_level(const Value& map, Level level) {
+    const std::vector<std::string> known = keys_of(level);
+    for (const MapEntry& entry : map.as_map()) {
+      if (entry.key == kEnabled && level != Level::feature) {
+        errors_.add(entry.key_location,
+                    "'enabled' may not stand in an item of a struct; it belongs to the feature");
+      } else if (std::ranges::find(known, entry.key) == known.end()) {
+        errors_.add(entry.key_location, "unknown key '{}'{}; {} takes {}", entry.key,
+                    suggestion(entry.key, known),
+                    level == Level::feature ? description_.name : "an item of a struct",
+                    quoted_list(known));
+      }
+      for (const Parameter& parameter : description_.parameters) {
+        if (parameter.name == entry.key) check_parameter(parameter, entry.value, errors_);
+      }
+    }
+    if (description_.schedule) parse_schedule(map, errors_);
+  }
+
+  // The list or struct of one axis of a map, and the items of the struct.
+  void check_axis(const Value& map, const Axis& axis) {
+    const bool is_gemm = axis.item == kGemmAxis.item;
+    if (const Value* items = map.find(axis.structure)) {
+      check_struct(*items, axis);
+    } else if (const Value* names = map.find(axis.list)) {
+      for (const Value& name : as_list(*names)) check_name(name, axis);
+    } else {
+      errors_.add(map.location(), "'{}' is missing: give '{}: [{}]' or '{}: [{{{}: {}}}]'",
+                  axis.list, axis.list, example_name(axis), axis.structure, axis.item,
+                  example_name(axis));
+    }
+    if (!is_gemm || !selects_tensors(description_.selects)) return;
+    // Tensors stand in each item or, for the items without, beside.
+    for (const Choice& gemm : expand(map, kGemmAxis)) check_axis(gemm.keys, kTensorAxis);
+    if (has_axis(map, kTensorAxis) || !has_axis(map, kGemmAxis)) check_axis(map, kTensorAxis);
+  }
+
+  void check_struct(const Value& items, const Axis& axis) {
+    if (!items.is_list()) {
+      errors_.add(items.location(), "'{}' must be a list of mappings, each with '{}', not {}",
+                  axis.structure, axis.item, describe(items));
+      return;
+    }
+    std::vector<std::string> seen;
+    for (const Value& item : items.as_list()) {
+      const Value* name = item.find(axis.item);
+      if (!name) {
+        errors_.add(item.location(), "an item of '{}' must be a mapping with '{}', not {}",
+                    axis.structure, axis.item, describe(item));
+        continue;
+      }
+      check_name(*name, axis);
+      if (name->is_string() && std::ranges::find(seen, name->as_string()) != seen.end()) {
+        errors_.add(name->location(), "'{}' stands twice in '{}'; keep one item", name->as_string(),
+                    axis.structure);
+      }
+      if (name->is_string()) seen.push_back(name->as_string());
+      check_level(item, axis.item == kGemmAxis.item ? Level::gemm_item : Level::tensor_item);
+    }
+  }
+
+  std::vector<std::string> names_of_axis(const Axis& axis) const {
+    if (axis.item == kTensorAxis.item) return description_.tensors;
+    std::vector<std::string> names;
+    for (const Gemm gemm : kAllGemms) names.emplace_back(name_of(gemm));
+    return names;
+  }
+
+  std::string example_name(const Axis& axis) const {
+    const std::vector<std::string> names = names_of_axis(axis);
+    return names.empty() ? "..." : names.front();
+  }
+
+  void check_name(const Value& name, const Axis& axis) {
+    const std::vector<std::string> names = names_of_axis(axis);
+    if (!name.is_string()) {
+      errors_.add(name.location(), "'{}' must be a list of strings, not {}", axis.list,
+                  describe(name));
+    } else if (!names.empty() && std::ranges::find(names, name.as_string()) == names.end()) {
+      const bool is_other_tensor =
+          axis.item == kTensorAxis.item && tensor_from_name(name.as_string());
+      errors_.add(name.location(), "{} '{}'{}; {} takes {}",
+                  is_other_tensor ? "the feature does not serve the tensor"
+                                  : fmt::format("unknown {}", axis.item),
+                  name.as_string(), is_other_tensor ? "" : suggestion(name.as_string(), names),
+                  description_.name, quoted_list(names));
+    }
+  }
+
+  std::vector<Selection> select(const Value& config) {
+    std::vector<Selection> selections;
+    const bool by_gemm = selects_gemms(description_.selects);
+    const bool by_tensor = selects_tensors(description_.selects);
+    const std::vector<Choice> gemms =
+        by_gemm ? expand(config, kGemmAxis) : std::vector<Choice>{{"", config}};
+    for (const Choice& gemm : gemms) {
+      const std::vector<Choice> tensors =
+          by_tensor ? expand(gemm.keys, kTensorAxis) : std::vector<Choice>{{"", gemm.keys}};
+      for (const Choice& tensor : tensors) {
+        Selection selection;
+        if (by_gemm) selection.gemm = gemm_from_name(gemm.name);
+        if (by_tensor) selection.tensor = tensor.name;
+        const bool known = std::ranges::any_of(selections, [&](const Selection& other) {
+          return other.gemm == selection.gemm && other.tensor == selection.tensor;
+        });
+        if (known) continue;  // named twice in a plain list
+        selection.parameters = complete_parameters(tensor.keys, description_, errors_);
+        ErrorList reported;  // each level's schedule has been checked where it stands
+        if (description_.schedule) selection.schedule = parse_schedule(tensor.keys, reported);
+        selections.push_back(std::move(selection));
+      }
+    }
+    return selections;
+  }
+
+  const FeatureDescription& description_;
+  ErrorList& errors_;
+};
+
+}  // namespace
+
+std::optional<Value> matched_config(const Value& feature_config, std::optional<Gemm> gemm,
+                                    std::optional<std::string_view> tensor) {
+  std::optional<Value> config = feature_config.without(kEnabled);
+  if (gemm) config = choose(*config, kGemmAxis, name_of(*gemm));
+  if (config && tensor) config = choose(*config, kTensorAxis, *tensor);
+  return config;
+}
+
+std::vector<Selection> resolve_selections(const Value& feature_config,
+                                          const FeatureDescription& description,
+                                          ErrorList& errors) {
+  return Resolver(description, errors).resolve(feature_config);
+}
+
+}  // namespace telens::config

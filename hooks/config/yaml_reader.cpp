@@ -1,0 +1,220 @@
+#include "hooks/config/yaml_reader.h"
+
+#include <yaml-cpp/anchor.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/mark.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace telens::config {
+namespace {
+
+// Values after the expansion of aliases; stops a text whose aliases multiply.
+constexpr std::size_t kMaxValues = 1'000'000;
+
+constexpr std::string_view kMergeKey = "<<";
+constexpr std::string_view kPlainTag = "?";
+constexpr std::string_view kQuotedTag = "!";
+constexpr std::string_view kYamlTags = "tag:yaml.org,2002:";
+
+// A list or map whose end has not come yet.
+struct OpenNode {
+  bool is_map = false;
+  Location location;
+  YAML::anchor_t anchor = YAML::NullAnchor;
+  std::size_t values = 1;  // in the tree so far
+  Value::List items;
+  Value::Map entries;
+  std::optional<std::string> key;  // whose value comes next
+  Location key_location;
+  bool merges = false;  // the key is a merge key
+  std::optional<Value> merged;
+};
+
+// Builds the Value while yaml-cpp parses. (yaml-cpp's own node tree loses duplicate keys' places,
+// knows no merge keys and may be cyclic.)
+class Builder : public YAML::EventHandler {
+ public:
+  Builder(std::string_view source, ErrorList& errors)
+      : source_(std::make_shared<const std::string>(source)), errors_(errors) {}
+
+  const Value& root() const { return root_; }
+
+  Location locate(const YAML::Mark& mark) const {
+    if (mark.is_null()) return {source_, 0, 0};
+    return {source_, mark.line + 1, mark.column + 1};
+  }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (wants_key()) return take_key("null", false, mark);
+    take(Value(Value(), locate(mark)), 1, anchor, mark);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end())
+      throw YAML::ParserException(mark, "an alias inside its own anchor");
+    const auto& [value, values] = found->second;
+    if (!wants_key()) return take(value, values, YAML::NullAnchor, mark);
+    if (value.is_string()) return take_key(value.as_string(), false, mark);
+    throw YAML::ParserException(mark, "a key must be a plain word");
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    const bool merge_tag = tag == kPlainTag || tag == std::string(kYamlTags) + "merge";
+    if (wants_key()) {
+      if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), 1};
+      return take_key(text, merge_tag && text == kMergeKey, mark);
+    }
+    take(Value(scalar(tag, text, mark), locate(mark)), 1, anchor, mark);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(false, "seq", tag, mark, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(true, "map", tag, mark, anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  bool wants_key() const { return !open_.empty() && open_.back().is_map && !open_.back().key; }
+
+  Value scalar(const std::string& tag, const std::string& text, const YAML::Mark& mark) {
+    if (tag == kPlainTag) return plain_scalar(text);
+    if (tag == kQuotedTag || tag == std::string(kYamlTags) + "str") return Value(text);
+    const Value value = plain_scalar(text);
+    const std::string_view known = std::string_view(tag).starts_with(kYamlTags)
+                                       ? std::string_view(tag).substr(kYamlTags.size())
+                                       : "";
+    if ((known == "int" && value.is_integer()) || (known == "float" && value.is_number()) ||
+        (known == "bool" && value.is_bool()) || (known == "null" && value.is_null())) {
+      return value;
+    }
+    errors_.add(locate(mark), "the tag {} does not fit '{}' here; remove it", tag, text);
+    return value;
+  }
+
+  void open(bool is_map, std::string_view kind, const std::string& tag, const YAML::Mark& mark,
+            YAML::anchor_t anchor) {
+    if (wants_key()) throw YAML::ParserException(mark, "a key must be a plain word");
+    if (tag != kPlainTag && tag != kQuotedTag && !tag.empty() &&
+        tag != std::string(kYamlTags) + std::string(kind)) {
+      errors_.add(locate(mark), "the tag {} means nothing here; remove it", tag);
+    }
+    OpenNode node;
+    node.is_map = is_map;
+    node.location = locate(mark);
+    node.anchor = anchor;
+    open_.push_back(std::move(node));
+  }
+
+  void close() {
+    OpenNode node = std::move(open_.back());
+    open_.pop_back();
+    Value value = node.is_map ? Value(merge(std::move(node.entries), node.merged), node.location)
+                              : Value(Value(std::move(node.items)), node.location);
+    take(std::move(value), node.values, node.anchor, YAML::Mark::null_mark());
+  }
+
+  // Own keys win over merged ones, earlier merged maps over later ones; merged keys stand first.
+  Value merge(Value::Map own, const std::optional<Value>& merged) {
+    if (!merged) return Value(std::move(own));
+    Value::Map all;
+    const auto add_new = [&](const MapEntry& entry) {
+      const auto same_key = [&](const MapEntry& other) { return other.key == entry.key; };
+      if (std::ranges::none_of(own, same_key) && std::ranges::none_of(all, same_key)) {
+        all.push_back(entry);
+      }
+    };
+    const Value::List maps = merged->is_list() ? merged->as_list() : Value::List{*merged};
+    for (const Value& map : maps) {
+      if (map.is_map()) {
+        std::ranges::for_each(map.as_map(), add_new);
+      } else {
+        errors_.add(map.location(),
+                    "a merge key '<<' needs a mapping or a list of mappings, not {}",
+                    describe(map));
+      }
+    }
+    std::ranges::move(own, std::back_inserter(all));
+    return Value(std::move(all));
+  }
+
+  void take_key(const std::string& key, bool merges, const YAML::Mark& mark) {
+    OpenNode& map = open_.back();
+    map.key = key;
+    map.key_location = locate(mark);
+    map.merges = merges;
+    const auto same = std::ranges::find(map.entries, key, &MapEntry::key);
+    if (merges ? map.merged.has_value() : same != map.entries.end()) {
+      errors_.add(map.key_location, "the key '{}' stands here a second time{}; keep one", key,
+                  merges ? "" : " (first in " + to_string(same->key_location) + ")");
+    }
+  }
+
+  void take(Value value, std::size_t values, YAML::anchor_t anchor, const YAML::Mark& mark) {
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, values};
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return;
+    }
+    OpenNode& parent = open_.back();
+    parent.values += values;
+    if (parent.values > kMaxValues) {
+      throw YAML::ParserException(mark, "its aliases expand to more than a million values");
+    }
+    if (!parent.is_map) {
+      parent.items.push_back(std::move(value));
+    } else if (parent.merges) {
+      parent.merged = std::move(value);
+      parent.key.reset();
+    } else {
+      parent.entries.push_back({*parent.key, std::move(value), parent.key_location});
+      parent.key.reset();
+    }
+  }
+
+  std::shared_ptr<const std::string> source_;
+  ErrorList& errors_;
+  Value root_;
+  std::vector<OpenNode> open_;
+  std::map<YAML::anchor_t, std::pair<Value, std::size_t>> anchors_;
+};
+
+}  // namespace
+
+Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors) {
+  Builder builder(source_name, errors);
+  try {
+    std::istringstream stream{std::string(yaml)};
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    Value first = builder.root();
+    Builder rest(source_name, errors);
+    if (parser.HandleNextDocument(rest)) {
+      errors.add(rest.root().location(),
+                 "a second YAML document ('---'); a config is one document");
+    }
+    return first;
+  } catch (const YAML::Exception& error) {
+    errors.add(builder.locate(error.mark), "not valid YAML: {}", error.msg);
+    return {};
+  }
+}
+
+}  // namespace telens::config

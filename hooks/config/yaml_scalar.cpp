@@ -1,0 +1,108 @@
+// The YAML 1.1 scalars, as PyYAML's resolver tells them apart.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "hooks/config/yaml_reader.h"
+
+namespace telens::config {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNulls{"", "~", "null", "Null", "NULL"};
+constexpr std::array<std::string_view, 9> kTrues{"yes",  "Yes", "YES", "true", "True",
+                                                 "TRUE", "on",  "On",  "ON"};
+constexpr std::array<std::string_view, 9> kFalses{"no",    "No",  "NO",  "false", "False",
+                                                  "FALSE", "off", "Off", "OFF"};
+
+template <std::size_t n>
+bool is_one_of(const std::array<std::string_view, n>& words, std::string_view text) {
+  return std::ranges::find(words, text) != words.end();
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool all_of_digits(std::string_view text, std::string_view digits) {
+  return !text.empty() && text.find_first_not_of(digits) == std::string_view::npos;
+}
+
+std::string without_underscores(std::string_view text) {
+  std::string result(text);
+  std::erase(result, '_');
+  return result;
+}
+
+// Base 2, 8, 10 or 16; underscores separate digits. Too large for 64 bits: not an integer.
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+  int base = 10;
+  if (text.starts_with("0b") && all_of_digits(text.substr(2), "01_")) {
+    base = 2;
+    text.remove_prefix(2);
+  } else if (text.starts_with("0x") && all_of_digits(text.substr(2), "0123456789abcdefABCDEF_")) {
+    base = 16;
+    text.remove_prefix(2);
+  } else if (text.size() > 1 && text[0] == '0' && all_of_digits(text.substr(1), "01234567_")) {
+    base = 8;
+  } else if (text != "0" && (text.empty() || text[0] < '1' || text[0] > '9' ||
+                             !all_of_digits(text, "0123456789_"))) {
+    return std::nullopt;
+  }
+  std::string digits = without_underscores(text);
+  if (negative) digits.insert(digits.begin(), '-');
+  std::int64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+// Whether the text is "e+5": YAML 1.1 wants the sign, so that 1.0e5 is a string.
+bool is_exponent(std::string_view text) {
+  return text.size() > 2 && (text[0] == 'e' || text[0] == 'E') &&
+         (text[1] == '-' || text[1] == '+') && all_of_digits(text.substr(2), "0123456789");
+}
+
+std::optional<double> parse_real(std::string_view text) {
+  const bool has_sign = text.starts_with('-') || text.starts_with('+');
+  const double sign = text.starts_with('-') ? -1 : 1;
+  const std::string_view number = text.substr(has_sign ? 1 : 0);
+  if (number == ".inf" || number == ".Inf" || number == ".INF") {
+    return sign * std::numeric_limits<double>::infinity();
+  }
+  if (text == ".nan" || text == ".NaN" || text == ".NAN") {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto point = number.find('.');
+  if (point == std::string_view::npos) return std::nullopt;
+  const std::string_view whole = number.substr(0, point);
+  std::string_view fraction = number.substr(point + 1);
+  const auto exponent = std::min(fraction.find_first_of("eE"), fraction.size());
+  const std::string_view tail = fraction.substr(exponent);
+  fraction = fraction.substr(0, exponent);
+  const bool whole_fits = whole.empty() ? !has_sign && !fraction.empty() && is_digit(fraction[0])
+                                        : is_digit(whole[0]) && all_of_digits(whole, "0123456789_");
+  const bool fraction_fits = fraction.empty() || all_of_digits(fraction, "0123456789_");
+  if (!whole_fits || !fraction_fits || !(tail.empty() || is_exponent(tail))) return std::nullopt;
+  const std::string digits = without_underscores(number);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return sign * value;
+}
+
+}  // namespace
+
+Value plain_scalar(std::string_view text) {
+  if (is_one_of(kNulls, text)) return {};
+  if (is_one_of(kTrues, text)) return true;
+  if (is_one_of(kFalses, text)) return false;
+  if (const auto integer = parse_integer(text)) return *integer;
+  if (const auto real = parse_real(text)) return *real;
+  return text;
+}
+
+}  // namespace telens::config
