@@ -6,12 +6,6 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-# An installed libtelens.so finds LibTorch where it was built with it; in a wheel, which travels,
-# beside its own package: site-packages/telens/lib and site-packages/torch/lib.
-set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib" "$ORIGIN/../../torch/lib")
-if(NOT SKBUILD)
-  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
-endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()

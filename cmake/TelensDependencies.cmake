@@ -1,21 +1,24 @@
 # The libraries that TELens stands on: for its own build, and for find_package(telens), which this
 # file is installed for.
 
-# What libtelens_base.a links: fmt, yaml-cpp::yaml-cpp, TelensHdf5, PkgConfig::PCRE2.
+# What libtelens_base.a links: fmt, yaml-cpp::yaml-cpp, TelensHdf5, ZLIB::ZLIB,
+# PkgConfig::PCRE2.
 macro(telens_find_base_dependencies)
   find_package(fmt REQUIRED)
   find_package(yaml-cpp REQUIRED)
   if(NOT TARGET yaml-cpp::yaml-cpp)  # before yaml-cpp 0.8
     add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
   endif()
-  find_package(HDF5 REQUIRED COMPONENTS C)
-  # HDF5's own library alone: FindHDF5 also lists curl and crypto, which Debian's compiler wrapper names.
-  find_library(TELENS_HDF5_LIBRARY NAMES hdf5_serial hdf5 REQUIRED HINTS ${HDF5_C_LIBRARY_DIRS})
+  # Not CMake's FindHDF5, which wants a C compiler and lists what Debian's compiler wrapper names
+  # besides HDF5 (curl, crypto). Debian keeps the serial library apart from the parallel ones.
+  find_path(TELENS_HDF5_INCLUDE_DIR hdf5.h REQUIRED PATH_SUFFIXES hdf5/serial)
+  find_library(TELENS_HDF5_LIBRARY NAMES hdf5_serial hdf5 REQUIRED)
   if(NOT TARGET TelensHdf5)
     add_library(TelensHdf5 INTERFACE IMPORTED)
     target_link_libraries(TelensHdf5 INTERFACE "${TELENS_HDF5_LIBRARY}")
-    target_include_directories(TelensHdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+    target_include_directories(TelensHdf5 SYSTEM INTERFACE "${TELENS_HDF5_INCLUDE_DIR}")
   endif()
+  find_package(ZLIB REQUIRED)
   find_package(PkgConfig REQUIRED)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 endmacro()

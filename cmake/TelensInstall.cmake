@@ -15,6 +15,13 @@ install(EXPORT telensBase NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
 set(_telens_header_folders core/base core/formats hooks/config features)
 set(_telens_modules TelensDependencies.cmake)
 if(TELENS_TORCH)
+  # libtelens.so finds LibTorch where it was built with it; in a wheel, which travels, beside its own
+  # package: site-packages/telens/lib and site-packages/torch/lib.
+  if(SKBUILD)
+    set_target_properties(telens PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  else()
+    set_target_properties(telens PROPERTIES INSTALL_RPATH "${LIBTORCH_ROOT}/lib")
+  endif()
   install(TARGETS telens EXPORT telensTorch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT telensTorch NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
   set(_telens_header_folders core hooks features)
