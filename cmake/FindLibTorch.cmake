@@ -6,7 +6,9 @@
 #          LIBTORCH_ROOT, LIBTORCH_VERSION.
 if(NOT LIBTORCH_ROOT)
   if(NOT TELENS_TORCH_PYTHON)
-    if(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+    if(SKBUILD)  # pip installs for the Python that runs it
+      set(TELENS_TORCH_PYTHON "${Python_EXECUTABLE}")
+    elseif(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
       set(TELENS_TORCH_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python")
     else()
       find_program(TELENS_TORCH_PYTHON NAMES python3 python)

@@ -1,4 +1,4 @@
-"""`pip install --no-build-isolation .` into an environment of its own that sees this one's torch."""
+"""`pip install --no-build-isolation .` into a fresh environment that sees this one's torch."""
 
 import os
 import subprocess
