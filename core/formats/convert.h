@@ -23,7 +23,7 @@ enum class Saturation : std::uint8_t {
 enum class ScaleRounding : std::uint8_t {
   up,       // to the next power of two above, so that no element of the block overflows
   floor,    // to the power of two below, as the OCP MX specification has it
-  nearest,  // to the nearer one; the tie 1.5 * 2^n goes to the even code
+  nearest,  // to the nearer one; the tie 1.5 * 2^n goes up
 };
 
 namespace detail {
@@ -133,7 +133,7 @@ requires std::same_as<Format, E8M0> TELENS_HOST_DEVICE constexpr std::uint8_t en
     // Halfway to the next power of two: 1.5 * 2^n, or, between 2^-127 and 2^-126, 1.5 * 2^-127.
     const std::uint32_t half =
         code == 0 ? kSmallestScale + (kSmallestScale >> 1) : detail::kFloatHiddenBit >> 1;
-    code += fraction > half || (fraction == half && (code & 1) != 0);
+    code += fraction >= half;
   }
   if (code <= E8M0::kMaxCode) return static_cast<std::uint8_t>(code);
   return saturation == Saturation::saturating ? E8M0::kMaxCode : E8M0::kNanCode;

@@ -33,6 +33,24 @@ constexpr decltype(auto) dispatch_format(FormatId id, Visitor&& visitor) {
                     static_cast<int>(id));
 }
 
+// The same for BF16, FP16 and FP32, the formats of high-precision tensors; any other format is an
+// error that names the operation.
+template <typename Visitor>
+constexpr decltype(auto) dispatch_high_precision_format(FormatId id, std::string_view operation,
+                                                        Visitor&& visitor) {
+  switch (id) {
+    case FormatId::bf16:
+      return std::forward<Visitor>(visitor).template operator()<BF16>();
+    case FormatId::fp16:
+      return std::forward<Visitor>(visitor).template operator()<FP16>();
+    case FormatId::fp32:
+      return std::forward<Visitor>(visitor).template operator()<FP32>();
+    default:
+      raise<UsageError>("{}: format is {} ({}); expected BF16, FP16 or FP32", operation,
+                        name_of(id), static_cast<int>(id));
+  }
+}
+
 // The same for the two FP8 formats; any other format is an error that names the operation.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view operation,

@@ -1,0 +1,159 @@
+#include "core/kernels/cpu/dequantize_range.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/cpu/dequantize_range.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/formats/dispatch.h"
+#include "core/kernels/cpu/fp8_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace telens::HWY_NAMESPACE {
+namespace {
+
+constexpr std::uint16_t kSign16 = 0x8000;
+
+// FP8 codes, one in each 16-bit lane, as BF16 codes without sign, and the signs.
+struct Decoded {
+  Vector16 magnitude;
+  Vector16 sign;
+};
+
+template <typename Input>
+HWY_INLINE Decoded decode_codes(const std::uint8_t* codes) {
+  const Codes16 lanes;
+  const hn::Rebind<std::uint8_t, Codes16> bytes;
+  const auto code = hn::PromoteTo(lanes, hn::LoadU(bytes, codes));
+  return {decode_magnitude_to_bf16<Input>(hn::And(code, hn::Set(lanes, Input::kMagnitudeMask))),
+          hn::And(hn::ShiftLeft<8>(code), hn::Set(lanes, kSign16))};
+}
+
+// 16-bit lanes, each as the upper half of a 32-bit lane, in order.
+HWY_INLINE Turns<Vector32> widen_in_order(Vector16 codes) {
+  const Codes32 words;
+  const hn::Half<Codes16> half;
+  return {hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LowerHalf(half, codes))),
+          hn::ShiftLeft<16>(hn::PromoteTo(words, hn::UpperHalf(half, codes)))};
+}
+
+// The step of decode_range: as many elements as a vector has 16-bit lanes.
+template <typename Input, typename Output>
+struct DecodeStep {
+  using Element = typename Output::Bits;
+
+  HWY_INLINE void operator()(const std::uint8_t* codes, Element* values) const {
+    const Decoded decoded = decode_codes<Input>(codes);
+    const auto bf16 = hn::Or(decoded.magnitude, decoded.sign);
+    if constexpr (Output::kId == FormatId::bf16) {
+      hn::StoreU(bf16, Codes16(), values);
+    } else {
+      const Codes32 words;
+      const auto [lower, upper] = widen_in_order(bf16);
+      hn::StoreU(lower, words, values);
+      hn::StoreU(upper, words, values + hn::Lanes(words));
+    }
+  }
+};
+
+// The step of dequantize_range.
+template <typename Input, typename Output>
+struct DequantizeStep {
+  using Element = typename Output::Bits;
+
+  FloatVector scale;       // a magnitude
+  Vector16 sign_of_scale;  // 0 or kSign16
+
+  // |value| * scale without the sign that a processor may give to infinity * 0.
+  HWY_INLINE FloatVector scaled(FloatVector value) const { return hn::Abs(hn::Mul(value, scale)); }
+
+  HWY_INLINE void operator()(const std::uint8_t* codes, Element* values) const {
+    const Decoded decoded = decode_codes<Input>(codes);
+    const auto sign = hn::Xor(decoded.sign, sign_of_scale);
+    if constexpr (Output::kId == FormatId::fp32) {
+      const Codes32 words;
+      const Float32s floats;
+      const auto [lower, upper] = widen_in_order(decoded.magnitude);
+      const auto [lower_sign, upper_sign] = widen_in_order(sign);
+      const auto value = [&](Vector32 magnitude, Vector32 its_sign) HWY_ATTR {
+        const auto product = scaled(hn::BitCast(floats, magnitude));
+        return hn::Or(hn::BitCast(words, product), its_sign);
+      };
+      hn::StoreU(value(lower, lower_sign), words, values);
+      hn::StoreU(value(upper, upper_sign), words, values + hn::Lanes(words));
+    } else {
+      const auto [even, odd] = widen_bf16(decoded.magnitude);
+      const auto code = round_magnitudes<Output>({scaled(even), scaled(odd)});
+      hn::StoreU(hn::Or(code, sign), Codes16(), values);
+    }
+  }
+};
+
+template <typename Step, typename Element>
+void map_codes(const Step& step, const std::uint8_t* codes, std::size_t size, Element* values) {
+  const Codes16 lanes;
+  const std::size_t stride = hn::Lanes(lanes);
+  std::size_t i = 0;
+  for (; i + stride <= size; i += stride) step(codes + i, values + i);
+  if (const std::size_t rest = size - i; rest > 0) {
+    std::uint8_t tail[hn::MaxLanes(lanes)] = {};
+    Element tail_values[hn::MaxLanes(lanes)];
+    std::copy_n(codes + i, rest, tail);
+    step(tail, tail_values);
+    std::copy_n(tail_values, rest, values + i);
+  }
+}
+
+}  // namespace
+
+void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t size, float scale_inv,
+                      FormatId output, void* values) {
+  dispatch_fp8_format(input, "dequantize_range", [&]<typename Input>() {
+    dispatch_high_precision_format(output, "dequantize_range", [&]<typename Output>() {
+      // A NaN scale loses its payload.
+      const float scale = std::isnan(scale_inv) ? decode<FP32>(FP32::kNanCode) : scale_inv;
+      const DequantizeStep<Input, Output> step{
+          hn::Set(Float32s(), std::fabs(scale)),
+          hn::Set(Codes16(), std::signbit(scale_inv) ? kSign16 : std::uint16_t{0})};
+      map_codes(step, codes, size, static_cast<typename Output::Bits*>(values));
+    });
+  });
+}
+
+void decode_range(FormatId input, const std::uint8_t* codes, std::size_t size, FormatId output,
+                  void* values) {
+  dispatch_fp8_format(input, "decode_range", [&]<typename Input>() {
+    if (output == FormatId::bf16) {
+      map_codes(DecodeStep<Input, BF16>(), codes, size, static_cast<BF16::Bits*>(values));
+    } else {
+      map_codes(DecodeStep<Input, FP32>(), codes, size, static_cast<FP32::Bits*>(values));
+    }
+  });
+}
+
+}  // namespace telens::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace telens {
+HWY_EXPORT(dequantize_range);
+HWY_EXPORT(decode_range);
+
+namespace kernels {
+
+void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t size, float scale_inv,
+                      FormatId output, void* values) {
+  HWY_DYNAMIC_DISPATCH(telens::dequantize_range)(input, codes, size, scale_inv, output, values);
+}
+
+void decode_range(FormatId input, const std::uint8_t* codes, std::size_t size, FormatId output,
+                  void* values) {
+  HWY_DYNAMIC_DISPATCH(telens::decode_range)(input, codes, size, output, values);
+}
+
+}  // namespace kernels
+}  // namespace telens
+#endif
