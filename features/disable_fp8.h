@@ -1,0 +1,11 @@
+// DisableFP8GEMM and DisableFP8Layer: chosen GEMMs, or all three of a layer, in high precision.
+#pragma once
+
+#include "hooks/feature_registry.h"
+
+namespace telens::features {
+
+FeatureRegistration disable_fp8_gemm();
+FeatureRegistration disable_fp8_layer();
+
+}  // namespace telens::features

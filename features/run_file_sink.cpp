@@ -1,0 +1,88 @@
+#include "features/run_file_sink.h"
+
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "features/statistics/statistic_name.h"
+#include "hooks/builtin.h"
+
+namespace telens::features {
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+}  // namespace
+
+const record::Record& RunFileSink::names_of(const Series& series) {
+  if (series.index >= names_.size()) names_.resize(series.index + 1);
+  record::Record& names = names_[series.index];
+  if (names.layer == record::kNoName) {
+    const auto id = [&](record::Dictionary dictionary, const std::string& name) {
+      return name.empty() ? record::kNoName : writer_->intern(dictionary, name);
+    };
+    names.layer = writer_->intern(record::Dictionary::layer, series.layer);
+    names.tensor = id(record::Dictionary::tensor, series.tensor);
+    names.gemm = id(record::Dictionary::gemm, series.gemm);
+    names.statistic = id(record::Dictionary::statistic, series.statistic);
+    names.scope = id(record::Dictionary::scope, series.group);
+  }
+  return names;
+}
+
+void RunFileSink::rows(std::span<const Row> rows) {
+  std::vector<record::Record> records;
+  records.reserve(rows.size());
+  bool non_finite = false;
+  for (const Row& row : rows) {
+    record::Record& record = records.emplace_back(names_of(*row.series));
+    record.iteration = row.iteration;
+    record.value = row.value;
+    non_finite |= !std::isfinite(row.value) ||
+                  (row.value > 0 && row.series->statistic == name_of(Statistic::nonfinite));
+  }
+  writer_->push(records);
+  // The run may be about to die: what led to the first non-finite value must be on disk.
+  if (non_finite && !std::exchange(non_finite_seen_, true)) writer_->flush_soon();
+}
+
+void RunFileSink::scalar(std::int64_t iteration, std::string_view name, double value) {
+  writer_->scalar(iteration, name, value);
+}
+
+void RunFileSink::event(std::int64_t iteration, std::string_view kind, std::string_view text,
+                        std::string_view layer) {
+  const std::int32_t id =
+      layer.empty() ? record::kNoName : writer_->intern(record::Dictionary::layer, layer);
+  writer_->event(iteration, kind, text, id);
+}
+
+}  // namespace telens::features
+
+namespace telens {
+
+std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
+                                         const std::string& config_text,
+                                         std::function<void(const std::string&)> on_error) {
+  record::RunOptions run;
+  run.log_dir = options.log_dir;
+  run.run_id = options.run_id;
+  run.rank = options.rank;
+  run.world_size = options.world_size;
+  run.config_text = config_text;
+  run.environment = {
+      {"host", features::host_name()}, {"telens", TELENS_VERSION}, {"torch", TORCH_VERSION}};
+  run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
+  run.max_size = options.recording.max_size;
+  run.on_error = std::move(on_error);
+  return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
+}
+
+}  // namespace telens

@@ -1,0 +1,32 @@
+// Hands what a session observes to the run file.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "features/record/run_writer.h"
+#include "hooks/sink.h"
+
+namespace telens::features {
+
+class RunFileSink final : public Sink {
+ public:
+  explicit RunFileSink(std::unique_ptr<record::RunWriter> writer) : writer_(std::move(writer)) {}
+
+  void rows(std::span<const Row> rows) override;
+  void scalar(std::int64_t iteration, std::string_view name, double value) override;
+  void event(std::int64_t iteration, std::string_view kind, std::string_view text,
+             std::string_view layer) override;
+  void flush() override { writer_->flush(); }
+  std::string path() const override { return writer_->path(); }
+
+ private:
+  // A record without iteration and value: the file's ids of a series' names.
+  const record::Record& names_of(const Series& series);
+
+  std::unique_ptr<record::RunWriter> writer_;
+  std::vector<record::Record> names_;  // by Series::index; layer kNoName: not asked for yet
+  bool non_finite_seen_ = false;
+};
+
+}  // namespace telens::features

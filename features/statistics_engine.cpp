@@ -1,0 +1,286 @@
+#include "features/statistics_engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/quantization/current_scaling.h"
+#include "features/statistics/finish.h"
+#include "hooks/builtin.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::features {
+namespace {
+
+struct NamedStatistics final : StatisticsRequest {
+  std::vector<StatisticName> names;
+};
+
+StatisticName parse(const std::string& text) {
+  const std::optional<StatisticName> name = parse_statistic_name(text);
+  if (name) return *name;
+  std::vector<std::string> known = names_of(kTensorStatistics);
+  for (std::string& each : names_of(kCastStatistics)) known.push_back(std::move(each));
+  raise<UsageError>("there is no statistic '{}'{}", text, config::suggestion(text, known));
+}
+
+// ---- reading
+
+bool is_quantized(const Operand* operand) {
+  return operand != nullptr && telens::is_quantized(*operand);
+}
+
+// The recipe that the layer runs under, for this tensor; if only one of its GEMMs is quantized, of
+// that copy. Recipes with one scale a tensor only.
+std::optional<CastRequest> running_cast(const InspectTensorCall& call) {
+  const bool quantized = is_quantized(call.rowwise) || is_quantized(call.columnwise);
+  if (!quantized || call.quantizer == nullptr || call.quantizer->mode() != ScalingMode::tensor) {
+    return std::nullopt;
+  }
+  const RecipeId recipe = call.quantizer->known_scale().defined() ? RecipeId::fp8_delayed_scaling
+                                                                  : RecipeId::fp8_current_scaling;
+  return CastRequest{recipe, call.quantizer->format()};
+}
+
+// The scale of a cast. Current scaling costs a read of its own: the amax.
+at::Tensor scale_of(const CastRequest& cast, const at::Tensor& x, const Quantizer* quantizer) {
+  if (cast.recipe == RecipeId::fp8_delayed_scaling) return quantizer->known_scale();
+  const auto* running = dynamic_cast<const CurrentScalingQuantizer*>(quantizer);
+  if (running != nullptr) return running->scale_for(x);
+  return CurrentScalingQuantizer(cast.format).scale_for(x);
+}
+
+class Reading final : public TensorReading {
+ public:
+  Reading(OnePassEngine& engine, std::string_view layer_name, std::int64_t iteration,
+          const InspectTensorCall& call)
+      : engine_(engine),
+        layer_name_(layer_name),
+        iteration_(iteration),
+        call_(call),
+        running_(running_cast(call)) {}
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    std::vector<std::string> left_out;
+    for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
+      if (call_.tensor == nullptr || !set_.add(name, running_)) {
+        left_out.push_back(format_statistic_name(name, call_.tensor_name));
+      }
+    }
+    if (left_out.empty()) return std::nullopt;
+    return fmt::format("{}: {}", fmt::join(left_out, ", "), reason());
+  }
+
+  void read() override {
+    const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
+    if (set_.empty() || counted) return;
+    const at::Tensor& x = *call_.tensor;
+    StatisticsCasts casts;
+    for (const CastRequest& cast : set_.casts()) {
+      casts.scales.push_back(scale_of(cast, x, call_.quantizer));
+      casts.formats.push_back(cast.format);
+    }
+    engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);
+  }
+
+ private:
+  std::string_view reason() const {
+    if (call_.tensor == nullptr) return "the high-precision tensor does not exist";
+    if (!running_) return "it runs unquantized here";
+    return "that recipe does not run here";
+  }
+
+  OnePassEngine& engine_;
+  std::string_view layer_name_;
+  std::int64_t iteration_;
+  const InspectTensorCall& call_;
+  std::optional<CastRequest> running_;
+  RequestSet set_;
+};
+
+// ---- finishing
+
+std::vector<std::int64_t> words_of(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.cpu();
+  const auto* words = host.const_data_ptr<std::int64_t>();
+  return {words, words + host.numel()};
+}
+
+bool both_orientations(TensorName tensor) {
+  return tensor == TensorName::activation || tensor == TensorName::weight;
+}
+
+// The values of a tensor under their names, each once.
+class Rows {
+ public:
+  Rows(SeriesTable& series, std::string_view layer, TensorName tensor, std::int64_t iteration,
+       std::vector<Row>& rows)
+      : series_(series), layer_(layer), tensor_(tensor), iteration_(iteration), rows_(rows) {}
+
+  void add(const StatisticName& name, double value, bool asked) {
+    if (std::ranges::find(added_, name) != added_.end()) return;
+    added_.push_back(name);
+    const Series& series = series_.find_or_add({.layer = layer_,
+                                                .tensor = telens::name_of(tensor_),
+                                                .statistic = format_statistic_name(name, tensor_)});
+    rows_.push_back({iteration_, &series, value, asked});
+  }
+
+ private:
+  SeriesTable& series_;
+  std::string_view layer_;
+  TensorName tensor_;
+  std::int64_t iteration_;
+  std::vector<Row>& rows_;
+  std::vector<StatisticName> added_;
+};
+
+// All parts together: what the high-precision tensor was does not depend on the recipe, while
+// casts and blocks belong to those micro-batches in which they were asked for.
+class Totals {
+ public:
+  void add(const RequestSet& set, const TensorResults& part) {
+    merge(tensor_, part.sums.tensor());
+    for (std::size_t i = 0; i < set.casts().size(); ++i) {
+      merge(of(casts_, set.casts()[i]), part.sums.casts()[i]);
+    }
+    for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+      merge(of(blocks_, set.blocks()[i]), part.ranges[i]);
+    }
+  }
+
+  bool empty() const { return tensor_.numel == 0; }
+  const TensorSums& tensor() const { return tensor_; }
+
+  double value(const StatisticRequest& request, const RequestSet& set) {
+    const Statistic statistic = request.name.statistic;
+    if (request.cast) return finish(statistic, of(casts_, set.casts()[*request.cast]));
+    if (request.blocks) return finish(of(blocks_, set.blocks()[*request.blocks]));
+    return finish(statistic, tensor_);
+  }
+
+ private:
+  template <typename Key, typename Sums>
+  static Sums& of(std::vector<std::pair<Key, Sums>>& totals, const Key& key) {
+    const auto found =
+        std::ranges::find_if(totals, [&](const auto& each) { return each.first == key; });
+    if (found != totals.end()) return found->second;
+    return totals.emplace_back(key, Sums{}).second;
+  }
+
+  TensorSums tensor_;
+  std::vector<std::pair<CastRequest, CastSums>> casts_;
+  std::vector<std::pair<BlockShape, BlockRanges>> blocks_;
+};
+
+}  // namespace
+
+TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
+                                                     const at::Device& device) {
+  const auto found = std::ranges::find_if(
+      parts_, [&](const Part& part) { return part.set == set && part.sums.device() == device; });
+  if (found != parts_.end()) return *found;
+  Part part{set, empty_statistics(static_cast<std::int64_t>(set.casts().size()), device), {}};
+  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+    part.ranges.push_back(empty_block_ranges(device));
+  }
+  return parts_.emplace_back(std::move(part));
+}
+
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
+                             const StatisticsCasts& casts) {
+  const std::lock_guard lock(mutex_);
+  if (tensor_ == TensorName::weight && !parts_.empty()) return;
+  Part& part = part_for(set, x.device());
+  accumulate_statistics(x, casts, part.sums);
+  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+    const BlockShape& shape = set.blocks()[i];
+    accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
+                                       part.ranges[i]);
+  }
+}
+
+void TensorObservation::finish(SeriesTable& series, std::vector<Row>& rows) const {
+  Totals totals;
+  for (const Part& part : parts_) {
+    std::vector<std::int64_t> words = words_of(part.sums);
+    for (const at::Tensor& each : part.ranges) {
+      const std::vector<std::int64_t> more = words_of(each);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+    TensorResults results(part.set);
+    results.add_words(words);
+    totals.add(part.set, results);
+  }
+  if (totals.empty()) return;
+
+  Rows out(series, layer_name_, tensor_, iteration_, rows);
+  for (const Part& part : parts_) {
+    for (const StatisticRequest& request : part.set.requests()) {
+      out.add(request.name, totals.value(request, part.set), true);
+    }
+  }
+  for (const Statistic counter : kTensorCounters) {
+    out.add({counter}, telens::finish(counter, totals.tensor()), false);
+  }
+  for (const Part& part : parts_) {
+    for (StatisticRequest request : part.set.requests()) {
+      if (!request.cast) continue;
+      for (const Statistic counter : kCastCounters) {
+        request.name.statistic = counter;
+        out.add(request.name, totals.value(request, part.set), false);
+      }
+    }
+  }
+}
+
+StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names) {
+  auto request = std::make_shared<NamedStatistics>();
+  for (const std::string& name : names) request->names.push_back(parse(name));
+  return request;
+}
+
+std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
+                                                    std::int64_t iteration,
+                                                    const InspectTensorCall& call) {
+  return std::make_unique<Reading>(*this, layer_name, iteration, call);
+}
+
+TensorObservation& OnePassEngine::observation(std::string_view layer_name, TensorName tensor,
+                                              std::int64_t iteration) {
+  const std::string key =
+      fmt::format("{}\x1f{}\x1f{}", layer_name, static_cast<int>(tensor), iteration);
+  const std::lock_guard lock(mutex_);
+  TensorObservation*& known = by_key_[key];
+  if (known == nullptr) {
+    observations_.push_back(std::make_unique<TensorObservation>(layer_name, tensor, iteration));
+    known = observations_.back().get();
+  }
+  return *known;
+}
+
+std::vector<Row> OnePassEngine::collect() {
+  std::vector<std::unique_ptr<TensorObservation>> observations;
+  {
+    const std::lock_guard lock(mutex_);
+    observations.swap(observations_);
+    by_key_.clear();
+  }
+  std::vector<Row> rows;
+  for (const auto& observation : observations) observation->finish(series_, rows);
+  return rows;
+}
+
+}  // namespace telens::features
+
+namespace telens {
+
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series) {
+  return std::make_unique<features::OnePassEngine>(series);
+}
+
+}  // namespace telens

@@ -1,0 +1,68 @@
+// The one pass: merges what all features ask of a tensor, reads it once, combines micro-batches and
+// turns the sums into rows.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ops/statistics.h"
+#include "features/statistics/requests.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens::features {
+
+// What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
+class TensorObservation {
+ public:
+  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration)
+      : layer_name_(layer_name), tensor_(tensor), iteration_(iteration) {}
+
+  // scales: one for each cast of the set. Of a weight the first read counts, others add up.
+  void read(const at::Tensor& x, const RequestSet& set, const StatisticsCasts& casts);
+
+  // Appends one row for each statistic that was asked for, then the counters that were not.
+  void finish(SeriesTable& series, std::vector<Row>& rows) const;
+
+ private:
+  // The reads with equal requests. They differ within an iteration only where some micro-batches
+  // ran under a recipe and others did not.
+  struct Part {
+    RequestSet set;
+    at::Tensor sums;                 // statistics_words(casts)
+    std::vector<at::Tensor> ranges;  // kBlockRangesWords each
+  };
+
+  Part& part_for(const RequestSet& set, const at::Device& device);
+
+  std::string layer_name_;
+  TensorName tensor_;
+  std::int64_t iteration_;
+  std::mutex mutex_;  // over parts_
+  std::vector<Part> parts_;
+};
+
+class OnePassEngine final : public StatisticsEngine {
+ public:
+  explicit OnePassEngine(SeriesTable& series) : series_(series) {}
+
+  StatisticsRequestPtr prepare(std::span<const std::string> names) override;
+  std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
+                                       const InspectTensorCall& call) override;
+  std::vector<Row> collect() override;
+
+  // The observation that a read adds to; made where there is none since the last collect().
+  TensorObservation& observation(std::string_view layer_name, TensorName tensor,
+                                 std::int64_t iteration);
+
+ private:
+  SeriesTable& series_;
+  std::mutex mutex_;                                              // over what follows
+  std::vector<std::unique_ptr<TensorObservation>> observations_;  // in the order of first reads
+  std::unordered_map<std::string, TensorObservation*> by_key_;
+};
+
+}  // namespace telens::features

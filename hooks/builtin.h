@@ -1,0 +1,23 @@
+// What the session needs of features/, which implements it: hooks knows only these declarations.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hooks/debug.h"
+#include "hooks/sink.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens {
+
+// features/statistics_engine.cpp. The table outlives the engine.
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series);
+
+// features/run_file_sink.cpp: the run file of this rank. Never throws because of a disk; `on_error`
+// is told once, on any thread, when recording stops.
+std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
+                                         const std::string& config_text,
+                                         std::function<void(const std::string&)> on_error);
+
+}  // namespace telens

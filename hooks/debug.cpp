@@ -1,0 +1,122 @@
+#include "hooks/debug.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "hooks/config/suggestions.h"
+#include "hooks/session.h"
+
+namespace telens::debug {
+namespace {
+
+std::unique_ptr<Session>& open_session() {
+  static std::unique_ptr<Session> session;
+  return session;
+}
+
+Session& session_for(std::string_view function) {
+  if (!open_session()) {
+    raise<UsageError>("debug.{}: there is no session; call debug.initialize() first", function);
+  }
+  return *open_session();
+}
+
+// A forked child shares the session's memory, not its threads: it leaves the parent's alone.
+void close_at_exit(pid_t owner) {
+  if (getpid() != owner) {
+    open_session().release();
+    return;
+  }
+  try {
+    end_debug();
+  } catch (const std::exception& error) {
+    std::cerr << "telens: while closing the debug session at exit: " << error.what() << '\n';
+  }
+}
+
+void register_exit_handler() {
+  open_session();  // made before the handler is registered, so destroyed after it ran
+  static const pid_t owner = getpid();
+  static const bool registered = std::atexit([] { close_at_exit(owner); }) == 0;
+  static_cast<void>(registered);
+}
+
+std::vector<std::string> qualified_names(const config::Descriptions& descriptions) {
+  std::vector<std::string> names;
+  for (const auto& each : descriptions.all()) names.push_back(config::qualified_name(*each));
+  return names;
+}
+
+}  // namespace
+
+void initialize(const InitializeOptions& options) {
+  if (open_session()) {
+    raise<UsageError>("debug.initialize: there is a session already; call debug.end_debug() first");
+  }
+  register_exit_handler();
+  open_session() = std::make_unique<Session>(options);
+}
+
+bool is_initialized() { return open_session() != nullptr; }
+
+void step(std::optional<double> loss) {
+  if (open_session()) open_session()->step(loss);
+}
+
+void end_debug() {
+  if (const std::unique_ptr<Session> ending = std::move(open_session())) ending->end();
+}
+
+void initialize_training_step(std::int64_t iteration) {
+  if (open_session()) open_session()->set_iteration(iteration);
+}
+
+std::int64_t iteration() { return session_for("iteration").iteration(); }
+
+void record(std::string_view name, double value) {
+  session_for("record").record_scalar(name, value);
+}
+
+void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
+                 std::string_view once_per) {
+  session_for("log_message").log_message(message, layer_name, level, once_per);
+}
+
+std::vector<std::string> list_features() {
+  return qualified_names(session_for("list_features").descriptions());
+}
+
+std::string explain_features(const std::vector<std::string>& names) {
+  const config::Descriptions& descriptions = session_for("explain_features").descriptions();
+  std::string text;
+  for (const std::string& name : names) {
+    const auto found = name == "all" ? descriptions.all() : descriptions.find_all(name);
+    if (found.empty()) {
+      raise<UsageError>("debug.explain_features: there is no feature '{}'{}", name,
+                        config::suggestion(name, qualified_names(descriptions)));
+    }
+    for (const auto& description : found) text += config::explain(*description) + '\n';
+  }
+  return text;
+}
+
+void set_tensor_reduction_group(ReductionGroup group) {
+  session_for("set_tensor_reduction_group").set_reduction_group(std::move(group));
+}
+
+ReductionGroup get_tensor_reduction_group() {
+  return session_for("get_tensor_reduction_group").reduction_group();
+}
+
+void set_weight_tensor_tp_group_reduce(bool enabled) {
+  session_for("set_weight_tensor_tp_group_reduce").set_weight_group_reduce(enabled);
+}
+
+std::string run_path() { return session_for("run_path").run_file().path(); }
+
+}  // namespace telens::debug

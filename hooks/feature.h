@@ -1,0 +1,93 @@
+// A feature: what a section of the configuration switches on for the layers that it selects.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/hook_points.h"
+#include "hooks/config/config.h"
+#include "hooks/debug.h"
+#include "hooks/sink.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens {
+
+// What a routing call answers. `enabled` holds for the iteration that was asked about,
+// next_iteration is the next one to ask in; empty: never again.
+struct RoutingAnswer {
+  bool enabled = false;
+  std::optional<std::int64_t> next_iteration = {};
+
+  static RoutingAnswer never() { return {false, std::nullopt}; }
+  static RoutingAnswer always() { return {true, std::nullopt}; }
+};
+
+// Which layer calls, and when.
+struct FeatureCall {
+  std::string_view layer_name;
+  std::int64_t iteration;
+};
+
+// What the session does for its features; lives longer than they do.
+class FeatureServices {
+ public:
+  virtual ~FeatureServices() = default;
+
+  virtual StatisticsEngine& statistics() = 0;
+  virtual SeriesTable& series() = 0;
+
+  // A value of one's own, handed to the sinks at the next step(). Any thread.
+  virtual void record(const Row& row) = 0;
+
+  // Into the log, once per text and layer.
+  virtual void log_message(std::string_view message, std::string_view layer_name,
+                           debug::LogLevel level) = 0;
+};
+
+// The seven calls. An instance serves one entry of the configuration: all layers of one section.
+// Calls may come from autograd's threads, several at a time; a feature that keeps state locks it.
+// The bodies here are the contract's defaults.
+class TELENS_EXPORT Feature {
+ public:
+  virtual ~Feature() = default;
+
+  virtual RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
+    return RoutingAnswer::always();
+  }
+  virtual RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) {
+    return RoutingAnswer::never();
+  }
+  virtual RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
+    return RoutingAnswer::never();
+  }
+  virtual RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
+                                                            TensorName tensor) {
+    return RoutingAnswer::never();
+  }
+
+  // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
+  // given it is to be filled, and the result is ignored.
+  virtual Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) {
+    return call.tensor;
+  }
+
+  // Both must change nothing. A feature that throws here is switched off for the session.
+  virtual void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                              TensorReading& reading) {}
+  virtual void inspect_tensor_postquantize(const FeatureCall& at,
+                                           const InspectPostquantizeCall& call) {}
+
+  // The end of an iteration, before its rows are handed to the sinks; and of the session.
+  virtual void step(std::int64_t iteration) {}
+  virtual void end() {}
+};
+
+// Makes the instance for an entry; throws ConfigError for what the description could not check.
+using FeatureFactory = std::function<std::unique_ptr<Feature>(const config::FeatureEntry& entry,
+                                                              FeatureServices& services)>;
+
+}  // namespace telens

@@ -1,0 +1,63 @@
+#include "hooks/feature_registry.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace telens {
+namespace {
+
+struct Registered {
+  std::mutex mutex;
+  std::vector<FeatureRegistration> features;
+};
+
+Registered& registered() {
+  static Registered instance;
+  return instance;
+}
+
+std::vector<FeatureRegistration> registered_features() {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  return all.features;
+}
+
+}  // namespace
+
+void register_feature(FeatureRegistration registration) {
+  FeatureRegistry().add(registration);  // throws where the name is taken
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  all.features.push_back(std::move(registration));
+}
+
+void unregister_features(const std::string& owner) {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.features, [&](const auto& each) { return each.description.owner == owner; });
+}
+
+FeatureRegistry::FeatureRegistry() {
+  for (FeatureRegistration& each : builtin_features()) add(std::move(each));
+  for (FeatureRegistration& each : registered_features()) add(std::move(each));
+}
+
+void FeatureRegistry::add(FeatureRegistration registration) {
+  const std::string name = config::qualified_name(registration.description);
+  descriptions_.add(std::move(registration.description));
+  factories_.emplace(name, std::move(registration.make));
+}
+
+std::unique_ptr<Feature> FeatureRegistry::make(const config::FeatureEntry& entry,
+                                               FeatureServices& services) const {
+  const FeatureFactory& factory = factories_.at(config::qualified_name(*entry.description));
+  try {
+    return factory(entry, services);
+  } catch (const UsageError& error) {
+    raise<ConfigError>("{}: section '{}', feature '{}': {}", config::to_string(entry.location),
+                       entry.section, entry.written_name, error.what());
+  }
+}
+
+}  // namespace telens

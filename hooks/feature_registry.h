@@ -1,0 +1,47 @@
+// The features that a session knows: built-in ones, those that the program registered, and those
+// of plugins.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hooks/feature.h"
+
+namespace telens {
+
+// A row of the list of features: how it is described and how an instance is made.
+struct FeatureRegistration {
+  config::FeatureDescription description;
+  FeatureFactory make;
+};
+
+// The list of what comes with TELens; features/builtin_features.cpp.
+std::vector<FeatureRegistration> builtin_features();
+
+// Adds a feature for all sessions that begin after it; for Python's register_feature and programs
+// of one's own. A name or alias that is taken already throws UsageError naming both owners.
+TELENS_EXPORT void register_feature(FeatureRegistration registration);
+
+// Forgets what `owner` registered (FeatureDescription::owner); for tests and reloaded modules.
+TELENS_EXPORT void unregister_features(const std::string& owner);
+
+// What one session knows: a copy of the lists at its beginning, and its plugins.
+class FeatureRegistry {
+ public:
+  FeatureRegistry();  // built-in and registered features
+
+  // A name or alias that is taken already throws UsageError naming both owners.
+  void add(FeatureRegistration registration);
+
+  const config::Descriptions& descriptions() const { return descriptions_; }
+
+  // Throws what the factory throws, with the feature's name and section in front.
+  std::unique_ptr<Feature> make(const config::FeatureEntry& entry, FeatureServices& services) const;
+
+ private:
+  config::Descriptions descriptions_;
+  std::map<std::string, FeatureFactory> factories_;  // by qualified name
+};
+
+}  // namespace telens

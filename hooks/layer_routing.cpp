@@ -1,0 +1,159 @@
+#include "hooks/layer_routing.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace telens {
+namespace {
+
+// The operands of a GEMM that nobody modifies are what fp8_gemm_enabled is about.
+bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
+  return std::ranges::all_of(kAllTensors, [&](TensorName tensor) {
+    return !is_gemm_input(tensor) || !belongs_to(tensor, gemm) || plan.modifies(gemm, tensor);
+  });
+}
+
+}  // namespace
+
+std::string FeatureInstance::title() const {
+  return fmt::format("feature '{}' of section '{}'", entry->written_name, entry->section);
+}
+
+LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
+                           const std::vector<FeatureInstance*>& features)
+    : session_(session),
+      layer_name_(std::move(layer_name)),
+      features_(features),
+      questions_(all_questions(features.size())) {}
+
+// fp8_gemm comes last: whether it is asked depends on who modifies.
+std::vector<LayerRouting::Question> LayerRouting::all_questions(std::size_t features) {
+  std::vector<Question> questions;
+  const auto add = [&](Call call, Gemm gemm, TensorName tensor) {
+    for (std::size_t i = 0; i < features; ++i) questions.push_back({i, call, gemm, tensor});
+  };
+  for (const TensorName tensor : kAllTensors) {
+    add(Call::inspect, gemms_of(tensor).first, tensor);
+    for (const Gemm gemm : kAllGemms) {
+      if (!belongs_to(tensor, gemm)) continue;
+      add(Call::modify, gemm, tensor);
+      if (is_gemm_input(tensor)) add(Call::inspect_postquantize, gemm, tensor);
+    }
+  }
+  for (const Gemm gemm : kAllGemms) add(Call::fp8_gemm, gemm, TensorName::activation);
+  return questions;
+}
+
+RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, const FeatureCall& at) {
+  switch (question.call) {
+    case Call::fp8_gemm:
+      return feature.fp8_gemm_enabled(at, question.gemm);
+    case Call::modify:
+      return feature.modify_tensor_enabled(at, question.gemm, question.tensor);
+    case Call::inspect:
+      return feature.inspect_tensor_enabled(at, question.tensor);
+    case Call::inspect_postquantize:
+      break;
+  }
+  return feature.inspect_tensor_postquantize_enabled(at, question.gemm, question.tensor);
+}
+
+void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
+                                 const SwitchOff& switch_off) const {
+  if (!question.due(iteration)) return;
+  FeatureInstance& instance = *features_[question.feature];
+  const bool observing =
+      question.call == Call::inspect || question.call == Call::inspect_postquantize;
+  RoutingAnswer answer = RoutingAnswer::never();
+  if (!observing) {
+    answer = ask(*instance.feature, question, {layer_name_, iteration});
+  } else if (instance.observes.load(std::memory_order_relaxed)) {
+    try {
+      answer = ask(*instance.feature, question, {layer_name_, iteration});
+    } catch (...) {
+      switch_off(instance, layer_name_, "inspect_tensor_enabled");
+    }
+  }
+  question.asked = iteration;
+  question.enabled = answer.enabled;
+  question.next = std::max(answer.next_iteration.value_or(kNever), iteration + 1);
+}
+
+void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const {
+  PlanAnswers::Part& part = answers.parts[question.feature];
+  const std::uint32_t pair = RoutingPlan::bit_of(question.gemm, question.tensor);
+  switch (question.call) {
+    case Call::inspect:
+      part.inspect |= RoutingPlan::bit_of(question.tensor);
+      plan.inspect |= RoutingPlan::bit_of(question.tensor);
+      return;
+    case Call::inspect_postquantize:
+      part.postquantize |= pair;
+      plan.postquantize |= pair;
+      return;
+    case Call::modify:
+      break;
+    case Call::fp8_gemm:
+      return;
+  }
+  if (plan.modify & pair) {
+    const auto other = std::ranges::find_if(
+        answers.parts, [&](const PlanAnswers::Part& each) { return each.modify & pair; });
+    raise<UsageError>(
+        "layer '{}': {} and {} both want to modify the {} of {}; only one feature may: let them "
+        "select different layers, tensors, GEMMs or iterations",
+        layer_name_, other->feature->title(), part.feature->title(), name_of(question.tensor),
+        name_of(question.gemm));
+  }
+  part.modify |= pair;
+  plan.modify |= pair;
+}
+
+RoutingPlan LayerRouting::route(std::int64_t iteration, bool under_recipe,
+                                const SwitchOff& switch_off) {
+  std::vector<Question> questions = [&] {
+    const std::lock_guard lock(mutex_);
+    return questions_;
+  }();
+  RoutingPlan plan;
+  plan.iteration = iteration;
+  auto answers = std::make_shared<PlanAnswers>();
+  answers->layer_name = layer_name_;
+  for (FeatureInstance* feature : features_) answers->parts.push_back({feature});
+
+  for (Question& question : questions) {
+    if (question.call == Call::fp8_gemm) {
+      if (!under_recipe || modifies_both_operands(plan, question.gemm)) continue;
+      ask_where_due(question, iteration, switch_off);
+      if (question.holds_high_precision(iteration)) {
+        plan.high_precision |= RoutingPlan::bit_of(question.gemm);
+      }
+    } else {
+      ask_where_due(question, iteration, switch_off);
+      if (question.on(iteration)) enter(question, plan, *answers);
+    }
+  }
+  plan.answers = std::move(answers);
+  const std::lock_guard lock(mutex_);
+  questions_ = std::move(questions);
+  return plan;
+}
+
+int LayerRouting::count_forward(std::uint64_t steps) {
+  if (steps_.exchange(steps, std::memory_order_relaxed) != steps) {
+    forwards_.store(0, std::memory_order_relaxed);
+  }
+  return forwards_.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+std::optional<std::int64_t> LayerRouting::sleep_until(std::int64_t iteration) const {
+  const std::lock_guard lock(mutex_);
+  std::int64_t earliest = kNever;
+  for (const Question& question : questions_) {
+    if (question.due(iteration)) return std::nullopt;
+    earliest = std::min(earliest, question.next);
+  }
+  return earliest;
+}
+
+}  // namespace telens

@@ -1,0 +1,114 @@
+// What a session knows of one layer: which features have it, when each wants to be asked again,
+// and who answered what.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/hook_points.h"
+#include "hooks/feature.h"
+
+namespace telens {
+
+// A feature of the session: the instance of one entry of the configuration.
+struct FeatureInstance {
+  const config::FeatureEntry* entry;
+  std::unique_ptr<Feature> feature;
+  std::atomic<bool> observes{true};  // false once it threw while observing
+
+  // "feature 'FakeQuant' of section 'first'"
+  std::string title() const;
+};
+
+// Behind RoutingPlan::answers: which feature is on where, in one forward-backward of one layer.
+struct PlanAnswers {
+  struct Part {
+    FeatureInstance* feature = nullptr;
+    std::uint32_t modify = 0;        // bits as in RoutingPlan
+    std::uint32_t postquantize = 0;  //
+    std::uint8_t inspect = 0;        //
+  };
+
+  std::string layer_name;
+  std::vector<Part> parts;
+
+  static const PlanAnswers& of(const RoutingPlan& plan) {
+    return *static_cast<const PlanAnswers*>(plan.answers.get());
+  }
+};
+
+// The state that a session keeps with a layer.
+class LayerRouting final : public LayerState {
+ public:
+  // Called where a feature throws in a routing call that only observes.
+  using SwitchOff = std::function<void(FeatureInstance& feature, std::string_view layer_name,
+                                       std::string_view call)>;
+
+  LayerRouting(std::uint64_t session, std::string layer_name,
+               const std::vector<FeatureInstance*>& features);
+
+  // The plan of a forward. Asks the features whose next_iteration has come. Throws UsageError where
+  // two features want to modify the same tensor in the same GEMM. Any thread; no lock is held
+  // while a feature is asked.
+  RoutingPlan route(std::int64_t iteration, bool under_recipe, const SwitchOff& switch_off);
+
+  // After a route() that asked nobody and came out empty: the iteration to wake the layer in;
+  // nullopt: stay awake. kNever: not in this session.
+  std::optional<std::int64_t> sleep_until(std::int64_t iteration) const;
+
+  std::uint64_t session() const { return session_; }
+  const std::string& layer_name() const { return layer_name_; }
+
+  // Counts the forwards since the last step(), of which there were `steps`; returns their number.
+  int count_forward(std::uint64_t steps);
+
+  // Returns the bits of `bits` that were not claimed before; for messages that appear once.
+  std::uint32_t claim_messages(std::uint32_t bits) { return bits & ~messages_.fetch_or(bits); }
+
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+ private:
+  enum class Call : std::uint8_t { fp8_gemm, modify, inspect, inspect_postquantize };
+
+  // One routing call to one feature, and what became of it.
+  struct Question {
+    std::size_t feature;
+    Call call;
+    Gemm gemm;
+    TensorName tensor;
+    std::int64_t next = 0;    // the iteration to ask in
+    std::int64_t asked = -1;  // the iteration it was asked in last
+    bool enabled = false;     // the answer then
+
+    // A due iteration stays due for all of its micro-batches.
+    bool due(std::int64_t iteration) const { return iteration >= next || iteration == asked; }
+    bool on(std::int64_t iteration) const { return enabled && asked == iteration; }
+    bool holds_high_precision(std::int64_t iteration) const {
+      return call == Call::fp8_gemm && asked >= 0 && !enabled &&
+             (iteration < next || asked == iteration);
+    }
+  };
+
+  static std::vector<Question> all_questions(std::size_t features);
+  static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
+  void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;
+  void enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const;
+
+  const std::uint64_t session_;
+  const std::string layer_name_;
+  const std::vector<FeatureInstance*> features_;
+  std::atomic<std::uint32_t> messages_{0};
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<int> forwards_{0};
+
+  mutable std::mutex mutex_;  // over questions_
+  std::vector<Question> questions_;
+};
+
+}  // namespace telens

@@ -1,0 +1,83 @@
+#include "hooks/plugin_loader.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "hooks/plugin.h"
+#include "hooks/plugin_note.h"
+
+namespace telens {
+namespace {
+
+constexpr const char* kEntry = "telens_register_features";
+
+static_assert(std::string_view(TELENS_VERSION).starts_with(TELENS_MINOR_VERSION "."),
+              "hooks/plugin.h states another version than the project has");
+
+std::vector<std::filesystem::path> plugins_in(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator walk(folder, error);
+  if (error) {
+    raise<UsageError>("feature_dirs: cannot read the folder '{}': {}", folder, error.message());
+  }
+  std::vector<std::filesystem::path> plugins;
+  for (const auto& entry : walk) {
+    if (entry.is_regular_file() && entry.path().extension() == ".so") {
+      plugins.push_back(std::filesystem::absolute(entry.path()));
+    }
+  }
+  std::ranges::sort(plugins);
+  return plugins;
+}
+
+void check_versions(const std::filesystem::path& path) {
+  const PluginVersions ours{TELENS_MINOR_VERSION, TELENS_TORCH_MINOR_VERSION};
+  const auto theirs = read_plugin_note(path);
+  if (!theirs) {
+    raise<UsageError>(
+        "plugin {}: the library does not say for which versions it was built; define its entry "
+        "with TELENS_PLUGIN (hooks/plugin.h), or keep it out of feature_dirs",
+        path.string());
+  }
+  if (*theirs != ours) {
+    raise<UsageError>(
+        "plugin {}: built for telens {} and torch {}, but this is telens {} with torch {}; build "
+        "it anew",
+        path.string(), theirs->telens, theirs->torch, ours.telens, ours.torch);
+  }
+}
+
+void load(const std::filesystem::path& path, FeatureRegistry& registry) {
+  check_versions(path);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    raise<UsageError>("plugin {}: cannot be opened: {}", path.string(), dlerror());
+  }
+  using Entry = void (*)(PluginRegistrar&);
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, kEntry));
+  if (entry == nullptr) {
+    raise<UsageError>("plugin {}: the entry {} is missing; define it with TELENS_PLUGIN",
+                      path.string(), kEntry);
+  }
+  PluginRegistrar registrar(registry, path.string());
+  entry(registrar);
+}
+
+}  // namespace
+
+void PluginRegistrar::add(FeatureRegistration registration) {
+  registration.description.owner = path_;
+  registry_.add(std::move(registration));
+}
+
+void load_plugins(const std::vector<std::string>& feature_dirs, FeatureRegistry& registry) {
+  for (const std::string& folder : feature_dirs) {
+    for (const std::filesystem::path& path : plugins_in(folder)) load(path, registry);
+  }
+}
+
+}  // namespace telens

@@ -1,0 +1,69 @@
+#include "hooks/scheduled_feature.h"
+
+#include <algorithm>
+
+namespace telens {
+namespace {
+
+// Pairs that never meet, such as activation and dgrad, are legal in a configuration and idle.
+bool meets(const config::Selection& selection, Gemm gemm) {
+  if (!selection.tensor) return true;
+  const std::optional<TensorName> tensor = tensor_from_name(*selection.tensor);
+  return tensor && belongs_to(*tensor, gemm);
+}
+
+bool matches(const config::Selection& selection, std::optional<Gemm> gemm,
+             std::optional<TensorName> tensor) {
+  if (gemm && ((selection.gemm && *selection.gemm != *gemm) || !meets(selection, *gemm))) {
+    return false;
+  }
+  return !tensor || !selection.tensor || *selection.tensor == name_of(*tensor);
+}
+
+}  // namespace
+
+const config::Selection* ScheduledFeature::selection(std::optional<Gemm> gemm,
+                                                     std::optional<TensorName> tensor) const {
+  const auto found = std::ranges::find_if(
+      entry_.selections, [&](const auto& selection) { return matches(selection, gemm, tensor); });
+  return found == entry_.selections.end() ? nullptr : &*found;
+}
+
+RoutingAnswer ScheduledFeature::answer(bool does, std::optional<Gemm> gemm,
+                                       std::optional<TensorName> tensor,
+                                       std::int64_t iteration) const {
+  RoutingAnswer answer = RoutingAnswer::never();
+  if (!does) return answer;
+  for (const config::Selection& selection : entry_.selections) {
+    if (!matches(selection, gemm, tensor)) continue;
+    answer.enabled |= selection.schedule.due(iteration);
+    const std::optional<std::int64_t> next = selection.schedule.next_due_after(iteration);
+    if (next && (!answer.next_iteration || *next < *answer.next_iteration)) {
+      answer.next_iteration = next;
+    }
+  }
+  return answer;
+}
+
+// A False holds until its next_iteration, so while a switch is off it asks to be asked at once.
+RoutingAnswer ScheduledFeature::fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
+  const RoutingAnswer off = answer(does_.disable_fp8_gemm, gemm, std::nullopt, at.iteration);
+  if (!off.enabled) return {true, off.next_iteration};
+  return {false, at.iteration + 1};
+}
+
+RoutingAnswer ScheduledFeature::modify_tensor_enabled(const FeatureCall& at, Gemm gemm,
+                                                      TensorName tensor) {
+  return answer(does_.modify, gemm, tensor, at.iteration);
+}
+
+RoutingAnswer ScheduledFeature::inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
+  return answer(does_.inspect, std::nullopt, tensor, at.iteration);
+}
+
+RoutingAnswer ScheduledFeature::inspect_tensor_postquantize_enabled(const FeatureCall& at,
+                                                                    Gemm gemm, TensorName tensor) {
+  return answer(does_.inspect_postquantize, gemm, tensor, at.iteration);
+}
+
+}  // namespace telens

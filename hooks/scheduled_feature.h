@@ -1,0 +1,43 @@
+// Base of features that follow the configuration's schedule and selection: a subclass says which
+// calls it makes and fills those.
+#pragma once
+
+#include "hooks/feature.h"
+
+namespace telens {
+
+class TELENS_EXPORT ScheduledFeature : public Feature {
+ public:
+  RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
+  RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) final;
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) final;
+  RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
+                                                    TensorName tensor) final;
+
+ protected:
+  // What a feature does with the GEMMs and tensors that are selected, while they are due.
+  struct Does {
+    bool modify = false;
+    bool inspect = false;
+    bool inspect_postquantize = false;
+    bool disable_fp8_gemm = false;
+  };
+
+  // The entry lives as long as the session's configuration.
+  ScheduledFeature(const config::FeatureEntry& entry, Does does) : entry_(entry), does_(does) {}
+
+  const config::FeatureEntry& entry() const { return entry_; }
+
+  // The selection that a call is about; nullptr: none.
+  const config::Selection* selection(std::optional<Gemm> gemm,
+                                     std::optional<TensorName> tensor) const;
+
+ private:
+  RoutingAnswer answer(bool does, std::optional<Gemm> gemm, std::optional<TensorName> tensor,
+                       std::int64_t iteration) const;
+
+  const config::FeatureEntry& entry_;
+  Does does_;
+};
+
+}  // namespace telens

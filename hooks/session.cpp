@@ -1,0 +1,310 @@
+#include "hooks/session.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "hooks/builtin.h"
+#include "hooks/feature_failure.h"
+#include "hooks/plugin_loader.h"
+
+namespace telens::debug {
+namespace {
+
+constexpr int kForwardsBeforeWarning = 1000;
+
+FeatureRegistry registry_with_plugins(const std::vector<std::string>& feature_dirs) {
+  FeatureRegistry registry;
+  load_plugins(feature_dirs, registry);
+  return registry;
+}
+
+config::Config load_config(const InitializeOptions& options,
+                           const config::Descriptions& descriptions) {
+  if (options.config_text) {
+    return config::load_config_text(*options.config_text, "config", descriptions);
+  }
+  if (options.config_file.empty()) return {};
+  return config::load_config_file(options.config_file, descriptions);
+}
+
+// statistics_logger takes the place of tb_writer, and that of the text file.
+std::vector<std::shared_ptr<ScalarLogger>> make_loggers(const InitializeOptions& options) {
+  std::vector<std::shared_ptr<ScalarLogger>> loggers;
+  if (options.statistics_logger) {
+    loggers.push_back(options.statistics_logger);
+  } else if (options.tb_writer) {
+    loggers.push_back(options.tb_writer);
+  }
+  if (loggers.empty() || options.default_logging_enabled) {
+    loggers.push_back(std::make_shared<StatisticsLog>(options.log_dir, options.rank));
+  }
+  return loggers;
+}
+
+std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
+                       std::string_view call) {
+  return fmt::format("{} in layer '{}', {}", feature.title(), layer_name, call);
+}
+
+}  // namespace
+
+Session::Session(InitializeOptions options)
+    : options_(std::move(options)),
+      registry_(registry_with_plugins(options_.feature_dirs)),
+      config_(load_config(options_, registry_.descriptions())),
+      messages_(options_.log_dir, options_.rank),
+      statistics_(make_statistics_engine(series_)),
+      loggers_(make_loggers(options_)),
+      iteration_(options_.init_training_step),
+      reduction_group_(options_.world) {
+  make_features();
+  run_file_ = make_run_file_sink(options_, config_.text(), [this](const std::string& error) {
+    messages_.write(error, {}, LogLevel::warning);
+  });
+  termination_flush_.emplace([this] {
+    run_file_->flush();
+    messages_.flush();
+  });
+  install();
+  first_number_ = number_;
+}
+
+Session::~Session() {
+  hook_points::install(nullptr, 0);
+  termination_flush_.reset();
+}
+
+void Session::make_features() {
+  for (const config::Section& section : config_.sections()) {
+    for (const config::FeatureEntry& entry : section.features) {
+      features_.push_back(std::make_unique<FeatureInstance>(&entry));
+      features_.back()->feature = registry_.make(entry, *this);
+    }
+  }
+}
+
+// Anew for every change of the iteration from outside: a layer that sleeps wakes up in a session
+// with a larger number.
+void Session::install() { number_ = hook_points::install(this, iteration()); }
+
+// ---- what layers call
+
+LayerRouting& Session::routing_of(LayerHooks& layer) {
+  const std::lock_guard lock(layers_mutex_);
+  auto* known = static_cast<LayerRouting*>(layer.state().get());
+  if (known != nullptr && known->session() == number_) return *known;
+
+  std::string name = layer.name();
+  if (name.empty()) {
+    const bool named_before = known != nullptr && known->session() >= first_number_;
+    name = named_before ? known->layer_name() : fmt::format("Layer_{}", ++unnamed_layers_);
+  }
+  std::vector<FeatureInstance*> features;
+  for (const config::FeatureEntry* entry : config_.entries_for(name)) {
+    const auto instance =
+        std::ranges::find(features_, entry, [](const auto& each) { return each->entry; });
+    features.push_back(instance->get());
+  }
+  auto routing = std::make_unique<LayerRouting>(number_, std::move(name), features);
+  LayerRouting& result = *routing;
+  layer.state() = std::move(routing);
+  return result;
+}
+
+RoutingPlan Session::route(LayerHooks& layer, const RoutingRequest& request) {
+  LayerRouting& routing = routing_of(layer);
+  const std::int64_t now = iteration();
+  RoutingPlan plan =
+      routing.route(now, request.under_recipe,
+                    [this](FeatureInstance& feature, std::string_view layer_name,
+                           std::string_view call) { switch_off(feature, layer_name, call); });
+  if (plan.empty()) {
+    if (const auto wake = routing.sleep_until(now)) {
+      layer.sleep_until(*wake == LayerRouting::kNever ? hook_points::tick_of(number_ + 1, 0)
+                                                      : hook_points::tick_of(number_, *wake));
+    }
+  }
+  log_plan(routing, plan, request.under_recipe);
+  if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
+    log_message(fmt::format("{} forwards without a call of debug.step(): the iteration is still "
+                            "{}; call step() at the end of every forward-backward",
+                            kForwardsBeforeWarning, now),
+                {}, LogLevel::warning);
+  }
+  return plan;
+}
+
+// One message for each input of each GEMM: how it gets there.
+void Session::log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe) {
+  enum Kind { quantize, high_precision, modify, kKinds };
+  static constexpr std::array<std::string_view, kKinds> kTexts{"Quantize", "High Precision",
+                                                               "modify_tensor()"};
+  if (plan.empty()) return;
+  std::uint32_t pair = 0;
+  for (const Gemm gemm : kAllGemms) {
+    for (const TensorName tensor : kAllTensors) {
+      if (!is_gemm_input(tensor) || !belongs_to(tensor, gemm)) continue;
+      const bool high = !under_recipe || plan.runs_in_high_precision(gemm);
+      const Kind kind = plan.modifies(gemm, tensor) ? modify : high ? high_precision : quantize;
+      if (!routing.claim_messages(1U << (pair++ * kKinds + kind))) continue;
+      messages_.write(fmt::format("Tensor: {}, gemm {} - {}", telens::name_of(tensor),
+                                  telens::name_of(gemm), kTexts[kind]),
+                      routing.layer_name(), LogLevel::info);
+    }
+  }
+}
+
+Operand Session::modify_tensor(LayerHooks&, const RoutingPlan& plan, const ModifyTensorCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  const auto part =
+      std::ranges::find_if(answers.parts, [&](const auto& each) { return each.modify & bit; });
+  if (part == answers.parts.end()) {
+    raise<UsageError>(
+        "layer '{}': modify_tensor was called for the {} of {}, which the plan does "
+        "not modify",
+        answers.layer_name, telens::name_of(call.tensor_name), telens::name_of(call.gemm));
+  }
+  try {
+    return part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
+  } catch (...) {
+    rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));
+  }
+}
+
+template <typename Call>
+void Session::observe(FeatureInstance& feature, std::string_view layer_name,
+                      std::string_view call_name, Call&& call) {
+  if (!feature.observes.load(std::memory_order_relaxed)) return;
+  const at::NoGradGuard no_grad;
+  try {
+    call();
+  } catch (...) {
+    switch_off(feature, layer_name, call_name);
+  }
+}
+
+void Session::switch_off(FeatureInstance& feature, std::string_view layer_name,
+                         std::string_view call_name) {
+  if (!feature.observes.exchange(false)) return;
+  const std::string text =
+      fmt::format("{}: {}; it is switched off for the rest of the session, training goes on",
+                  context_of(feature, layer_name, call_name), message_of_current_exception());
+  messages_.write(text, {}, LogLevel::warning);
+  run_file_->event(iteration(), "feature_off", text, layer_name);
+}
+
+void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const InspectTensorCall& call) {
+  constexpr std::string_view kCall = "inspect_tensor";
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const FeatureCall at{answers.layer_name, plan.iteration};
+  const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
+  const auto reading = statistics_->begin(answers.layer_name, plan.iteration, call);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.inspect & bit)) continue;
+    observe(*part.feature, answers.layer_name, kCall,
+            [&] { part.feature->feature->inspect_tensor(at, call, *reading); });
+  }
+  // What goes wrong in the common read is the failure of all who take part in it.
+  const at::NoGradGuard no_grad;
+  try {
+    reading->read();
+  } catch (...) {
+    for (const PlanAnswers::Part& part : answers.parts) {
+      if (part.inspect & bit) switch_off(*part.feature, answers.layer_name, kCall);
+    }
+  }
+}
+
+void Session::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
+                                          const InspectPostquantizeCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const FeatureCall at{answers.layer_name, plan.iteration};
+  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.postquantize & bit)) continue;
+    observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
+            [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
+  }
+}
+
+// ---- what features call
+
+void Session::record(const Row& row) {
+  const std::lock_guard lock(pending_mutex_);
+  pending_.push_back(row);
+}
+
+void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level) {
+  log_message(message, layer_name, level, {});
+}
+
+// ---- what the training program calls
+
+bool Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level,
+                          std::string_view once_per) {
+  const bool written = messages_.write(message, layer_name, level, once_per);
+  if (written && level >= LogLevel::warning) {
+    run_file_->event(iteration(), "warning", message, layer_name);
+  }
+  return written;
+}
+
+void Session::record_scalar(std::string_view name, double value) {
+  run_file_->scalar(iteration(), name, value);
+}
+
+void Session::set_iteration(std::int64_t iteration) {
+  iteration_.store(iteration, std::memory_order_relaxed);
+  install();
+}
+
+std::vector<Row> Session::collect_rows() {
+  std::vector<Row> rows = statistics_->collect();
+  const std::lock_guard lock(pending_mutex_);
+  rows.insert(rows.end(), pending_.begin(), pending_.end());
+  pending_.clear();
+  return rows;
+}
+
+void Session::deliver(const std::vector<Row>& rows) {
+  run_file_->rows(rows);
+  for (const std::shared_ptr<ScalarLogger>& logger : loggers_) {
+    for (const Row& row : rows) {
+      if (!row.asked) continue;
+      const Series& series = *row.series;
+      logger->log_scalar(fmt::format("{}_{}_{}", series.layer, series.tensor, series.statistic),
+                         row.value, row.iteration);
+    }
+    logger->flush();
+  }
+}
+
+// The iteration ends before a logger is called: one that throws leaves the session in order.
+void Session::step(std::optional<double> loss) {
+  const std::int64_t ending = iteration();
+  for (const auto& each : features_) {
+    observe(*each, {}, "step", [&] { each->feature->step(ending); });
+  }
+  if (loss) run_file_->scalar(ending, "loss", *loss);
+  const std::vector<Row> rows = collect_rows();
+  iteration_.store(ending + 1, std::memory_order_relaxed);
+  hook_points::set_iteration(ending + 1);
+  steps_.fetch_add(1, std::memory_order_relaxed);
+  deliver(rows);
+}
+
+void Session::end() {
+  hook_points::install(nullptr, 0);
+  for (const auto& each : features_) {
+    observe(*each, {}, "end", [&] { each->feature->end(); });
+  }
+  const std::vector<Row> rows = collect_rows();
+  deliver(rows);
+  run_file_->flush();
+  messages_.flush();
+}
+
+}  // namespace telens::debug

@@ -1,0 +1,98 @@
+// A debug session: the listener behind the hook points, from initialize to end_debug.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/hook_points.h"
+#include "hooks/feature_registry.h"
+#include "hooks/layer_routing.h"
+#include "hooks/termination_flush.h"
+#include "hooks/text_log.h"
+
+namespace telens::debug {
+
+class Session final : public HookListener, private FeatureServices {
+ public:
+  // Throws ConfigError and UsageError; nothing is installed then.
+  explicit Session(InitializeOptions options);
+  ~Session() override;  // flushes everything
+
+  RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) override;
+  Operand modify_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                        const ModifyTensorCall& call) override;
+  void inspect_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                      const InspectTensorCall& call) override;
+  void inspect_tensor_postquantize(LayerHooks& layer, const RoutingPlan& plan,
+                                   const InspectPostquantizeCall& call) override;
+
+  // The session API (hooks/debug.h).
+  void step(std::optional<double> loss);
+  void end();
+  void set_iteration(std::int64_t iteration);
+  std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
+  void record_scalar(std::string_view name, double value);
+  bool log_message(std::string_view message, std::string_view layer_name, LogLevel level,
+                   std::string_view once_per);
+  const config::Descriptions& descriptions() const { return registry_.descriptions(); }
+  const Sink& run_file() const { return *run_file_; }
+
+  void set_reduction_group(ReductionGroup group) { reduction_group_ = std::move(group); }
+  const ReductionGroup& reduction_group() const { return reduction_group_; }
+  void set_weight_group_reduce(bool enabled) { reduce_weights_ = enabled; }
+
+ private:
+  // FeatureServices
+  StatisticsEngine& statistics() override { return *statistics_; }
+  SeriesTable& series() override { return series_; }
+  void record(const Row& row) override;
+  void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override;
+
+  void make_features();
+  void install();
+  LayerRouting& routing_of(LayerHooks& layer);
+  void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
+
+  // Runs an observing call; a feature that throws in it is switched off.
+  template <typename Call>
+  void observe(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
+               Call&& call);
+  // To be called while an exception is handled.
+  void switch_off(FeatureInstance& feature, std::string_view layer_name,
+                  std::string_view call_name);
+
+  std::vector<Row> collect_rows();
+  void deliver(const std::vector<Row>& rows);
+
+  const InitializeOptions options_;
+  FeatureRegistry registry_;
+  config::Config config_;
+  MessageLog messages_;
+  SeriesTable series_;
+  std::unique_ptr<StatisticsEngine> statistics_;
+  std::unique_ptr<Sink> run_file_;
+  std::vector<std::shared_ptr<ScalarLogger>> loggers_;
+  std::vector<std::unique_ptr<FeatureInstance>> features_;  // one for each enabled entry
+  std::optional<TerminationFlush> termination_flush_;
+
+  std::uint64_t number_ = 0;        // of hook_points; grows with each install()
+  std::uint64_t first_number_ = 0;  // of the first install()
+  std::atomic<std::int64_t> iteration_{0};
+  std::atomic<std::uint64_t> steps_{0};
+
+  std::mutex layers_mutex_;  // over unnamed_layers_ and the making of a layer's state
+  int unnamed_layers_ = 0;
+
+  std::mutex pending_mutex_;
+  std::vector<Row> pending_;  // what features recorded themselves
+
+  ReductionGroup reduction_group_;
+  bool reduce_weights_ = true;
+  bool ended_ = false;
+};
+
+}  // namespace telens::debug

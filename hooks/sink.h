@@ -1,0 +1,72 @@
+// Where observed values go: the run file, the text log, a user's logger.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/base/error.h"
+
+namespace telens {
+
+// What a row is a value of. Made once by SeriesTable and referred to by address.
+struct Series {
+  std::uint32_t index = 0;  // dense, from 0, in the order of first use in the session
+  std::string layer;
+  std::string tensor;
+  std::string gemm;  // "" where the value belongs to the tensor and not to its copy for one GEMM
+  std::string statistic;
+  std::string group;  // that the value was reduced over; "": this rank alone
+};
+
+// All series of a session. Any thread may ask; addresses live as long as the table.
+class TELENS_EXPORT SeriesTable {
+ public:
+  struct Names {
+    std::string_view layer;
+    std::string_view tensor;
+    std::string_view gemm = {};
+    std::string_view statistic;
+    std::string_view group = {};
+  };
+
+  const Series& find_or_add(const Names& names);
+
+ private:
+  std::mutex mutex_;
+  std::deque<Series> series_;
+  std::unordered_map<std::string, const Series*> by_key_;
+};
+
+// One observed value. `asked` is false for counters that come along with any statistic: they are
+// recorded, but no logger wants them unasked.
+struct Row {
+  std::int64_t iteration = 0;
+  const Series* series = nullptr;
+  double value = 0;
+  bool asked = true;
+};
+
+// Called by the session only: in step() and end_debug() on their thread, in the order of the rows;
+// event() from any thread.
+class TELENS_EXPORT Sink {
+ public:
+  virtual ~Sink() = default;
+
+  virtual void rows(std::span<const Row> rows) = 0;
+  // The loss, or any other number that a training program records by name.
+  virtual void scalar(std::int64_t iteration, std::string_view name, double value) {}
+  // Something that happened: `kind` is a word such as "warning" or "feature_off".
+  virtual void event(std::int64_t iteration, std::string_view kind, std::string_view text,
+                     std::string_view layer) {}
+  // Makes what came so far safe; may be called at any time, also while a signal ends the process.
+  virtual void flush() {}
+  // Where a person finds the result; "" where that is nothing to tell.
+  virtual std::string path() const { return {}; }
+};
+
+}  // namespace telens

@@ -1,0 +1,56 @@
+// Features ask for statistics; the engine computes them. This is the interface;
+// features/statistics_engine.h implements it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/hook_points.h"
+#include "hooks/sink.h"
+
+namespace telens {
+
+// A list of statistics, parsed once (StatisticsEngine::prepare) and asked for at every call.
+class StatisticsRequest {
+ public:
+  virtual ~StatisticsRequest() = default;
+};
+
+using StatisticsRequestPtr = std::shared_ptr<const StatisticsRequest>;
+
+// The one read of one tensor in one call of inspect_tensor. Every feature says what it wants; the
+// session reads once all of them have.
+class TensorReading {
+ public:
+  virtual ~TensorReading() = default;
+
+  // Returns in words which of the statistics have no meaning for this tensor now, and why: those
+  // of the running recipe, for example, where the tensor runs unquantized. nullopt: all are read.
+  virtual std::optional<std::string> want(const StatisticsRequest& request) = 0;
+
+  // For the session: reads the tensor, unless nobody wanted anything.
+  virtual void read() = 0;
+};
+
+class StatisticsEngine {
+ public:
+  virtual ~StatisticsEngine() = default;
+
+  // names: of the contract, such as "l2_norm", "underflows%" or "fp8_current_scaling_mse". Throws
+  // UsageError with the nearest name.
+  virtual StatisticsRequestPtr prepare(std::span<const std::string> names) = 0;
+
+  // Any thread.
+  virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
+                                               const InspectTensorCall& call) = 0;
+
+  // The rows of all that was read since the last call, micro-batches combined. The iteration of a
+  // row is that of its forward.
+  virtual std::vector<Row> collect() = 0;
+};
+
+}  // namespace telens

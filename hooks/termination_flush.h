@@ -1,0 +1,27 @@
+// Saves what was recorded when the process is told to end (SIGTERM).
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace telens::debug {
+
+// While it lives, SIGTERM makes a thread of its own call `flush`; then the process ends as it would
+// have. A handler that the program installed itself is called at once, as if we were not there, and
+// decides what becomes of the process. Does nothing in a forked child, nor where SIGTERM is
+// ignored. At most one at a time.
+class TerminationFlush {
+ public:
+  explicit TerminationFlush(std::function<void()> flush);
+  ~TerminationFlush();
+  TerminationFlush(const TerminationFlush&) = delete;
+  TerminationFlush& operator=(const TerminationFlush&) = delete;
+
+ private:
+  void watch();
+
+  std::function<void()> flush_;
+  std::thread watcher_;
+};
+
+}  // namespace telens::debug

@@ -1,0 +1,138 @@
+#include "hooks/text_log.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+namespace telens::debug {
+namespace {
+
+constexpr const char* kLevelVariable = "NVDLFW_INSPECT_LOG_LEVEL";
+constexpr const char* kOverwriteVariable = "NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE";
+constexpr const char* kStampVariable = "NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP";
+constexpr const char* kStampValueVariable = "NVDLFW_INSPECT_LOG_TIMESTAMP";
+
+std::tm local_time(std::time_t seconds) {
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  return local;
+}
+
+bool flag(const char* variable, bool otherwise) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::atoi(value) != 0;
+}
+
+// Shared by all logs, and all ranks that inherit the environment.
+std::string time_stamp() {
+  if (const char* stamp = std::getenv(kStampValueVariable)) return stamp;
+  const std::string stamp = fmt::format("{:%Y%m%d_%H%M%S}", local_time(std::time(nullptr)));
+  setenv(kStampValueVariable, stamp.c_str(), 0);
+  return stamp;
+}
+
+std::string file_name(int rank) {
+  const std::string stamp = flag(kStampVariable, false) ? '_' + time_stamp() : std::string();
+  return fmt::format("nvdlfw_inspect{}_globalrank-{}.log", stamp, rank);
+}
+
+struct LevelName {
+  LogLevel level;
+  std::string_view name;
+};
+constexpr std::array kLevelNames{
+    LevelName{LogLevel::debug, "DEBUG"}, LevelName{LogLevel::info, "INFO"},
+    LevelName{LogLevel::warning, "WARNING"}, LevelName{LogLevel::error, "ERROR"}};
+
+std::string_view name_of(LogLevel level) {
+  for (const LevelName& each : kLevelNames) {
+    if (each.level == level) return each.name;
+  }
+  return "INFO";
+}
+
+LogLevel level_of_environment() {
+  const char* value = std::getenv(kLevelVariable);
+  std::string upper = value == nullptr ? "" : value;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const LevelName& each : kLevelNames) {
+    if (each.name == upper) return each.level;
+  }
+  return LogLevel::info;
+}
+
+}  // namespace
+
+std::string LogClock::now() {
+  const auto now = std::chrono::system_clock::now();
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const std::time_t second = std::chrono::system_clock::to_time_t(now);
+  if (second != second_) {
+    second_ = second;
+    text_of_second_ = fmt::format("{:%Y-%m-%d %H:%M:%S}", local_time(second));
+  }
+  return fmt::format("{},{:03}", text_of_second_, milliseconds);
+}
+
+LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank) {
+  const std::filesystem::path path = std::filesystem::path(log_dir) / folder / file_name(rank);
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  const auto mode = flag(kOverwriteVariable, true) ? std::ios::trunc : std::ios::app;
+  file_.open(path, std::ios::out | mode);
+  if (!file_) {
+    std::cerr << fmt::format(
+        "telens: cannot write the log {}; training goes on without it: is log_dir a folder that "
+        "you may write to?\n",
+        path.string());
+  }
+}
+
+void LogFile::write(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  file_ << line << '\n';
+}
+
+void LogFile::flush() {
+  const std::lock_guard lock(mutex_);
+  file_.flush();
+}
+
+MessageLog::MessageLog(const std::string& log_dir, int rank)
+    : file_(log_dir, "nvdlfw_inspect_logs", rank), level_(level_of_environment()) {}
+
+bool MessageLog::write(std::string_view message, std::string_view layer_name, LogLevel level,
+                       std::string_view once_per) {
+  const std::string text =
+      layer_name.empty() ? std::string(message) : fmt::format("LAYER={}: {}", layer_name, message);
+  const std::lock_guard lock(mutex_);
+  if (!written_.insert(fmt::format("{}\x1f{}", text, once_per)).second) return false;
+  if (level < level_) return true;
+  const std::string line = fmt::format("{} - {} - {}", clock_.now(), name_of(level), text);
+  file_.write(line);
+  if (level >= LogLevel::warning) {
+    file_.flush();
+    std::cerr << "NVDLFW INSPECT - " + line + '\n';
+  }
+  return true;
+}
+
+StatisticsLog::StatisticsLog(const std::string& log_dir, int rank)
+    : file_(log_dir, "nvdlfw_inspect_statistics_logs", rank) {}
+
+void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t iteration) {
+  constexpr std::string_view kTabs = "\t\t\t\t";
+  file_.write(fmt::format("{} - INFO - {} {} iteration={:06} {} value={:.4f}", clock_.now(), name,
+                          kTabs, iteration, kTabs, value));
+}
+
+}  // namespace telens::debug

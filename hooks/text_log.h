@@ -1,0 +1,77 @@
+// The text logs: messages, and one line per statistic, in the lines and files that scripts of
+// nvidia-dlfw-inspect expect.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "hooks/debug.h"
+
+namespace telens::debug {
+
+// One log file that lines are appended to. Its name follows the environment:
+//   NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE   1 (default): truncate; 0: append
+//   NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP   1: nvdlfw_inspect_<YYYYmmdd_HHMMSS>_globalrank-<r>.log,
+//                                         the stamp from, or else put into,
+//                                         NVDLFW_INSPECT_LOG_TIMESTAMP
+class LogFile {
+ public:
+  // <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. Where it cannot be written, one line
+  // on stderr says so, and lines go nowhere: logging never stops training.
+  LogFile(const std::string& log_dir, std::string_view folder, int rank);
+
+  void write(std::string_view line);
+  void flush();
+
+ private:
+  std::mutex mutex_;
+  std::ofstream file_;
+};
+
+// "2026-11-21 18:12:21,123", local time, as Python's logging writes it.
+class LogClock {
+ public:
+  std::string now();
+
+ private:
+  std::time_t second_ = 0;
+  std::string text_of_second_;  // formatting a date costs more than the rest of a line
+};
+
+// Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) on, on stderr from WARNING on.
+class MessageLog {
+ public:
+  MessageLog(const std::string& log_dir, int rank);
+
+  // Any thread. Once per text, layer and `once_per`; returns whether it was written now.
+  bool write(std::string_view message, std::string_view layer_name, LogLevel level,
+             std::string_view once_per = {});
+  void flush() { file_.flush(); }
+
+ private:
+  LogFile file_;
+  LogLevel level_;
+  std::mutex mutex_;  // over what follows
+  LogClock clock_;
+  std::unordered_set<std::string> written_;
+};
+
+// Statistics: "<time> - INFO - <name> <tabs> iteration=%06d <tabs> value=%.4f".
+class StatisticsLog final : public ScalarLogger {
+ public:
+  StatisticsLog(const std::string& log_dir, int rank);
+
+  void log_scalar(std::string_view name, double value, std::int64_t iteration) override;
+  void flush() override { file_.flush(); }
+
+ private:
+  LogFile file_;
+  LogClock clock_;
+};
+
+}  // namespace telens::debug
