@@ -77,7 +77,7 @@ format: setup  ## clang-format and ruff over the whole tree
 	@.venv/bin/ruff check -q --fix .
 
 lint: build  ## clang-tidy over the C++ files that differ from origin's main branch, ruff over all
-	@cmake/scripts/clang_tidy_changed.sh
+	@tests/structure/clang_tidy_changed.sh
 	@.venv/bin/ruff check .
 
 install: build  ## install the library, its headers and the command into PREFIX
