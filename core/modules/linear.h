@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/modules/linear_operation.h"
+#include "core/modules/linear_parameters.h"
 #include "core/modules/module.h"
 #include "core/modules/parameter_options.h"
 
@@ -16,8 +17,9 @@ struct LinearOptions {
   std::int64_t out_features = 0;
   bool bias = true;
   bool return_bias = false;
-  ParameterOptions parameters;  // dtype, device and initialization, common to all modules
-  std::string name;             // in debug configurations
+  ParameterOptions parameters = {};  // dtype, device and initialization, common to all modules
+  std::string name = {};             // in debug configurations
+  std::vector<ParameterPart> parameters_split = {};  // for modules that own this one
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -32,8 +34,9 @@ struct LinearOptions {
 };
 
 struct LinearInputs {
-  at::Tensor inp;                           // [..., in_features]
-  std::optional<bool> is_first_microbatch;  // quantized weights are made in the first, used in all
+  at::Tensor inp;  // [..., in_features]
+  std::optional<bool> is_first_microbatch =
+      {};  // quantized weights are made in the first, used in all
   bool fp8_output = false;
   bool fp8_grad = false;
 
@@ -68,8 +71,7 @@ class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
 
  private:
   LinearOptions options_;
-  Weight weight_;
-  at::Tensor bias_;
+  LinearParameters parameters_;
   LinearOperation operation_;
 };
 

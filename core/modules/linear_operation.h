@@ -8,35 +8,41 @@
 
 #include "core/hook_points.h"
 #include "core/modules/module.h"
+#include "core/modules/prepared_tensor.h"
 #include "core/quantization/layer_quantization.h"
 
 namespace telens {
 
 struct LinearCall {
   std::optional<bool> is_first_microbatch;
-  bool fp8_output = false;
-  bool fp8_grad = false;
+  bool fp8_output = false;  // the output is rounded to FP8 values
+  bool fp8_grad = false;    // the input's gradient is rounded to FP8 values
 };
 
 class TELENS_EXPORT LinearOperation {
  public:
   explicit LinearOperation(std::string name = {});
 
-  // input [..., in], weight [out, in], bias [out] or undefined -> [..., out]. Differentiable in
-  // all three. Runs in FP8 inside fp8_autocast. Throws ShapeError naming layer and tensor.
+  // input [..., in], weight [out, in], bias [out] or undefined -> [..., out], in torch.autocast's
+  // dtype where that is on, else in the input's. Differentiable once in all three. Runs in FP8
+  // inside fp8_autocast. Throws ShapeError naming layer and tensor.
   at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
   LayerHooks& hooks() { return state_->hooks; }
   // Amax history and scales, as bytes for state_dict.
-  LayerQuantization& quantization() { return state_->quantization; }
-  const LayerQuantization& quantization() const { return state_->quantization; }
+  LayerQuantization& quantization() { return *state_->quantization; }
+  const LayerQuantization& quantization() const { return *state_->quantization; }
 
   // What forward and backward share; a backward may outlive its module.
   struct State {
     LayerHooks hooks;
-    LayerQuantization quantization;
-    std::optional<QuantizedTensor> cached_weight;  // of the running minibatch
+    std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
+    std::optional<PreparedTensor> cached_weight;  // of the running minibatch
+    bool ran_quantized = false;                   // the newest forward did
+
+    // For error messages: the layer's name, or what it is.
+    const std::string& name() const;
   };
 
  private:

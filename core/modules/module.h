@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {
@@ -32,7 +33,7 @@ struct Weight {
 
 class TELENS_EXPORT Module : public torch::nn::Module {
  public:
-  // Replaces the parameter or buffer registered under `name` ("weight", "fc1_bias", ...): the
+  // Replaces the parameter registered under `name` ("weight", "fc1_bias", ...): the
   // module computes with `tensor` from now on. Throws UsageError naming the module's own names if
   // there is no such tensor.
   void set_tensor(const std::string& name, at::Tensor tensor,
@@ -51,7 +52,6 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // Registers under the module's own name and remembers where the value is kept.
   void register_slot(std::string name, at::Tensor& slot, at::Tensor value);
   void register_weight(std::string name, Weight& slot, at::Tensor value);
-  void register_buffer_slot(std::string name, at::Tensor& slot, at::Tensor value);
 
  private:
   std::map<std::string, at::Tensor*> tensor_slots_;

@@ -4,24 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "core/formats/format_id.h"
+#include "core/formats/scaling_mode.h"
 
 namespace telens {
-
-// How scales are laid out. The order is part of the run file and of operator schemas: append only.
-enum class ScalingMode : std::uint8_t {
-  tensor,    // one FP32 scale_inv for the whole tensor (delayed and current scaling)
-  mxfp8,     // E8M0 scale per 32 elements along the row (columnwise: along the column)
-  block_1d,  // FP32 scale per 1x128 block
-  block_2d,  // FP32 scale per 128x128 block
-  nvfp4,     // E4M3 scale per 16 elements under one FP32 scale of the tensor
-};
-
-std::string_view name_of(ScalingMode mode);
 
 // One orientation of a quantized matrix [rows, columns].
 struct QuantizedData {

@@ -1,0 +1,40 @@
+#include "core/distributed/amax_reduction.h"
+
+#include <ATen/ops/cat.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace telens {
+
+void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
+  auto found = std::find_if(groups_.begin(), groups_.end(),
+                            [&](const Group& entry) { return entry.group == group; });
+  if (found == groups_.end()) {
+    groups_.push_back({group, {}});
+    found = std::prev(groups_.end());
+  }
+  found->amaxes.push_back(std::move(amax));
+}
+
+void AmaxReduction::run() {
+  for (const Group& entry : groups_) {
+    at::Tensor packed = at::cat(entry.amaxes);
+    // What the maximum of a NaN is differs between backends; infinity says the same everywhere.
+    packed.nan_to_num_(std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::infinity());
+    std::vector<at::Tensor> tensors{packed};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    entry.group->allreduce(tensors, options)->wait();
+    std::int64_t offset = 0;
+    for (const at::Tensor& amax : entry.amaxes) {
+      amax.copy_(packed.narrow(0, offset, amax.numel()));
+      offset += amax.numel();
+    }
+  }
+}
+
+}  // namespace telens

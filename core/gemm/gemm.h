@@ -1,0 +1,39 @@
+// The three matrix products of a linear layer: one description, its checks, its choice of kernel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/base/names.h"
+#include "core/quantization/quantized_tensor.h"
+
+namespace telens {
+
+struct GemmDescription {
+  Gemm gemm;
+  // fprop: activation and weight; dgrad: gradient and weight; wgrad: gradient and activation.
+  // Plain operands are the tensors themselves, 2-D; of quantized ones fprop takes both rowwise,
+  // dgrad the gradient rowwise and the weight columnwise, wgrad both columnwise.
+  const Operand& a;
+  const Operand& b;
+  const at::Tensor& bias;    // fprop only, [out], of out_dtype; may be undefined
+  at::ScalarType out_dtype;  // FP32 accumulation, one rounding to this
+  const std::string& layer;  // for error messages
+};
+
+// fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out, in]. The call is the same whether the
+// layer is watched or not. Throws UsageError if one operand is quantized and the other is not, or
+// if both are E5M2 (no hardware multiplies those).
+at::Tensor run_gemm(const GemmDescription& description);
+
+// How many GEMMs this process has run, by precision of their operands.
+struct GemmCounts {
+  std::uint64_t quantized = 0;
+  std::uint64_t high_precision = 0;
+};
+TELENS_EXPORT GemmCounts gemm_counts();
+
+}  // namespace telens

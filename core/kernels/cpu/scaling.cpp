@@ -1,0 +1,76 @@
+// Scales from amaxes on the CPU. A handful of numbers a layer: plain loops.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "core/ops/scale_formula.h"
+#include "core/ops/scaling_checks.h"
+
+namespace telens {
+namespace {
+
+at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilon,
+                           bool power_of_two) {
+  const at::Tensor source = amax.contiguous();
+  at::Tensor scale = at::empty_like(source);
+  const float* from = source.const_data_ptr<float>();
+  float* to = scale.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < source.numel(); ++i) {
+    to[i] = current_scale(from[i], static_cast<float>(fp8_max), static_cast<float>(epsilon),
+                          power_of_two);
+  }
+  return scale;
+}
+
+// A NaN in the window wins: the amax is then not finite and keeps the scale.
+float larger_or_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+
+at::Tensor amax_of_history(const at::Tensor& amax_history, c10::string_view algorithm) {
+  ops::check_history("amax_of_history", amax_history);
+  ops::check_algorithm(algorithm);
+  const std::int64_t length = algorithm == "max" ? amax_history.size(0) : 1;
+  const std::int64_t slots = amax_history.size(1);
+  at::Tensor amax = at::empty({slots}, amax_history.options());
+  const float* history = amax_history.const_data_ptr<float>();
+  float* result = amax.mutable_data_ptr<float>();
+  std::memcpy(result, history, static_cast<std::size_t>(slots) * sizeof(float));
+  for (std::int64_t row = 1; row < length; ++row) {
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
+      result[slot] = larger_or_nan(history[row * slots + slot], result[slot]);
+    }
+  }
+  return amax;
+}
+
+void update_scale(const at::Tensor& amax, at::Tensor& scale, const at::Tensor& fp8_max,
+                  std::int64_t margin, bool power_of_two) {
+  ops::check_update_scale(amax, scale, fp8_max);
+  const float* amaxes = amax.const_data_ptr<float>();
+  const float* maxima = fp8_max.const_data_ptr<float>();
+  float* scales = scale.mutable_data_ptr<float>();
+  for (std::int64_t slot = 0; slot < scale.numel(); ++slot) {
+    scales[slot] = delayed_scale(amaxes[slot], scales[slot], maxima[slot], static_cast<int>(margin),
+                                 power_of_two);
+  }
+}
+
+void advance_history(at::Tensor& amax_history) {
+  ops::check_history("advance_history", amax_history);
+  const auto slots = static_cast<std::size_t>(amax_history.size(1));
+  const auto rows = static_cast<std::size_t>(amax_history.size(0));
+  float* history = amax_history.mutable_data_ptr<float>();
+  std::memmove(history + slots, history, (rows - 1) * slots * sizeof(float));
+  std::memset(history, 0, slots * sizeof(float));
+}
+
+}  // namespace
+}  // namespace telens
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("scale_from_amax", telens::scale_from_amax);
+  library.impl("amax_of_history", telens::amax_of_history);
+  library.impl("update_scale", telens::update_scale);
+  library.impl("advance_history", telens::advance_history);
+}

@@ -1,0 +1,25 @@
+// The autograd function of a linear layer: fprop forward, dgrad and wgrad backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "core/modules/layer_pass.h"
+#include "core/modules/linear_operation.h"
+
+namespace telens {
+
+struct LinearArguments {
+  const at::Tensor& input;  // [..., in], of the dtype in which the layer computes
+  const Weight& weight;     // [out, in]
+  const at::Tensor& bias;   // [out] or undefined
+  const LinearCall& call;
+  std::shared_ptr<LinearOperation::State> state;
+  LayerPass pass;
+};
+
+// [..., out], of the input's dtype.
+at::Tensor apply_linear(const LinearArguments& arguments);
+
+}  // namespace telens

@@ -1,0 +1,137 @@
+#include "core/modules/linear_operation.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+#include "core/modules/activation_dtype.h"
+#include "core/modules/linear_function.h"
+#include "core/modules/recomputation.h"
+
+namespace telens {
+namespace {
+
+using State = LinearOperation::State;
+
+// A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
+// the recipe, scales and plan of the first forward.
+void check_not_recomputed_unknown(const State& state, bool under_recipe) {
+  const bool inside_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (inside_backward && (under_recipe || state.ran_quantized)) {
+    raise<UsageError>(
+        "{}: torch.utils.checkpoint recomputes this FP8 layer without its recipe and scales; use "
+        "telens.pytorch.checkpoint, or pass context_fn=telens.pytorch.checkpoint_context_fn to "
+        "torch's with use_reentrant=False",
+        state.name());
+  }
+}
+
+LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& input) {
+  if (recomputation::is_replaying()) {
+    LayerPass pass = recomputation::replayed_pass(state.get(), state->name());
+    recomputation::record_pass(state.get(), pass);
+    return pass;
+  }
+  const AutocastState* autocast = current_autocast();
+  const bool under_recipe = autocast != nullptr && autocast->options.enabled;
+  if (under_recipe || state->ran_quantized) {
+    check_not_recomputed_unknown(*state, under_recipe);
+  }
+  LayerPass pass;
+  if (autocast != nullptr && (under_recipe || autocast->options.calibrating)) {
+    pass.recipe = autocast->options.recipe;
+    pass.calibrating = !under_recipe;
+    pass.quantizers = state->quantization->quantizers(pass.recipe, input.device());
+    pass.region = autocast->region;
+    pass.region->add(state->quantization, pass.recipe, autocast->options.group);
+  }
+  pass.plan = state->hooks.begin_forward({.under_recipe = under_recipe});
+  state->ran_quantized = under_recipe;
+  return pass;
+}
+
+void check_dtypes(const State& state, const at::Tensor& input, const at::Tensor& weight) {
+  const at::ScalarType dtype = input.scalar_type();
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat && dtype != at::kDouble) {
+    raise<ShapeError>("{}: activation has dtype {}; expected BFloat16, Half, Float or Double",
+                      state.name(), c10::toString(dtype));
+  }
+  if (weight.scalar_type() != dtype && !at::autocast::is_autocast_enabled(input.device().type())) {
+    raise<ShapeError>(
+        "{}: activation has dtype {} and weight {}; outside torch.autocast they must be the same; "
+        "convert one, or use torch.autocast",
+        state.name(), c10::toString(dtype), c10::toString(weight.scalar_type()));
+  }
+}
+
+void check_shapes(const State& state, const at::Tensor& input, const at::Tensor& weight) {
+  if (input.dim() < 1 || input.size(-1) != weight.size(1)) {
+    raise<ShapeError>("{}: activation has shape {}; expected [..., {}]", state.name(),
+                      c10::str(input.sizes()), weight.size(1));
+  }
+  if (input.device() != weight.device()) {
+    raise<ShapeError>("{}: activation is on {} and weight on {}; move one of them", state.name(),
+                      input.device().str(), weight.device().str());
+  }
+}
+
+// FP8 GEMMs on GPUs take dimensions that are multiples of 16; a run that works here works there.
+void check_alignment(const State& state, const char* tensor, const at::Tensor& shaped,
+                     std::int64_t alignment) {
+  const std::int64_t columns = shaped.size(-1);
+  const std::int64_t rows = columns == 0 ? 0 : shaped.numel() / columns;
+  if (rows % alignment != 0 || columns % alignment != 0) {
+    raise<ShapeError>(
+        "{}: {} has shape {}, as a matrix [{}, {}]; FP8 GEMMs need both divisible by {}; pad them, "
+        "or run the layer outside fp8_autocast",
+        state.name(), tensor, c10::str(shaped.sizes()), rows, columns, alignment);
+  }
+}
+
+void check_fp8_shapes(const State& state, const LayerPass& pass, const at::Tensor& input,
+                      const at::Tensor& weight) {
+  if (input.scalar_type() == at::kDouble) {
+    raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float",
+                      state.name());
+  }
+  const std::int64_t alignment = pass.quantizers[TensorRole::input]->alignment();
+  check_alignment(state, "activation", input, alignment);
+  check_alignment(state, "weight", weight, alignment);
+}
+
+}  // namespace
+
+const std::string& LinearOperation::State::name() const {
+  static const std::string unnamed = "Linear";
+  return hooks.name().empty() ? unnamed : hooks.name();
+}
+
+LinearOperation::LinearOperation(std::string name) : state_(std::make_shared<State>()) {
+  if (!name.empty()) {
+    state_->hooks.set_name(std::move(name));
+  }
+}
+
+at::Tensor LinearOperation::operator()(const at::Tensor& input, const Weight& weight,
+                                       const at::Tensor& bias, const LinearCall& call) {
+  const at::Tensor activation = to_activation_dtype(input);
+  check_dtypes(*state_, activation, weight.parameter);
+  check_shapes(*state_, activation, weight.parameter);
+  LayerPass pass = begin_pass(state_, activation);
+  if (pass.quantizes()) {
+    check_fp8_shapes(*state_, pass, activation, weight.parameter);
+  }
+  const bool asks_gradient = at::GradMode::is_enabled() &&
+                             (activation.requires_grad() || weight.parameter.requires_grad() ||
+                              (bias.defined() && bias.requires_grad()));
+  if (pass.region && !pass.recomputation && pass.recipe->as_delayed_scaling() != nullptr &&
+      (asks_gradient || recomputation::is_active())) {
+    pass.first_in_region = pass.region->claim_first();
+  }
+  if (recomputation::is_active() && !pass.recomputation) {
+    recomputation::record_pass(state_.get(), pass);
+  }
+  return apply_linear({activation, weight, bias, call, state_, std::move(pass)});
+}
+
+}  // namespace telens

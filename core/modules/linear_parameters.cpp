@@ -1,0 +1,107 @@
+#include "core/modules/linear_parameters.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Whether the tensors lie in memory as at::cat would put them.
+bool are_adjacent(at::TensorList parts) {
+  const at::Tensor& first = parts.front();
+  std::int64_t offset = first.storage_offset();
+  return std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) {
+    const bool follows = part.has_storage() && part.storage().is_alias_of(first.storage()) &&
+                         part.scalar_type() == first.scalar_type() && part.is_contiguous() &&
+                         part.storage_offset() == offset;
+    offset += part.numel();
+    return follows;
+  });
+}
+
+// cat(parts, 0), without a copy where the parts are adjacent.
+class JoinFunction : public torch::autograd::Function<JoinFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, at::TensorList parts) {
+    std::vector<std::int64_t> rows;
+    for (const at::Tensor& part : parts) rows.push_back(part.size(0));
+    context->saved_data["rows"] = rows;
+    if (!are_adjacent(parts)) return at::cat(parts, 0);
+
+    const at::Tensor& first = parts.front();
+    std::vector<std::int64_t> sizes = first.sizes().vec();
+    sizes[0] = 0;
+    for (const std::int64_t part : rows) sizes[0] += part;
+    return at::empty({0}, first.options())
+        .set_(first.storage(), first.storage_offset(), sizes, first.strides());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    return grads[0].split_with_sizes(context->saved_data["rows"].toIntVector(), 0);
+  }
+};
+
+void check_split(const LinearParametersOptions& options) {
+  std::int64_t rows = 0;
+  for (const ParameterPart& part : options.split) rows += part.out_features;
+  if (rows != options.out_features) {
+    raise<UsageError>("the parts of a split weight have {} rows; expected out_features, {}", rows,
+                      options.out_features);
+  }
+}
+
+}  // namespace
+
+void LinearParameters::make(const LinearParametersOptions& options,
+                            const ParameterOptions& parameters,
+                            const RegisterWeight& register_weight,
+                            const RegisterTensor& register_tensor) {
+  const at::Tensor weight = parameters.make_weight({options.out_features, options.in_features});
+  const at::Tensor bias =
+      options.bias ? parameters.make_constant({options.out_features}, 0) : at::Tensor();
+  const std::size_t parts = std::max<std::size_t>(1, options.split.size());
+  weights_.resize(parts);
+  biases_.resize(parts);
+  if (options.split.empty()) {
+    register_weight("weight", weights_[0], weight);
+    if (options.bias) register_tensor("bias", biases_[0], bias);
+    return;
+  }
+  check_split(options);
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < parts; ++i) {
+    const auto& [name, rows] = options.split[i];
+    register_weight(name + "_weight", weights_[i], weight.narrow(0, row, rows).detach());
+    if (options.bias)
+      register_tensor(name + "_bias", biases_[i], bias.narrow(0, row, rows).detach());
+    row += rows;
+  }
+}
+
+Weight LinearParameters::weight() const {
+  if (weights_.size() == 1) return weights_[0];
+  std::vector<at::Tensor> parts;
+  for (const Weight& weight : weights_) {
+    if (weight.quantized) {
+      raise<UsageError>(
+          "a weight that is split into several parameters cannot be stored in FP8; make the module "
+          "with fuse_qkv_params=True");
+    }
+    parts.push_back(weight.parameter);
+  }
+  return {.parameter = JoinFunction::apply(at::TensorList(parts)), .quantized = std::nullopt};
+}
+
+at::Tensor LinearParameters::bias() const {
+  if (biases_.size() == 1) return biases_[0];
+  if (!biases_[0].defined()) return {};
+  return JoinFunction::apply(at::TensorList(biases_));
+}
+
+}  // namespace telens

@@ -1,0 +1,49 @@
+// The weight and bias of a linear map, stored whole or in named parts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/modules/module.h"
+#include "core/modules/parameter_options.h"
+
+namespace telens {
+
+// Some of a weight's rows, that is, of the output features.
+struct ParameterPart {
+  std::string name;  // the parameters are <name>_weight and <name>_bias
+  std::int64_t out_features;
+};
+
+struct LinearParametersOptions {
+  std::int64_t in_features;
+  std::int64_t out_features;
+  bool bias = true;
+  std::vector<ParameterPart> split = {};  // empty: one `weight` and one `bias`
+};
+
+// The parts of a split weight are made as views of one tensor. As long as they are, joining them
+// for a GEMM copies nothing.
+class LinearParameters {
+ public:
+  using RegisterWeight = std::function<void(std::string name, Weight& slot, at::Tensor value)>;
+  using RegisterTensor = std::function<void(std::string name, at::Tensor& slot, at::Tensor value)>;
+
+  // Makes the parameters and hands them to the module's own register functions.
+  void make(const LinearParametersOptions& options, const ParameterOptions& parameters,
+            const RegisterWeight& register_weight, const RegisterTensor& register_tensor);
+
+  // [out_features, in_features]. Differentiable in the parts. Throws UsageError if split parts are
+  // stored in low precision.
+  Weight weight() const;
+  // [out_features], or undefined.
+  at::Tensor bias() const;
+
+ private:
+  std::vector<Weight> weights_;
+  std::vector<at::Tensor> biases_;
+};
+
+}  // namespace telens

@@ -1,0 +1,46 @@
+#include "core/modules/module.h"
+
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace telens {
+
+void Module::set_tensor(const std::string& name, at::Tensor tensor,
+                        std::optional<QuantizedTensor> quantized) {
+  if (const auto weight = weight_slots_.find(name); weight != weight_slots_.end()) {
+    *weight->second = {tensor, std::move(quantized)};
+  } else if (const auto slot = tensor_slots_.find(name); slot != tensor_slots_.end()) {
+    *slot->second = tensor;
+  } else {
+    std::string known;
+    for (const auto& [other, unused] : weight_slots_) {
+      known += " " + other;
+    }
+    for (const auto& [other, unused] : tensor_slots_) {
+      known += " " + other;
+    }
+    raise<UsageError>("{} has no tensor {}; it has:{}", this->name(), name, known);
+  }
+  if (at::Tensor* parameter = parameters_.find(name)) {
+    *parameter = std::move(tensor);
+  }
+}
+
+void Module::set_extra_state(const at::Tensor& bytes) {
+  if (bytes.numel() != 0) {
+    raise<UsageError>("{} keeps no extra state; got {} bytes", name(), bytes.numel());
+  }
+}
+
+void Module::register_slot(std::string name, at::Tensor& slot, at::Tensor value) {
+  slot = register_parameter(name, std::move(value));
+  tensor_slots_.emplace(std::move(name), &slot);
+}
+
+void Module::register_weight(std::string name, Weight& slot, at::Tensor value) {
+  slot.parameter = register_parameter(name, std::move(value));
+  weight_slots_.emplace(std::move(name), &slot);
+}
+
+}  // namespace telens

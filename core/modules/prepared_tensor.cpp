@@ -1,0 +1,129 @@
+#include "core/modules/prepared_tensor.h"
+
+#include <utility>
+
+namespace telens {
+namespace {
+
+Operand cast_or_plain(const PreparationRequest& request, bool quantized,
+                      const std::optional<QuantizedTensor>& cast) {
+  return quantized ? Operand(*cast) : Operand(request.tensor);
+}
+
+std::optional<QuantizedTensor> cast(const PreparationRequest& request, bool first, bool second) {
+  if (!first && !second) {
+    return std::nullopt;
+  }
+  request.quantizer->set_usage({.rowwise = first, .columnwise = second});
+  return request.quantizer->quantize(request.tensor);
+}
+
+}  // namespace
+
+PreparedTensor prepare(const PreparationRequest& request) {
+  const bool second = request.second_quantized && request.second_needed;
+  const std::optional<QuantizedTensor> quantized = cast(request, request.first_quantized, second);
+  return {cast_or_plain(request, request.first_quantized, quantized),
+          cast_or_plain(request, second, quantized)};
+}
+
+PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedLayer& layer) {
+  HookListener* listener = hook_points::listener_of(layer.plan);
+  if (listener == nullptr) {
+    return prepare(request);
+  }
+  const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
+  const auto modifies = [&](Gemm gemm) { return layer.plan.modifies(gemm, request.tensor_name); };
+  const auto stays_quantized = [&](Gemm gemm, bool wanted) {
+    return wanted && !modifies(gemm) && !layer.plan.runs_in_high_precision(gemm);
+  };
+  const bool first = stays_quantized(first_gemm, request.first_quantized);
+  const bool second =
+      request.second_needed && stays_quantized(second_gemm, request.second_quantized);
+
+  const std::optional<QuantizedTensor> quantized = cast(request, first, second);
+  PreparedTensor prepared{cast_or_plain(request, first, quantized),
+                          cast_or_plain(request, second, quantized)};
+  const auto modify = [&](Gemm gemm) {
+    return listener->modify_tensor(layer.hooks, layer.plan,
+                                   {.gemm = gemm,
+                                    .tensor_name = request.tensor_name,
+                                    .tensor = request.tensor,
+                                    .default_quantizer = request.quantizer,
+                                    .dtype = request.dtype});
+  };
+  if (request.second_needed && modifies(second_gemm)) {
+    prepared.second = modify(second_gemm);
+  }
+  if (modifies(first_gemm)) {
+    prepared.first = modify(first_gemm);
+  }
+  observe_prepared(request, layer, prepared);
+  return prepared;
+}
+
+void observe_prepared(const PreparationRequest& request, const WatchedLayer& layer,
+                      const PreparedTensor& prepared) {
+  HookListener* listener = layer.observes ? hook_points::listener_of(layer.plan) : nullptr;
+  if (listener == nullptr) {
+    return;
+  }
+  if (layer.plan.inspects(request.tensor_name)) {
+    listener->inspect_tensor(
+        layer.hooks, layer.plan,
+        {.tensor_name = request.tensor_name,
+         .tensor = request.tensor.defined() ? &request.tensor : nullptr,
+         .rowwise = &prepared.first,
+         .columnwise = request.second_needed ? &prepared.second : &prepared.first,
+         .quantizer = request.quantizer,
+         .tensor_parallel = {},
+         .first_microbatch = layer.first_microbatch});
+  }
+  const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
+  const auto inspect = [&](Gemm gemm, const Operand& operand, bool rowwise) {
+    const bool cast_or_modified =
+        is_quantized(operand) || layer.plan.modifies(gemm, request.tensor_name);
+    if (cast_or_modified && layer.plan.inspects_quantized(gemm, request.tensor_name)) {
+      listener->inspect_tensor_postquantize(layer.hooks, layer.plan,
+                                            {.gemm = gemm,
+                                             .tensor_name = request.tensor_name,
+                                             .tensor = operand,
+                                             .rowwise = rowwise,
+                                             .tensor_parallel = {}});
+    }
+  };
+  inspect(first_gemm, prepared.first, true);
+  if (request.second_needed) {
+    inspect(second_gemm, prepared.second, false);
+  }
+}
+
+at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const WatchedLayer& layer) {
+  HookListener* listener = hook_points::listener_of(layer.plan);
+  if (listener == nullptr) {
+    return output;
+  }
+  const Gemm gemm = gemms_of(tensor_name).first;
+  if (layer.plan.modifies(gemm, tensor_name)) {
+    const Operand modified = listener->modify_tensor(layer.hooks, layer.plan,
+                                                     {.gemm = gemm,
+                                                      .tensor_name = tensor_name,
+                                                      .tensor = output,
+                                                      .default_quantizer = nullptr,
+                                                      .dtype = output.scalar_type()});
+    output = is_quantized(modified) ? std::get<QuantizedTensor>(modified).dequantize()
+                                    : std::get<at::Tensor>(modified).to(output.scalar_type());
+  }
+  if (layer.observes && layer.plan.inspects(tensor_name)) {
+    listener->inspect_tensor(layer.hooks, layer.plan,
+                             {.tensor_name = tensor_name,
+                              .tensor = &output,
+                              .rowwise = nullptr,
+                              .columnwise = nullptr,
+                              .quantizer = nullptr,
+                              .tensor_parallel = {}});
+  }
+  return output;
+}
+
+}  // namespace telens

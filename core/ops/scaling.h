@@ -1,0 +1,28 @@
+// From amaxes to scales. All tensors FP32; nothing here waits for the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+namespace telens::ops {
+
+// Current scaling: scale = fp8_max / max(amax, epsilon), of amax's shape; 1 where the amax is zero
+// or not finite, FLT_MAX where the quotient is infinite; rounded down to a power of two on request.
+at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilon,
+                           bool power_of_two);
+
+// Delayed scaling: the amax of each slot of a history [length, slots], by "max" or "most_recent"
+// (row 0 is the newest).
+at::Tensor amax_of_history(const at::Tensor& amax_history, std::string_view algorithm);
+
+// Delayed scaling: replaces scale [slots] by (fp8_max / amax) / 2^margin, or with power_of_two by
+// 2^(floor(log2(fp8_max / amax)) - margin). An amax of zero or not finite keeps the scale, an
+// infinite scale becomes FLT_MAX. amax, fp8_max: [slots].
+void update_scale(const at::Tensor& amax, const at::Tensor& scale, const at::Tensor& fp8_max,
+                  std::int64_t margin, bool power_of_two);
+
+// Begins a new row: every row moves back by one place, the oldest is dropped, row 0 becomes zero.
+void advance_history(const at::Tensor& amax_history);
+
+}  // namespace telens::ops

@@ -1,0 +1,88 @@
+#include "core/quantization/autocast.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/distributed/amax_reduction.h"
+
+namespace telens {
+namespace {
+
+std::vector<AutocastState>& stack() {
+  static thread_local std::vector<AutocastState> states;
+  return states;
+}
+
+}  // namespace
+
+void Region::add(const std::shared_ptr<LayerQuantization>& layer,
+                 const std::shared_ptr<const Recipe>& recipe,
+                 const ProcessGroupPtr& group) {
+  if (recipe->as_delayed_scaling() == nullptr) {
+    return;
+  }
+  // owner_before compares identities without taking a reference; a layer called twice is one.
+  const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    return !member.layer.owner_before(layer) && !layer.owner_before(member.layer);
+  });
+  if (!known) {
+    members_.push_back({layer, recipe, group});
+  }
+}
+
+void Region::update(bool backward) {
+  std::vector<std::pair<std::shared_ptr<LayerQuantization>, const Member*>> alive;
+  for (const Member& member : members_) {
+    if (auto layer = member.layer.lock()) {
+      alive.emplace_back(std::move(layer), &member);
+    }
+  }
+  AmaxReduction reduction;
+  for (const auto& [layer, member] : alive) {
+    if (member->group && member->recipe->as_delayed_scaling()->reduce_amax) {
+      const AmaxWindow& window = layer->delayed_scaling().window(backward);
+      reduction.add(window.amax_history.select(0, 0), member->group);
+    }
+  }
+  reduction.run();
+  for (const auto& [layer, member] : alive) {
+    layer->delayed_scaling().update(*member->recipe->as_delayed_scaling(), backward);
+  }
+}
+
+const AutocastState* current_autocast() { return stack().empty() ? nullptr : &stack().back(); }
+
+Autocast::Autocast(AutocastOptions options) {
+  if (!options.recipe) {
+    static const auto default_recipe = std::make_shared<const DelayedScaling>();
+    options.recipe = default_recipe;
+  }
+  std::shared_ptr<Region> region =
+      stack().empty() ? std::make_shared<Region>() : stack().back().region;
+  stack().push_back({std::move(options), std::move(region)});
+}
+
+void Autocast::exit() {
+  if (!std::exchange(active_, false)) {
+    return;
+  }
+  const std::shared_ptr<Region> region = std::move(stack().back().region);
+  stack().pop_back();
+  if (stack().empty() && c10::GradMode::is_enabled()) {
+    const c10::AutoGradMode no_grad(false);
+    region->update(/*backward=*/false);
+  }
+}
+
+Autocast::~Autocast() {
+  try {
+    exit();
+  } catch (...) {
+    // Only a failed reduction throws; the process group reports it again at its next use, and a
+    // destructor that runs because of another exception must not replace that one.
+  }
+}
+
+}  // namespace telens

@@ -1,0 +1,74 @@
+// fp8_autocast: the region in which layers run in FP8, and when their scales are updated.
+//
+// Forward amaxes and scales update when the outermost region ends with gradients enabled; gradient
+// amaxes once, when the backward of the region's first layer ends; evaluation updates nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/distributed/process_group.h"
+#include "core/quantization/layer_quantization.h"
+
+namespace telens {
+
+struct AutocastOptions {
+  bool enabled = true;
+  bool calibrating = false;              // collect amaxes without running in FP8
+  std::shared_ptr<const Recipe> recipe;  // default: DelayedScaling()
+  // Over which amaxes are reduced (with DelayedScaling::reduce_amax); null: this rank alone.
+  ProcessGroupPtr group;
+};
+
+// What the layers of an outermost region have in common: whose scales to update, and which layer
+// came first. Lives as long as a backward may come.
+class Region {
+ public:
+  // A layer has run in the region under a recipe.
+  void add(const std::shared_ptr<LayerQuantization>& layer,
+           const std::shared_ptr<const Recipe>& recipe, const ProcessGroupPtr& group);
+
+  // True for the first caller: the layer whose backward ends last.
+  bool claim_first() { return !std::exchange(first_claimed_, true); }
+
+  // Reduces the amaxes of one direction over their groups and computes the scales of all layers.
+  void update(bool backward);
+
+ private:
+  struct Member {
+    std::weak_ptr<LayerQuantization> layer;
+    std::shared_ptr<const Recipe> recipe;
+    ProcessGroupPtr group;
+  };
+  std::vector<Member> members_;
+  bool first_claimed_ = false;
+};
+
+// The innermost region of this thread.
+struct AutocastState {
+  AutocastOptions options;
+  std::shared_ptr<Region> region;
+};
+
+// nullptr outside of any region.
+TELENS_EXPORT const AutocastState* current_autocast();
+
+// Enters a region for the lifetime of the object; regions nest per thread.
+class TELENS_EXPORT Autocast {
+ public:
+  explicit Autocast(AutocastOptions options = {});
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+  // Leaves the region. What the destructor does, but it may throw (a failed reduction).
+  void exit();
+
+ private:
+  bool active_ = true;
+};
+
+}  // namespace telens

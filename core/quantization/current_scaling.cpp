@@ -1,0 +1,40 @@
+#include "core/quantization/current_scaling.h"
+
+#include "core/formats/dispatch.h"
+#include "core/ops/quantize.h"
+#include "core/ops/scaling.h"
+#include "core/quantization/tensor_scaling.h"
+
+namespace telens {
+
+CurrentScalingQuantizer::CurrentScalingQuantizer(FormatId format, CurrentScalingOptions options,
+                                                 Usage usage)
+    : Quantizer(format, usage), options_(options) {}
+
+at::Tensor CurrentScalingQuantizer::scale_for(const at::Tensor& x) const {
+  const float fp8_max = dispatch_fp8_format(format(), "current scaling",
+                                            []<typename Format>() { return Format::kMax; });
+  return ops::scale_from_amax(ops::amax(x), fp8_max, options_.amax_epsilon, options_.power_2_scale);
+}
+
+QuantizedTensor CurrentScalingQuantizer::quantize(const at::Tensor& x) {
+  return quantize_with_scale(x, scale_for(x), {}, *this);
+}
+
+void CurrentScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
+  quantize_with_scale_into(x, scale_for(x), {}, *this, out);
+}
+
+std::shared_ptr<Quantizer> CurrentScalingQuantizer::copy() const {
+  return std::make_shared<CurrentScalingQuantizer>(*this);
+}
+
+std::shared_ptr<Quantizer> Float8CurrentScaling::make_quantizer(TensorRole role,
+                                                                DelayedScalingState*) const {
+  const CurrentScalingOptions& options = is_backward(role)            ? fp8_quant_bwd_grad
+                                         : role == TensorRole::weight ? fp8_quant_fwd_weight
+                                                                      : fp8_quant_fwd_inp;
+  return std::make_shared<CurrentScalingQuantizer>(format_of(role), options);
+}
+
+}  // namespace telens

@@ -1,0 +1,131 @@
+#include "core/quantization/delayed_scaling.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/formats/dispatch.h"
+#include "core/ops/quantize.h"
+#include "core/ops/scaling.h"
+#include "core/quantization/tensor_scaling.h"
+
+namespace telens {
+namespace {
+
+AmaxWindow make_window(std::int64_t length, std::int64_t slots, const at::Device& device) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  return {at::zeros({length, slots}, options), at::ones({slots}, options)};
+}
+
+// The newest rows of a history in one of another length.
+at::Tensor resized_history(const at::Tensor& history, std::int64_t length) {
+  at::Tensor resized = at::zeros({length, history.size(1)}, history.options());
+  const std::int64_t kept = std::min(length, history.size(0));
+  resized.narrow(0, 0, kept).copy_(history.narrow(0, 0, kept));
+  return resized;
+}
+
+at::Tensor fp8_maxima(const Recipe& recipe, bool backward, const at::Device& device) {
+  const int first = backward ? kForwardRoles : 0;
+  const int count = backward ? kBackwardRoles : kForwardRoles;
+  std::vector<float> maxima;
+  for (int role = first; role < first + count; ++role) {
+    maxima.push_back(dispatch_fp8_format(recipe.format_of(static_cast<TensorRole>(role)),
+                                         "delayed scaling",
+                                         []<typename Format>() { return Format::kMax; }));
+  }
+  return at::tensor(maxima, at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+}  // namespace
+
+void DelayedScalingState::prepare(const DelayedScaling& recipe, const at::Device& device) {
+  if (recipe.amax_history_len < 1) {
+    raise<UsageError>("DelayedScaling: amax_history_len is {}; expected at least 1",
+                      recipe.amax_history_len);
+  }
+  for (const bool backward : {false, true}) {
+    AmaxWindow& window = this->window(backward);
+    if (!window.defined()) {
+      window =
+          make_window(recipe.amax_history_len, backward ? kBackwardRoles : kForwardRoles, device);
+    } else if (window.amax_history.size(0) != recipe.amax_history_len) {
+      window.amax_history = resized_history(window.amax_history, recipe.amax_history_len);
+    }
+    if (window.scale.device() != device) {
+      window = {window.amax_history.to(device), window.scale.to(device)};
+    }
+  }
+}
+
+at::Tensor DelayedScalingState::scale(TensorRole role) const {
+  return window(is_backward(role)).scale.narrow(0, slot(role), 1);
+}
+
+at::Tensor DelayedScalingState::running_amax(TensorRole role) const {
+  return window(is_backward(role)).amax_history.select(0, 0).narrow(0, slot(role), 1);
+}
+
+void DelayedScalingState::update(const DelayedScaling& recipe, bool backward) {
+  AmaxWindow& window = this->window(backward);
+  if (!window.defined()) {
+    return;
+  }
+  const auto* algorithm = std::get_if<AmaxAlgorithm>(&recipe.amax_compute_algo);
+  const at::Tensor amax =
+      algorithm != nullptr
+          ? ops::amax_of_history(window.amax_history,
+                                 *algorithm == AmaxAlgorithm::max ? "max" : "most_recent")
+          : std::get<DelayedScaling::AmaxFunction>(recipe.amax_compute_algo)(window.amax_history)
+                .to(at::kFloat)
+                .contiguous();
+  const at::Tensor maxima = fp8_maxima(recipe, backward, window.scale.device());
+  if (recipe.scaling_factor_compute_algo) {
+    window.scale.copy_(recipe.scaling_factor_compute_algo(amax, window.scale.clone(), maxima));
+  } else {
+    ops::update_scale(amax, window.scale, maxima, recipe.margin, recipe.power_of_2_scale);
+  }
+  ops::advance_history(window.amax_history);
+}
+
+DelayedScalingQuantizer::DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax,
+                                                 Usage usage)
+    : Quantizer(format, usage), scale_(std::move(scale)), amax_(std::move(amax)) {}
+
+QuantizedTensor DelayedScalingQuantizer::quantize(const at::Tensor& x) {
+  return quantize_with_scale(x, scale_, amax_, *this);
+}
+
+void DelayedScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
+  quantize_with_scale_into(x, scale_, amax_, *this, out);
+}
+
+void DelayedScalingQuantizer::calibrate(const at::Tensor& x) {
+  if (amax_.defined()) {
+    amax_.copy_(at::maximum(amax_, ops::amax(x)));  // maximum lets a NaN through
+  }
+}
+
+std::shared_ptr<Quantizer> DelayedScalingQuantizer::copy() const {
+  return std::make_shared<DelayedScalingQuantizer>(*this);
+}
+
+std::shared_ptr<Quantizer> DelayedScalingQuantizer::frozen_at(at::Tensor scale) const {
+  return std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
+                                                   usage());
+}
+
+std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,
+                                                          DelayedScalingState* state) const {
+  if (state == nullptr) {
+    raise<UsageError>("DelayedScaling: a quantizer needs a layer's amax history");
+  }
+  return std::make_shared<DelayedScalingQuantizer>(format_of(role), state->scale(role),
+                                                   state->running_amax(role));
+}
+
+}  // namespace telens

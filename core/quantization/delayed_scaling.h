@@ -1,0 +1,97 @@
+// Delayed scaling: a tensor's scale comes from the amaxes of earlier iterations.
+//
+// As in Transformer Engine today: scale = (fp8_max / amax) / 2^margin with the amax of a history
+// window; an amax of zero or not finite keeps the scale, an infinite scale becomes FLT_MAX.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <variant>
+
+#include "core/quantization/recipe.h"
+
+namespace telens {
+
+enum class AmaxAlgorithm : std::uint8_t { max, most_recent };
+
+struct TELENS_EXPORT DelayedScaling final : Recipe {
+  // amax_history [length, slots] -> amax [slots], both FP32.
+  using AmaxFunction = std::function<at::Tensor(const at::Tensor& amax_history)>;
+  // (amax [slots], old scale [slots], fp8_max [slots], recipe) -> new scale [slots].
+  using ScaleFunction = std::function<at::Tensor(const at::Tensor& amax, const at::Tensor& scale,
+                                                 const at::Tensor& fp8_max)>;
+
+  std::int64_t margin = 0;  // the scale is divided by 2^margin
+  std::int64_t amax_history_len = 1024;
+  std::variant<AmaxAlgorithm, AmaxFunction> amax_compute_algo = AmaxAlgorithm::max;
+  ScaleFunction scaling_factor_compute_algo;  // empty: the formula above
+  bool reduce_amax = true;                    // over the group of fp8_autocast
+  // scale = 2^(floor(log2(fp8_max / amax)) - margin), Transformer Engine's first formula.
+  bool power_of_2_scale = false;
+
+  std::string_view name() const override { return "fp8_delayed_scaling"; }
+  const DelayedScaling* as_delayed_scaling() const override { return this; }
+  std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
+                                            DelayedScalingState* state) const override;
+};
+
+// The amax history and the scales of one direction of one layer. All tensors FP32.
+struct AmaxWindow {
+  at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
+  at::Tensor scale;         // [slots]
+
+  bool defined() const { return scale.defined(); }
+};
+
+// A layer's state under delayed scaling, both directions.
+class DelayedScalingState {
+ public:
+  // Makes the windows (scales 1, history 0) or, on a change of the recipe's history length, keeps
+  // the newest rows.
+  void prepare(const DelayedScaling& recipe, const at::Device& device);
+
+  // The window of the roles' direction and the slot of a role in it.
+  AmaxWindow& window(bool backward) { return windows_[backward ? 1 : 0]; }
+  const AmaxWindow& window(bool backward) const { return windows_[backward ? 1 : 0]; }
+  static std::int64_t slot(TensorRole role) {
+    return static_cast<std::int64_t>(role) - (is_backward(role) ? kForwardRoles : 0);
+  }
+
+  // 1-element views of a role's scale and of its running amax.
+  at::Tensor scale(TensorRole role) const;
+  at::Tensor running_amax(TensorRole role) const;
+
+  // Computes the scales of one direction from its history, and begins a new row.
+  void update(const DelayedScaling& recipe, bool backward);
+
+ private:
+  std::array<AmaxWindow, 2> windows_;
+};
+
+class DelayedScalingQuantizer final : public Quantizer {
+ public:
+  // scale, amax: FP32, 1 element; amax takes the largest |x| seen.
+  DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax, Usage usage = {});
+
+  ScalingMode mode() const override { return ScalingMode::tensor; }
+  QuantizedTensor quantize(const at::Tensor& x) override;
+  void quantize_into(const at::Tensor& x, QuantizedTensor& out) override;
+  void calibrate(const at::Tensor& x) override;
+  std::shared_ptr<Quantizer> copy() const override;
+  at::Tensor known_scale() const override { return scale_; }
+
+  const at::Tensor& amax() const { return amax_; }
+
+  // The same quantizer with another scale and no effect on the amax history: what a recomputation
+  // of an earlier forward uses.
+  std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const;
+
+ private:
+  at::Tensor scale_;
+  at::Tensor amax_;
+};
+
+}  // namespace telens

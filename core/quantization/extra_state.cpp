@@ -1,0 +1,165 @@
+#include "core/quantization/extra_state.h"
+
+#include <ATen/ops/empty.h>
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+namespace telens {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+constexpr std::uint64_t kMagic = 0x3154534E454C4554;  // "TELENST1" in memory: name and version
+
+class ByteWriter {
+ public:
+  void put(const void* data, std::size_t size) {
+    const auto* begin = static_cast<const std::uint8_t*>(data);
+    bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  void put_number(std::int64_t number) { put(&number, sizeof(number)); }
+  void put_floats(const at::Tensor& tensor) {
+    const at::Tensor host = tensor.to(at::kCPU).contiguous();
+    put(host.const_data_ptr<float>(), static_cast<std::size_t>(host.numel()) * sizeof(float));
+  }
+  at::Tensor finish() const {
+    at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes_.size())}, at::kByte);
+    if (!bytes_.empty()) {
+      std::memcpy(tensor.mutable_data_ptr<std::uint8_t>(), bytes_.data(), bytes_.size());
+    }
+    return tensor;
+  }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+};
+
+class ByteReader {
+ public:
+  explicit ByteReader(const at::Tensor& bytes) {
+    if (bytes.scalar_type() != at::kByte || bytes.dim() != 1) {
+      raise<UsageError>("_extra_state has dtype {} and {} dimensions; expected uint8 with 1",
+                        c10::toString(bytes.scalar_type()), bytes.dim());
+    }
+    host_ = bytes.to(at::kCPU).contiguous();
+  }
+
+  std::int64_t number() {
+    std::int64_t value = 0;
+    take(&value, sizeof(value));
+    return value;
+  }
+  at::Tensor floats(at::IntArrayRef sizes) {
+    for (const std::int64_t size : sizes) {
+      if (size < 0 || size > host_.numel()) {
+        fail();
+      }
+    }
+    at::Tensor tensor = at::empty(sizes, at::kFloat);
+    take(tensor.mutable_data_ptr<float>(),
+         static_cast<std::size_t>(tensor.numel()) * sizeof(float));
+    return tensor;
+  }
+  at::Tensor raw(std::int64_t size) {
+    if (size < 0 || size > host_.numel() - position_) {
+      fail();
+    }
+    position_ += size;
+    return host_.narrow(0, position_ - size, size).clone();
+  }
+  void expect_end() const {
+    if (position_ != host_.numel()) {
+      fail();
+    }
+  }
+
+ private:
+  void take(void* to, std::size_t size) {
+    if (static_cast<std::int64_t>(size) > host_.numel() - position_) {
+      fail();
+    }
+    if (size != 0) {
+      std::memcpy(to, host_.const_data_ptr<std::uint8_t>() + position_, size);
+    }
+    position_ += static_cast<std::int64_t>(size);
+  }
+  [[noreturn]] void fail() const {
+    raise<UsageError>(
+        "_extra_state of {} bytes is not one that this library wrote; load the checkpoint with "
+        "strict=False and without the _extra_state keys to begin with fresh scales",
+        host_.numel());
+  }
+
+  at::Tensor host_;
+  std::int64_t position_ = 0;
+};
+
+}  // namespace
+
+at::Tensor bytes_of(const DelayedScalingState& state) {
+  ByteWriter writer;
+  if (!state.window(false).defined()) {
+    return writer.finish();
+  }
+  writer.put(&kMagic, sizeof(kMagic));
+  for (const bool backward : {false, true}) {
+    const AmaxWindow& window = state.window(backward);
+    writer.put_number(window.amax_history.size(0));
+    writer.put_number(window.amax_history.size(1));
+    writer.put_floats(window.amax_history);
+    writer.put_floats(window.scale);
+  }
+  return writer.finish();
+}
+
+DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
+  ByteReader reader(bytes);
+  DelayedScalingState state;
+  if (bytes.numel() == 0) {
+    return state;
+  }
+  if (static_cast<std::uint64_t>(reader.number()) != kMagic) {
+    raise<UsageError>(
+        "_extra_state does not begin as this library's does; a Transformer Engine checkpoint's is "
+        "a pickle, which is not read: load without the _extra_state keys");
+  }
+  for (const bool backward : {false, true}) {
+    const std::int64_t length = reader.number();
+    const std::int64_t slots = reader.number();
+    state.window(backward) = {reader.floats({length, slots}), reader.floats({slots})};
+  }
+  reader.expect_end();
+  return state;
+}
+
+at::Tensor join_bytes(const std::vector<at::Tensor>& parts) {
+  ByteWriter writer;
+  writer.put_number(static_cast<std::int64_t>(parts.size()));
+  bool any = false;
+  for (const at::Tensor& part : parts) {
+    any = any || part.numel() != 0;
+    writer.put_number(part.numel());
+    if (part.numel() != 0) {
+      writer.put(part.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(part.numel()));
+    }
+  }
+  return any ? writer.finish() : ByteWriter().finish();
+}
+
+std::vector<at::Tensor> split_bytes(const at::Tensor& joined) {
+  ByteReader reader(joined);
+  std::vector<at::Tensor> parts;
+  if (joined.numel() == 0) {
+    return parts;
+  }
+  const std::int64_t count = reader.number();
+  for (std::int64_t i = 0; i < count; ++i) {
+    parts.push_back(reader.raw(reader.number()));
+  }
+  reader.expect_end();
+  return parts;
+}
+
+}  // namespace telens

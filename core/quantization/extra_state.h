@@ -1,0 +1,24 @@
+// The bytes that state_dict keeps of delayed scaling.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/quantization/delayed_scaling.h"
+
+namespace telens {
+
+// A magic word, a version, then per direction (forward, backward) the history's length and slots
+// (int64), the history and the scales (FP32), little-endian. uint8, 1-D, on the CPU; empty if the
+// state is.
+at::Tensor bytes_of(const DelayedScalingState& state);
+
+// The reverse. Throws UsageError on anything else.
+DelayedScalingState state_from_bytes(const at::Tensor& bytes);
+
+// Several byte strings as one (a module with two layers), and back.
+at::Tensor join_bytes(const std::vector<at::Tensor>& parts);
+std::vector<at::Tensor> split_bytes(const at::Tensor& joined);
+
+}  // namespace telens

@@ -1,0 +1,50 @@
+// The quantizers of one layer, and what they remember from one iteration to the next.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <memory>
+
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/recipe.h"
+
+namespace telens {
+
+// One quantizer a role.
+class LayerQuantizers {
+ public:
+  std::shared_ptr<Quantizer>& operator[](TensorRole role) {
+    return quantizers_[static_cast<std::size_t>(role)];
+  }
+  const std::shared_ptr<Quantizer>& operator[](TensorRole role) const {
+    return quantizers_[static_cast<std::size_t>(role)];
+  }
+
+ private:
+  std::array<std::shared_ptr<Quantizer>, kRoles> quantizers_;
+};
+
+class TELENS_EXPORT LayerQuantization {
+ public:
+  // The layer's quantizers under a recipe, made anew when recipe or device are others than last
+  // time. A recipe that is changed in place after its first use is not noticed.
+  const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
+                                    const at::Device& device);
+
+  // Amax history and scales, for a recipe that keeps them.
+  DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
+
+  // What state_dict keeps under _extra_state (core/quantization/extra_state.h).
+  at::Tensor extra_state() const;
+  // Throws UsageError on bytes that extra_state() did not write.
+  void set_extra_state(const at::Tensor& bytes);
+
+ private:
+  std::shared_ptr<const Recipe> recipe_;
+  LayerQuantizers quantizers_;
+  DelayedScalingState delayed_scaling_;
+  at::Device device_ = at::kCPU;
+};
+
+}  // namespace telens

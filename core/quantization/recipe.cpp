@@ -1,0 +1,29 @@
+#include "core/quantization/recipe.h"
+
+namespace telens {
+
+std::string_view name_of(Fp8Format format) {
+  switch (format) {
+    case Fp8Format::e4m3:
+      return "E4M3";
+    case Fp8Format::e5m2:
+      return "E5M2";
+    case Fp8Format::hybrid:
+      break;
+  }
+  return "HYBRID";
+}
+
+FormatId Recipe::format_of(TensorRole role) const {
+  switch (fp8_format) {
+    case Fp8Format::e4m3:
+      return FormatId::e4m3;
+    case Fp8Format::e5m2:
+      return FormatId::e5m2;
+    case Fp8Format::hybrid:
+      break;
+  }
+  return is_backward(role) ? FormatId::e5m2 : FormatId::e4m3;
+}
+
+}  // namespace telens

@@ -1,0 +1,62 @@
+// A recipe: which format and scaling each tensor of a layer gets, and how scales come about.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/formats/format_id.h"
+#include "core/quantization/quantizer.h"
+
+namespace telens {
+
+// The FP8 formats of a recipe. hybrid: E4M3 forward, E5M2 for gradients. The order is part of the
+// bytes of _extra_state: append only.
+enum class Fp8Format : std::uint8_t { e4m3, e5m2, hybrid };
+
+std::string_view name_of(Fp8Format format);
+
+// Which tensor of a layer a quantizer serves. The order is that of the slots of amax histories:
+// first those of the forward pass (Transformer Engine's GEMM1_INPUT, GEMM1_WEIGHT, GEMM1_OUTPUT),
+// then those of the backward pass (GRAD_OUTPUT1, GRAD_INPUT1).
+enum class TensorRole : std::uint8_t { input, weight, output, grad_output, grad_input };
+inline constexpr int kForwardRoles = 3;
+inline constexpr int kBackwardRoles = 2;
+inline constexpr int kRoles = kForwardRoles + kBackwardRoles;
+
+constexpr bool is_backward(TensorRole role) { return role >= TensorRole::grad_output; }
+
+struct DelayedScaling;
+class DelayedScalingState;
+
+class TELENS_EXPORT Recipe {
+ public:
+  virtual ~Recipe() = default;
+
+  // The recipe's prefix in statistic names: "fp8_delayed_scaling", "fp8_current_scaling", ...
+  virtual std::string_view name() const = 0;
+
+  // The quantizer of one tensor of one layer. `state` is the layer's amax history and scales, for
+  // recipes that have_state(); nullptr for others.
+  virtual std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
+                                                    DelayedScalingState* state) const = 0;
+
+  // Not nullptr for the recipe whose scales come from earlier iterations.
+  virtual const DelayedScaling* as_delayed_scaling() const { return nullptr; }
+
+  FormatId format_of(TensorRole role) const;
+
+  Fp8Format fp8_format = Fp8Format::hybrid;
+
+  // Run the GEMM of this name in high precision, layer by layer all the same.
+  struct OverrideLinearPrecision {
+    bool fprop = false;
+    bool dgrad = false;
+    bool wgrad = false;
+  };
+  OverrideLinearPrecision override_linear_precision;
+};
+
+}  // namespace telens

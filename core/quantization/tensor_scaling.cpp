@@ -1,0 +1,70 @@
+#include "core/quantization/tensor_scaling.h"
+
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/ops/quantize.h"
+
+namespace telens {
+namespace {
+
+at::Tensor flattened(const at::Tensor& x) {
+  if (x.dim() == 2) {
+    return x;
+  }
+  if (x.dim() == 0) {
+    raise<ShapeError>("quantize: got a 0-dim tensor; expected [..., columns]");
+  }
+  return x.reshape({x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)});
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+}  // namespace
+
+QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale,
+                                    const at::Tensor& amax, const Quantizer& quantizer) {
+  const at::Tensor matrix = flattened(x);
+  QuantizedTensor out;
+  out.format = quantizer.format();
+  out.mode = ScalingMode::tensor;
+  out.dtype = x.scalar_type();
+  out.sizes = x.sizes().vec();
+  const at::Tensor codes = ops::quantize_fp8(matrix, scale, if_defined(amax), quantizer.format());
+  const at::Tensor scale_inv = scale.reciprocal();
+  if (quantizer.usage().rowwise) {
+    out.rowwise = {codes, scale_inv};
+  }
+  if (quantizer.usage().columnwise) {
+    // With one scale the codes of the transposed matrix are the transposed codes.
+    out.columnwise = {codes.t(), scale_inv};
+  }
+  return out;
+}
+
+void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& amax,
+                              const Quantizer& quantizer, QuantizedTensor& out) {
+  if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != quantizer.format() ||
+      out.mode != ScalingMode::tensor) {
+    raise<ShapeError>(
+        "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
+        "quantizer to {}",
+        name_of(out.mode), name_of(out.format), c10::str(at::IntArrayRef(out.sizes)),
+        c10::str(x.sizes()), name_of(quantizer.format()));
+  }
+  const at::Tensor codes =
+      ops::quantize_fp8(flattened(x), scale, if_defined(amax), quantizer.format());
+  const at::Tensor scale_inv = scale.reciprocal();
+  // The two orientations are views of one storage: filling one fills both.
+  if (out.rowwise.defined()) {
+    out.rowwise.codes.copy_(codes);
+    out.rowwise.scale_inv.copy_(scale_inv);
+  } else if (out.columnwise.defined()) {
+    out.columnwise.codes.copy_(codes.t());
+    out.columnwise.scale_inv.copy_(scale_inv);
+  }
+}
+
+}  // namespace telens
