@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "hooks/feature_failure.h"
+
 namespace telens {
 namespace {
 
@@ -44,6 +46,20 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(std::size_t feat
   return questions;
 }
 
+std::string_view LayerRouting::name_of(Call call) {
+  switch (call) {
+    case Call::fp8_gemm:
+      return "fp8_gemm_enabled";
+    case Call::modify:
+      return "modify_tensor_enabled";
+    case Call::inspect:
+      return "inspect_tensor_enabled";
+    case Call::inspect_postquantize:
+      break;
+  }
+  return "inspect_tensor_postquantize_enabled";
+}
+
 RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, const FeatureCall& at) {
   switch (question.call) {
     case Call::fp8_gemm:
@@ -66,12 +82,17 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
       question.call == Call::inspect || question.call == Call::inspect_postquantize;
   RoutingAnswer answer = RoutingAnswer::never();
   if (!observing) {
-    answer = ask(*instance.feature, question, {layer_name_, iteration});
+    try {
+      answer = ask(*instance.feature, question, {layer_name_, iteration});
+    } catch (...) {
+      rethrow_with_context(fmt::format("{} in layer '{}', {}", instance.title(), layer_name_,
+                                       name_of(question.call)));
+    }
   } else if (instance.observes.load(std::memory_order_relaxed)) {
     try {
       answer = ask(*instance.feature, question, {layer_name_, iteration});
     } catch (...) {
-      switch_off(instance, layer_name_, "inspect_tensor_enabled");
+      switch_off(instance, layer_name_, name_of(question.call));
     }
   }
   question.asked = iteration;
@@ -102,8 +123,8 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
     raise<UsageError>(
         "layer '{}': {} and {} both want to modify the {} of {}; only one feature may: let them "
         "select different layers, tensors, GEMMs or iterations",
-        layer_name_, other->feature->title(), part.feature->title(), name_of(question.tensor),
-        name_of(question.gemm));
+        layer_name_, other->feature->title(), part.feature->title(),
+        telens::name_of(question.tensor), telens::name_of(question.gemm));
   }
   part.modify |= pair;
   plan.modify |= pair;

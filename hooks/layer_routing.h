@@ -95,6 +95,7 @@ class LayerRouting final : public LayerState {
     }
   };
 
+  static std::string_view name_of(Call call);
   static std::vector<Question> all_questions(std::size_t features);
   static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
   void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;

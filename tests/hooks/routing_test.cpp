@@ -1,0 +1,337 @@
+// The routing protocol: who is asked when, and what a layer does with the answers.
+#include <gmock/gmock.h>
+
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using testing::FakeLayer;
+using testing::Script;
+using testing::section;
+using Iterations = std::vector<std::int64_t>;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RoutingTest : public testing::SessionTest {
+ protected:
+  // Runs the layer once in each of the first `count` iterations; returns those that were unfused.
+  Iterations unfused_iterations(std::int64_t count, bool under_recipe = false) {
+    Iterations unfused;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (layer.run(at::ones({2, 4}), under_recipe)) unfused.push_back(i);
+      debug::step();
+    }
+    return unfused;
+  }
+
+  void begin(const std::string& yaml) { debug::initialize(options(section(yaml))); }
+
+  FakeLayer layer;
+  Iterations asked, inspected;
+};
+
+// Inspects the activation; answers by `answer` and writes down who was asked and called when.
+Script watcher(Iterations& asked, Iterations& inspected,
+               std::function<RoutingAnswer(std::int64_t)> answer) {
+  Script script;
+  script.inspect_enabled = [&asked, answer](std::int64_t iteration, TensorName tensor) {
+    if (tensor != TensorName::activation) return RoutingAnswer::never();
+    asked.push_back(iteration);
+    return answer(iteration);
+  };
+  script.inspect = [&inspected](const FeatureCall& at, const InspectTensorCall&) {
+    inspected.push_back(at.iteration);
+  };
+  return script;
+}
+
+TEST_F(RoutingTest, an_answer_holds_for_its_iteration_and_the_layer_sleeps_until_the_next) {
+  const Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 5};
+  });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(12), ElementsAre(0, 5, 10));
+  EXPECT_THAT(asked, ElementsAre(0, 5, 10));
+  EXPECT_THAT(inspected, ElementsAre(0, 5, 10));
+}
+
+TEST_F(RoutingTest, a_feature_that_says_never_again_is_never_asked_again) {
+  const Script script =
+      watcher(asked, inspected, [](std::int64_t) { return RoutingAnswer::always(); });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(5), ElementsAre(0));
+  EXPECT_THAT(asked, ElementsAre(0));
+}
+
+TEST_F(RoutingTest, every_micro_batch_of_a_due_iteration_asks) {
+  const Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 2};
+  });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  for (int i = 0; i < 3; ++i) {
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) layer.run();
+    debug::step();
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 0, 2, 2));
+  EXPECT_THAT(inspected, ElementsAre(0, 0, 2, 2));
+}
+
+TEST_F(RoutingTest, a_next_iteration_that_is_over_means_the_next_one) {
+  const Script script = watcher(asked, inspected, [](std::int64_t) {
+    return RoutingAnswer{true, 0};
+  });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(3), ElementsAre(0, 1, 2));
+}
+
+TEST_F(RoutingTest, each_observer_runs_in_its_own_iterations_only) {
+  Iterations asked_other, inspected_other;
+  const Script often = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 2};
+  });
+  const Script seldom = watcher(asked_other, inspected_other, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 3};
+  });
+  features.add("Often", often);
+  features.add("Seldom", seldom);
+  begin("Often: {enabled: True}\nSeldom: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(7), ElementsAre(0, 2, 3, 4, 6));
+  EXPECT_THAT(inspected, ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(inspected_other, ElementsAre(0, 3, 6));
+  EXPECT_THAT(asked_other, ElementsAre(0, 3, 6));
+}
+
+TEST_F(RoutingTest, a_layer_that_no_section_selects_is_asked_about_once) {
+  debug::initialize(
+      options("s:\n  enabled: True\n  layers: {exact_layer_names: [other]}\n"
+              "  transformer_engine:\n    LogTensorStats: {enabled: True, "
+              "tensors: [activation], stats: [max]}\n"));
+  EXPECT_FALSE(layer.run());
+  EXPECT_NE(layer.hooks.state(), nullptr);
+  layer.hooks.state().reset();  // would be made anew by another question
+  EXPECT_FALSE(layer.run());
+  debug::step();
+  EXPECT_FALSE(layer.run());
+  EXPECT_EQ(layer.hooks.state(), nullptr);
+}
+
+TEST_F(RoutingTest, a_layer_without_features_wakes_up_in_the_next_session) {
+  debug::initialize(options());
+  EXPECT_FALSE(layer.run());
+  debug::end_debug();
+  EXPECT_FALSE(layer.run());
+  const Script script =
+      watcher(asked, inspected, [](std::int64_t) { return RoutingAnswer::always(); });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  EXPECT_TRUE(layer.run());
+}
+
+TEST_F(RoutingTest, setting_the_iteration_wakes_a_sleeping_layer_also_backwards) {
+  const Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 100};
+  });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  unfused_iterations(2);
+  debug::initialize_training_step(50);
+  EXPECT_TRUE(layer.run());
+  debug::initialize_training_step(7);
+  EXPECT_TRUE(layer.run());
+  EXPECT_THAT(asked, ElementsAre(0, 50, 7));
+}
+
+// ---- fp8_gemm_enabled
+
+Script disabler(Iterations& asked, RoutingAnswer answer) {
+  Script script;
+  script.fp8_gemm = [&asked, answer](std::int64_t iteration, Gemm gemm) {
+    if (gemm != Gemm::fprop) return RoutingAnswer::always();
+    asked.push_back(iteration);
+    return answer;
+  };
+  return script;
+}
+
+std::uint8_t high_precision(FakeLayer& layer, bool under_recipe = true) {
+  const auto plan = layer.hooks.begin_forward({under_recipe});
+  return plan ? plan->high_precision : 0;
+}
+
+TEST_F(RoutingTest, a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration) {
+  const Script script = disabler(asked, {false, 2});
+  features.add("Disable", script);
+  begin("Disable: {enabled: True}");
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(high_precision(layer), RoutingPlan::bit_of(Gemm::fprop)) << i;
+    debug::step();
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 2, 3));  // 2 is over in iteration 2: asked in the next
+}
+
+TEST_F(RoutingTest, a_false_without_a_next_iteration_holds_for_good) {
+  const Script script = disabler(asked, {false, std::nullopt});
+  features.add("Disable", script);
+  begin("Disable: {enabled: True}");
+  for (int i = 0; i < 5; ++i, debug::step()) EXPECT_NE(high_precision(layer), 0);
+  EXPECT_THAT(asked, ElementsAre(0));
+}
+
+TEST_F(RoutingTest, any_false_from_fp8_gemm_enabled_wins) {
+  Iterations asked_other;
+  const Script on = disabler(asked, RoutingAnswer::always());
+  const Script off = disabler(asked_other, {false, std::nullopt});
+  features.add("On", on);
+  features.add("Off", off);
+  begin("Off: {enabled: True}\nOn: {enabled: True}");
+  EXPECT_EQ(high_precision(layer), RoutingPlan::bit_of(Gemm::fprop));
+}
+
+TEST_F(RoutingTest, fp8_gemm_enabled_is_asked_only_under_a_recipe) {
+  const Script script = disabler(asked, {false, std::nullopt});
+  features.add("Disable", script);
+  begin("Disable: {enabled: True}");
+  EXPECT_EQ(high_precision(layer, false), 0);
+  EXPECT_THAT(asked, ElementsAre());
+  EXPECT_NE(high_precision(layer, true), 0);
+  EXPECT_EQ(high_precision(layer, false), 0);
+}
+
+TEST_F(RoutingTest, fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified) {
+  Script script = disabler(asked, {false, std::nullopt});
+  script.modify_enabled = [](std::int64_t, Gemm gemm, TensorName tensor) {
+    return gemm == Gemm::fprop && is_gemm_input(tensor) ? RoutingAnswer::always()
+                                                        : RoutingAnswer::never();
+  };
+  features.add("Modify", script);
+  begin("Modify: {enabled: True}");
+  EXPECT_EQ(high_precision(layer), 0);
+  EXPECT_THAT(asked, ElementsAre());
+}
+
+// ---- errors
+
+Script modifier() {
+  Script script;
+  script.modify_enabled = [](std::int64_t, Gemm gemm, TensorName tensor) {
+    return gemm == Gemm::dgrad && tensor == TensorName::weight ? RoutingAnswer::always()
+                                                               : RoutingAnswer::never();
+  };
+  return script;
+}
+
+TEST_F(RoutingTest, two_features_that_modify_the_same_tensor_of_a_gemm_are_an_error) {
+  const Script script = modifier();
+  features.add("First", script);
+  features.add("Second", script);
+  begin("First: {enabled: True}\nSecond: {enabled: True}");
+  try {
+    layer.run();
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("layer 'layer'"));
+    EXPECT_THAT(error.what(), HasSubstr("'First'"));
+    EXPECT_THAT(error.what(), HasSubstr("'Second'"));
+    EXPECT_THAT(error.what(), HasSubstr("weight of dgrad"));
+  }
+}
+
+TEST_F(RoutingTest, an_exception_while_modifying_passes_through_with_feature_and_layer) {
+  Script script = modifier();
+  script.modify = [](const FeatureCall&, const ModifyTensorCall&) -> Operand {
+    throw std::runtime_error("no memory left");
+  };
+  features.add("Modify", script);
+  begin("Modify: {enabled: True}");
+  try {
+    layer.run();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("feature 'Modify' of section 'section' in layer 'layer'"));
+    EXPECT_THAT(error.what(), HasSubstr("no memory left"));
+    EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
+  }
+}
+
+TEST_F(RoutingTest, an_exception_in_an_altering_routing_call_passes_through) {
+  Script script;
+  script.fp8_gemm = [](std::int64_t, Gemm) -> RoutingAnswer { throw UsageError("bad option"); };
+  features.add("Disable", script);
+  begin("Disable: {enabled: True}");
+  EXPECT_THROW(layer.run(at::ones({2, 4}), true), UsageError);
+}
+
+TEST_F(RoutingTest, an_observer_that_throws_is_switched_off_recorded_and_warned_about_once) {
+  Script bad = watcher(asked, inspected, [](std::int64_t i) { return RoutingAnswer{true, i + 1}; });
+  int thrown = 0;
+  bad.inspect = [&](const FeatureCall&, const InspectTensorCall&) {
+    ++thrown;
+    throw std::runtime_error("cannot look");
+  };
+  Iterations asked_good, inspected_good;
+  const Script good = watcher(asked_good, inspected_good, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 1};
+  });
+  features.add("Bad", bad);
+  features.add("Good", good);
+  begin("Bad: {enabled: True}\nGood: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(4), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(thrown, 1);
+  EXPECT_THAT(asked, ElementsAre(0));
+  EXPECT_THAT(inspected_good, ElementsAre(0, 1, 2, 3));
+  debug::end_debug();
+
+  EXPECT_THAT(messages(), HasSubstr("feature 'Bad' of section 'section' in layer 'layer', "
+                                    "inspect_tensor: cannot look"));
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.events().size(), 1U);
+  EXPECT_EQ(run.names(record::Dictionary::word)[run.events()[0].kind], "feature_off");
+}
+
+TEST_F(RoutingTest, an_observer_that_throws_in_its_routing_call_is_switched_off) {
+  Script script;
+  int calls = 0;
+  script.inspect_enabled = [&](std::int64_t, TensorName) -> RoutingAnswer {
+    ++calls;
+    throw 42;
+  };
+  features.add("Bad", script);
+  begin("Bad: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(3), ElementsAre());
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(RoutingTest, a_backward_after_the_session_calls_nobody) {
+  const Script script =
+      watcher(asked, inspected, [](std::int64_t) { return RoutingAnswer::always(); });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  const auto plan = layer.hooks.begin_forward({});
+  ASSERT_TRUE(plan);
+  debug::end_debug();
+  layer.input(*plan, TensorName::activation, at::ones({2, 2}));
+  debug::initialize(options());
+  layer.input(*plan, TensorName::activation, at::ones({2, 2}));
+  EXPECT_THAT(inspected, ElementsAre());
+}
+
+TEST_F(RoutingTest, a_backward_that_comes_late_calls_those_who_were_on_in_its_forward) {
+  const Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{i == 0, i + 1};
+  });
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  const auto plan = layer.hooks.begin_forward({});
+  debug::step();
+  EXPECT_EQ(layer.hooks.begin_forward({}), nullptr);
+  layer.input(*plan, TensorName::activation, at::ones({2, 2}));
+  EXPECT_THAT(inspected, ElementsAre(0));
+}
+
+}  // namespace
+}  // namespace telens

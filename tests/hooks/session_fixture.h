@@ -1,0 +1,217 @@
+// What tests of sessions share: a folder that vanishes, a feature whose calls are scripted, and a
+// layer that calls its hooks as the linear operation does.
+#pragma once
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/hook_points.h"
+#include "features/record/run_reader.h"
+#include "hooks/debug.h"
+#include "hooks/feature_registry.h"
+
+namespace telens::testing {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "telens_XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+  std::string str() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// The calls of one scripted feature; what is left empty answers the contract's default.
+struct Script {
+  std::function<RoutingAnswer(std::int64_t, Gemm)> fp8_gemm;
+  std::function<RoutingAnswer(std::int64_t, Gemm, TensorName)> modify_enabled;
+  std::function<RoutingAnswer(std::int64_t, TensorName)> inspect_enabled;
+  std::function<RoutingAnswer(std::int64_t, Gemm, TensorName)> postquantize_enabled;
+  std::function<Operand(const FeatureCall&, const ModifyTensorCall&)> modify;
+  std::function<void(const FeatureCall&, const InspectTensorCall&)> inspect;
+  std::function<void(const FeatureCall&, const InspectPostquantizeCall&)> postquantize;
+};
+
+class ScriptedFeature final : public Feature {
+ public:
+  explicit ScriptedFeature(const Script& script) : script_(script) {}
+
+  RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
+    return script_.fp8_gemm ? script_.fp8_gemm(at.iteration, gemm) : RoutingAnswer::always();
+  }
+  RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm,
+                                      TensorName tensor) override {
+    return script_.modify_enabled ? script_.modify_enabled(at.iteration, gemm, tensor)
+                                  : RoutingAnswer::never();
+  }
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override {
+    return script_.inspect_enabled ? script_.inspect_enabled(at.iteration, tensor)
+                                   : RoutingAnswer::never();
+  }
+  RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
+                                                    TensorName tensor) override {
+    return script_.postquantize_enabled ? script_.postquantize_enabled(at.iteration, gemm, tensor)
+                                        : RoutingAnswer::never();
+  }
+  Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override {
+    return script_.modify ? script_.modify(at, call) : Operand(call.tensor);
+  }
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading&) override {
+    if (script_.inspect) script_.inspect(at, call);
+  }
+  void inspect_tensor_postquantize(const FeatureCall& at,
+                                   const InspectPostquantizeCall& call) override {
+    if (script_.postquantize) script_.postquantize(at, call);
+  }
+
+ private:
+  const Script& script_;
+};
+
+// Registers scripted features in the namespace transformer_engine while it lives.
+class ScriptedFeatures {
+ public:
+  // The script must live as long as sessions that use it.
+  void add(const std::string& name, const Script& script) {
+    config::FeatureDescription description;
+    description.feature_namespace = config::kTransformerEngineNamespace;
+    description.name = name;
+    description.owner = kOwner;
+    register_feature(
+        {std::move(description), [&script](const config::FeatureEntry&, FeatureServices&) {
+           return std::make_unique<ScriptedFeature>(script);
+         }});
+  }
+  ~ScriptedFeatures() { unregister_features(kOwner); }
+
+ private:
+  static constexpr const char* kOwner = "a test";
+};
+
+// A section that switches on the given lines for all layers.
+inline std::string section(const std::string& features, const std::string& name = "section") {
+  std::istringstream lines(features);
+  std::string text = name +
+                     ":\n  enabled: True\n  layers: {layer_types: [all]}\n"
+                     "  transformer_engine:\n";
+  for (std::string line; std::getline(lines, line);) text += "    " + line + '\n';
+  return text;
+}
+
+// One layer's calls in their order, without any arithmetic.
+class FakeLayer {
+ public:
+  explicit FakeLayer(std::string name = "layer") : hooks(std::move(name)) {}
+
+  // Returns whether the unfused path was taken.
+  bool run(const at::Tensor& x = at::ones({2, 4}), bool under_recipe = false) {
+    const auto plan = hooks.begin_forward({under_recipe});
+    if (!plan) return false;
+    input(*plan, TensorName::activation, x);
+    input(*plan, TensorName::weight, x);
+    output(*plan, TensorName::output, x);
+    input(*plan, TensorName::gradient, x);
+    output(*plan, TensorName::dgrad, x);
+    output(*plan, TensorName::wgrad, x);
+    return true;
+  }
+
+  void input(const RoutingPlan& plan, TensorName name, const at::Tensor& x,
+             Quantizer* quantizer = nullptr, bool first_microbatch = true) {
+    HookListener* listener = hook_points::listener_of(plan);
+    if (listener == nullptr) return;
+    Operand operand = x;
+    if (quantizer != nullptr) operand = quantizer->quantize(x);
+    const auto [first, second] = gemms_of(name);
+    for (const Gemm gemm : {second, first}) {
+      if (!plan.modifies(gemm, name)) continue;
+      operand = listener->modify_tensor(hooks, plan, {gemm, name, x, nullptr, x.scalar_type()});
+    }
+    if (plan.inspects(name)) {
+      listener->inspect_tensor(hooks, plan,
+                               {name, &x, &operand, &operand, quantizer, {}, first_microbatch});
+    }
+    for (const Gemm gemm : {first, second}) {
+      if (!plan.inspects_quantized(gemm, name)) continue;
+      listener->inspect_tensor_postquantize(hooks, plan, {gemm, name, operand, gemm == first, {}});
+    }
+  }
+
+  void output(const RoutingPlan& plan, TensorName name, const at::Tensor& x) {
+    HookListener* listener = hook_points::listener_of(plan);
+    if (listener != nullptr && plan.inspects(name)) {
+      listener->inspect_tensor(hooks, plan, {name, &x, nullptr, nullptr, nullptr, {}});
+    }
+  }
+
+  LayerHooks hooks;
+};
+
+struct StoredValue {
+  std::int64_t iteration;
+  std::string layer, tensor, statistic;
+  double value;
+};
+
+// All records of the run in a log_dir.
+inline std::vector<StoredValue> stored_values(const std::string& log_dir) {
+  const record::RunReader run(log_dir);
+  const auto name = [&](record::Dictionary dictionary, std::int32_t id) {
+    return id == record::kNoName ? std::string() : run.names(dictionary)[id];
+  };
+  std::vector<StoredValue> values;
+  run.read({}, [&](int, std::span<const record::Record> records) {
+    for (const record::Record& each : records) {
+      values.push_back({each.iteration, name(record::Dictionary::layer, each.layer),
+                        name(record::Dictionary::tensor, each.tensor),
+                        name(record::Dictionary::statistic, each.statistic), each.value});
+    }
+  });
+  return values;
+}
+
+// Every test gets a folder of its own and ends without a session.
+class SessionTest : public ::testing::Test {
+ protected:
+  ~SessionTest() override { debug::end_debug(); }
+
+  debug::InitializeOptions options(std::string config = {}) const {
+    debug::InitializeOptions options;
+    if (!config.empty()) options.config_text = std::move(config);
+    options.log_dir = folder.str();
+    return options;
+  }
+  std::string messages() const {
+    return text_of(folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log");
+  }
+  std::string statistics_log() const {
+    return text_of(folder.path() /
+                   "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log");
+  }
+
+  TemporaryFolder folder;
+  ScriptedFeatures features;
+};
+
+}  // namespace telens::testing
