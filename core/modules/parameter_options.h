@@ -17,12 +17,18 @@ struct ParameterOptions {
   std::optional<at::Device> device;            // default: cuda if there is one, else cpu
   InitMethod init_method;                      // default: normal(0, 0.023), Transformer Engine's
 
+  // Where a struct of options describes itself. Modules without random weights describe the
+  // placement alone.
   template <typename Owner, typename Visitor>
-  static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {
+  static void describe_placement_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("params_dtype", member, &ParameterOptions::params_dtype,
                  "dtype of the parameters; default: torch's default dtype");
     visit.nested("device", member, &ParameterOptions::device,
                  "where the parameters are made; default: cuda if there is one, else cpu");
+  }
+  template <typename Owner, typename Visitor>
+  static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {
+    describe_placement_in<Owner>(visit, member);
     visit.nested("init_method", member, &ParameterOptions::init_method,
                  "fills a weight in place; default: normal with mean 0 and deviation 0.023");
   }

@@ -1,0 +1,47 @@
+// The masks of attention, by Transformer Engine's names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace telens {
+
+// How causality is aligned where query and key differ in length.
+enum class Causality : std::uint8_t {
+  none,
+  top_left,      // query i sees keys 0..i
+  bottom_right,  // query i sees keys 0..i + (seq_kv - seq_q)
+};
+
+struct AttentionMaskType {
+  Causality causality = Causality::none;
+  bool padding = false;
+  bool arbitrary = false;
+};
+
+// no_mask, padding, causal, padding_causal, causal_bottom_right, padding_causal_bottom_right,
+// arbitrary; also "causal,padding" and "padding,causal". Throws UsageError naming them.
+AttentionMaskType mask_type_from_name(std::string_view name);
+
+struct AttentionSizes {
+  std::int64_t batch;
+  std::int64_t seq_q;
+  std::int64_t seq_kv;
+};
+
+// What scaled_dot_product_attention is called with.
+struct AttentionMask {
+  std::optional<at::Tensor> allowed;  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
+  bool is_causal = false;             // top-left causality, which needs no tensor
+};
+
+// masks: as DotProductAttention's attention_mask. Throws UsageError if the type needs a mask that
+// is not there, ShapeError if one has a shape or dtype that the type does not take.
+AttentionMask make_attention_mask(const AttentionMaskType& type,
+                                  const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
+                                  const at::Device& device);
+
+}  // namespace telens

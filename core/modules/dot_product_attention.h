@@ -1,0 +1,82 @@
+// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), through LibTorch.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/modules/attention_mask.h"
+#include "core/modules/module.h"
+
+namespace telens {
+
+struct DotProductAttentionOptions {
+  std::int64_t num_attention_heads = 0;
+  std::int64_t kv_channels = 0;
+  std::optional<std::int64_t> num_gqa_groups = {};
+  double attention_dropout = 0.0;
+  std::string qkv_format = "sbhd";
+  std::string attn_mask_type = "causal";
+  std::optional<double> softmax_scale = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = DotProductAttentionOptions;
+    visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
+    visit("kv_channels", &Self::kv_channels, "size of a head");
+    visit("num_gqa_groups", &Self::num_gqa_groups,
+          "heads of key and value; None: as many as the query's");
+    visit("attention_dropout", &Self::attention_dropout,
+          "probability of dropping an attention weight in training");
+    visit("qkv_format", &Self::qkv_format, "sbhd: [seq, batch, head, dim]; bshd");
+    visit("attn_mask_type", &Self::attn_mask_type,
+          "no_mask, padding, causal, padding_causal, causal_bottom_right, "
+          "padding_causal_bottom_right or arbitrary");
+    visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
+  }
+};
+
+struct DotProductAttentionInputs {
+  at::Tensor query_layer;  // [seq_q, batch, heads, kv_channels] in the format sbhd
+  at::Tensor key_layer;    // [seq_kv, batch, groups, kv_channels]
+  at::Tensor value_layer;  // [seq_kv, batch, groups, value channels]
+  std::vector<at::Tensor> attention_mask = {};
+  std::optional<std::string> qkv_format = {};
+  std::optional<std::string> attn_mask_type = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = DotProductAttentionInputs;
+    visit("query_layer", &Self::query_layer, "[seq_q, batch, heads, kv_channels] for sbhd");
+    visit("key_layer", &Self::key_layer, "[seq_kv, batch, groups, kv_channels] for sbhd");
+    visit("value_layer", &Self::value_layer, "[seq_kv, batch, groups, channels] for sbhd");
+    visit("attention_mask", &Self::attention_mask,
+          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or of query and key; "
+          "arbitrary: broadcast to [batch, heads, seq_q, seq_kv]");
+    visit("qkv_format", &Self::qkv_format, "None: the module's");
+    visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
+  }
+};
+
+class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttentionInputs> {
+ public:
+  using Options = DotProductAttentionOptions;
+
+  explicit DotProductAttention(DotProductAttentionOptions options);
+
+  // [seq_q, batch, heads * value channels], or [batch, seq_q, ...] for bshd. The rows of a query
+  // that may look at nothing are 0.
+  Outputs forward(const DotProductAttentionInputs& inputs) override;
+
+  // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
+  at::Tensor extra_state() const override;
+
+  const DotProductAttentionOptions& options() const { return options_; }
+
+ private:
+  void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
+
+  DotProductAttentionOptions options_;
+};
+
+}  // namespace telens

@@ -1,0 +1,20 @@
+#include "core/modules/layer_norm.h"
+
+#include "core/modules/activation_dtype.h"
+#include "core/modules/normalize.h"
+
+namespace telens {
+
+LayerNorm::LayerNorm(NormModuleOptions options) : options_(std::move(options)) {
+  const auto& sizes = options_.normalized_shape;
+  const double initial = options_.zero_centered_gamma ? 0 : 1;
+  register_slot("weight", weight_, options_.parameters.make_constant(sizes, initial));
+  register_slot("bias", bias_, options_.parameters.make_constant(sizes, 0));
+}
+
+Outputs LayerNorm::forward(const NormInputs& inputs) {
+  return {normalize(Normalization::layer_norm, to_activation_dtype(inputs.inp), weight_, bias_,
+                    {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+}
+
+}  // namespace telens

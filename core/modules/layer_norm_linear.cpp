@@ -1,0 +1,50 @@
+#include "core/modules/layer_norm_linear.h"
+
+#include "core/modules/activation_dtype.h"
+
+namespace telens {
+
+LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
+    : options_(std::move(options)), operation_(options_.name) {
+  const auto register_tensor = [this](std::string name, at::Tensor& slot, at::Tensor value) {
+    register_slot(std::move(name), slot, std::move(value));
+  };
+  const auto register_weights = [this](std::string name, Weight& slot, at::Tensor value) {
+    register_weight(std::move(name), slot, std::move(value));
+  };
+  norm_.make({.features = options_.in_features,
+              .normalization = options_.normalization,
+              .eps = options_.eps,
+              .zero_centered_gamma = options_.zero_centered_gamma},
+             options_.parameters, register_tensor);
+  linear_.make({.in_features = options_.in_features,
+                .out_features = options_.out_features,
+                .bias = options_.bias,
+                .split = options_.parameters_split},
+               options_.parameters, register_weights, register_tensor);
+}
+
+Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
+  const at::Tensor normalized = norm_(to_activation_dtype(inputs.inp));
+  const at::Tensor bias = linear_.bias();
+  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
+                        .fp8_output = inputs.fp8_output};
+  const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
+  Outputs outputs{operation_(normalized, linear_.weight(), applied, call)};
+  if (options_.return_bias) outputs.push_back(bias);
+  if (options_.return_layernorm_output) outputs.push_back(normalized);
+  return outputs;
+}
+
+at::Tensor LayerNormLinear::extra_state() const { return operation_.quantization().extra_state(); }
+
+void LayerNormLinear::set_extra_state(const at::Tensor& bytes) {
+  operation_.quantization().set_extra_state(bytes);
+}
+
+void LayerNormLinear::set_debug_name(const std::string& name) {
+  options_.name = name;
+  operation_.hooks().set_name(name);
+}
+
+}  // namespace telens

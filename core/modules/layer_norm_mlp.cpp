@@ -1,0 +1,76 @@
+#include "core/modules/layer_norm_mlp.h"
+
+#include "core/modules/activate.h"
+#include "core/modules/activation_dtype.h"
+#include "core/quantization/extra_state.h"
+
+namespace telens {
+namespace {
+
+// A layer without a name of its own gets one from the debug session.
+std::string layer_name(const std::string& module, const char* layer) {
+  return module.empty() ? std::string() : module + layer;
+}
+
+}  // namespace
+
+LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
+    : options_(std::move(options)),
+      activation_(ops::activation_from_name(options_.activation)),
+      fc1_(layer_name(options_.name, ".fc1")),
+      fc2_(layer_name(options_.name, ".fc2")) {
+  const std::int64_t hidden = options_.hidden_size;
+  const std::int64_t ffn = options_.ffn_hidden_size;
+  const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
+  const ParameterOptions& parameters = options_.parameters;
+  ParameterOptions output_parameters = parameters;
+  output_parameters.init_method = options_.output_layer_init_method;
+
+  norm_.make({.features = hidden,
+              .normalization = options_.normalization,
+              .eps = options_.eps,
+              .zero_centered_gamma = options_.zero_centered_gamma},
+             parameters, [this](std::string name, at::Tensor& slot, at::Tensor value) {
+               register_slot(std::move(name), slot, std::move(value));
+             });
+  register_weight("fc1_weight", fc1_weight_, parameters.make_weight({fc1_rows, hidden}));
+  if (options_.bias) register_slot("fc1_bias", fc1_bias_, parameters.make_constant({fc1_rows}, 0));
+  register_weight("fc2_weight", fc2_weight_, output_parameters.make_weight({hidden, ffn}));
+  if (options_.bias) register_slot("fc2_bias", fc2_bias_, parameters.make_constant({hidden}, 0));
+}
+
+Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
+  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch};
+  const at::Tensor normalized = norm_(to_activation_dtype(inputs.inp));
+  const at::Tensor hidden = activate(activation_, fc1_(normalized, fc1_weight_, fc1_bias_, call));
+  const at::Tensor applied = options_.return_bias ? at::Tensor() : fc2_bias_;
+  Outputs outputs{fc2_(hidden, fc2_weight_, applied, call)};
+  if (options_.return_bias) outputs.push_back(fc2_bias_);
+  if (options_.return_layernorm_output) outputs.push_back(normalized);
+  return outputs;
+}
+
+at::Tensor LayerNormMLP::extra_state() const {
+  return join_bytes({fc1_.quantization().extra_state(), fc2_.quantization().extra_state()});
+}
+
+void LayerNormMLP::set_extra_state(const at::Tensor& bytes) {
+  std::vector<at::Tensor> parts = split_bytes(bytes);
+  if (parts.empty()) parts = {bytes, bytes};  // of a module without any state yet
+  if (parts.size() != 2) {
+    raise<UsageError>(
+        "{}: _extra_state holds {} byte strings; expected two, of fc1 and fc2; it was not written "
+        "by a LayerNormMLP",
+        options_.name.empty() ? "LayerNormMLP" : options_.name, parts.size());
+  }
+  fc1_.quantization().set_extra_state(parts[0]);
+  fc2_.quantization().set_extra_state(parts[1]);
+}
+
+void LayerNormMLP::set_debug_name(const std::string& name) {
+  options_.name = name;
+  fc1_.hooks().set_name(layer_name(name, ".fc1"));
+  fc2_.hooks().set_name(layer_name(name, ".fc2"));
+}
+
+}  // namespace telens

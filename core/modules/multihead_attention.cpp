@@ -1,0 +1,190 @@
+#include "core/modules/multihead_attention.h"
+
+#include "core/modules/qkv_format.h"
+#include "core/modules/rotary_embedding.h"
+
+namespace telens {
+namespace {
+
+// [..., heads * size] -> [..., heads, size]
+at::Tensor by_head(const at::Tensor& tensor, std::int64_t head_size) {
+  return tensor.unflatten(-1, {-1, head_size});
+}
+
+// [..., groups, heads a group, size] -> [..., heads, size]
+at::Tensor join_groups(const at::Tensor& tensor) { return tensor.flatten(-3, -2); }
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
+    : options_(std::move(options)) {
+  check_options();
+  const std::int64_t query_size = options_.num_attention_heads * head_size();
+  const std::int64_t key_value_size = groups() * head_size();
+  const bool split = !options_.fuse_qkv_params;
+  using Parts = std::vector<ParameterPart>;
+  const Parts query_part{{"query", query_size}};
+  const Parts key_value_parts{{"key", key_value_size}, {"value", key_value_size}};
+
+  if (is_cross()) {
+    make_query_projection(query_size, split ? query_part : Parts());
+    key_value_ = make_linear("key_value", options_.hidden_size, 2 * key_value_size,
+                             split ? key_value_parts : Parts());
+  } else {
+    Parts parts = query_part;
+    parts.insert(parts.end(), key_value_parts.begin(), key_value_parts.end());
+    make_query_projection(query_size + 2 * key_value_size, split ? parts : Parts());
+  }
+  core_attention_ = register_module(
+      "core_attention", std::make_shared<DotProductAttention>(DotProductAttentionOptions{
+                            .num_attention_heads = options_.num_attention_heads,
+                            .kv_channels = head_size(),
+                            .num_gqa_groups = options_.num_gqa_groups,
+                            .attention_dropout = options_.attention_dropout,
+                            .qkv_format = options_.qkv_format,
+                            .attn_mask_type = options_.attn_mask_type,
+                            .softmax_scale = options_.softmax_scale}));
+  proj_ = make_linear("proj", query_size, options_.hidden_size, {});
+  if (!options_.name.empty()) set_debug_name(options_.name);
+}
+
+void MultiheadAttention::check_options() const {
+  if (options_.attention_type != "self" && !is_cross()) {
+    raise<UsageError>("MultiheadAttention: attention_type is '{}'; expected self or cross",
+                      options_.attention_type);
+  }
+  const std::int64_t heads = options_.num_attention_heads;
+  if (options_.hidden_size < 1 || heads < 1 ||
+      (!options_.kv_channels && options_.hidden_size % heads != 0)) {
+    raise<UsageError>(
+        "MultiheadAttention: hidden_size is {} and num_attention_heads {}; the heads must divide "
+        "the size unless kv_channels is given",
+        options_.hidden_size, heads);
+  }
+  if (options_.return_layernorm_output && !options_.input_layernorm) {
+    raise<UsageError>("MultiheadAttention: return_layernorm_output needs input_layernorm=True");
+  }
+}
+
+void MultiheadAttention::make_query_projection(std::int64_t out_features,
+                                               std::vector<ParameterPart> split) {
+  if (!options_.input_layernorm) {
+    const char* child = is_cross() ? "query_layer" : "qkv";
+    query_ = make_linear(child, options_.hidden_size, out_features, std::move(split));
+    return;
+  }
+  layernorm_query_ =
+      register_module(is_cross() ? "layernorm_query" : "layernorm_qkv",
+                      std::make_shared<LayerNormLinear>(LayerNormLinearOptions{
+                          .in_features = options_.hidden_size,
+                          .out_features = out_features,
+                          .eps = options_.layernorm_epsilon,
+                          .normalization = options_.normalization,
+                          .bias = options_.bias,
+                          .return_layernorm_output = options_.return_layernorm_output,
+                          .zero_centered_gamma = options_.zero_centered_gamma,
+                          .parameters = options_.parameters,
+                          .parameters_split = std::move(split)}));
+}
+
+std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::int64_t in_features,
+                                                        std::int64_t out_features,
+                                                        std::vector<ParameterPart> split) {
+  const bool output = std::string_view(child) == "proj";
+  ParameterOptions parameters = options_.parameters;
+  if (output) parameters.init_method = options_.output_layer_init_method;
+  return register_module(
+      child, std::make_shared<Linear>(LinearOptions{.in_features = in_features,
+                                                    .out_features = out_features,
+                                                    .bias = options_.bias,
+                                                    .return_bias = output && options_.return_bias,
+                                                    .parameters = std::move(parameters),
+                                                    .parameters_split = std::move(split)}));
+}
+
+std::int64_t MultiheadAttention::head_size() const {
+  return options_.kv_channels.value_or(options_.hidden_size / options_.num_attention_heads);
+}
+
+std::int64_t MultiheadAttention::groups() const {
+  return options_.num_gqa_groups.value_or(options_.num_attention_heads);
+}
+
+std::pair<at::Tensor, at::Tensor> MultiheadAttention::project_query(
+    const MultiheadAttentionInputs& inputs) {
+  if (query_) {
+    const LinearInputs call{.inp = inputs.hidden_states,
+                            .is_first_microbatch = inputs.is_first_microbatch};
+    return {(*query_)(call)[0], at::Tensor()};
+  }
+  const Outputs outputs = (*layernorm_query_)(
+      {.inp = inputs.hidden_states, .is_first_microbatch = inputs.is_first_microbatch});
+  return {outputs[0], options_.return_layernorm_output ? outputs.back() : at::Tensor()};
+}
+
+MultiheadAttention::QueryKeyValue MultiheadAttention::project(
+    const MultiheadAttentionInputs& inputs) {
+  const std::int64_t size = head_size();
+  const auto [projected, normalized] = project_query(inputs);
+  if (is_cross()) {
+    if (!inputs.encoder_output) {
+      raise<UsageError>("MultiheadAttention: cross attention needs encoder_output");
+    }
+    const at::Tensor key_value = (*key_value_)(
+        {.inp = *inputs.encoder_output, .is_first_microbatch = inputs.is_first_microbatch})[0];
+    const auto parts = interleaved() ? by_head(key_value, 2 * size).chunk(2, -1)
+                                     : key_value.unflatten(-1, {2 * groups(), size}).chunk(2, -2);
+    return {by_head(projected, size), parts[0], parts[1], normalized};
+  }
+  if (interleaved()) {
+    const std::int64_t heads_of_group = options_.num_attention_heads / groups();
+    const auto parts = projected.unflatten(-1, {groups(), heads_of_group + 2, size})
+                           .split_with_sizes({heads_of_group, 1, 1}, -2);
+    return {join_groups(parts[0]), join_groups(parts[1]), join_groups(parts[2]), normalized};
+  }
+  const std::int64_t heads = options_.num_attention_heads;
+  const auto parts = by_head(projected, size).split_with_sizes({heads, groups(), groups()}, -2);
+  return {parts[0], parts[1], parts[2], normalized};
+}
+
+void MultiheadAttention::rotate(QueryKeyValue& qkv, const std::vector<at::Tensor>& angles) const {
+  if (angles.empty()) return;
+  if (angles.size() > 2) {
+    raise<UsageError>("MultiheadAttention: rotary_pos_emb has {} tensors; expected one or two",
+                      angles.size());
+  }
+  const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
+  qkv.query = apply_rotary_embedding(qkv.query, angles.front(), batch_dim);
+  qkv.key = apply_rotary_embedding(qkv.key, angles.back(), batch_dim);
+}
+
+Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
+  if (inputs.hidden_states.dim() != 3) {
+    raise<ShapeError>(
+        "MultiheadAttention: hidden_states has {} dimensions; expected 3, of {}",
+        inputs.hidden_states.dim(),
+        options_.qkv_format == "bshd" ? "[batch, seq, hidden]" : "[seq, batch, hidden]");
+  }
+  QueryKeyValue qkv = project(inputs);
+  rotate(qkv, inputs.rotary_pos_emb);
+  const Outputs attended = (*core_attention_)({.query_layer = qkv.query,
+                                               .key_layer = qkv.key,
+                                               .value_layer = qkv.value,
+                                               .attention_mask = inputs.attention_mask,
+                                               .attn_mask_type = inputs.attn_mask_type});
+  Outputs outputs =
+      (*proj_)({.inp = attended[0], .is_first_microbatch = inputs.is_first_microbatch});
+  if (options_.return_layernorm_output) outputs.push_back(qkv.normalized);
+  return outputs;
+}
+
+void MultiheadAttention::set_debug_name(const std::string& name) {
+  options_.name = name;
+  const char* query = is_cross() ? "linear_q" : "linear_qkv";
+  if (layernorm_query_) layernorm_query_->set_debug_name(name + ".layernorm_" + query);
+  if (query_) query_->set_debug_name(name + "." + query);
+  if (key_value_) key_value_->set_debug_name(name + ".linear_kv");
+  proj_->set_debug_name(name + ".proj");
+}
+
+}  // namespace telens

@@ -1,0 +1,40 @@
+// What LayerNorm and RMSNorm are called with, and made from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/modules/parameter_options.h"
+
+namespace telens {
+
+struct NormModuleOptions {
+  std::vector<std::int64_t> normalized_shape = {};  // the last sizes of the input
+  double eps = 1e-5;
+  bool zero_centered_gamma = false;
+  ParameterOptions parameters = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    visit("normalized_shape", &NormModuleOptions::normalized_shape,
+          "last sizes of the input: one number or several");
+    visit("eps", &NormModuleOptions::eps, "added to the variance");
+    visit("zero_centered_gamma", &NormModuleOptions::zero_centered_gamma,
+          "the weight starts at 0, and 1 + weight is the factor");
+    ParameterOptions::describe_placement_in<NormModuleOptions>(visit,
+                                                               &NormModuleOptions::parameters);
+  }
+};
+
+struct NormInputs {
+  at::Tensor inp;  // [..., *normalized_shape]
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    visit("inp", &NormInputs::inp, "[..., *normalized_shape]");
+  }
+};
+
+}  // namespace telens

@@ -1,0 +1,54 @@
+#include "core/modules/normalize.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, bool centered, double eps,
+                            bool zero_centered_gamma) {
+    const ops::NormOptions options{.eps = eps, .zero_centered_gamma = zero_centered_gamma};
+    const ops::NormOutputs outputs = centered ? ops::layer_norm_forward(x, weight, bias, options)
+                                              : ops::rms_norm_forward(x, weight, options);
+    context->save_for_backward({x, weight, outputs.mean, outputs.rstd});
+    context->saved_data["zero_centered_gamma"] = zero_centered_gamma;
+    context->saved_data["has_bias"] = bias.has_value();
+    return outputs.y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
+    const bool zero_centered_gamma = context->saved_data["zero_centered_gamma"].toBool();
+    const bool has_bias = context->saved_data["has_bias"].toBool();
+    const ops::NormGradients gradients =
+        mean.defined()
+            ? ops::layer_norm_backward(grads[0], x, weight, mean, rstd, zero_centered_gamma)
+            : ops::rms_norm_backward(grads[0], x, weight, rstd, zero_centered_gamma);
+    return {gradients.dx, gradients.dweight, has_bias ? gradients.dbias : at::Tensor(), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Normalization normalization_from_name(std::string_view name) {
+  if (name == "LayerNorm") return Normalization::layer_norm;
+  if (name == "RMSNorm") return Normalization::rms_norm;
+  raise<UsageError>("normalization '{}' is unknown; expected LayerNorm or RMSNorm", name);
+}
+
+at::Tensor normalize(Normalization normalization, const at::Tensor& x, const at::Tensor& weight,
+                     const at::Tensor& bias, const ops::NormOptions& options) {
+  const bool centered = normalization == Normalization::layer_norm;
+  const auto optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+  return NormalizeFunction::apply(x, weight, optional_bias, centered, options.eps,
+                                  options.zero_centered_gamma);
+}
+
+}  // namespace telens

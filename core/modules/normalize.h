@@ -1,0 +1,24 @@
+// Layer and RMS normalization with their gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/ops/normalization.h"
+
+namespace telens {
+
+enum class Normalization : std::uint8_t { layer_norm, rms_norm };
+
+// "LayerNorm" or "RMSNorm"; throws UsageError for anything else.
+TELENS_EXPORT Normalization normalization_from_name(std::string_view name);
+
+// x [..., *weight.sizes()] -> the same shape and dtype. bias: as weight, or undefined; RMS has
+// none. Differentiable in all three.
+TELENS_EXPORT at::Tensor normalize(Normalization normalization, const at::Tensor& x,
+                                   const at::Tensor& weight, const at::Tensor& bias,
+                                   const ops::NormOptions& options);
+
+}  // namespace telens

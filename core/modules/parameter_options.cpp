@@ -1,0 +1,40 @@
+#include "core/modules/parameter_options.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/core/DefaultDtype.h>
+
+namespace telens {
+namespace {
+
+// Transformer Engine's: normal with mean 0 and this standard deviation.
+constexpr double kInitialDeviation = 0.023;
+
+at::TensorOptions placement_of(const ParameterOptions& options) {
+  const at::ScalarType dtype =
+      options.params_dtype.value_or(c10::get_default_dtype_as_scalartype());
+  const at::Device device =
+      options.device.value_or(at::Device(at::hasCUDA() ? at::kCUDA : at::kCPU));
+  return at::TensorOptions().dtype(dtype).device(device);
+}
+
+}  // namespace
+
+at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
+  at::Tensor weight = at::empty(sizes, placement_of(*this));
+  const at::NoGradGuard no_grad;
+  if (init_method) {
+    init_method(weight);
+  } else {
+    weight.normal_(0, kInitialDeviation);
+  }
+  return weight;
+}
+
+at::Tensor ParameterOptions::make_constant(at::IntArrayRef sizes, double value) const {
+  return at::full(sizes, value, placement_of(*this));
+}
+
+}  // namespace telens

@@ -1,0 +1,19 @@
+#include "core/modules/rms_norm.h"
+
+#include "core/modules/activation_dtype.h"
+#include "core/modules/normalize.h"
+
+namespace telens {
+
+RMSNorm::RMSNorm(NormModuleOptions options) : options_(std::move(options)) {
+  const double initial = options_.zero_centered_gamma ? 0 : 1;
+  register_slot("weight", weight_,
+                options_.parameters.make_constant(options_.normalized_shape, initial));
+}
+
+Outputs RMSNorm::forward(const NormInputs& inputs) {
+  return {normalize(Normalization::rms_norm, to_activation_dtype(inputs.inp), weight_, {},
+                    {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+}
+
+}  // namespace telens

@@ -1,0 +1,39 @@
+#include "core/modules/rotary_embedding.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <fmt/ranges.h>
+
+namespace telens {
+
+at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t dim, double base) {
+  const auto floats = at::TensorOptions().dtype(at::kFloat);
+  const at::Tensor frequencies =
+      at::pow(base, at::arange(0, dim, 2, floats).div(-static_cast<double>(dim)));
+  const at::Tensor angles = at::outer(at::arange(max_seq_len, floats), frequencies);
+  return at::cat({angles, angles}, -1).unsqueeze(1).unsqueeze(1);
+}
+
+at::Tensor apply_rotary_embedding(const at::Tensor& t, const at::Tensor& angles,
+                                  std::int64_t batch_dim) {
+  const std::int64_t sequence = t.size(1 - batch_dim);
+  const std::int64_t rotated = angles.size(-1);
+  if (angles.size(0) < sequence || rotated > t.size(-1)) {
+    raise<ShapeError>(
+        "rotary_pos_emb is {}; expected at least {} positions and at most {} channels",
+        angles.sizes(), sequence, t.size(-1));
+  }
+  at::Tensor phase = angles.narrow(0, 0, sequence).to(at::kFloat);
+  if (batch_dim == 0) phase = phase.transpose(0, 1);
+
+  const at::Tensor x = t.narrow(-1, 0, rotated).to(at::kFloat);
+  const auto halves = x.chunk(2, -1);
+  const at::Tensor turned = at::cat({-halves[1], halves[0]}, -1);
+  const at::Tensor result = (x * phase.cos() + turned * phase.sin()).to(t.scalar_type());
+  if (rotated == t.size(-1)) return result;
+  return at::cat({result, t.narrow(-1, rotated, t.size(-1) - rotated)}, -1);
+}
+
+}  // namespace telens

@@ -1,0 +1,22 @@
+// Rotary position embedding (https://arxiv.org/abs/2104.09864).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "core/base/error.h"
+
+namespace telens {
+
+// Angles [max_seq_len, 1, 1, dim], FP32: position * base^(-2i / dim), each frequency twice, as
+// Transformer Engine's RotaryPositionEmbedding gives them.
+TELENS_EXPORT at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t dim,
+                                       double base = 10000.0);
+
+// Rotates the first angles.size(-1) channels of t [seq, batch, head, channels] (batch_dim 1) or
+// [batch, seq, head, channels] (batch_dim 0). Arithmetic in FP32, result in t's dtype.
+TELENS_EXPORT at::Tensor apply_rotary_embedding(const at::Tensor& t, const at::Tensor& angles,
+                                                std::int64_t batch_dim);
+
+}  // namespace telens

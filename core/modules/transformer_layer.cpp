@@ -1,0 +1,135 @@
+#include "core/modules/transformer_layer.h"
+
+#include <ATen/ops/dropout.h>
+
+#include "core/modules/activation_dtype.h"
+
+namespace telens {
+
+TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(std::move(options)) {
+  check_options();
+  self_attention_ = register_module("self_attention",
+                                    std::make_shared<MultiheadAttention>(attention_options(false)));
+  if (options_.layer_type == "decoder") {
+    inter_attention_ = register_module(
+        "inter_attention", std::make_shared<MultiheadAttention>(attention_options(true)));
+  }
+  layernorm_mlp_ = register_module("layernorm_mlp", std::make_shared<LayerNormMLP>(mlp_options()));
+  if (options_.output_layernorm) make_output_norm();
+  if (!options_.name.empty()) set_debug_name(options_.name);
+}
+
+void TransformerLayer::check_options() const {
+  if (options_.layer_type != "encoder" && options_.layer_type != "decoder") {
+    raise<UsageError>("TransformerLayer: layer_type is '{}'; expected encoder or decoder",
+                      options_.layer_type);
+  }
+  if (options_.parallel_attention_mlp &&
+      (options_.layer_type == "decoder" || options_.apply_residual_connection_post_layernorm)) {
+    raise<UsageError>(
+        "TransformerLayer: parallel_attention_mlp goes neither with layer_type decoder nor with "
+        "apply_residual_connection_post_layernorm");
+  }
+}
+
+MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const {
+  const bool input_layernorm = cross || !options_.output_layernorm;
+  return {.hidden_size = options_.hidden_size,
+          .num_attention_heads = options_.num_attention_heads,
+          .kv_channels = options_.kv_channels,
+          .attention_dropout = options_.attention_dropout,
+          .layernorm_epsilon = options_.layernorm_epsilon,
+          .output_layer_init_method = options_.output_layer_init_method,
+          .layer_number = options_.layer_number,
+          .attn_mask_type = cross ? options_.enc_dec_attn_mask_type : options_.self_attn_mask_type,
+          .num_gqa_groups = options_.num_gqa_groups,
+          .return_layernorm_output =
+              input_layernorm && options_.apply_residual_connection_post_layernorm,
+          .input_layernorm = input_layernorm,
+          .attention_type = cross ? "cross" : "self",
+          .fuse_qkv_params = options_.fuse_qkv_params,
+          .zero_centered_gamma = options_.zero_centered_gamma,
+          .qkv_weight_interleaved = options_.qkv_weight_interleaved,
+          .bias = options_.bias,
+          .normalization = options_.normalization,
+          .qkv_format = options_.attn_input_format,
+          .softmax_scale = options_.softmax_scale,
+          .parameters = options_.parameters};
+}
+
+LayerNormMLPOptions TransformerLayer::mlp_options() const {
+  return {.hidden_size = options_.hidden_size,
+          .ffn_hidden_size = options_.ffn_hidden_size,
+          .eps = options_.layernorm_epsilon,
+          .bias = options_.bias,
+          .normalization = options_.normalization,
+          .activation = options_.activation,
+          .output_layer_init_method = options_.output_layer_init_method,
+          .return_layernorm_output = options_.apply_residual_connection_post_layernorm,
+          .zero_centered_gamma = options_.zero_centered_gamma,
+          .parameters = options_.parameters};
+}
+
+void TransformerLayer::make_output_norm() {
+  const NormModuleOptions norm{.normalized_shape = {options_.hidden_size},
+                               .eps = options_.layernorm_epsilon,
+                               .zero_centered_gamma = options_.zero_centered_gamma,
+                               .parameters = options_.parameters};
+  if (normalization_from_name(options_.normalization) == Normalization::layer_norm) {
+    layernorm_ = register_module("layernorm", std::make_shared<LayerNorm>(norm));
+  } else {
+    layernorm_ = register_module("layernorm", std::make_shared<RMSNorm>(norm));
+  }
+}
+
+at::Tensor TransformerLayer::add_to(const at::Tensor& residual, const at::Tensor& x) const {
+  if (!is_training() || options_.hidden_dropout == 0) return residual + x;
+  return residual + at::dropout(x, options_.hidden_dropout, true);
+}
+
+at::Tensor TransformerLayer::attend(MultiheadAttention& attention,
+                                    const MultiheadAttentionInputs& inputs) {
+  const Outputs outputs = attention(inputs);
+  const bool normalized = attention.options().return_layernorm_output;
+  return add_to(normalized ? outputs.back() : inputs.hidden_states, outputs[0]);
+}
+
+Outputs TransformerLayer::forward(const TransformerLayerInputs& inputs) {
+  const at::Tensor input = to_activation_dtype(inputs.hidden_states);
+  const MultiheadAttentionInputs self{.hidden_states = input,
+                                      .attention_mask = inputs.attention_mask,
+                                      .attn_mask_type = inputs.self_attn_mask_type,
+                                      .is_first_microbatch = inputs.is_first_microbatch,
+                                      .rotary_pos_emb = inputs.rotary_pos_emb};
+  at::Tensor output;
+  if (options_.parallel_attention_mlp) {
+    const at::Tensor attended = (*self_attention_)(self)[0];
+    const at::Tensor transformed =
+        (*layernorm_mlp_)({.inp = input, .is_first_microbatch = inputs.is_first_microbatch})[0];
+    output = add_to(input, attended + transformed);
+  } else {
+    at::Tensor hidden = attend(*self_attention_, self);
+    if (inter_attention_) {
+      hidden = attend(*inter_attention_, {.hidden_states = hidden,
+                                          .attention_mask = inputs.enc_dec_attn_mask,
+                                          .encoder_output = inputs.encoder_output,
+                                          .attn_mask_type = inputs.enc_dec_attn_mask_type,
+                                          .is_first_microbatch = inputs.is_first_microbatch});
+    }
+    const Outputs transformed =
+        (*layernorm_mlp_)({.inp = hidden, .is_first_microbatch = inputs.is_first_microbatch});
+    const bool normalized = options_.apply_residual_connection_post_layernorm;
+    output = add_to(normalized ? transformed.back() : hidden, transformed[0]);
+  }
+  if (layernorm_) output = (*layernorm_)({.inp = output})[0];
+  return {output};
+}
+
+void TransformerLayer::set_debug_name(const std::string& name) {
+  options_.name = name;
+  self_attention_->set_debug_name(name + ".self_attention");
+  if (inter_attention_) inter_attention_->set_debug_name(name + ".inter_attention");
+  layernorm_mlp_->set_debug_name(name + ".layernorm_mlp");
+}
+
+}  // namespace telens
