@@ -178,10 +178,17 @@ void PackedReader::read(const RecordFilter& filter,
   if (progress) progress(rows());
 }
 
-std::int64_t PackedReader::first_iteration() const {
-  if (packed_rows_ == 0) return tail_.empty() ? INT64_MAX : tail_.front().iteration;
+std::vector<StoredRecord> PackedReader::whole_chunk(std::uint64_t chunk) const {
   ChunkDecoder decoder(chunk_rows_);
-  return matching(0, RecordFilter{}, decoder).front().iteration;
+  return matching(chunk, RecordFilter{}, decoder);
+}
+
+StoredRecord PackedReader::first() const {
+  return packed_rows_ > 0 ? whole_chunk(0).front() : tail_.front();
+}
+
+StoredRecord PackedReader::last() const {
+  return tail_.empty() ? whole_chunk((packed_rows_ - 1) / chunk_rows_).back() : tail_.back();
 }
 
 }  // namespace telens::record

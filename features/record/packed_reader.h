@@ -13,12 +13,14 @@
 
 namespace telens::record {
 
-// Which records to keep, by the ids of one file. An empty list of a column keeps all.
+// Which records to keep, by the ids of one file. By default all are kept.
 struct RecordFilter {
   struct Ids {
-    std::vector<char> keep;  // by id; ids beyond its end, and kNoName, are not kept
+    std::vector<char> keep;  // by id; ids beyond its end are not kept
     bool all = true;
+    bool none = false;  // keeps kNoName
     bool accepts(std::int32_t id) const {
+      if (id == kNoName) return all || none;
       return all || (static_cast<std::size_t>(id) < keep.size() && keep[id] != 0);
     }
   };
@@ -43,13 +45,15 @@ class PackedReader {
   void read(const RecordFilter& filter,
             const std::function<void(std::span<const StoredRecord>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
-  // The first record's iteration; INT64_MAX without records.
-  std::int64_t first_iteration() const;
+  // Not for an empty table.
+  StoredRecord first() const;
+  StoredRecord last() const;
 
  private:
   std::vector<std::uint8_t> read_chunk(std::uint64_t chunk) const;
   std::vector<StoredRecord> matching(std::uint64_t chunk, const RecordFilter& filter,
                                      class ChunkDecoder& decoder) const;
+  std::vector<StoredRecord> whole_chunk(std::uint64_t chunk) const;
 
   std::string name_;
   hdf5::Handle table_;

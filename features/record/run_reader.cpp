@@ -45,6 +45,7 @@ struct JoinedSegment {
     RecordFilter::Ids ids;
     if (!wanted) return ids;
     ids.all = false;
+    ids.none = std::ranges::find(*wanted, kNoName) != wanted->end();
     for (const std::int32_t id : joined_ids[static_cast<std::size_t>(dictionary)]) {
       ids.keep.push_back(static_cast<char>(std::ranges::find(*wanted, id) != wanted->end()));
     }
@@ -114,7 +115,7 @@ class RunReader::Impl {
           i + 1 == joined_.size() || joined_[i + 1].file->about().rank != about.rank;
       if (last_of_rank) from = INT64_MAX;
       about.superseded_from = from;
-      if (!about.continued) from = std::min(from, joined_[i].file->records().first_iteration());
+      if (!about.continued && about.records > 0) from = std::min(from, about.first_iteration);
     }
   }
 

@@ -38,6 +38,8 @@ struct Segment {
   bool live = false;  // a process is writing it now
   std::uint64_t bytes = 0;
   std::uint64_t records = 0;
+  std::int64_t first_iteration = 0;  // of the records; meaningless without any
+  std::int64_t last_iteration = 0;
   std::uint64_t dropped = 0;                 // rows that the full queue refused
   std::int64_t thinned_to = 1;               // only each thinned_to-th iteration is kept
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
@@ -59,7 +61,7 @@ struct Event {
   std::int32_t layer = kNoName;
 };
 
-// Which records to read. Ids are the reader's own, see names(); nothing set: all of them.
+// Which records to read. Ids are the reader's own, see names(), and kNoName; nothing set: all.
 struct RecordQuery {
   using Ids = std::optional<std::vector<std::int32_t>>;
   Ids layers, tensors, gemms, statistics;

@@ -100,6 +100,10 @@ SegmentReader::SegmentReader(const std::string& path) {
     read_about();
     records_ = std::make_unique<PackedReader>(file_, "records");
     about_.records = records_->rows();
+    if (about_.records > 0) {
+      about_.first_iteration = records_->first().iteration;
+      about_.last_iteration = records_->last().iteration;
+    }
   } catch (const RecordError& error) {
     records_.reset();
     file_.reset();

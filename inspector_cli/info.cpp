@@ -1,0 +1,164 @@
+// telens info: what a run is, how it ended, and what went wrong first.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "inspector_cli/first_trouble.h"
+#include "inspector_cli/subcommands.h"
+#include "inspector_cli/table.h"
+#include "inspector_cli/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+using record::Segment;
+
+struct InfoOptions {
+  std::string run;
+  bool config = false;
+  bool environment = false;
+};
+
+std::string time_text(double seconds) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < units.size(); ++unit) size /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", size, units[unit]);
+}
+
+std::string state_text(const Segment& segment) {
+  if (!segment.end) {
+    return segment.live
+               ? coloured("being written", Colour::green)
+               : coloured("not closed (killed?); `telens repair` closes it", Colour::yellow);
+  }
+  switch (segment.end->state) {
+    case record::End::clean:
+      return "ended cleanly " + time_text(segment.end->time);
+    case record::End::killed:
+      return coloured("killed, repaired", Colour::yellow);
+    case record::End::failed:
+      break;
+  }
+  return coloured(
+      fmt::format("recording stopped {}: {}", time_text(segment.end->time), segment.end->reason),
+      Colour::red);
+}
+
+void line(std::string_view name, const std::string& text) {
+  fmt::print("{} {}\n", coloured(fmt::format("{:<12}", name), Colour::dim), text);
+}
+
+std::string counted(std::size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+void print_files(const record::RunReader& run) {
+  for (const Segment& segment : run.segments()) {
+    std::string text =
+        fmt::format("{}  {}, {} records", segment.path, size_text(segment.bytes), segment.records);
+    if (segment.records > 0) {
+      text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
+    }
+    if (segment.superseded_from <= segment.last_iteration && segment.records > 0) {
+      text += fmt::format(" (from {} on done again after a restart)", segment.superseded_from);
+    }
+    line("file", text);
+    line("", state_text(segment));
+    if (segment.dropped > 0) {
+      line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow",
+                                    segment.dropped),
+                        Colour::red));
+    }
+  }
+}
+
+void print_totals(const record::RunReader& run) {
+  std::uint64_t bytes = 0;
+  for (const Segment& segment : run.segments()) bytes += segment.bytes;
+  const std::uint64_t records = run.record_count();
+  line("records", records == 0
+                      ? std::string("none")
+                      : fmt::format("{}, {:.1f} bytes each", records,
+                                    static_cast<double>(bytes) / static_cast<double>(records)));
+  line("watched", fmt::format("{}, {}, {}", counted(run.names(Dictionary::layer).size(), "layer"),
+                              counted(run.names(Dictionary::tensor).size(), "tensor"),
+                              counted(run.names(Dictionary::statistic).size(), "statistic")));
+}
+
+void print_scalars(const record::RunReader& run) {
+  struct Course {
+    record::Scalar first, last;
+  };
+  std::map<std::int32_t, Course> courses;
+  for (const record::Scalar& scalar : run.scalars()) {
+    if (scalar.rank != run.segments().front().rank) continue;
+    courses.try_emplace(scalar.name, Course{scalar, scalar}).first->second.last = scalar;
+  }
+  for (const auto& [name, course] : courses) {
+    line(run.names(Dictionary::word)[name],
+         fmt::format("{:.6g} at iteration {}, {:.6g} at {}", course.first.value,
+                     course.first.iteration, course.last.value, course.last.iteration));
+  }
+}
+
+void print_events(const record::RunReader& run) {
+  constexpr std::size_t kMostShown = 5;
+  const auto events = run.events();
+  const auto& words = run.names(Dictionary::word);
+  for (std::size_t i = 0; i < std::min(events.size(), kMostShown); ++i) {
+    line(words[events[i].kind],
+         fmt::format("iteration {}: {}", events[i].iteration, words[events[i].text]));
+  }
+  if (events.size() > kMostShown) {
+    line("", fmt::format("... and {}", counted(events.size() - kMostShown, "more event")));
+  }
+}
+
+void run_info(const InfoOptions& options) {
+  const record::RunReader run(options.run);
+  if (options.config) {
+    fmt::print("{}", run.config_text());
+    return;
+  }
+  if (options.environment) {
+    for (const auto& [name, value] : run.environment()) fmt::print("{}={}\n", name, value);
+    return;
+  }
+  const Segment& first = run.segments().front();
+  line("run", coloured(first.run_id, Colour::bold));
+  line("started", time_text(first.start_time));
+  line("recorded by", fmt::format("telens {}, {} of {}", first.telens_version,
+                                  counted(run.segments().size(), "file"),
+                                  counted(static_cast<std::size_t>(first.world_size), "rank")));
+  print_files(run);
+  print_totals(run);
+  print_scalars(run);
+  print_events(run);
+  if (run.record_count() > 0) print_first_trouble(run, {});
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  auto options = std::make_shared<InfoOptions>();
+  CLI::App* command =
+      app.add_subcommand("info", "What a run is, how it ended, and what went wrong first.");
+  command->add_option("RUN", options->run, "The run")->required();
+  auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
+  command->add_flag("--environment", options->environment, "Print the run's environment")
+      ->excludes(config);
+  command->callback([options] { run_info(*options); });
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,48 @@
+// The `telens` command: says what a run file holds.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <exception>
+
+#include "inspector_cli/subcommands.h"
+
+namespace telens::cli {
+namespace {
+
+// Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
+constexpr int kBadInput = 2;
+
+constexpr std::array kSubcommands{add_info, add_stats, add_repair};
+
+int run(int argc, char** argv) {
+  CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
+               "telens");
+  app.set_version_flag("--version", std::string("telens ") + TELENS_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir that "
+      "holds one run.\nExit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or "
+      "bad input.");
+  for (const auto add : kSubcommands) add(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& request) {
+    return app.exit(request);
+  } catch (const CLI::CallForVersion& request) {
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "telens: {}; `telens --help` explains\n", error.what());
+    return kBadInput;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "telens: {}\n", error.what());
+    return kBadInput;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace telens::cli
+
+int main(int argc, char** argv) { return telens::cli::run(argc, argv); }

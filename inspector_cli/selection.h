@@ -1,0 +1,27 @@
+// Which records a person asks for: the options that stats and plot share.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+struct Selection {
+  std::string layer;  // a regular expression, searched
+  std::vector<std::string> tensors;
+  std::vector<std::string> gemms;
+  std::vector<std::string> statistics;
+  std::string iterations;  // "a:b", both inclusive, either may be missing; or one number
+  std::optional<int> rank;
+};
+
+void add_selection(CLI::App& command, Selection& selection);
+
+// Throws UsageError for what the run does not have, with the nearest names that it has.
+record::RecordQuery resolve(const Selection& selection, const record::RunReader& run);
+
+}  // namespace telens::cli

@@ -1,0 +1,38 @@
+// The records of a run by what they are values of.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+// One statistic of one tensor of one layer, for one GEMM or (kNoName) for the tensor itself.
+struct SeriesKey {
+  std::int32_t layer = record::kNoName;
+  std::int32_t tensor = record::kNoName;
+  std::int32_t gemm = record::kNoName;
+  std::int32_t statistic = record::kNoName;
+
+  friend bool operator==(const SeriesKey&, const SeriesKey&) = default;
+};
+
+struct SeriesHash {
+  std::size_t operator()(const SeriesKey& key) const;
+};
+
+// "layers.3.fc1 activation fprop"
+std::string label_of(const SeriesKey& key, const record::RunReader& run);
+// The name, or "" for kNoName.
+std::string name_or_empty(const record::RunReader& run, record::Dictionary dictionary,
+                          std::int32_t id);
+
+// Reads the records of a query with progress on the terminal. A value that was reduced over a group
+// stands in the file of each of its ranks; `use` gets it once.
+void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
+                     const std::function<void(const record::Record&)>& use);
+
+}  // namespace telens::cli

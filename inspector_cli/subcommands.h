@@ -1,0 +1,14 @@
+// The subcommands of `telens`. Each declares its options and what it does when it is chosen; an
+// exception from it becomes one line on stderr and exit code 2 in main.cpp.
+#pragma once
+
+#include <CLI/App.hpp>
+
+namespace telens::cli {
+
+void add_info(CLI::App& app);
+void add_stats(CLI::App& app);
+void add_plot(CLI::App& app);
+void add_repair(CLI::App& app);
+
+}  // namespace telens::cli
