@@ -67,7 +67,8 @@ class Config {
 };
 
 // Each throws ConfigError with all mistakes at once, a line each:
-//   debug.yaml:7:5: section 'a', feature 'FakeQuant': unknown key 'gemm'; did you mean 'gemms'?
+//   debug.yaml:7:5: section 'a', feature 'FakeQuant': unknown key 'gemm' (did you mean 'gemms'?);
+//   ...
 // A named file that is missing is a mistake; an empty file, or one whose sections are all
 // disabled, is not.
 Config load_config_file(const std::filesystem::path& path, const Descriptions& descriptions);

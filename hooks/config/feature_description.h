@@ -41,7 +41,7 @@ struct Parameter {
   ParameterType type = ParameterType::any;
   bool required = false;
   Value default_value = {};  // null: absent unless written
-  std::string doc;
+  std::string doc = {};
   std::vector<std::string> allowed_values = {};  // of a string or of the strings of a list
   Validator validate = {};                       // after type and allowed values, if they are right
 };
@@ -60,9 +60,9 @@ struct FeatureDescription {
   std::string feature_namespace;
   std::string name;
   std::vector<std::string> aliases = {};
-  std::string summary;  // one line
-  std::string doc;      // paragraphs, for explain_features
-  std::string example;  // YAML, as it stands under the namespace
+  std::string summary = {};  // one line
+  std::string doc = {};      // paragraphs, for explain_features
+  std::string example = {};  // YAML, as it stands under the namespace
 
   Selects selects = Selects::nothing;
   // Which tensors may be selected, by name; empty: any name (base features watch free tensors).

@@ -37,8 +37,8 @@ PythonRegex::PythonRegex(std::string_view pattern) : pattern_(pattern) {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (!code) {
-    raise<UsageError>("the regular expression '{}' cannot be compiled: {} (near '{}')", pattern,
-                      message_of(error), translated.substr(0, offset));
+    raise<UsageError>("the regular expression '{}' cannot be compiled: {}", pattern,
+                      message_of(error));
   }
   code_ = std::shared_ptr<const void>(code, [](const void* owned) {
     pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(owned)));

@@ -12,6 +12,7 @@ class PythonRegex {
  public:
   // Throws UsageError, naming the construct and its position, where Python would refuse the
   // pattern, and for the few constructs that have no translation: \N{...}, and the flags a, L, x.
+  // (One thing more than Python: alternatives of different lengths in a lookbehind, (?<=a|bc).)
   explicit PythonRegex(std::string_view pattern);
 
   // re.search: whether the pattern matches anywhere. Throws UsageError where the search takes too

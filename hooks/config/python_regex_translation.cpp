@@ -3,9 +3,11 @@
 // classes, (?<name>)) is refused or taken literally, as Python does.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "hooks/config/python_regex.h"
@@ -78,11 +80,17 @@ class Translator {
           emit_item(literal(c));
       }
     }
-    if (depth_ > 0) refuse("a group '(' is not closed");
+    if (!open_.empty()) refuse("a group '(' is not closed");
     return std::move(output_);
   }
 
  private:
+  struct Group {
+    std::string name;  // empty: has none
+    bool is_open;
+  };
+  static constexpr std::size_t kNotCapturing = std::string_view::npos;
+
   // What a quantifier would apply to.
   enum class Before { nothing, assertion, item, repeat };
 
@@ -93,6 +101,11 @@ class Translator {
     if (!pattern_.substr(position_).starts_with(text)) return false;
     position_ += text.size();
     return true;
+  }
+
+  // The next character for a message; nothing of a character that takes several bytes.
+  std::string ascii_sign() const {
+    return peek() > ' ' && peek() < 0x7f ? std::string{peek()} : std::string{};
   }
 
   [[noreturn]] void refuse(std::string_view why) const {
@@ -192,7 +205,10 @@ class Translator {
       if (is_octal_escape) return code_point(octal(first, 3));
       number = number * 10 + (take() - '0');
     }
-    if (number > groups_) refuse(fmt::format("there is no group {} before this", number));
+    if (number > static_cast<int>(groups_.size())) {
+      refuse(fmt::format("there is no group {} before this", number));
+    }
+    refuse_if_open(groups_[static_cast<std::size_t>(number) - 1]);
     return fmt::format("\\g{{{}}}", number);
   }
 
@@ -238,35 +254,46 @@ class Translator {
   }
 
   void open_group() {
-    ++depth_;
-    if (!accept("?")) {
-      ++groups_;
-      return emit("(", Before::nothing);
-    }
+    if (!accept("?")) return open_capturing("(", "");
+    open_.push_back(kNotCapturing);
     for (const std::string_view same : {":", "=", "!", "<=", "<!", ">"}) {
       if (accept(same)) return emit(fmt::format("(?{}", same), Before::nothing);
     }
     if (accept("P")) return named_group();
     if (accept("#")) {
       take_until(')', "a comment (?#");
-      --depth_;
+      open_.pop_back();
       return;
     }
     if (accept("(")) return conditional();
     flags();
   }
 
+  void open_capturing(std::string_view text, std::string name) {
+    open_.push_back(groups_.size());
+    groups_.push_back({std::move(name), true});
+    emit(text, Before::nothing);
+  }
+
+  void refuse_if_open(const Group& group) const {
+    if (group.is_open) refuse("a reference to a group inside that group");
+  }
+
+  // After "(?P": a group with a name, or a reference to one.
   void named_group() {
+    open_.pop_back();
     if (accept("<")) {
       const std::string name = take_until('>', "the name of a group");
       if (!is_identifier(name)) refuse(fmt::format("'{}' is no name for a group", name));
-      ++groups_;
-      return emit(fmt::format("(?P<{}>", name), Before::nothing);
+      return open_capturing(fmt::format("(?P<{}>", name), name);
     }
     if (!accept("=")) refuse("Python's re has no such group (?P");
     const std::string name = take_until(')', "a reference (?P=");
-    if (!is_identifier(name)) refuse(fmt::format("'{}' is no name of a group", name));
-    --depth_;
+    const auto group = std::ranges::find(groups_, name, &Group::name);
+    if (name.empty() || group == groups_.end()) {
+      refuse(fmt::format("there is no group '{}' before this", name));
+    }
+    refuse_if_open(*group);
     emit_item(fmt::format("(?P={})", name));
   }
 
@@ -297,18 +324,19 @@ class Translator {
     // 'u' is what patterns are anyhow.
     std::erase(text, 'u');
     if (accept(":")) return emit(fmt::format("(?{}:", text), Before::nothing);
-    if (!accept(")")) refuse(fmt::format("Python's re has no group (?{}{}", text, peek()));
+    if (!accept(")")) refuse(fmt::format("Python's re has no group (?{}{}", text, ascii_sign()));
     if (output_.size() != flags_size_)
       refuse("flags for the whole expression must stand at its start");
     if (text.find('-') != std::string::npos) refuse("flags are switched off by (?-i:...)");
-    --depth_;
+    open_.pop_back();
     if (!text.empty()) emit(fmt::format("(?{})", text), Before::nothing);
     flags_size_ = output_.size();
   }
 
   void close_group() {
-    if (depth_ == 0) refuse("a ')' without its '('");
-    --depth_;
+    if (open_.empty()) refuse("a ')' without its '('");
+    if (open_.back() != kNotCapturing) groups_[open_.back()].is_open = false;
+    open_.pop_back();
     emit_item(")");
   }
 
@@ -343,9 +371,9 @@ class Translator {
   std::size_t position_ = 0;
   std::string output_;
   Before before_ = Before::nothing;
-  std::size_t flags_size_ = 0;  // of the flags at the start of the output
-  int depth_ = 0;
-  int groups_ = 0;
+  std::size_t flags_size_ = 0;     // of the flags at the start of the output
+  std::vector<Group> groups_;      // all capturing groups so far; number 1 stands first
+  std::vector<std::size_t> open_;  // indices of groups_, or kNotCapturing
 };
 
 }  // namespace

@@ -89,6 +89,8 @@ class Resolver {
       check_axis(config, kTensorAxis);
     }
     const std::vector<Selection> selections = select(config.without(kEnabled));
+    const bool has_struct = config.find(kGemmAxis.structure) || config.find(kTensorAxis.structure);
+    if (selections.empty() && !has_struct) complete_parameters(config, description_, errors_);
     if (errors_.size() != errors_before) return {};
     for (const Selection& selection : selections) {
       if (description_.validate) description_.validate(selection.parameters, errors_);

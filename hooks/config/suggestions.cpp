@@ -73,7 +73,7 @@ std::vector<std::string> nearest_names(std::string_view written, std::span<const
 
 std::string suggestion(std::string_view written, std::span<const std::string> names) {
   const std::vector<std::string> nearest = nearest_names(written, names, 1);
-  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest.front());
+  return nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest.front());
 }
 
 std::string quoted_list(std::span<const std::string> names) {

@@ -18,7 +18,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 std::vector<std::string> nearest_names(std::string_view written, std::span<const std::string> names,
                                        std::size_t count = 3);
 
-// "; did you mean 'quant_format'?", or nothing where no name is near.
+// " (did you mean 'quant_format'?)", or nothing where no name is near.
 std::string suggestion(std::string_view written, std::span<const std::string> names);
 
 // "'a', 'b', 'c'".

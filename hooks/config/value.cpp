@@ -39,6 +39,13 @@ std::string json_number(double value) {
   return text;
 }
 
+// At most `bytes` of a UTF-8 text, no character cut.
+std::string shortened(const std::string& text, std::size_t bytes) {
+  const auto is_continuation = [](char c) { return (c & 0xc0) == 0x80; };
+  while (bytes > 0 && is_continuation(text[bytes])) --bytes;
+  return text.substr(0, bytes);
+}
+
 }  // namespace
 
 std::string to_string(const Location& location) {
@@ -92,7 +99,7 @@ std::string describe(const Value& value) {
   if (value.is_null()) return "nothing (null)";
   if (value.is_string()) return fmt::format("the string '{}'", value.as_string());
   std::string text = to_json(value);
-  if (text.size() > kDescribedLength) text = text.substr(0, kDescribedLength - 3) + "...";
+  if (text.size() > kDescribedLength) text = shortened(text, kDescribedLength - 3) + "...";
   if (value.is_list()) return "the list " + text;
   if (value.is_map()) return "the mapping " + text;
   if (value.is_bool()) return "the boolean " + text;

@@ -1,0 +1,120 @@
+// Answers, for the tests in Python, what a configuration selects. Reads a list of questions as JSON
+// from stdin and writes one JSON answer a line:
+//   {config: YAML text, layers: [name, ...], steps: n}
+//     -> {layers: {name: {error: text} or [entry, ...]}} or {error: text}
+//   {pattern: regex, texts: [text, ...]}
+//     -> {matches: [bool, ...]} or {error: text}
+#include <fmt/format.h>
+
+#include <iostream>
+#include <iterator>
+#include <string>
+
+#include "core/base/error.h"
+#include "features/fake_quant_options.h"
+#include "features/log_fp8_tensor_stats_options.h"
+#include "features/log_tensor_stats_options.h"
+#include "hooks/config/config.h"
+#include "hooks/config/yaml_reader.h"
+
+namespace telens::config {
+namespace {
+
+// The built-in features, and one probe for each way to select that they do not use.
+Descriptions make_descriptions() {
+  Descriptions descriptions;
+  descriptions.add(features::log_tensor_stats_description());
+  descriptions.add(features::base_log_tensor_stats_description());
+  descriptions.add(features::log_fp8_tensor_stats_description());
+  descriptions.add(features::fake_quant_description());
+  const std::string te(kTransformerEngineNamespace);
+  descriptions.add({.feature_namespace = te,
+                    .name = "GemmProbe",
+                    .selects = Selects::gemms,
+                    .parameters = {{.name = "note"}}});
+  descriptions.add({.feature_namespace = te,
+                    .name = "LayerProbe",
+                    .selects = Selects::nothing,
+                    .parameters = {{.name = "note"}}});
+  descriptions.add({.feature_namespace = std::string(kTelensNamespace), .name = "TelensProbe"});
+  return descriptions;
+}
+
+Value due_steps(const Schedule& schedule, std::int64_t steps) {
+  Value::List due;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    if (schedule.due(step)) due.emplace_back(step);
+  }
+  return Value(std::move(due));
+}
+
+Value answer(const Selection& selection, const FeatureEntry& entry, std::int64_t steps) {
+  const Value gemm = selection.gemm ? Value(name_of(*selection.gemm)) : Value();
+  const Value tensor = selection.tensor ? Value(*selection.tensor) : Value();
+  const auto config = matched_config(entry.config, selection.gemm, selection.tensor);
+  return Value(Value::Map{{"gemm", gemm},
+                          {"tensor", tensor},
+                          {"parameters", selection.parameters},
+                          {"due", due_steps(selection.schedule, steps)},
+                          {"config", config.value_or(Value())}});
+}
+
+Value answer_layer(const Config& config, const std::string& layer, std::int64_t steps) {
+  Value::List entries;
+  try {
+    for (const FeatureEntry* entry : config.entries_for(layer)) {
+      Value::List selections;
+      for (const Selection& selection : entry->selections) {
+        selections.push_back(answer(selection, *entry, steps));
+      }
+      entries.push_back(Value(Value::Map{{"feature", qualified_name(*entry->description)},
+                                         {"section", entry->section},
+                                         {"selections", Value(std::move(selections))}}));
+    }
+  } catch (const ConfigError& error) {
+    return Value(Value::Map{{"error", error.what()}});
+  }
+  return Value(std::move(entries));
+}
+
+Value answer_config(const Value& question, const Descriptions& descriptions) {
+  const Config config =
+      load_config_text(question.find("config")->as_string(), "config.yaml", descriptions);
+  Value::Map layers;
+  for (const Value& layer : question.find("layers")->as_list()) {
+    layers.push_back({layer.as_string(), answer_layer(config, layer.as_string(),
+                                                      question.find("steps")->as_integer())});
+  }
+  return Value(Value::Map{{"layers", Value(std::move(layers))}});
+}
+
+Value answer_pattern(const Value& question) {
+  const PythonRegex regex(question.find("pattern")->as_string());
+  Value::List matches;
+  for (const Value& text : question.find("texts")->as_list()) {
+    matches.emplace_back(regex.search(text.as_string()));
+  }
+  return Value(Value::Map{{"matches", Value(std::move(matches))}});
+}
+
+}  // namespace
+}  // namespace telens::config
+
+int main() {
+  using namespace telens::config;
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  ErrorList errors;
+  const Value questions = read_yaml(text, "stdin", errors);
+  errors.raise_if_any();
+  const Descriptions descriptions = make_descriptions();
+  for (const Value& question : questions.as_list()) {
+    Value answer;
+    try {
+      answer = question.find("pattern") ? answer_pattern(question)
+                                        : answer_config(question, descriptions);
+    } catch (const telens::UsageError& error) {
+      answer = Value(Value::Map{{"error", error.what()}});
+    }
+    std::cout << to_json(answer) << '\n';
+  }
+}
