@@ -5,11 +5,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <cstddef>
 #include <vector>
 
 #include "core/kernels/cpu/statistics_range.h"
+#include "core/kernels/cpu/statistics_words.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
 
@@ -17,6 +17,9 @@ namespace telens {
 namespace {
 
 using kernels::CastPlan;
+using kernels::format_of;
+using kernels::merge_words;
+using kernels::store_words;
 
 // Elements per part. Parts, not threads, decide in which order sums are merged, so that results do
 // not depend on the number of threads: 16 chunks, about as long as it takes to wake a thread.
@@ -26,11 +29,6 @@ struct Part {
   TensorSums tensor;
   std::vector<CastSums> casts;
 };
-
-FormatId format_of(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return FormatId::bf16;
-  return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
-}
 
 Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
   // The order of elements means nothing to a statistic: any layout without gaps is read as it is.
@@ -73,28 +71,14 @@ Part read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef for
   return read_tensor(x, plans);
 }
 
-template <typename Sums>
-void store(const Sums& sums, std::int64_t* words) {
-  std::memcpy(words, &sums, sizeof(Sums));
-}
-
-template <typename Sums>
-void merge_into(std::int64_t* words, const Sums& sums) {
-  std::array<std::int64_t, sizeof(Sums) / sizeof(std::int64_t)> copy;
-  std::copy_n(words, copy.size(), copy.begin());
-  auto merged = std::bit_cast<Sums>(copy);
-  merge(merged, sums);
-  store(merged, words);
-}
-
 at::Tensor statistics_cpu(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
   const Part part = read_tensor(x, scales, formats);
   at::Tensor result =
       at::empty({statistics_words(static_cast<std::int64_t>(scales.size()))}, at::kLong);
   auto* words = result.mutable_data_ptr<std::int64_t>();
-  store(part.tensor, words);
+  store_words(part.tensor, words);
   for (std::size_t i = 0; i < part.casts.size(); ++i) {
-    store(part.casts[i], words + statistics_words(static_cast<std::int64_t>(i)));
+    store_words(part.casts[i], words + statistics_words(static_cast<std::int64_t>(i)));
   }
   return result;
 }
@@ -105,9 +89,9 @@ void accumulate_statistics_cpu(const at::Tensor& x, at::TensorList scales, at::I
                     statistics_words(static_cast<std::int64_t>(scales.size())));
   const Part part = read_tensor(x, scales, formats);
   auto* words = accumulator.mutable_data_ptr<std::int64_t>();
-  merge_into(words, part.tensor);
+  merge_words(part.tensor, words);
   for (std::size_t i = 0; i < part.casts.size(); ++i) {
-    merge_into(words + statistics_words(static_cast<std::int64_t>(i)), part.casts[i]);
+    merge_words(part.casts[i], words + statistics_words(static_cast<std::int64_t>(i)));
   }
 }
 

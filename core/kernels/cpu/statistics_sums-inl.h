@@ -33,10 +33,22 @@ HWY_INLINE Turns<FloatVector> load_pair(const typename Format::Bits* codes) {
   if constexpr (Format::kId == FormatId::bf16) {
     return widen_bf16(hn::LoadU(Codes16(), codes));
   } else if constexpr (Format::kId == FormatId::fp16) {
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+    // Without F16C Highway makes numbers of infinities.
+    const Codes32 words;
+    const auto both = hn::BitCast(words, hn::LoadU(Codes16(), codes));
+    const auto widen = [&](Vector32 code) HWY_ATTR {
+      const auto magnitude = decode_magnitude<FP16>(hn::And(code, hn::Set(words, 0x7fff)));
+      const auto sign = hn::ShiftLeft<16>(hn::And(code, hn::Set(words, 0x8000)));
+      return hn::Or(magnitude, hn::BitCast(floats, sign));
+    };
+    return {widen(both), widen(hn::ShiftRight<16>(both))};
+#else
     const hn::Rebind<hwy::float16_t, Float32s> halves;
     const auto* from = reinterpret_cast<const hwy::float16_t*>(codes);
     return {hn::PromoteTo(floats, hn::LoadU(halves, from)),
             hn::PromoteTo(floats, hn::LoadU(halves, from + hn::Lanes(floats)))};
+#endif
   } else {
     const auto* from = reinterpret_cast<const float*>(codes);
     return {hn::LoadU(floats, from), hn::LoadU(floats, from + hn::Lanes(floats))};
