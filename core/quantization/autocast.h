@@ -17,10 +17,10 @@ namespace telens {
 
 struct AutocastOptions {
   bool enabled = true;
-  bool calibrating = false;              // collect amaxes without running in FP8
-  std::shared_ptr<const Recipe> recipe;  // default: DelayedScaling()
+  bool calibrating = false;                   // collect amaxes without running in FP8
+  std::shared_ptr<const Recipe> recipe = {};  // default: DelayedScaling()
   // Over which amaxes are reduced (with DelayedScaling::reduce_amax); null: this rank alone.
-  ProcessGroupPtr group;
+  ProcessGroupPtr group = {};
 };
 
 // What the layers of an outermost region have in common: whose scales to update, and which layer

@@ -1,0 +1,201 @@
+// Delayed scaling in a training loop: when amaxes and scales move, and that a resumed run is the
+// same run.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/modules/linear.h"
+#include "core/modules/recomputation.h"
+#include "core/ops/scaling.h"
+#include "core/quantization/autocast.h"
+
+namespace telens {
+namespace {
+
+std::shared_ptr<const DelayedScaling> short_history() {
+  auto recipe = std::make_shared<DelayedScaling>();
+  recipe->amax_history_len = 4;
+  return recipe;
+}
+
+struct Model {
+  explicit Model(std::int64_t seed = 1) {
+    at::manual_seed(static_cast<std::uint64_t>(seed));
+    LinearOptions options;
+    options.in_features = 32;
+    options.out_features = 32;
+    options.parameters.params_dtype = at::kBFloat16;
+    options.parameters.device = at::kCPU;
+    first = std::make_shared<Linear>(options);
+    second = std::make_shared<Linear>(options);
+  }
+
+  at::Tensor run(const at::Tensor& x, const std::shared_ptr<const Recipe>& recipe) {
+    Autocast autocast({.recipe = recipe});
+    return second->forward(first->forward(x));
+  }
+
+  std::shared_ptr<Linear> first;
+  std::shared_ptr<Linear> second;
+};
+
+at::Tensor batch(int step) {
+  at::manual_seed(static_cast<std::uint64_t>(100 + step));
+  return at::randn({16, 32}, at::kBFloat16) * (1 + step);
+}
+
+at::Tensor train(Model& model, int from, int to, const std::shared_ptr<const Recipe>& recipe) {
+  at::Tensor losses = at::zeros({to - from});
+  for (int step = from; step < to; ++step) {
+    const at::Tensor loss = model.run(batch(step), recipe).to(at::kFloat).square().mean();
+    loss.backward();
+    losses[step - from] = loss.detach();
+    const at::NoGradGuard no_grad;
+    for (const auto& module : {model.first, model.second}) {
+      for (at::Tensor& parameter : module->parameters()) {
+        parameter.sub_(parameter.grad() * 0.01);
+        parameter.mutable_grad().reset();
+      }
+    }
+  }
+  return losses;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
+}
+
+TEST(DelayedScaling, updates_scales_after_training_and_not_after_evaluation) {
+  Model model;
+  const auto recipe = short_history();
+  {
+    const at::NoGradGuard no_grad;
+    model.run(batch(0), recipe);
+  }
+  const at::Tensor untouched = model.first->extra_state();
+  {
+    const at::NoGradGuard no_grad;
+    model.run(batch(1), recipe);
+  }
+  // The running amax has seen both batches, no scale has moved.
+  Model fresh;
+  const at::Tensor x = batch(0);
+  const at::Tensor y = model.run(x, recipe);
+  const at::Tensor z = fresh.run(x, recipe);
+  EXPECT_TRUE(same_bits(y, z)) << "an evaluation changed a scale";
+  EXPECT_FALSE(same_bits(model.first->extra_state(), untouched));
+}
+
+TEST(DelayedScaling, updates_gradient_scales_once_when_the_first_layers_backward_ends) {
+  Model model;
+  const auto recipe = short_history();
+  train(model, 0, 1, recipe);
+  const at::Tensor once = model.first->extra_state();
+  const at::Tensor loss = model.run(batch(0), recipe).square().mean();
+  EXPECT_NE(model.first->extra_state().numel(), 0);
+  const at::Tensor after_forward = model.first->extra_state();
+  EXPECT_FALSE(same_bits(once, after_forward)) << "the forward's exit updated nothing";
+  loss.backward();
+  EXPECT_FALSE(same_bits(after_forward, model.first->extra_state()))
+      << "the backward's end updated nothing";
+}
+
+TEST(DelayedScaling, resumed_from_its_state_gives_the_bits_of_an_uninterrupted_run) {
+  const auto recipe = short_history();
+  Model uninterrupted;
+  const at::Tensor expected = train(uninterrupted, 0, 8, recipe);
+
+  Model interrupted;
+  const at::Tensor head = train(interrupted, 0, 4, recipe);
+  Model resumed(/*seed=*/99);
+  const auto move = [](Linear& from, Linear& to) {
+    const at::NoGradGuard no_grad;
+    for (const auto& item : from.named_parameters()) {
+      to.named_parameters()[item.key()].copy_(item.value());
+    }
+    to.set_extra_state(from.extra_state());
+  };
+  move(*interrupted.first, *resumed.first);
+  move(*interrupted.second, *resumed.second);
+  const at::Tensor tail = train(resumed, 4, 8, recipe);
+  EXPECT_TRUE(same_bits(at::cat({head, tail}), expected));
+}
+
+TEST(DelayedScaling, refuses_extra_state_that_is_not_its_own) {
+  Model model;
+  EXPECT_THROW(model.first->set_extra_state(at::ones({100}, at::kByte)), UsageError);
+  EXPECT_THROW(model.first->set_extra_state(at::ones({100})), UsageError);
+  train(model, 0, 1, short_history());
+  const at::Tensor bytes = model.first->extra_state();
+  EXPECT_THROW(model.first->set_extra_state(bytes.narrow(0, 0, bytes.numel() - 1)), UsageError);
+  model.first->set_extra_state(bytes);
+  EXPECT_TRUE(same_bits(model.first->extra_state(), bytes));
+}
+
+TEST(DelayedScaling, a_recomputed_forward_has_the_first_ones_scales_and_leaves_no_trace) {
+  const auto recipe = short_history();
+  Model model;
+  train(model, 0, 2, recipe);
+  const auto tape = std::make_shared<RecomputationTape>();
+  const at::Tensor x = batch(2);
+  at::Tensor first;
+  {
+    Autocast autocast({.recipe = recipe});
+    const RecomputationScope scope(tape, RecomputationScope::Mode::record);
+    first = model.second->forward(model.first->forward(x));
+  }  // the scales move here
+  const at::Tensor state = model.first->extra_state();
+  const RecomputationScope scope(tape, RecomputationScope::Mode::replay);
+  const at::Tensor again = model.second->forward(model.first->forward(x));
+  EXPECT_TRUE(same_bits(first, again));
+  EXPECT_TRUE(same_bits(model.first->extra_state(), state));
+}
+
+TEST(DelayedScaling, calibrating_collects_amaxes_and_runs_in_high_precision) {
+  Model model;
+  Model plain;
+  const auto recipe = short_history();
+  const at::Tensor x = batch(0);
+  at::Tensor calibrated;
+  {
+    Autocast autocast({.enabled = false, .calibrating = true, .recipe = recipe});
+    calibrated = model.second->forward(model.first->forward(x));
+  }
+  EXPECT_TRUE(same_bits(calibrated, plain.second->forward(plain.first->forward(x))));
+  EXPECT_NE(model.first->extra_state().numel(), 0);
+}
+
+at::Tensor updated(float amax, float old_scale, std::int64_t margin, bool power_of_two) {
+  at::Tensor scale = at::full({1}, old_scale);
+  ops::update_scale(at::full({1}, amax), scale, at::full({1}, 448.0F), margin, power_of_two);
+  return scale;
+}
+
+TEST(ScaleFormula, follows_transformer_engine_in_every_corner) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(updated(2.0F, 1, 0, false).item<float>(), 224.0F);
+  EXPECT_EQ(updated(2.0F, 1, 3, false).item<float>(), 28.0F);  // margin 3: divided by 8
+  EXPECT_EQ(updated(2.0F, 1, 0, true).item<float>(), 128.0F);  // the power of two below 224
+  EXPECT_EQ(updated(0.0F, 7, 0, false).item<float>(), 7.0F);
+  EXPECT_EQ(updated(kNan, 7, 0, false).item<float>(), 7.0F);
+  EXPECT_EQ(updated(kInfinity, 7, 0, false).item<float>(), 7.0F);
+  EXPECT_EQ(updated(0x1p-149F, 7, 0, false).item<float>(), std::numeric_limits<float>::max());
+}
+
+TEST(ScaleFormula, an_amax_history_counts_its_largest_or_its_newest_row_and_lets_nan_through) {
+  const at::Tensor history = at::tensor({1.0F, 9.0F, 5.0F, 2.0F}).view({2, 2});
+  EXPECT_TRUE(ops::amax_of_history(history, "max").equal(at::tensor({5.0F, 9.0F})));
+  EXPECT_TRUE(ops::amax_of_history(history, "most_recent").equal(at::tensor({1.0F, 9.0F})));
+  history[1][0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(ops::amax_of_history(history, "max")[0].item<float>()));
+  EXPECT_THROW(ops::amax_of_history(history, "mean"), UsageError);
+  ops::advance_history(history);
+  EXPECT_TRUE(history[0].equal(at::zeros({2})));
+  EXPECT_TRUE(history[1].equal(at::tensor({1.0F, 9.0F})));
+}
+
+}  // namespace
+}  // namespace telens
