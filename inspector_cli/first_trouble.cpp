@@ -81,29 +81,32 @@ FirstTrouble find_first_trouble(const record::RunReader& run, record::RecordQuer
   return trouble;
 }
 
-void print_first_trouble(const record::RunReader& run, const record::RecordQuery& query) {
-  const FirstTrouble trouble = find_first_trouble(run, query);
+std::vector<std::string> sentences(const FirstTrouble& trouble, const record::RunReader& run) {
+  std::vector<std::string> lines;
   if (const auto& bad = trouble.nonfinite) {
     const std::string others =
         trouble.also > 0 ? fmt::format(", and in {} more tensors", trouble.also) : "";
-    fmt::print("{}\n",
-               coloured(fmt::format("first non-finite: iteration {}, {}: {:.0f} elements{}",
-                                    bad->iteration, label_of(bad->where, run), bad->value, others),
-                        Colour::red));
+    lines.push_back(fmt::format("first non-finite: iteration {}, {}: {:.0f} elements{}",
+                                bad->iteration, label_of(bad->where, run), bad->value, others));
   }
   if (const auto& bad = trouble.scalar) {
-    fmt::print("{}\n", coloured(fmt::format("{} not finite: from iteration {}", trouble.scalar_name,
-                                            bad->iteration),
-                                Colour::red));
+    lines.push_back(
+        fmt::format("{} not finite: from iteration {}", trouble.scalar_name, bad->iteration));
   }
   if (const auto& bad = trouble.overflow) {
-    fmt::print("{}\n",
-               coloured(fmt::format("first overflow: iteration {}, {}: {:.4g} % of its elements",
-                                    bad->iteration, label_of(bad->where, run), bad->value),
-                        Colour::yellow));
+    lines.push_back(fmt::format("first overflow: iteration {}, {}: {:.4g} % of its elements",
+                                bad->iteration, label_of(bad->where, run), bad->value));
   }
-  if (!trouble.nonfinite && !trouble.scalar && !trouble.overflow) {
-    fmt::print("{}\n", coloured("no non-finite value and no overflow recorded", Colour::green));
+  if (lines.empty()) lines.emplace_back("no non-finite value and no overflow recorded");
+  return lines;
+}
+
+void print_first_trouble(const record::RunReader& run, const record::RecordQuery& query) {
+  const FirstTrouble trouble = find_first_trouble(run, query);
+  const bool grave = trouble.nonfinite || trouble.scalar;
+  const Colour colour = grave ? Colour::red : trouble.overflow ? Colour::yellow : Colour::green;
+  for (const std::string& sentence : sentences(trouble, run)) {
+    fmt::print("{}\n", coloured(sentence, colour));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "features/record/run_reader.h"
 #include "inspector_cli/series.h"
@@ -27,7 +28,8 @@ struct FirstTrouble {
 // Within the layers, tensors, GEMMs, ranks and iterations of the query.
 FirstTrouble find_first_trouble(const record::RunReader& run, record::RecordQuery query);
 
-// Its sentences, the gravest first; always at least one.
+// It in words, the gravest first; always at least one sentence.
+std::vector<std::string> sentences(const FirstTrouble& trouble, const record::RunReader& run);
 void print_first_trouble(const record::RunReader& run, const record::RecordQuery& query);
 
 }  // namespace telens::cli

@@ -1,0 +1,92 @@
+// What `telens plot` draws, whatever it draws it on: statistics over iterations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+#include "inspector_cli/first_trouble.h"
+
+namespace telens::cli {
+
+// The values of some neighbouring iterations as one: that of the largest magnitude, where any is
+// not finite, that one.
+class Bin {
+ public:
+  void add(double value);
+  bool seen() const { return seen_; }
+  bool finite() const;
+  double value() const { return value_; }
+
+ private:
+  double value_ = 0;
+  bool seen_ = false;
+};
+
+struct Line {
+  std::string label;
+  std::vector<Bin> bins;
+};
+
+// The smallest and largest finite value; nothing where there is none.
+struct Range {
+  double low = 0;
+  double high = 0;
+};
+std::optional<Range> range_of(const std::vector<Line>& lines);
+
+// One statistic: its worst tensors as lines, and all layers as rows of a heat map, in which a
+// layer's value is that of its worst tensor.
+struct Panel {
+  std::string statistic;
+  std::vector<Line> worst;
+  std::vector<Line> layers;
+};
+
+struct Chart {
+  std::string run_id;
+  std::int64_t first_iteration = 0;
+  std::int64_t last_iteration = 0;
+  std::size_t bins = 1;
+  std::vector<Line> scalars;  // losses
+  std::vector<Panel> panels;
+  FirstTrouble trouble;
+  std::vector<std::string> headlines;  // trouble in words
+
+  std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
+  std::size_t bin_of(std::int64_t iteration) const;
+};
+
+struct ChartLimits {
+  std::size_t bins;    // at most
+  std::size_t lines;   // of worst tensors in a panel
+  std::size_t panels;  // where no statistic is asked for
+};
+// Throws RecordError for a run without records, UsageError for a query that fits none.
+Chart make_chart(const record::RunReader& run, record::RecordQuery query,
+                 const ChartLimits& limits);
+
+// Where a value lies between the smallest (0) and largest (1) one. Logarithmic where all values are
+// positive and spread over more than three decades.
+class Scale {
+ public:
+  explicit Scale(const std::vector<Line>& lines);
+  double place(double value) const;
+  double value_at(double place) const;
+  bool logarithmic() const { return logarithmic_; }
+
+ private:
+  Range range_;
+  bool logarithmic_ = false;
+};
+
+// A label of at most `longest` bytes, cut in the middle: layers differ in both ends of their names.
+std::string shortened(const std::string& label, std::size_t longest);
+
+std::string draw_text(const Chart& chart, int width);
+std::string draw_svg(const Chart& chart);
+std::string draw_html(const Chart& chart);
+
+}  // namespace telens::cli
