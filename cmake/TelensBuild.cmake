@@ -35,8 +35,11 @@ target_compile_options(
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-ffp-contract=off;-Winvalid-pch>
   $<BUILD_INTERFACE:$<$<BOOL:${TELENS_WERROR}>:-Werror>>)
 if(TELENS_SANITIZE)
-  target_compile_options(telens_options
-                         INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-omit-frame-pointer>)
+  # GCC's -Wmaybe-uninitialized takes instrumented code for uninitialized reads.
+  target_compile_options(
+    telens_options
+    INTERFACE
+      $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;-Wno-maybe-uninitialized>)
   target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
 endif()
 if(TELENS_MOLD)

@@ -53,7 +53,7 @@ install_debian_packages() {
   say "installing Debian packages: ${missing[*]}"
   local install=(apt-get install -y --no-install-recommends "${missing[@]}")
   # The package lists are fetched only where they are absent or too old to serve.
-  if as_root "${install[@]}" --simulate >/dev/null 2>&1; then
+  if "${install[@]}" --simulate >/dev/null 2>&1; then
     logged apt-install as_root "${install[@]}" && return
   fi
   logged apt-update as_root apt-get update && logged apt-install as_root "${install[@]}" ||

@@ -1,0 +1,172 @@
+"""cmake/setup/setup.sh in a sandbox: a copy of it, with commands of its own in PATH."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What every system has.
+COMMON = (
+    "bash",
+    "cat",
+    "cmp",
+    "cp",
+    "dirname",
+    "env",
+    "grep",
+    "id",
+    "mkdir",
+    "sed",
+    "tee",
+    "touch",
+)
+
+# State lies beside the commands: installed, lists (present after an update), calls.
+FAKES = {
+    "dpkg-query": """grep -qx "${@: -1}" "$STATE/installed" && echo 'ii '""",
+    "apt-get": """echo "apt-get $*" >> "$STATE/calls"
+case "$*" in
+  update) touch "$STATE/lists" ;;
+  *--simulate) [ -e "$STATE/lists" ] ;;
+  install*) [ -e "$STATE/lists" ] || exit 100
+    shift 3; printf '%s\\n' "$@" >> "$STATE/installed" ;;
+esac""",
+    "python": """if [ "$1 $2" = "-m venv" ]; then
+  mkdir -p "$3/bin"
+  cp "$STATE/bin/pip" "$3/bin/pip"
+fi""",
+    "pip": """echo "pip $*" >> "$STATE/calls"
+[ ! -e "$STATE/offline" ]""",
+}
+
+
+class Sandbox:
+    def __init__(self, root: Path, fakes: tuple[str, ...]):
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        shutil.copytree(ROOT / "cmake" / "setup", root / "cmake" / "setup")
+        (root / "installed").touch()
+        (root / "calls").touch()
+        for name in COMMON:
+            (self.bin / name).symlink_to(shutil.which(name))
+        for name in fakes:
+            self.add_command(name, FAKES[name])
+
+    def add_command(self, name: str, body: str) -> None:
+        (self.bin / name).unlink(missing_ok=True)
+        (self.bin / name).write_text(f"#!{shutil.which('bash')}\n{body}\n")
+        (self.bin / name).chmod(0o755)
+
+    def run(self) -> subprocess.CompletedProcess:
+        """Runs the script with nothing but the sandbox's commands."""
+        environment = {
+            "PATH": str(self.bin),
+            "STATE": str(self.root),
+            "TELENS_PYTHON": str(self.bin / "python"),
+            "CXX": "false",
+        }
+        script = self.root / "cmake" / "setup" / "setup.sh"
+        return subprocess.run(
+            [shutil.which("bash"), str(script)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+
+    def calls(self) -> list[str]:
+        """What was asked of apt and pip since the last question, simulations left out."""
+        lines = (self.root / "calls").read_text().splitlines()
+        (self.root / "calls").write_text("")
+        return [" ".join(line.split()[:2]) for line in lines if "--simulate" not in line]
+
+
+@pytest.fixture
+def debian(tmp_path):
+    sandbox = Sandbox(tmp_path, ("dpkg-query", "apt-get", "python", "pip"))
+    sandbox.add_command("id", "echo 0")
+    return sandbox
+
+
+def test_a_fresh_machine_fetches_the_lists_and_installs_everything_once(debian):
+    assert debian.run().returncode == 0
+    assert debian.calls() == ["apt-get update", "apt-get install", "pip install"]
+    assert "ninja-build" in (debian.root / "installed").read_text().split()
+    assert debian.run().returncode == 0
+    assert debian.calls() == []
+
+
+def test_lists_that_know_the_packages_are_not_fetched_again(debian):
+    (debian.root / "lists").touch()
+    debian.run()
+    assert debian.calls() == ["apt-get install", "pip install"]
+
+
+def test_only_what_is_missing_is_installed(debian):
+    debian.run()
+    installed = debian.root / "installed"
+    installed.write_text(installed.read_text().replace("ccache\n", ""))
+    debian.calls()
+    done = debian.run()
+    assert "installing Debian packages: ccache\n" in done.stderr
+    assert debian.calls() == ["apt-get install"]
+
+
+def test_a_changed_list_of_python_packages_is_installed(debian):
+    debian.run()
+    debian.calls()
+    with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
+        packages.write("rich\n")
+    debian.run()
+    assert debian.calls() == ["pip install"]
+
+
+def test_a_failed_download_is_an_error_that_is_tried_again(debian):
+    (debian.root / "offline").touch()
+    done = debian.run()
+    assert done.returncode != 0
+    assert "error: pip could not install" in done.stderr
+    (debian.root / "offline").unlink()
+    debian.calls()
+    assert debian.run().returncode == 0
+    assert debian.calls() == ["pip install"]
+
+
+def test_without_root_and_sudo_the_error_names_what_was_to_be_installed(debian):
+    debian.add_command("id", "echo 1000")
+    done = debian.run()
+    assert done.returncode != 0
+    assert "needs root or sudo" in done.stderr
+    assert "ninja-build" in done.stderr
+
+
+def test_a_user_with_sudo_installs_through_it(debian):
+    debian.add_command("id", "echo 1000")
+    debian.add_command("sudo", 'echo "sudo $*" >> "$STATE/calls"; "$@"')
+    assert debian.run().returncode == 0
+    assert "sudo env" in debian.calls()
+
+
+def test_another_system_is_told_each_missing_package_by_name(tmp_path):
+    sandbox = Sandbox(tmp_path, ("python", "pip"))
+    for name in ("g++", "ninja", "pkg-config"):
+        sandbox.add_command(name, "false" if name == "pkg-config" else "true")
+    done = sandbox.run()
+    assert done.returncode != 0
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    for name in ("cmake", "yaml-cpp", "HDF5", "CLI11"):
+        assert name in error
+    assert "ninja" not in error
+    assert sandbox.calls() == []
+
+
+def test_an_interpreter_that_is_no_python_is_named(debian):
+    debian.add_command("python", "false")
+    done = debian.run()
+    assert done.returncode != 0
+    assert f"{debian.bin / 'python'} is none; set TELENS_PYTHON" in done.stderr
+    assert not os.path.exists(debian.root / ".venv")
