@@ -28,6 +28,12 @@ if(TELENS_TORCH)
   list(APPEND _telens_modules FindLibTorch.cmake)
 endif()
 
+set(_telens_command_dir "${CMAKE_INSTALL_BINDIR}")
+if(SKBUILD)
+  set(_telens_command_dir "${SKBUILD_SCRIPTS_DIR}")
+endif()
+install(TARGETS telens_command RUNTIME DESTINATION "${_telens_command_dir}")
+
 foreach(_folder IN LISTS _telens_header_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${_folder}/"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/telens/${_folder}"
