@@ -1,0 +1,353 @@
+// The statistics kernels against definitions, on every SIMD target that this processor has.
+#include "core/ops/statistics.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "core/kernels/cpu/simd_target.h"
+#include "core/ops/statistics_layout.h"
+#include "features/statistics/accumulator.h"
+#include "tests/core/statistics_reference.h"
+
+namespace telens {
+namespace {
+
+using testing::reference_cast;
+using testing::reference_sums;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+at::Tensor float_scale(float value) { return at::full({1}, value, at::kFloat); }
+
+StatisticsAccumulator typed(const at::Tensor& words, std::size_t casts) {
+  StatisticsAccumulator accumulator(casts);
+  accumulator.add({words.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(words.numel())});
+  return accumulator;
+}
+
+TensorSums sums_of(const at::Tensor& x) { return typed(statistics(x), 0).tensor(); }
+
+CastSums cast_of(const at::Tensor& x, FormatId format, float scale) {
+  return typed(statistics(x, {{float_scale(scale)}, {format}}), 1).casts().front();
+}
+
+// Every code of a 16-bit dtype; of Float the same codes as upper halves, with low halves that make
+// them hard to round.
+at::Tensor all_codes(at::ScalarType dtype) {
+  const at::Tensor codes = at::arange(65536, at::kInt);
+  if (dtype != at::kFloat) return codes.to(at::kShort).view(dtype);
+  const at::Tensor low = at::arange(65536, at::kInt).mul(40503).bitwise_and(0xffff);
+  return codes.bitwise_left_shift(16).bitwise_or(low).view(at::kFloat);
+}
+
+at::Tensor with_values(at::Tensor x, std::initializer_list<std::pair<std::int64_t, float>> values) {
+  for (const auto& [index, value] : values) x.view({-1})[index].fill_(value);
+  return x;
+}
+
+struct Data {
+  std::string name;
+  at::Tensor x;
+};
+
+std::vector<Data> special_data(at::ScalarType dtype) {
+  at::manual_seed(7);
+  const auto normal = [&](std::int64_t n) { return at::randn({n}).to(dtype); };
+  std::vector<Data> all{
+      {"all codes", all_codes(dtype)},
+      {"all codes shuffled and repeated",
+       all_codes(dtype).index_select(0, at::randint(0, 65536, {200'000}))},
+      {"normal", normal(300'007)},
+      {"normal with NaN in front", with_values(normal(20'000), {{0, kNan}})},
+      {"normal with NaN in the middle", with_values(normal(20'000), {{9'999, -kNan}})},
+      {"normal with NaN at the end", with_values(normal(20'000), {{19'999, kNan}})},
+      {"a NaN in every chunk", normal(100'000).index_fill(0, at::arange(0, 100'000, 8192), kNan)},
+      {"+Inf", with_values(normal(10'000), {{5, kInf}, {9'000, kInf}})},
+      {"both Inf", with_values(normal(10'000), {{5, kInf}, {9'998, -kInf}})},
+      {"all NaN", at::full({9'000}, kNan, dtype)},
+      {"all -Inf", at::full({9'000}, -kInf, dtype)},
+      {"NaN and -0", with_values(at::full({70}, kNan, dtype), {{69, -0.0F}, {3, -0.0F}})},
+      {"zeros", at::zeros({10'000}, dtype)},
+      {"negative zeros", at::full({10'000}, -0.0F, dtype)},
+      {"half zeros", normal(30'000).relu()},
+      {"negative", normal(30'000).abs().neg()},
+      {"positive", normal(30'000).abs()},
+      {"constant", at::full({30'000}, 0.3F, dtype)},
+      {"tiny", (at::randn({30'000}) * 1e-30).to(dtype)},
+      {"huge", (at::randn({30'000}) * 1e30).to(dtype)},
+      {"subnormal",
+       at::arange(20'000, at::kInt).remainder(127).to(at::kShort).view(at::kBFloat16).to(dtype)},
+      {"shifted", (at::randn({50'000}) + 100).to(dtype)},
+      {"empty", at::empty({0}, dtype)},
+      {"empty matrix", at::empty({4, 0, 3}, dtype)},
+      {"scalar", at::scalar_tensor(-3.5, dtype)},
+  };
+  for (const std::int64_t n :
+       {1, 2, 15, 31, 32, 33, 63, 64, 65, 8191, 8192, 8193, 131'071, 131'073}) {
+    all.push_back({"normal of " + std::to_string(n), normal(n)});
+  }
+  if (dtype == at::kFloat) {
+    all.push_back({"a mean of a million deviations", at::randn({50'000}) + 1e6});
+    all.push_back({"FP32 subnormal", at::arange(20'000, at::kInt).view(at::kFloat)});
+  }
+  return all;
+}
+
+std::vector<Data> strided_data(at::ScalarType dtype) {
+  at::manual_seed(8);
+  const at::Tensor x = at::randn({96, 130, 7}).to(dtype);
+  return {{"transposed", x.transpose(0, 1)},
+          {"sliced", x.slice(1, 3, 99, 2)},
+          {"columns", x.select(2, 4)},
+          {"expanded", x.select(2, 0).unsqueeze(-1).expand({96, 130, 5})},
+          {"offset by one element", x.view({-1}).slice(0, 1)}};
+}
+
+// Sums may differ by the design's bound: 2^-16 of the sum of magnitudes.
+void expect_near(double got, double expected, double magnitude, const char* what) {
+  EXPECT_NEAR(got, expected, std::ldexp(magnitude, -16)) << what;
+}
+
+void expect_counters_and_extremes(const TensorSums& got, const TensorSums& expected) {
+  EXPECT_EQ(got.numel, expected.numel);
+  EXPECT_EQ(got.nan, expected.nan);
+  EXPECT_EQ(got.posinf, expected.posinf);
+  EXPECT_EQ(got.neginf, expected.neginf);
+  EXPECT_EQ(got.zeros, expected.zeros);
+  EXPECT_EQ(got.subnormals, expected.subnormals);
+  EXPECT_EQ(got.min, expected.min);
+  EXPECT_EQ(got.max, expected.max);
+  EXPECT_EQ(got.smallest_nonzero, expected.smallest_nonzero);
+  EXPECT_FALSE(got.min == 0 && std::signbit(got.min)) << "a zero extreme is +0";
+  EXPECT_FALSE(got.max == 0 && std::signbit(got.max)) << "a zero extreme is +0";
+}
+
+void expect_sums(const TensorSums& got, const TensorSums& expected) {
+  expect_near(got.sum, expected.sum, expected.l1, "sum");
+  expect_near(got.l1, expected.l1, expected.l1, "l1");
+  expect_near(got.sum_squares, expected.sum_squares, expected.sum_squares, "sum_squares");
+  EXPECT_NEAR(got.m2, expected.m2, std::ldexp(expected.sum_squares, -14)) << "m2";
+}
+
+void expect_cast(const CastSums& got, const CastSums& expected) {
+  EXPECT_EQ(got.numel, expected.numel);
+  EXPECT_EQ(got.underflows, expected.underflows);
+  EXPECT_EQ(got.overflows, expected.overflows);
+  EXPECT_EQ(got.saturated, expected.saturated);
+  EXPECT_EQ(got.scale_inv_min, expected.scale_inv_min);
+  EXPECT_EQ(got.scale_inv_max, expected.scale_inv_max);
+  if (std::isfinite(expected.squared_error)) {
+    expect_near(got.squared_error, expected.squared_error, expected.squared_error, "squared error");
+  } else {
+    EXPECT_EQ(std::isnan(got.squared_error), std::isnan(expected.squared_error));
+    EXPECT_EQ(std::isinf(got.squared_error), std::isinf(expected.squared_error));
+  }
+}
+
+// Runs the body once per SIMD target.
+void on_every_target(const std::function<void()>& body) {
+  for (const kernels::SimdTarget& target : kernels::simd_targets()) {
+    SCOPED_TRACE(target.name);
+    const kernels::ScopedSimdTarget scope(target);
+    body();
+  }
+}
+
+class StatisticsOf : public ::testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, StatisticsOf,
+                         ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
+                         [](const auto& dtype) { return c10::toString(dtype.param); });
+
+TEST_P(StatisticsOf, special_data_are_those_of_the_definitions_on_every_simd_target) {
+  for (const Data& data : special_data(GetParam())) {
+    SCOPED_TRACE(data.name);
+    const TensorSums expected = reference_sums(data.x);
+    on_every_target([&] {
+      const TensorSums got = sums_of(data.x);
+      expect_counters_and_extremes(got, expected);
+      expect_sums(got, expected);
+    });
+  }
+}
+
+TEST_P(StatisticsOf, any_strides_are_those_of_the_elements) {
+  for (const Data& data : strided_data(GetParam())) {
+    SCOPED_TRACE(data.name);
+    const TensorSums expected = reference_sums(data.x);
+    const TensorSums got = sums_of(data.x);
+    expect_counters_and_extremes(got, expected);
+    expect_sums(got, expected);
+    expect_cast(cast_of(data.x, FormatId::e4m3, 99), reference_cast(data.x, FormatId::e4m3, 99));
+  }
+}
+
+TEST_P(StatisticsOf, casts_are_those_of_encode_and_decode_on_every_simd_target) {
+  for (const Data& data : special_data(GetParam())) {
+    SCOPED_TRACE(data.name);
+    for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
+      for (const float scale : {1.0F, 123.4F, 0x1p-7F, 3e-30F, 7e29F}) {
+        SCOPED_TRACE(std::string(name_of(format)) + " scale " + std::to_string(scale));
+        const CastSums expected = reference_cast(data.x, format, scale);
+        on_every_target([&] { expect_cast(cast_of(data.x, format, scale), expected); });
+      }
+    }
+  }
+}
+
+// A whole vector of one value: its error alone, in the vector path, without an average to hide in.
+TEST_P(StatisticsOf, the_error_of_every_code_is_that_of_its_own_rounding) {
+  const at::Tensor codes = all_codes(GetParam());
+  const at::Tensor repeated = codes.unsqueeze(1).expand({-1, 32}).contiguous();
+  for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
+    for (std::int64_t i = 0; i < codes.numel(); i += 7) {
+      const CastSums got = cast_of(repeated[i], format, 0x1.3p3F);
+      const CastSums expected = reference_cast(repeated[i], format, 0x1.3p3F);
+      if (!std::isfinite(expected.squared_error)) continue;
+      ASSERT_NEAR(got.squared_error, expected.squared_error,
+                  std::ldexp(expected.squared_error, -20))
+          << "code " << i << " of " << name_of(format);
+    }
+  }
+}
+
+TEST_P(StatisticsOf, several_casts_are_each_as_if_alone) {
+  const at::Tensor x = (at::randn({100'000}) * 20).to(GetParam());
+  const StatisticsCasts casts{{float_scale(1), float_scale(40), float_scale(1e-4F)},
+                              {FormatId::e4m3, FormatId::e4m3, FormatId::e5m2}};
+  const auto together = typed(statistics(x, casts), 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const at::Tensor alone = statistics(x, {{casts.scales[i]}, {casts.formats[i]}});
+    const std::vector<std::int64_t> words = together.words();
+    const std::int64_t* begin = words.data() + kTensorSumsWords + i * kCastSumsWords;
+    EXPECT_TRUE(std::equal(begin, begin + kCastSumsWords,
+                           alone.const_data_ptr<std::int64_t>() + kTensorSumsWords));
+  }
+}
+
+TEST_P(StatisticsOf, the_number_of_threads_changes_no_bit) {
+  const at::Tensor x = with_values(at::randn({1'000'003}).to(GetParam()), {{500'000, kInf}});
+  const StatisticsCasts casts{{float_scale(70)}, {FormatId::e4m3}};
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = statistics(x, casts);
+  for (const int count : {2, 3, 5}) {
+    at::set_num_threads(count);
+    EXPECT_TRUE(at::equal(statistics(x, casts), alone)) << count << " threads";
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_P(StatisticsOf, parts_cut_at_chunks_merge_to_the_whole) {
+  for (const float mean : {0.0F, 100.0F, 1e4F}) {
+    const at::Tensor x = (at::randn({40 * kStatisticsChunk + 77}) + mean).to(GetParam());
+    const StatisticsCasts casts{{float_scale(3)}, {FormatId::e4m3}};
+    const auto whole = typed(statistics(x, casts), 1);
+    StatisticsAccumulator merged(1);
+    for (const std::int64_t begin : {0, 3, 4, 30}) {
+      const std::int64_t end = begin == 0 ? 3 : begin == 3 ? 4 : begin == 4 ? 30 : 41;
+      const at::Tensor part = x.slice(0, begin * kStatisticsChunk, end * kStatisticsChunk);
+      merged.merge(typed(statistics(part, casts), 1));
+    }
+    expect_counters_and_extremes(merged.tensor(), whole.tensor());
+    EXPECT_NEAR(merged.tensor().sum, whole.tensor().sum, 1e-12 * whole.tensor().l1);
+    EXPECT_NEAR(merged.tensor().l1, whole.tensor().l1, 1e-12 * whole.tensor().l1);
+    EXPECT_NEAR(merged.tensor().sum_squares, whole.tensor().sum_squares,
+                1e-12 * whole.tensor().sum_squares);
+    EXPECT_NEAR(merged.tensor().m2, whole.tensor().m2, 1e-10 * whole.tensor().m2);
+    EXPECT_EQ(merged.casts()[0].underflows, whole.casts()[0].underflows);
+    EXPECT_EQ(merged.casts()[0].overflows, whole.casts()[0].overflows);
+    EXPECT_NEAR(merged.casts()[0].squared_error, whole.casts()[0].squared_error,
+                1e-12 * whole.casts()[0].squared_error);
+  }
+}
+
+TEST_P(StatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
+  at::Tensor x =
+      with_values((at::randn({50'000}) + 3).to(GetParam()), {{17, kNan}, {40'000, -kInf}});
+  const auto whole = typed(statistics(x), 0);
+  const std::vector<std::int64_t> cuts{0, 1, 1000, 8193, 30'001, 50'000};
+  std::vector<StatisticsAccumulator> parts;
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    parts.push_back(typed(statistics(x.slice(0, cuts[i], cuts[i + 1])), 0));
+  }
+  std::vector<std::size_t> order{0, 1, 2, 3, 4};
+  do {
+    StatisticsAccumulator merged;
+    for (const std::size_t i : order) merged.merge(parts[i]);
+    expect_counters_and_extremes(merged.tensor(), whole.tensor());
+    expect_sums(merged.tensor(), whole.tensor());
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_P(StatisticsOf, accumulating_reads_equals_merging_their_results) {
+  const at::Tensor a = at::randn({10'000}).to(GetParam());
+  const at::Tensor b = (at::randn({333}) - 2).to(GetParam());
+  const StatisticsCasts casts{{float_scale(3), float_scale(0.1F)},
+                              {FormatId::e4m3, FormatId::e5m2}};
+  at::Tensor accumulator = empty_statistics(2, at::kCPU);
+  accumulate_statistics(a, casts, accumulator);
+  EXPECT_TRUE(at::equal(accumulator, statistics(a, casts)));
+  accumulate_statistics(b, casts, accumulator);
+
+  StatisticsAccumulator merged = typed(statistics(a, casts), 2);
+  merged.merge(typed(statistics(b, casts), 2));
+  EXPECT_EQ(merged.words(), typed(accumulator, 2).words());
+}
+
+TEST(Statistics, of_an_empty_tensor_are_the_neutral_accumulator) {
+  const StatisticsCasts casts{{float_scale(2)}, {FormatId::e4m3}};
+  EXPECT_TRUE(at::equal(statistics(at::empty({0}), casts), empty_statistics(1, at::kCPU)));
+}
+
+TEST(Statistics, on_meta_have_the_shape_of_the_words) {
+  const auto meta = at::device(at::kMeta);
+  const at::Tensor x = at::empty({3, 5}, meta.dtype(at::kBFloat16));
+  const at::Tensor words =
+      statistics(x, {{at::empty({1}, meta.dtype(at::kFloat))}, {FormatId::e5m2}});
+  EXPECT_EQ(words.numel(), statistics_words(1));
+  EXPECT_EQ(words.scalar_type(), at::kLong);
+}
+
+// The message of the error of the given type that the call throws.
+template <typename E>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+TEST(Statistics, refuse_what_they_cannot_read_and_say_why) {
+  using ::testing::HasSubstr;
+  const at::Tensor x = at::ones({4});
+  EXPECT_THAT(message_of<ShapeError>([] { statistics(at::ones({4}, at::kDouble)); }),
+              HasSubstr("x has dtype Double; expected BFloat16, Half or Float"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                statistics(x, {{float_scale(1)}, {}});
+              }),
+              HasSubstr("1 scales and 0 formats"));
+  EXPECT_THAT(message_of<ShapeError>([&] {
+                statistics(x, {{at::ones({2})}, {FormatId::e4m3}});
+              }),
+              HasSubstr("scale 0 is Float with 2 elements"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                statistics(x, {{float_scale(1)}, {FormatId::e2m1}});
+              }),
+              HasSubstr("expected E4M3 (0) or E5M2 (1)"));
+  at::Tensor accumulator = empty_statistics(1, at::kCPU);
+  EXPECT_THAT(message_of<ShapeError>([&] { accumulate_statistics(x, {}, accumulator); }),
+              HasSubstr("made for as many casts"));
+}
+
+}  // namespace
+}  // namespace telens

@@ -1,0 +1,235 @@
+// From sums to recorded values: the definitions of the contract, special values, merging, and
+// which requests share a cast.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "features/statistics/finish.h"
+#include "features/statistics/requests.h"
+
+namespace telens {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// The sums of one element.
+TensorSums element(double x) {
+  TensorSums sums;
+  sums.numel = 1;
+  sums.nan = std::isnan(x);
+  sums.posinf = x == kInf;
+  sums.neginf = x == -kInf;
+  sums.zeros = x == 0;
+  if (std::isnan(x)) return sums;
+  sums.min = sums.max = x;
+  if (x != 0) sums.smallest_nonzero = std::fabs(x);
+  if (std::isinf(x)) return sums;
+  sums.sum = x;
+  sums.l1 = std::fabs(x);
+  sums.sum_squares = x * x;
+  return sums;
+}
+
+TensorSums sums_of(const std::vector<double>& values) {
+  TensorSums sums;
+  for (const double x : values) merge(sums, element(x));
+  return sums;
+}
+
+void expect_value(Statistic statistic, const std::vector<double>& values, double expected) {
+  const double got = finish(statistic, sums_of(values));
+  if (std::isnan(expected)) {
+    EXPECT_TRUE(std::isnan(got)) << name_of(statistic) << " is " << got;
+  } else {
+    EXPECT_DOUBLE_EQ(got, expected) << name_of(statistic);
+  }
+}
+
+TEST(FinishedStatistics, are_the_definitions) {
+  const std::vector<double> x{-3, 0, 1, 4};
+  expect_value(Statistic::min, x, -3);
+  expect_value(Statistic::max, x, 4);
+  expect_value(Statistic::mean, x, 0.5);
+  expect_value(Statistic::std_dev, x, std::sqrt((12.25 + 0.25 + 0.25 + 12.25) / 3));
+  expect_value(Statistic::l1_norm, x, 8);
+  expect_value(Statistic::l2_norm, x, std::sqrt(26.0));
+  expect_value(Statistic::numel, x, 4);
+  expect_value(Statistic::zeros, x, 1);
+  expect_value(Statistic::cur_amax, x, 4);
+  expect_value(Statistic::dynamic_range, x, 2);
+}
+
+TEST(FinishedStatistics, hide_no_nan) {
+  const std::vector<double> x{1, kNan, kInf};
+  for (const Statistic statistic :
+       {Statistic::min, Statistic::max, Statistic::mean, Statistic::std_dev, Statistic::l1_norm,
+        Statistic::l2_norm, Statistic::cur_amax, Statistic::dynamic_range}) {
+    expect_value(statistic, x, kNan);
+  }
+  expect_value(Statistic::nan, x, 1);
+  expect_value(Statistic::posinf, x, 1);
+  expect_value(Statistic::nonfinite, x, 2);
+}
+
+TEST(FinishedStatistics, of_infinities_are_what_ieee_sums_give) {
+  expect_value(Statistic::mean, {1, kInf}, kInf);
+  expect_value(Statistic::mean, {1, -kInf}, -kInf);
+  expect_value(Statistic::mean, {kInf, -kInf}, kNan);
+  expect_value(Statistic::std_dev, {1, 2, kInf}, kNan);
+  expect_value(Statistic::l1_norm, {1, -kInf}, kInf);
+  expect_value(Statistic::l2_norm, {1, -kInf}, kInf);
+  expect_value(Statistic::min, {1, -kInf}, -kInf);
+  expect_value(Statistic::max, {1, -kInf}, 1);
+  expect_value(Statistic::cur_amax, {1, -kInf}, kInf);
+  expect_value(Statistic::dynamic_range, {1, kInf}, kInf);
+  expect_value(Statistic::dynamic_range, {0, kInf}, kNan);
+}
+
+TEST(FinishedStatistics, of_zeros_and_single_elements_are_defined) {
+  expect_value(Statistic::dynamic_range, {0, 0}, 0);
+  expect_value(Statistic::cur_amax, {0, 0}, 0);
+  expect_value(Statistic::std_dev, {7}, kNan);
+  expect_value(Statistic::std_dev, {7, 7}, 0);
+  expect_value(Statistic::dynamic_range, {-8}, 0);
+}
+
+TEST(FinishedStatistics, of_nothing_are_nan_but_for_counters) {
+  expect_value(Statistic::mean, {}, kNan);
+  expect_value(Statistic::min, {}, kNan);
+  expect_value(Statistic::nonfinite, {}, 0);
+  expect_value(Statistic::numel, {}, 0);
+  EXPECT_TRUE(std::isnan(finish(Statistic::mse, CastSums{})));
+}
+
+TEST(FinishedStatistics, of_shifted_parts_have_the_deviation_of_the_whole) {
+  // The peer's merged variance subtracts the distance between the parts and yields NaN here.
+  std::vector<double> low, high, all;
+  for (int i = 0; i < 1000; ++i) {
+    low.push_back(1e6 + i % 3 - 1);
+    high.push_back(-1e6 + i % 5 - 2);
+  }
+  all = low;
+  all.insert(all.end(), high.begin(), high.end());
+  double mean = 0, m2 = 0;
+  for (const double x : all) mean += x / static_cast<double>(all.size());
+  for (const double x : all) m2 += (x - mean) * (x - mean);
+  TensorSums merged = sums_of(low);
+  merge(merged, sums_of(high));
+  EXPECT_NEAR(finish(Statistic::std_dev, merged),
+              std::sqrt(m2 / static_cast<double>(all.size() - 1)), 1e-6);
+  EXPECT_NEAR(finish(Statistic::std_dev, sums_of(low)), std::sqrt(2.0 / 3), 1e-3);
+}
+
+TEST(FinishedStatistics, of_a_cast_count_all_elements) {
+  CastSums sums{400, 3, 5, 4, 10.0, 0.25, 0.5};
+  EXPECT_DOUBLE_EQ(finish(Statistic::underflows, sums), 0.75);
+  EXPECT_DOUBLE_EQ(finish(Statistic::overflows, sums), 1.25);
+  EXPECT_DOUBLE_EQ(finish(Statistic::saturated, sums), 4);
+  EXPECT_DOUBLE_EQ(finish(Statistic::mse, sums), 0.025);
+  EXPECT_DOUBLE_EQ(finish(Statistic::scale_inv_min, sums), 0.25);
+  EXPECT_DOUBLE_EQ(finish(Statistic::scale_inv_max, sums), 0.5);
+}
+
+TEST(FinishedStatistics, of_blocks_are_the_largest_range) {
+  BlockRanges ranges{10, 0, 8};
+  merge(ranges, {3, 0, 32});
+  merge(ranges, BlockRanges{});
+  EXPECT_DOUBLE_EQ(finish(ranges), 5);
+  merge(ranges, {1, 1, 1});
+  EXPECT_TRUE(std::isnan(finish(ranges)));
+}
+
+TEST(FinishedStatistics, refuse_to_be_taken_from_the_wrong_sums) {
+  EXPECT_THROW(finish(Statistic::mse, TensorSums{1}), UsageError);
+  EXPECT_THROW(finish(Statistic::mean, CastSums{1}), UsageError);
+  EXPECT_THROW(finish(Statistic::max_blockwise_dynamic_range, TensorSums{1}), UsageError);
+}
+
+TEST(Accumulators, survive_the_words_of_a_collective) {
+  StatisticsAccumulator accumulator(1);
+  std::vector<std::int64_t> words;
+  append_words(words, sums_of({1, 2, kNan}));
+  append_words(words, CastSums{3, 1, 0, 0, kNan, 0.5, 0.5});
+  accumulator.add(words);
+  EXPECT_EQ(accumulator.words(), words);
+  EXPECT_FALSE(accumulator.empty());
+  EXPECT_THROW(accumulator.add(std::span(words).first(kTensorSumsWords)), UsageError);
+  EXPECT_THROW(accumulator.merge(StatisticsAccumulator(2)), UsageError);
+}
+
+constexpr CastRequest kDelayedE5m2{RecipeId::fp8_delayed_scaling, FormatId::e5m2};
+
+TEST(RequestSet, measures_each_cast_once) {
+  RequestSet set;
+  const auto mse = set.add({Statistic::mse}, kDelayedE5m2);
+  const auto underflows = set.add({Statistic::underflows}, kDelayedE5m2);
+  const auto named =
+      set.add({Statistic::mse, RecipeId::fp8_delayed_scaling}, kDelayedE5m2);  // the running one
+  const auto what_if = set.add({Statistic::mse, RecipeId::fp8_current_scaling}, kDelayedE5m2);
+  const auto again = set.add({Statistic::mse}, kDelayedE5m2);
+  set.add({Statistic::mean}, kDelayedE5m2);
+
+  const CastRequest current{RecipeId::fp8_current_scaling, FormatId::e5m2};
+  EXPECT_THAT(set.casts(), ::testing::ElementsAre(kDelayedE5m2, current));
+  EXPECT_EQ(mse->cast, 0U);
+  EXPECT_EQ(underflows->cast, 0U);
+  EXPECT_EQ(named->cast, 0U);
+  EXPECT_EQ(what_if->cast, 1U);
+  EXPECT_EQ(mse, again);
+  EXPECT_EQ(set.requests().size(), 5U);
+}
+
+TEST(RequestSet, knows_what_has_no_meaning_without_a_running_recipe) {
+  RequestSet set;
+  EXPECT_EQ(set.add({Statistic::mse}, std::nullopt), std::nullopt);
+  EXPECT_EQ(set.add({Statistic::mse, RecipeId::fp8_delayed_scaling}, std::nullopt), std::nullopt);
+  EXPECT_TRUE(set.empty());
+  ASSERT_TRUE(set.add({Statistic::mse, RecipeId::fp8_current_scaling}, std::nullopt));
+  EXPECT_EQ(set.casts().front().format, FormatId::e4m3);
+}
+
+TEST(RequestSet, refuses_recipes_with_block_scales) {
+  RequestSet set;
+  EXPECT_THROW(set.add({Statistic::mse, RecipeId::mxfp8}, std::nullopt), UsageError);
+}
+
+TEST(RequestSet, keeps_block_shapes_apart) {
+  RequestSet set;
+  const auto blocks = [&](BlockShape shape) {
+    StatisticName name{Statistic::max_blockwise_dynamic_range};
+    name.block = shape;
+    return set.add(name, std::nullopt)->blocks;
+  };
+  EXPECT_EQ(blocks({32, 1}), 0U);
+  EXPECT_EQ(blocks({32, 2}), 1U);
+  EXPECT_EQ(blocks({32, 1}), 0U);
+  EXPECT_EQ(set.blocks().size(), 2U);
+}
+
+TEST(TensorResults, merge_and_finish_by_request) {
+  RequestSet set;
+  const auto mean = set.add({Statistic::mean}, kDelayedE5m2);
+  const auto mse = set.add({Statistic::mse}, kDelayedE5m2);
+  const auto range = set.add({Statistic::max_blockwise_dynamic_range}, kDelayedE5m2);
+  const auto results = [&](const std::vector<double>& values, double error, double ratio) {
+    std::vector<std::int64_t> words;
+    append_words(words, sums_of(values));
+    append_words(words, CastSums{static_cast<std::int64_t>(values.size()), 0, 0, 0, error, 1, 1});
+    append_words(words, BlockRanges{1, 0, ratio});
+    TensorResults each(set);
+    each.add_words(words);
+    return each;
+  };
+  TensorResults whole = results({1, 2}, 0.5, 4);
+  whole.merge(results({3, 6}, 1.5, 16));
+  EXPECT_DOUBLE_EQ(finish(*mean, whole), 3);
+  EXPECT_DOUBLE_EQ(finish(*mse, whole), 0.5);
+  EXPECT_DOUBLE_EQ(finish(*range, whole), 4);
+}
+
+}  // namespace
+}  // namespace telens
