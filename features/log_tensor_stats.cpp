@@ -41,9 +41,12 @@ void LogStatistics::inspect_tensor(const FeatureCall& at, const InspectTensorCal
                                    TensorReading& reading) {
   const auto left_out = reading.want(*requests_[static_cast<std::size_t>(call.tensor_name)]);
   if (!left_out) return;
-  services_.log_message(fmt::format("{}: {} is not logged: {}", entry().description->name,
-                                    telens::name_of(call.tensor_name), *left_out),
-                        at.layer_name, debug::LogLevel::warning);
+  // One warning; a model has hundreds of such tensors.
+  const bool first = !warned_.exchange(true);
+  services_.log_message(fmt::format("{}: {} is not logged: {}{}", entry().description->name,
+                                    telens::name_of(call.tensor_name), *left_out,
+                                    first ? "; the log names all such tensors" : ""),
+                        at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
 FeatureRegistration log_tensor_stats() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <vector>
 
 #include "features/statistics/statistic_name.h"
@@ -24,6 +25,7 @@ class LogStatistics final : public ScheduledFeature {
 
  private:
   FeatureServices& services_;
+  std::atomic<bool> warned_{false};
   std::array<StatisticsRequestPtr, kAllTensors.size()> requests_;
 };
 

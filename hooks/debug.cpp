@@ -14,9 +14,20 @@
 namespace telens::debug {
 namespace {
 
+struct Process {
+  std::unique_ptr<Session> session;
+  pid_t owner = 0;  // that began the session
+};
+
+// A forked child shares the memory of its parent's session, but not the threads behind it: to the
+// child there is no session, and it takes care to leave the parent's alone.
 std::unique_ptr<Session>& open_session() {
-  static std::unique_ptr<Session> session;
-  return session;
+  static Process process;
+  if (process.owner != getpid()) {
+    static_cast<void>(process.session.release());
+    process.owner = getpid();
+  }
+  return process.session;
 }
 
 Session& session_for(std::string_view function) {
@@ -26,24 +37,12 @@ Session& session_for(std::string_view function) {
   return *open_session();
 }
 
-// A forked child shares the session's memory, not its threads: it leaves the parent's alone.
-void close_at_exit(pid_t owner) {
-  if (getpid() != owner) {
-    open_session().release();
-    return;
-  }
+void close_at_exit() {
   try {
     end_debug();
   } catch (const std::exception& error) {
     std::cerr << "telens: while closing the debug session at exit: " << error.what() << '\n';
   }
-}
-
-void register_exit_handler() {
-  open_session();  // made before the handler is registered, so destroyed after it ran
-  static const pid_t owner = getpid();
-  static const bool registered = std::atexit([] { close_at_exit(owner); }) == 0;
-  static_cast<void>(registered);
 }
 
 std::vector<std::string> qualified_names(const config::Descriptions& descriptions) {
@@ -58,8 +57,10 @@ void initialize(const InitializeOptions& options) {
   if (open_session()) {
     raise<UsageError>("debug.initialize: there is a session already; call debug.end_debug() first");
   }
-  register_exit_handler();
   open_session() = std::make_unique<Session>(options);
+  // Handlers run in reverse order. HDF5 registered one of its own when the session opened the run
+  // file, so ours comes after that, once for each session; those of ended sessions find nothing.
+  std::atexit(close_at_exit);
 }
 
 bool is_initialized() { return open_session() != nullptr; }
@@ -97,8 +98,10 @@ std::string explain_features(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto found = name == "all" ? descriptions.all() : descriptions.find_all(name);
     if (found.empty()) {
+      std::vector<std::string> known = qualified_names(descriptions);
+      for (const auto& each : descriptions.all()) known.push_back(each->name);
       raise<UsageError>("debug.explain_features: there is no feature '{}'{}", name,
-                        config::suggestion(name, qualified_names(descriptions)));
+                        config::suggestion(name, known));
     }
     for (const auto& description : found) text += config::explain(*description) + '\n';
   }

@@ -2,7 +2,7 @@
 // layer that calls its hooks as the linear operation does.
 #pragma once
 
-#include <ATen/ops/ones.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,0 +1,452 @@
+// The session API: beginnings, ends, errors, logs.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <regex>
+
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using debug::ScalarLogger;
+using ::testing::ElementsAre;
+using testing::FakeLayer;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::section;
+using testing::stored_values;
+using testing::StoredValue;
+
+using SessionTest = testing::SessionTest;
+
+const char* const kMaxOfActivation =
+    "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n";
+
+// The values of a statistic in their order, as "iteration:layer=value".
+std::vector<std::string> values_of(const std::string& statistic, const std::string& log_dir) {
+  std::vector<std::string> values;
+  for (const StoredValue& each : stored_values(log_dir)) {
+    if (each.statistic != statistic) continue;
+    values.push_back(fmt::format("{}:{}={}", each.iteration, each.layer, each.value));
+  }
+  return values;
+}
+
+class Recorder final : public ScalarLogger {
+ public:
+  void log_scalar(std::string_view name, double value, std::int64_t iteration) override {
+    lines.push_back(fmt::format("{}:{}={}", iteration, name, value));
+  }
+  std::vector<std::string> lines;
+};
+
+// ---- begin and end
+
+TEST_F(SessionTest, a_second_initialize_is_an_error_and_the_first_session_goes_on) {
+  debug::initialize(options());
+  EXPECT_THROW(debug::initialize(options()), UsageError);
+  EXPECT_TRUE(debug::is_initialized());
+}
+
+TEST_F(SessionTest, a_failed_initialize_leaves_no_session) {
+  EXPECT_THROW(debug::initialize(options("a: {enabled: True}")), ConfigError);
+  EXPECT_FALSE(debug::is_initialized());
+  EXPECT_FALSE(FakeLayer().run());
+  debug::initialize(options(section(kMaxOfActivation)));
+  EXPECT_TRUE(FakeLayer().run());
+}
+
+TEST_F(SessionTest, a_config_file_that_is_missing_is_an_error) {
+  debug::InitializeOptions missing = options();
+  missing.config_file = folder.str() + "/none.yaml";
+  EXPECT_THROW(debug::initialize(missing), ConfigError);
+}
+
+TEST_F(SessionTest, step_and_ends_without_a_session_do_nothing_and_other_calls_raise) {
+  debug::step();
+  debug::step(1.0);
+  debug::end_debug();
+  debug::initialize_training_step(3);
+  EXPECT_THROW(debug::iteration(), UsageError);
+  EXPECT_THROW(debug::record("a", 1), UsageError);
+  EXPECT_THROW(debug::log_message("a"), UsageError);
+  EXPECT_THROW(debug::list_features(), UsageError);
+  EXPECT_THROW(debug::explain_features({"all"}), UsageError);
+  EXPECT_THROW(debug::set_tensor_reduction_group({}), UsageError);
+  EXPECT_THROW(debug::get_tensor_reduction_group(), UsageError);
+}
+
+TEST_F(SessionTest, iterations_count_from_init_training_step) {
+  debug::InitializeOptions begin = options();
+  begin.init_training_step = 40;
+  debug::initialize(begin);
+  EXPECT_EQ(debug::iteration(), 40);
+  debug::step();
+  EXPECT_EQ(debug::iteration(), 41);
+  debug::initialize_training_step(7);
+  EXPECT_EQ(debug::iteration(), 7);
+}
+
+TEST_F(SessionTest, statistics_not_yet_stepped_are_flushed_by_end_debug) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer().run(at::full({4}, 3.0F));
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=3"));
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
+}
+
+TEST_F(SessionTest, sessions_in_sequence_share_no_files_messages_or_numbers_of_layers) {
+  FakeLayer survivor(""), other("");
+  debug::initialize(options(section(kMaxOfActivation)));
+  debug::log_message("hello");
+  other.run();
+  survivor.run(at::full({4}, 1.0F));
+  debug::end_debug();
+
+  testing::TemporaryFolder second;
+  debug::InitializeOptions next = options(section(kMaxOfActivation));
+  next.log_dir = second.str();
+  debug::initialize(next);
+  debug::log_message("hello");
+  survivor.run(at::full({4}, 2.0F));
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:Layer_1=1", "0:Layer_2=1"));
+  EXPECT_THAT(values_of("max", second.str()), ElementsAre("0:Layer_1=2"));
+  EXPECT_THAT(
+      testing::text_of(second.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log"),
+      HasSubstr("INFO - hello"));
+}
+
+TEST_F(SessionTest, unnamed_layers_keep_their_number_when_the_iteration_is_set) {
+  FakeLayer first(""), second("");
+  debug::initialize(options(section(kMaxOfActivation)));
+  first.run();
+  second.run();
+  debug::initialize_training_step(5);
+  second.run();
+  first.run();
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()),
+              ElementsAre("0:Layer_1=1", "0:Layer_2=1", "5:Layer_2=1", "5:Layer_1=1"));
+}
+
+TEST_F(SessionTest, a_layer_that_two_sections_select_is_an_error_that_names_both) {
+  debug::initialize(options(section(kMaxOfActivation, "one") + section(kMaxOfActivation, "two")));
+  try {
+    FakeLayer().run();
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'one'"));
+    EXPECT_THAT(error.what(), HasSubstr("'two'"));
+  }
+}
+
+// ---- what is recorded
+
+TEST_F(SessionTest, micro_batches_accumulate_but_of_a_weight_the_first_counts) {
+  debug::initialize(
+      options(section("LogTensorStats: {enabled: True, tensors: [activation, weight], "
+                      "stats: [max, numel]}\n")));
+  FakeLayer layer;
+  layer.run(at::full({4}, 1.0F));
+  layer.run(at::full({6}, 2.0F));
+  debug::step();
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=2", "0:layer=1"));
+  EXPECT_THAT(values_of("numel", folder.str()), ElementsAre("0:layer=10", "0:layer=4"));
+}
+
+TEST_F(SessionTest, a_kept_weight_that_is_used_again_is_not_counted) {
+  debug::initialize(
+      options(section("LogTensorStats: {enabled: True, tensors: [weight], stats: [max]}\n")));
+  FakeLayer layer;
+  const auto plan = layer.hooks.begin_forward({});
+  layer.input(*plan, TensorName::weight, at::ones({4}), nullptr, /*first_microbatch=*/false);
+  debug::end_debug();
+  EXPECT_THAT(stored_values(folder.str()), IsEmpty());
+}
+
+TEST_F(SessionTest, empty_tensors_count_for_nothing) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer layer;
+  layer.run(at::empty({0, 4}));
+  debug::step();
+  layer.run(at::empty({0, 4}));
+  layer.run(at::full({4}, 5.0F));
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("1:layer=5"));
+}
+
+TEST_F(SessionTest, counters_come_with_any_statistic_but_only_what_was_asked_is_logged) {
+  const auto logger = std::make_shared<Recorder>();
+  debug::InitializeOptions with_logger = options(section(kMaxOfActivation));
+  with_logger.statistics_logger = logger;
+  debug::initialize(with_logger);
+  const float nan = std::nanf("");
+  FakeLayer().run(at::tensor({1.0F, 0.0F, nan, INFINITY, -INFINITY}));
+  debug::end_debug();
+  EXPECT_THAT(logger->lines, ElementsAre("0:layer_activation_max=nan"));
+  EXPECT_THAT(values_of("nan", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(values_of("posinf", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(values_of("neginf", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(values_of("nonfinite", folder.str()), ElementsAre("0:layer=3"));
+  EXPECT_THAT(values_of("zeros", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(values_of("subnormals", folder.str()), ElementsAre("0:layer=0"));
+}
+
+TEST_F(SessionTest, losses_and_own_values_are_recorded_with_the_iteration_that_was_seen) {
+  debug::initialize(options());
+  debug::record("learning_rate", 0.5);
+  debug::step(2.25);
+  debug::step();
+  debug::step(1.25);
+  debug::end_debug();
+  const record::RunReader run(folder.str());
+  std::vector<std::string> scalars;
+  for (const record::Scalar& each : run.scalars()) {
+    scalars.push_back(fmt::format("{}:{}={}", each.iteration,
+                                  run.names(record::Dictionary::word)[each.name], each.value));
+  }
+  EXPECT_THAT(scalars, ElementsAre("0:learning_rate=0.5", "0:loss=2.25", "2:loss=1.25"));
+}
+
+TEST_F(SessionTest, the_run_file_keeps_the_configuration) {
+  const std::string yaml = section(kMaxOfActivation);
+  debug::initialize(options(yaml));
+  EXPECT_TRUE(std::filesystem::exists(debug::run_path()));
+  debug::end_debug();
+  EXPECT_EQ(record::RunReader(folder.str()).config_text(), yaml);
+}
+
+// ---- loggers and logs
+
+TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) {
+  const auto logger = std::make_shared<Recorder>();
+  debug::InitializeOptions with_logger = options(section(kMaxOfActivation));
+  with_logger.tb_writer = logger;
+  debug::initialize(with_logger);
+  FakeLayer layer;
+  for (int i = 0; i < 2; ++i) {
+    layer.run(at::full({4}, static_cast<float>(i)));
+    EXPECT_EQ(logger->lines.size(), static_cast<std::size_t>(i));
+    debug::step();
+  }
+  EXPECT_THAT(logger->lines, ElementsAre("0:layer_activation_max=0", "1:layer_activation_max=1"));
+  debug::end_debug();
+  EXPECT_THAT(statistics_log(), IsEmpty());  // the logger takes the file's place
+}
+
+TEST_F(SessionTest, a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added) {
+  const auto logger = std::make_shared<Recorder>(), writer = std::make_shared<Recorder>();
+  debug::InitializeOptions both = options(section(kMaxOfActivation));
+  both.statistics_logger = logger;
+  both.tb_writer = writer;
+  both.default_logging_enabled = true;
+  debug::initialize(both);
+  FakeLayer().run();
+  debug::end_debug();
+  EXPECT_EQ(logger->lines.size(), 1U);
+  EXPECT_THAT(writer->lines, IsEmpty());
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
+}
+
+TEST_F(SessionTest, a_logger_that_throws_leaves_the_session_in_order) {
+  class Failing final : public ScalarLogger {
+    void log_scalar(std::string_view, double, std::int64_t) override {
+      throw std::runtime_error("no connection");
+    }
+  };
+  debug::InitializeOptions failing = options(section(kMaxOfActivation));
+  failing.statistics_logger = std::make_shared<Failing>();
+  debug::initialize(failing);
+  FakeLayer().run();
+  EXPECT_THROW(debug::step(), std::runtime_error);
+  EXPECT_EQ(debug::iteration(), 1);
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+TEST_F(SessionTest, lines_of_the_statistics_log_have_the_peers_form) {
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.init_training_step = 12;
+  debug::initialize(begin);
+  FakeLayer("model.fc1").run(at::full({4}, 1.0F / 3));
+  debug::step();
+  const std::regex form(
+      "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d,\\d{3} - INFO - model.fc1_activation_max "
+      "\t\t\t\t iteration=000012 \t\t\t\t value=0.3333\n");
+  EXPECT_TRUE(std::regex_match(statistics_log(), form)) << statistics_log();
+}
+
+TEST_F(SessionTest, plans_are_logged_once_for_each_input_of_each_gemm) {
+  debug::initialize(options(section(
+      "FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n")));
+  FakeLayer layer;
+  layer.run(at::ones({2, 4}), /*under_recipe=*/true);
+  layer.run(at::ones({2, 4}), /*under_recipe=*/true);
+  debug::end_debug();
+  const std::string log = messages();
+  const auto count = [&](const std::string& text) {
+    std::size_t found = 0;
+    for (std::size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("LAYER=layer: Tensor: weight, gemm fprop - modify_tensor()\n"), 1U);
+  EXPECT_EQ(count("LAYER=layer: Tensor: activation, gemm fprop - High Precision\n"), 1U);
+  EXPECT_EQ(count("LAYER=layer: Tensor: gradient, gemm dgrad - Quantize\n"), 1U);
+  EXPECT_EQ(count("Tensor: "), 6U);
+}
+
+TEST_F(SessionTest, a_message_is_written_once_per_text_layer_and_extra_arguments) {
+  debug::initialize(options());
+  for (int i = 0; i < 2; ++i) {
+    debug::log_message("text");
+    debug::log_message("text", "layer");
+    debug::log_message("text", "layer", debug::LogLevel::error, "extra");
+    debug::log_message("hidden", {}, debug::LogLevel::debug);
+  }
+  debug::end_debug();
+  const std::regex form(
+      "[-0-9]+ [:0-9]+,\\d{3} - INFO - text\n"
+      "[-0-9]+ [:0-9]+,\\d{3} - INFO - LAYER=layer: text\n"
+      "[-0-9]+ [:0-9]+,\\d{3} - ERROR - LAYER=layer: text\n");
+  EXPECT_TRUE(std::regex_match(messages(), form)) << messages();
+}
+
+// Sets a variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
+  const Variable level("NVDLFW_INSPECT_LOG_LEVEL", "error");
+  const Variable overwrite("NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE", "0");
+  for (const char* text : {"first", "second"}) {
+    debug::initialize(options(section(kMaxOfActivation)));
+    debug::log_message("no error");
+    debug::log_message(text, {}, debug::LogLevel::error);
+    FakeLayer().run();
+    debug::end_debug();
+  }
+  EXPECT_THAT(messages(), Not(HasSubstr("no error")));
+  EXPECT_THAT(messages(), HasSubstr("first"));
+  EXPECT_THAT(messages(), HasSubstr("second"));
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));  // the level is of messages
+
+  const Variable stamp("NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP", "1");
+  const Variable value("NVDLFW_INSPECT_LOG_TIMESTAMP", "20200101_000000");
+  debug::initialize(options());
+  debug::end_debug();
+  EXPECT_TRUE(std::filesystem::exists(
+      folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_20200101_000000_globalrank-0.log"));
+}
+
+TEST_F(SessionTest, a_thousand_forwards_without_a_step_are_warned_about_once) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer layer, other("other");
+  for (int i = 0; i < 999; ++i) {
+    layer.run();
+    other.run();
+  }
+  EXPECT_THAT(messages(), Not(HasSubstr("debug.step()")));
+  layer.run();
+  layer.run();
+  EXPECT_THAT(messages(), HasSubstr("1000 forwards without a call of debug.step()"));
+}
+
+TEST_F(SessionTest, a_folder_that_cannot_be_written_stops_recording_but_not_training) {
+  debug::InitializeOptions nowhere = options(section(kMaxOfActivation));
+  nowhere.log_dir = "/proc/telens";
+  debug::initialize(nowhere);
+  FakeLayer layer;
+  EXPECT_TRUE(layer.run());
+  debug::step(1.0);
+  debug::end_debug();
+}
+
+TEST_F(SessionTest, features_are_listed_and_explained_by_either_name) {
+  debug::initialize(options());
+  EXPECT_THAT(debug::list_features(), ::testing::Contains("transformer_engine.LogTensorStats"));
+  EXPECT_EQ(debug::explain_features({"FakeQuant"}),
+            debug::explain_features({"transformer_engine.FakeQuant"}));
+  EXPECT_THAT(debug::explain_features({"all"}), HasSubstr("DisableFP8Layer"));
+  try {
+    debug::explain_features({"FakeQant"});
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("FakeQuant"));
+  }
+}
+
+// ---- ends of the process
+
+// Runs `body` in a child process; returns its wait status.
+template <typename Body>
+int status_of_child(Body&& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(SessionTest, a_session_left_open_is_closed_at_exit) {
+  const int status = status_of_child([&] {
+    debug::initialize(options(section(kMaxOfActivation)));
+    FakeLayer().run();
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+}
+
+TEST_F(SessionTest, sigterm_saves_what_was_stepped_and_ends_the_process_as_ever) {
+  const int status = status_of_child([&] {
+    debug::initialize(options(section(kMaxOfActivation)));
+    FakeLayer().run();
+    debug::step();
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
+  const int status = status_of_child([&] {
+    std::signal(SIGTERM, [](int) { _exit(7); });
+    debug::initialize(options());
+    ::raise(SIGTERM);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer().run();
+  const int killed = status_of_child([] {
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(killed) && WTERMSIG(killed) == SIGTERM) << killed;
+  const int exited = status_of_child([] {});
+  EXPECT_TRUE(WIFEXITED(exited) && WEXITSTATUS(exited) == 0) << exited;
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+}  // namespace
+}  // namespace telens
