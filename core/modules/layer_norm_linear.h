@@ -21,9 +21,9 @@ struct LayerNormLinearOptions {
   bool return_bias = false;
   bool return_layernorm_output = false;
   bool zero_centered_gamma = false;
-  ParameterOptions parameters = {};
+  ParameterOptions parameters = ParameterOptions();
   std::string name = {};
-  std::vector<ParameterPart> parameters_split = {};  // for modules that own this one
+  std::vector<ParameterPart> parameters_split = {};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -41,6 +41,8 @@ struct LayerNormLinearOptions {
           "the norm's weight starts at 0, and 1 + weight is the factor");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
+    visit("parameters_split", &Self::parameters_split,
+          "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
   }
 };
 

@@ -17,9 +17,10 @@ struct LinearOptions {
   std::int64_t out_features = 0;
   bool bias = true;
   bool return_bias = false;
-  ParameterOptions parameters = {};  // dtype, device and initialization, common to all modules
-  std::string name = {};             // in debug configurations
-  std::vector<ParameterPart> parameters_split = {};  // for modules that own this one
+  ParameterOptions parameters =
+      ParameterOptions();  // dtype, device and initialization, common to all modules
+  std::string name = {};   // in debug configurations
+  std::vector<ParameterPart> parameters_split = {};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -30,6 +31,8 @@ struct LinearOptions {
           "returns (output without bias, bias) so that a later operation can add it");
     ParameterOptions::describe_in<LinearOptions>(visit, &LinearOptions::parameters);
     visit("name", &LinearOptions::name, "name in debug configurations");
+    visit("parameters_split", &LinearOptions::parameters_split,
+          "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
   }
 };
 

@@ -12,17 +12,26 @@
 
 namespace telens {
 
-// Calls visit.operator()<M>(name) for each module M.
+// Calls visit.operator()<M>(name, doc) for each module M; doc heads the documentation in Python.
 template <typename Visitor>
 void for_each_module(Visitor&& visit) {
-  visit.template operator()<Linear>("Linear");
-  visit.template operator()<LayerNorm>("LayerNorm");
-  visit.template operator()<RMSNorm>("RMSNorm");
-  visit.template operator()<LayerNormLinear>("LayerNormLinear");
-  visit.template operator()<LayerNormMLP>("LayerNormMLP");
-  visit.template operator()<DotProductAttention>("DotProductAttention");
-  visit.template operator()<MultiheadAttention>("MultiheadAttention");
-  visit.template operator()<TransformerLayer>("TransformerLayer");
+  visit.template operator()<Linear>("Linear", "Applies y = x A^T + b.");
+  visit.template operator()<LayerNorm>("LayerNorm",
+                                       "Layer normalization (https://arxiv.org/abs/1607.06450).");
+  visit.template operator()<RMSNorm>(
+      "RMSNorm", "Root mean square layer normalization (https://arxiv.org/abs/1910.07467).");
+  visit.template operator()<LayerNormLinear>("LayerNormLinear",
+                                             "Normalization, then a linear layer.");
+  visit.template operator()<LayerNormMLP>(
+      "LayerNormMLP", "Normalization, then two linear layers with an activation between them.");
+  visit.template operator()<DotProductAttention>(
+      "DotProductAttention",
+      "Scaled dot-product attention (https://arxiv.org/abs/1706.03762), without projections.");
+  visit.template operator()<MultiheadAttention>(
+      "MultiheadAttention", "Attention with its projections for query, key, value and output.");
+  visit.template operator()<TransformerLayer>(
+      "TransformerLayer",
+      "A Transformer layer: attention block and feed-forward block with residuals.");
 }
 
 }  // namespace telens

@@ -1,0 +1,87 @@
+#include "python/bindings/errors.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <exception>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+// Owned by the module object, which lives as long as the interpreter.
+PyObject* error_type = nullptr;
+PyObject* usage_error_type = nullptr;
+PyObject* shape_error_type = nullptr;
+PyObject* config_error_type = nullptr;
+PyObject* record_error_type = nullptr;
+
+PyObject* declare(py::module_& module, const char* name, const py::tuple& bases, const char* doc) {
+  const std::string full_name = std::string("telens.") + name;
+  py::object type = py::reinterpret_steal<py::object>(
+      PyErr_NewExceptionWithDoc(full_name.c_str(), doc, bases.ptr(), nullptr));
+  if (!type) {
+    throw py::error_already_set();
+  }
+  module.attr(name) = type;
+  return type.ptr();
+}
+
+// The most derived type first.
+void translate(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const ConfigError& error) {
+    PyErr_SetString(config_error_type, error.what());
+  } catch (const ShapeError& error) {
+    PyErr_SetString(shape_error_type, error.what());
+  } catch (const UsageError& error) {
+    PyErr_SetString(usage_error_type, error.what());
+  } catch (const RecordError& error) {
+    PyErr_SetString(record_error_type, error.what());
+  } catch (const Error& error) {
+    PyErr_SetString(error_type, error.what());
+  }
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  error_type = declare(module, "Error", py::make_tuple(py::handle(PyExc_RuntimeError)),
+                       "Base of all errors of TELens.");
+  usage_error_type = declare(module, "UsageError",
+                             py::make_tuple(py::handle(error_type), py::handle(PyExc_ValueError)),
+                             "A wrong argument or call.");
+  const py::tuple usage = py::make_tuple(py::handle(usage_error_type));
+  shape_error_type = declare(module, "ShapeError", usage,
+                             "A tensor whose shape, dtype or device an operation cannot take.");
+  config_error_type =
+      declare(module, "ConfigError", usage,
+              "One or more mistakes in a debug configuration, each with file, line and column.");
+  record_error_type = declare(module, "RecordError", py::make_tuple(py::handle(error_type)),
+                              "A run file that cannot be written or read.");
+  py::register_exception_translator(&translate);
+}
+
+void set_python_error() noexcept {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (python_error& error) {
+    error.restore();
+  } catch (const Error&) {
+    translate(std::current_exception());
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+  }
+}
+
+}  // namespace telens::python

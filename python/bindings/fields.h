@@ -1,0 +1,296 @@
+// Reading and writing the structs that describe themselves (Options and Inputs of the modules):
+// their static describe(visitor) visits (name, pointer to member, doc) for every field, and
+// visitor.nested(name, pointer to member, pointer to member of that, doc) for inner structs.
+//
+// An int64 field that is 0 at first, an empty list of sizes and a plain Tensor must be given; every
+// other field has its initial value as its default.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <fmt/format.h>
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/modules/linear_parameters.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+// Raises TypeError: `owner` has no argument `given`, with the nearest of the names that it has.
+[[noreturn]] void raise_unknown_argument(const std::string& owner, const std::string& given,
+                                         const std::vector<std::string>& names);
+// Raises TypeError: an argument of the wrong type.
+[[noreturn]] void raise_wrong_type(const char* name, const std::string& expected, py::handle given);
+
+// The Python name of a field's type, as it stands in signatures and stubs.
+template <typename T>
+std::string python_type_name() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "bool";
+  } else if constexpr (std::is_integral_v<T>) {
+    return "int";
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return "float";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "str";
+  } else if constexpr (std::is_same_v<T, at::Tensor>) {
+    return "torch.Tensor";
+  } else if constexpr (std::is_same_v<T, at::ScalarType>) {
+    return "torch.dtype";
+  } else if constexpr (std::is_same_v<T, at::Device>) {
+    return "torch.device | str";
+  } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>>) {
+    return "Callable[[torch.Tensor], object] | None";
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+    return "int | Sequence[int]";
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    return "torch.Tensor | Sequence[torch.Tensor] | None";
+  } else if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
+    return "Mapping[str, int] | None";
+  } else {
+    static_assert(std::is_same_v<T, std::optional<typename T::value_type>>);
+    return python_type_name<typename T::value_type>() + " | None";
+  }
+}
+
+// Empty strings and lists are None in Python.
+template <typename T>
+py::object to_python(const T& field) {
+  constexpr bool is_list =
+      std::is_same_v<T, std::vector<at::Tensor>> || std::is_same_v<T, std::vector<ParameterPart>>;
+  if constexpr (is_list || std::is_same_v<T, std::string>) {
+    if (field.empty()) {
+      return py::none();
+    }
+  }
+  if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
+    py::dict parts;
+    for (const ParameterPart& part : field) {
+      parts[py::str(part.name)] = part.out_features;
+    }
+    return parts;
+  } else {
+    return py::cast(field);
+  }
+}
+
+template <typename T>
+bool must_be_given(const T& initial) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return true;
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return initial == 0;
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+    return initial.empty();
+  } else {
+    return false;
+  }
+}
+
+// value.cast<T>(), with a TypeError that names the argument.
+template <typename T>
+T cast_argument(const char* name, const std::string& expected, py::handle value) {
+  try {
+    return value.cast<T>();
+  } catch (const py::cast_error&) {
+    raise_wrong_type(name, expected, value);
+  }
+}
+
+template <typename T>
+void read_field(const char* name, py::handle value, T& field) {
+  const auto cast = [&]<typename Cast>(std::type_identity<Cast>, py::handle from) {
+    return cast_argument<Cast>(name, python_type_name<T>(), from);
+  };
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    if (!THPVariable_Check(value.ptr())) {
+      raise_wrong_type(name, "torch.Tensor", value);
+    }
+    field = THPVariable_Unpack(value.ptr());
+  } else if constexpr (std::is_same_v<T, std::optional<at::Device>>) {
+    // torch.device takes strings and indices as well as devices.
+    field.reset();
+    if (!value.is_none()) {
+      field = py::module_::import("torch").attr("device")(value).template cast<at::Device>();
+    }
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+    const bool one = PyLong_Check(value.ptr());
+    field = cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(value))
+                                              : py::reinterpret_borrow<py::object>(value));
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    const bool one = THPVariable_Check(value.ptr());
+    field = value.is_none()
+                ? T()
+                : cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(value))
+                                                    : py::reinterpret_borrow<py::object>(value));
+  } else if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
+    field.clear();
+    if (!value.is_none()) {
+      for (const auto& [part, size] : cast(std::type_identity<py::dict>{}, value)) {
+        field.push_back({part.template cast<std::string>(), size.template cast<std::int64_t>()});
+      }
+    }
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    field = value.is_none() ? std::string() : cast(std::type_identity<T>{}, value);
+  } else {
+    field = cast(std::type_identity<T>{}, value);
+  }
+}
+
+// Whether a field still has its initial value.
+template <typename T>
+bool same_value(const T& a, const T& b) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return a.is_same(b);
+  } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+    return a.has_value() == b.has_value() && (!a || a->is_same(*b));
+  } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>>) {
+    return static_cast<bool>(a) == static_cast<bool>(b);
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
+  } else if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
+    return a.size() == b.size() && a.empty();
+  } else {
+    return a == b;
+  }
+}
+
+// Calls function(name, field of object, same field of an object with initial values, doc).
+template <typename Struct, typename Function>
+struct FieldVisitor {
+  Struct& object;
+  const std::remove_const_t<Struct>& initial;
+  Function& function;
+
+  template <typename T, typename Owner>
+  void operator()(const char* name, T Owner::*member, const char* doc) {
+    function(name, object.*member, initial.*member, doc);
+  }
+  template <typename Inner, typename T, typename Owner, typename InnerOwner>
+  void nested(const char* name, Inner Owner::*member, T InnerOwner::*field, const char* doc) {
+    function(name, object.*member.*field, initial.*member.*field, doc);
+  }
+};
+
+template <typename Struct, typename Function>
+void for_each_field(Struct& object, Function function) {
+  using Plain = std::remove_const_t<Struct>;
+  static const Plain initial{};
+  FieldVisitor<Struct, Function> visitor{object, initial, function};
+  Plain::describe(visitor);
+}
+
+// What Python needs to make a signature, a docstring and a stub: one entry a field.
+struct FieldInfo {
+  std::string name;
+  std::string type;
+  py::object initial;  // the default; Ellipsis where the field must be given
+  std::string doc;
+};
+
+template <typename Struct>
+std::vector<FieldInfo> describe_fields() {
+  Struct object{};
+  std::vector<FieldInfo> fields;
+  for_each_field(object, [&](const char* name, auto& field, const auto&, const char* doc) {
+    using T = std::remove_cvref_t<decltype(field)>;
+    const py::object initial = must_be_given(field) ? py::object(py::ellipsis()) : to_python(field);
+    std::string type = python_type_name<T>();
+    if (std::is_same_v<T, std::string> && initial.is_none()) {
+      type += " | None";
+    }
+    fields.push_back({name, type, initial, doc});
+  });
+  return fields;
+}
+
+// Fills a struct from positional (a tuple) and keyword arguments (a dict or nullptr), in the order
+// of describe(). Raises TypeError as a Python function would, with the nearest name for a
+// misspelt one.
+template <typename Struct>
+Struct read_arguments(const char* owner, PyObject* args, PyObject* kwargs) {
+  Struct object{};
+  const Py_ssize_t positional = PyTuple_GET_SIZE(args);
+  const Py_ssize_t keywords = kwargs == nullptr ? 0 : PyDict_GET_SIZE(kwargs);
+  Py_ssize_t index = 0;
+  Py_ssize_t keywords_read = 0;
+  for_each_field(object, [&](const char* name, auto& field, const auto& initial, const char*) {
+    PyObject* value = nullptr;
+    if (keywords != 0) {
+      value = PyDict_GetItemString(kwargs, name);
+      keywords_read += value != nullptr;
+    }
+    if (index < positional) {
+      if (value != nullptr) {
+        throw py::type_error(fmt::format("{}: got two values for argument '{}'", owner, name));
+      }
+      value = PyTuple_GET_ITEM(args, index);
+    }
+    ++index;
+    if (value != nullptr) {
+      read_field(name, value, field);
+    } else if (must_be_given(initial)) {
+      throw py::type_error(fmt::format("{}: argument '{}' is missing", owner, name));
+    }
+  });
+  if (positional > index) {
+    throw py::type_error(
+        fmt::format("{}: takes at most {} arguments, got {}", owner, index, positional));
+  }
+  if (keywords_read != keywords) {
+    std::vector<std::string> names;
+    for_each_field(object, [&](const char* name, auto&&...) { names.emplace_back(name); });
+    for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(kwargs)) {
+      const auto given = key.template cast<std::string>();
+      if (std::find(names.begin(), names.end(), given) == names.end()) {
+        raise_unknown_argument(owner, given, names);
+      }
+    }
+  }
+  return object;
+}
+
+// All fields as keyword arguments.
+template <typename Struct>
+py::dict write_fields(const Struct& object) {
+  py::dict fields;
+  for_each_field(object, [&](const char* name, const auto& field, const auto&, const char*) {
+    fields[name] = to_python(field);
+  });
+  return fields;
+}
+
+// The arguments with which Python calls a forward: the fields that must be given by position, and
+// of the others those that were set, by keyword, so that a replacement with a plain forward(x)
+// serves.
+template <typename Struct>
+std::pair<py::tuple, py::dict> write_arguments(const Struct& object) {
+  py::list positional;
+  py::dict keywords;
+  for_each_field(object,
+                 [&](const char* name, const auto& field, const auto& initial, const char*) {
+                   if (must_be_given(initial)) {
+                     positional.append(to_python(field));
+                   } else if (!same_value(field, initial)) {
+                     keywords[name] = to_python(field);
+                   }
+                 });
+  return {py::tuple(positional), std::move(keywords)};
+}
+
+}  // namespace telens::python

@@ -1,0 +1,141 @@
+#include "python/bindings/modules.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/modules/module_list.h"
+#include "python/bindings/errors.h"
+#include "python/bindings/fields.h"
+#include "python/bindings/module_adapter.h"
+#include "python/bindings/module_type.h"
+
+namespace telens::python {
+
+namespace {
+
+// In the order of module_list.h; never destroyed, because adapters refer to them.
+const std::vector<std::unique_ptr<ModuleType>>& module_types() {
+  static const auto* types = [] {
+    auto* made = new std::vector<std::unique_ptr<ModuleType>>;
+    for_each_module([made]<typename M>(const char* name, const char* doc) {
+      made->push_back(std::make_unique<TypedModuleType<M>>(name, doc));
+    });
+    return made;
+  }();
+  return *types;
+}
+
+using Handle = std::shared_ptr<ModuleAdapter>;
+
+// forward(owner, args, kwargs), called once for every forward in Python: a plain C function, since
+// pybind11's dispatch would cost as much as a small layer.
+PyObject* call_adapter(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) {
+    PyErr_SetString(PyExc_TypeError, "expected (owner, args, kwargs)");
+    return nullptr;
+  }
+  const auto* adapter = static_cast<const Handle*>(PyCapsule_GetPointer(capsule, nullptr));
+  try {
+    return (*adapter)->call(arguments[0], arguments[1], arguments[2]).release().ptr();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+// call_adapter bound to an adapter, which it keeps alive.
+py::object make_call(const Handle& adapter) {
+  static PyMethodDef definition{
+      "forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_adapter)),
+      METH_FASTCALL, "Calls the C++ forward: (owner, args, kwargs)."};
+  const py::capsule capsule(new Handle(adapter),
+                            [](void* handle) { delete static_cast<Handle*>(handle); });
+  PyObject* function = PyCFunction_NewEx(&definition, capsule.ptr(), nullptr);
+  if (function == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(function);
+}
+
+void bind_module_type(py::module_& module) {
+  py::class_<FieldInfo>(module, "FieldInfo", "One argument of a module's constructor or forward.")
+      .def_readonly("name", &FieldInfo::name)
+      .def_readonly("type", &FieldInfo::type, "Python type, as in an annotation")
+      .def_readonly("default", &FieldInfo::initial, "Ellipsis where it must be given")
+      .def_readonly("doc", &FieldInfo::doc);
+  py::class_<ModuleType>(module, "ModuleType", "A C++ module class.")
+      .def_property_readonly("name", &ModuleType::name)
+      .def_property_readonly("doc", &ModuleType::doc)
+      .def_property_readonly("options", &ModuleType::option_fields)
+      .def_property_readonly("inputs", &ModuleType::input_fields)
+      .def_property_readonly("has_extra_state", &ModuleType::has_extra_state)
+      .def(
+          "construct",
+          [](const ModuleType& type, const py::args& args, const py::kwargs& kwargs) {
+            return type.construct(args, kwargs);
+          },
+          "A new module; the arguments are `options`.");
+}
+
+void bind_module_adapter(py::module_& module) {
+  py::class_<ModuleAdapter, std::shared_ptr<ModuleAdapter>>(
+      module, "ModuleAdapter", "A C++ module, to be owned by a torch.nn.Module.")
+      .def_property_readonly("type", &ModuleAdapter::type, py::return_value_policy::reference)
+      .def("make_call", &make_call, "forward(owner, args: tuple, kwargs: dict)")
+      .def("options", &ModuleAdapter::options)
+      .def("parameters", &ModuleAdapter::parameters, "[(name, tensor)], not of children")
+      .def("buffers", &ModuleAdapter::buffers, "[(name, tensor)], not of children")
+      .def("children",
+           [](const ModuleAdapter& adapter) {
+             std::vector<std::pair<py::str, py::object>> children;
+             for (const ModuleAdapter::Child& child : adapter.children()) {
+               children.emplace_back(child.name, child.adapter);
+             }
+             return children;
+           })
+      .def("extra_state",
+           [](ModuleAdapter& adapter) -> std::optional<at::Tensor> {
+             const at::Tensor bytes = adapter.module().extra_state();
+             return bytes.defined() ? std::optional(bytes) : std::nullopt;
+           })
+      .def("set_extra_state",
+           [](ModuleAdapter& adapter, const at::Tensor& bytes) {
+             adapter.module().set_extra_state(bytes);
+           })
+      .def("set_debug_name", [](ModuleAdapter& adapter, const std::string& name) {
+        adapter.module().set_debug_name(name);
+      });
+}
+
+}  // namespace
+
+std::shared_ptr<ModuleAdapter> adapt(const std::shared_ptr<torch::nn::Module>& module) {
+  for (const auto& type : module_types()) {
+    if (auto adapter = type->adapt(module)) {
+      return adapter;
+    }
+  }
+  raise<Error>("the C++ module {} is not in core/modules/module_list.h", module->name());
+}
+
+void bind_modules(py::module_& module) {
+  bind_module_type(module);
+  bind_module_adapter(module);
+  module.def(
+      "module_types",
+      [] {
+        py::list types;
+        for (const auto& type : module_types()) {
+          types.append(py::cast(type.get(), py::return_value_policy::reference));
+        }
+        return types;
+      },
+      "Every module class of the C++ core.");
+  module.def("set_module_class", &set_module_class,
+             "Tells the adapter which Python class is the common base of all modules.");
+}
+
+}  // namespace telens::python
