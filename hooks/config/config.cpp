@@ -8,6 +8,8 @@ namespace telens::config {
 namespace {
 
 bool modify_the_same(const FeatureEntry& a, const FeatureEntry& b) {
+  if (!a.description->modifies || !b.description->modifies) return false;
+  if (a.section == b.section && a.description == b.description) return false;  // written twice
   return std::ranges::any_of(a.selections, [&](const Selection& selection) {
     return b.find(selection.gemm, selection.tensor) != nullptr;
   });
@@ -39,9 +41,8 @@ std::optional<std::int64_t> FeatureEntry::next_due_after(std::int64_t iteration)
 
 void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList& errors) {
   for (auto second = entries.begin(); second != entries.end(); ++second) {
-    if (!(*second)->description->modifies) continue;
     for (auto first = entries.begin(); first != second; ++first) {
-      if (!(*first)->description->modifies || !modify_the_same(**first, **second)) continue;
+      if (!modify_the_same(**first, **second)) continue;
       errors.add((*second)->location,
                  "{} and {} ({}) modify the same tensor in the same GEMM; only one may",
                  (*second)->written_name, (*first)->written_name, to_string((*first)->location));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "core/base/error.h"
 #include "hooks/config/config.h"
@@ -58,7 +58,7 @@ class Loader {
   }
 
   Section load_section(const MapEntry& section_entry) {
-    Section section{section_entry.key, section_entry.key_location, {}, {}, false};
+    Section section{section_entry.key, section_entry.key_location, {}, {}, true};
     const Value& map = section_entry.value;
     if (const Value* layers = map.find(kLayers)) {
       section.layers = LayerSelector::parse(*layers, errors_);
@@ -75,9 +75,6 @@ class Loader {
         load_feature(kBaseNamespace, entry, section);
       }
     }
-    section.may_overlap = std::ranges::all_of(section.features, [](const FeatureEntry& feature) {
-      return feature.description->feature_namespace == kTelensNamespace;
-    });
     check_features(section);
     return section;
   }
@@ -100,6 +97,8 @@ class Loader {
       report_unknown_feature(feature_namespace, entry);
       return;
     }
+    // A disabled feature counts here, so that switching it on cannot reveal an overlap.
+    if (feature_namespace != kTelensNamespace) section.may_overlap = false;
     const ErrorList::Context context(errors_, fmt::format("feature '{}'", entry.key));
     if (!is_enabled(entry.value, entry.key_location)) return;
     FeatureEntry feature{description, section.name, entry.key, {}, entry.value, entry.key_location};
@@ -150,12 +149,11 @@ class Loader {
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || std::filesystem::is_directory(path) || !(text << file.rdbuf() || file.eof())) {
+  if (!file || std::filesystem::is_directory(path)) {
     raise<ConfigError>("the config file '{}' cannot be read; check the path (\"\" means no config)",
                        path.string());
   }
-  return text.str();
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 }  // namespace

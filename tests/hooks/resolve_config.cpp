@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "features/disable_fp8_options.h"
 #include "features/fake_quant_options.h"
 #include "features/log_fp8_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
@@ -20,23 +21,14 @@
 namespace telens::config {
 namespace {
 
-// The built-in features, and one probe for each way to select that they do not use.
 Descriptions make_descriptions() {
   Descriptions descriptions;
   descriptions.add(features::log_tensor_stats_description());
   descriptions.add(features::base_log_tensor_stats_description());
   descriptions.add(features::log_fp8_tensor_stats_description());
   descriptions.add(features::fake_quant_description());
-  const std::string te(kTransformerEngineNamespace);
-  descriptions.add({.feature_namespace = te,
-                    .name = "GemmProbe",
-                    .selects = Selects::gemms,
-                    .parameters = {{.name = "note"}}});
-  descriptions.add({.feature_namespace = te,
-                    .name = "LayerProbe",
-                    .selects = Selects::nothing,
-                    .parameters = {{.name = "note"}}});
-  descriptions.add({.feature_namespace = std::string(kTelensNamespace), .name = "TelensProbe"});
+  descriptions.add(features::disable_fp8_gemm_description());
+  descriptions.add(features::disable_fp8_layer_description());
   return descriptions;
 }
 

@@ -1,0 +1,195 @@
+#include <gmock/gmock.h>
+
+#include "core/base/error.h"
+#include "features/disable_fp8_options.h"
+#include "features/fake_quant_options.h"
+#include "features/log_fp8_tensor_stats_options.h"
+#include "features/log_tensor_stats_options.h"
+#include "hooks/config/config.h"
+
+namespace telens::features {
+namespace {
+
+using ::testing::ElementsAre;
+
+const config::Descriptions& descriptions() {
+  static const config::Descriptions kDescriptions = [] {
+    config::Descriptions made;
+    made.add(log_tensor_stats_description());
+    made.add(base_log_tensor_stats_description());
+    made.add(log_fp8_tensor_stats_description());
+    made.add(fake_quant_description());
+    made.add(disable_fp8_gemm_description());
+    made.add(disable_fp8_layer_description());
+    return made;
+  }();
+  return kDescriptions;
+}
+
+// A section for all layers with one feature, "Name: {...}", in a namespace.
+config::Config load(std::string_view feature_namespace, std::string_view feature) {
+  return config::load_config_text(
+      fmt::format("s: {{enabled: on, layers: {{layer_types: all}}, {}: {{\n{}}}}}",
+                  feature_namespace, feature),
+      "f", descriptions());
+}
+
+std::string error_of(std::string_view feature) {
+  try {
+    load("transformer_engine", feature);
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    return text.substr(text.find("': ", text.find("feature")) + 3);
+  }
+  return "";
+}
+
+template <typename Options>
+Options options_of(std::string_view feature_namespace, std::string_view feature) {
+  const config::Config config = load(feature_namespace, feature);
+  return Options::from(config.entries_for("x").at(0)->selections.at(0).parameters);
+}
+
+std::vector<std::string> names(const std::vector<StatisticName>& statistics) {
+  std::vector<std::string> names;
+  for (const StatisticName& name : statistics) names.push_back(format_statistic_name(name));
+  return names;
+}
+
+TEST(LogTensorStatsOptions, take_every_statistic_of_the_high_precision_tensor) {
+  std::string all;
+  for (const std::string& name : names_of(kTensorStatistics)) all += name + ", ";
+  const auto options = options_of<LogTensorStatsOptions>(
+      "transformer_engine",
+      fmt::format("LogTensorStats: {{enabled: on, tensors: dgrad, stats: [{}]}}", all));
+  EXPECT_EQ(options.statistics.size(), kTensorStatistics.size());
+}
+
+TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
+  const auto options = options_of<LogTensorStatsOptions>(
+      "transformer_engine",
+      "LogTensorStats: {enabled: on, tensors: weight, stats: [{max_blockwise_dynamic_range: "
+      "{block_size: 16, dims: 2}}, max_blockwise_dynamic_range: {}, max_blockwise_dynamic_range, "
+      "min, min]}");
+  EXPECT_THAT(names(options.statistics),
+              ElementsAre("max_blockwise_dynamic_range_block_size_16_dims_2",
+                          "max_blockwise_dynamic_range_block_size_32_dims_1", "min"));
+}
+
+TEST(LogTensorStatsOptions, of_the_base_namespace_take_any_case_and_any_tensor) {
+  const auto options = options_of<LogTensorStatsOptions>(
+      "base", "LogTensorStats: {enabled: on, tensors: logits, stats: [Min, L2_NORM]}");
+  EXPECT_THAT(names(options.statistics), ElementsAre("min", "l2_norm"));
+}
+
+TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_recipe) {
+  for (const char* feature : {"LogFp8TensorStats", "LogFp8Stats"}) {
+    const auto options = options_of<LogFp8TensorStatsOptions>(
+        "transformer_engine",
+        fmt::format("{}: {{enabled: on, tensors: weight, stats: [underflows%, overflows%, "
+                    "saturated, scale_inv_min, scale_inv_max, mse, fp8_current_scaling_mse, "
+                    "fp8_delayed_scaling_overflows%]}}",
+                    feature));
+    EXPECT_EQ(options.statistics.size(), 8U);
+    EXPECT_EQ(options.statistics[6].what_if, RecipeId::fp8_current_scaling);
+    EXPECT_EQ(options.statistics[5].what_if, std::nullopt);
+  }
+}
+
+TEST(FakeQuantOptions, name_a_format) {
+  const auto format_of = [](std::string_view name) {
+    return options_of<FakeQuantOptions>(
+               "transformer_engine",
+               fmt::format(
+                   "FakeQuant: {{enabled: on, gemms: fprop, tensors: weight, quant_format: {}}}",
+                   name))
+        .format;
+  };
+  EXPECT_EQ(format_of("FP8E4M3"), FormatId::e4m3);
+  EXPECT_EQ(format_of("FP8E5M2"), FormatId::e5m2);
+}
+
+struct Mistake {
+  const char* feature;
+  const char* error;
+};
+
+constexpr Mistake kMistakes[] = {
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight}",
+     "'quant_format' is missing; it must be a string"},
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: E4M3}",
+     "'quant_format' cannot be 'E4M3' (did you mean 'FP8E4M3'?); expected one of "
+     "'FP8E4M3', 'FP8E5M2'"},
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: MXFP8E4M3}",
+     "'quant_format': block formats such as 'MXFP8E4M3' cannot be emulated by this "
+     "version; expected one of 'FP8E4M3', 'FP8E5M2'"},
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: 8}",
+     "'quant_format' must be a string, not the number 8"},
+    {"LogTensorStats: {enabled: on, tensors: weight}", "'stats' is missing; it must be a list"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: null}",
+     "'stats' must be a list, not nothing (null)"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: [1]}",
+     "an item of 'stats' must be a name, or a mapping such as "
+     "{max_blockwise_dynamic_range: {block_size: 32, dims: 1}}, not the number 1"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: [meen]}",
+     "unknown statistic 'meen' (did you mean 'mean'?); LogTensorStats takes 'min', "
+     "'max', 'mean', 'std', 'l1_norm', 'l2_norm', 'numel', 'nan', 'posinf', 'neginf', "
+     "'nonfinite', 'zeros', 'subnormals', 'cur_amax', 'dynamic_range', "
+     "'max_blockwise_dynamic_range'"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [min]}",
+     "LogFp8TensorStats has no statistic 'min'; transformer_engine.LogTensorStats has "
+     "it. Expected one of 'underflows%', 'overflows%', 'saturated', 'scale_inv_min', "
+     "'scale_inv_max', 'mse'"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: [mxfp8_min]}",
+     "'mxfp8_min': LogTensorStats reads the high-precision tensor; only "
+     "LogFp8TensorStats takes a recipe or '_columnwise'. Write 'min'"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: [{min: {}}]}",
+     "'min' takes no options; write it without the colon"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: "
+     "[{max_blockwise_dynamic_range: {block_size: 0}}]}",
+     "'block_size' must be an integer of at least 1, not the number 0"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: "
+     "[{max_blockwise_dynamic_range: {dims: 3}}]}",
+     "'dims' must be 1 (pieces of a row) or 2 (squares), not the number 3"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: "
+     "[{max_blockwise_dynamic_range: {blocksize: 3}}]}",
+     "unknown key 'blocksize' (did you mean 'block_size'?); expected 'block_size', "
+     "'dims'"},
+    {"LogTensorStats: {enabled: on, tensors: weight, stats: "
+     "[{max_blockwise_dynamic_range: 32}]}",
+     "expected a mapping with 'block_size' and 'dims', not the number 32"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [underflow%]}",
+     "unknown statistic 'underflow%' (did you mean 'underflows%'?); LogFp8TensorStats "
+     "takes 'underflows%', 'overflows%', 'saturated', 'scale_inv_min', 'scale_inv_max', "
+     "'mse', each with or without a recipe before it"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mxfp8_mse]}",
+     "'mxfp8_mse': the recipe 'mxfp8' cannot be computed by this version; expected no "
+     "recipe (the running one) or one of 'fp8_delayed_scaling', 'fp8_current_scaling'"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mse_columnwise]}",
+     "'mse_columnwise': the columnwise copy has values of its own only under a block "
+     "recipe, which this version cannot compute; write 'mse'"},
+    {"LogFp8TensorStats: {enabled: on, tensors: output, stats: mse}",
+     "the feature does not serve the tensor 'output'; LogFp8TensorStats takes "
+     "'activation', 'weight', 'gradient'"}};
+
+TEST(OptionMistakes, say_what_is_right) {
+  for (const Mistake& mistake : kMistakes) {
+    EXPECT_EQ(error_of(mistake.feature), mistake.error) << mistake.feature;
+  }
+}
+
+TEST(BuiltInDescriptions, have_examples_that_load) {
+  for (const auto& description : descriptions().all()) {
+    const std::string name = qualified_name(*description);
+    std::string yaml = "s:\n  enabled: True\n  layers: {layer_types: [all]}\n";
+    yaml += "  " + description->feature_namespace + ":\n";
+    std::istringstream lines(description->example);
+    for (std::string line; std::getline(lines, line);) yaml += "    " + line + '\n';
+    const config::Config config = config::load_config_text(yaml, name, descriptions());
+    EXPECT_EQ(config.entries_for("x").at(0)->description, description) << name;
+    EXPECT_FALSE(description->summary.empty()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace telens::features

@@ -1,0 +1,76 @@
+#include "features/statistics/statistic_name.h"
+
+#include <gtest/gtest.h>
+
+namespace telens {
+namespace {
+
+TEST(StatisticName, every_statistic_is_found_by_its_name) {
+  for (const auto statistics : {std::span<const Statistic>(kTensorStatistics),
+                                std::span<const Statistic>(kCastStatistics)}) {
+    for (const Statistic statistic : statistics) {
+      EXPECT_EQ(statistic_from_name(name_of(statistic)), statistic) << name_of(statistic);
+    }
+  }
+  EXPECT_EQ(statistic_from_name("std"), Statistic::std_dev);
+  EXPECT_EQ(statistic_from_name("underflows%"), Statistic::underflows);
+  EXPECT_EQ(statistic_from_name("Min"), std::nullopt);
+  EXPECT_EQ(statistic_from_name(""), std::nullopt);
+}
+
+TEST(StatisticName, a_recipe_may_stand_before_and_columnwise_behind) {
+  EXPECT_EQ(parse_statistic_name("mse"), (StatisticName{.statistic = Statistic::mse}));
+  EXPECT_EQ(parse_statistic_name("fp8_current_scaling_underflows%"),
+            (StatisticName{.statistic = Statistic::underflows,
+                           .what_if = RecipeId::fp8_current_scaling}));
+  EXPECT_EQ(
+      parse_statistic_name("mxfp8_scale_inv_min_columnwise"),
+      (StatisticName{
+          .statistic = Statistic::scale_inv_min, .what_if = RecipeId::mxfp8, .columnwise = true}));
+  for (const char* wrong : {"mxfp8", "mxfp8_", "_mse", "mse_", "mxfp9_mse", "mse_columnwise_x",
+                            "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", ""}) {
+    EXPECT_EQ(parse_statistic_name(wrong), std::nullopt) << wrong;
+  }
+}
+
+TEST(StatisticName, a_blockwise_range_has_a_block_and_nothing_else_has) {
+  const std::string name = "max_blockwise_dynamic_range";
+  EXPECT_EQ(parse_statistic_name(name)->block, (BlockShape{32, 1}));
+  EXPECT_EQ(parse_statistic_name(name + "_block_size_64_dims_2")->block, (BlockShape{64, 2}));
+  EXPECT_EQ(parse_statistic_name("mse")->block, std::nullopt);
+  for (const char* wrong :
+       {"mse_block_size_32_dims_1", "max_blockwise_dynamic_range_block_size_0_dims_1",
+        "max_blockwise_dynamic_range_block_size_32_dims_3",
+        "max_blockwise_dynamic_range_block_size_32", "min_max_over_orientations"}) {
+    EXPECT_EQ(parse_statistic_name(wrong), std::nullopt) << wrong;
+  }
+}
+
+TEST(StatisticName, logged_names_are_read_back) {
+  for (const RecipeId recipe : kAllRecipes) {
+    for (const Statistic statistic : kCastStatistics) {
+      for (const bool columnwise : {false, true}) {
+        const StatisticName name{
+            .statistic = statistic, .what_if = recipe, .columnwise = columnwise};
+        EXPECT_EQ(parse_statistic_name(format_statistic_name(name)), name)
+            << format_statistic_name(name);
+      }
+    }
+  }
+  const StatisticName blockwise{.statistic = Statistic::max_blockwise_dynamic_range,
+                                .block = BlockShape{16, 2}};
+  for (const TensorName tensor : kAllTensors) {
+    EXPECT_EQ(parse_statistic_name(format_statistic_name(blockwise, tensor)), blockwise);
+  }
+}
+
+TEST(StatisticName, a_blockwise_range_is_logged_as_the_contract_has_it) {
+  const StatisticName name = *parse_statistic_name("max_blockwise_dynamic_range");
+  EXPECT_EQ(format_statistic_name(name, TensorName::gradient),
+            "max_blockwise_dynamic_range_block_size_32_dims_1");
+  EXPECT_EQ(format_statistic_name(name, TensorName::weight),
+            "max_blockwise_dynamic_range_block_size_32_dims_1_max_over_orientations");
+}
+
+}  // namespace
+}  // namespace telens

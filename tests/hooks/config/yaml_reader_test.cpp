@@ -1,0 +1,113 @@
+#include "hooks/config/yaml_reader.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+namespace telens::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string json_of(std::string_view yaml) {
+  ErrorList errors;
+  const Value value = read_yaml(yaml, "f.yaml", errors);
+  return errors.empty() ? to_json(value) : errors.text();
+}
+
+TEST(YamlReader, reads_scalars_as_yaml_1_1_has_them) {
+  EXPECT_EQ(json_of("[yes, No, on, OFF, True, false, y, n, yEs]"),
+            R"([true, false, true, false, true, false, "y", "n", "yEs"])");
+  EXPECT_EQ(json_of("[1, -2, +3, 017, 0x1F, 0b101, 1_000, 08, 0o17, 5-8]"),
+            R"([1, -2, 3, 15, 31, 5, 1000, "08", "0o17", "5-8"])");
+  EXPECT_EQ(json_of("[1.5, -0.25, .5, 1., 1.5e+3, 1e5, 1.5e3, 1.2.3, -.inf]"),
+            R"([1.5, -0.25, 0.5, 1.0, 1500.0, "1e5", "1.5e3", "1.2.3", -.inf])");
+  EXPECT_TRUE(std::isnan(plain_scalar(".nan").as_number()));
+  EXPECT_EQ(json_of("[~, null, Null, NULL, '', 'null', \"~\"]"),
+            R"([null, null, null, null, "", "null", "~"])");
+  EXPECT_EQ(json_of("['yes', \"1\", !!str 1, !!int 2, !!float 3]"), R"(["yes", "1", "1", 2, 3])");
+  EXPECT_EQ(json_of("99999999999999999999"), R"("99999999999999999999")");
+}
+
+TEST(YamlReader, an_empty_text_is_null) {
+  EXPECT_EQ(json_of(""), "null");
+  EXPECT_EQ(json_of("# nothing\n"), "null");
+  EXPECT_EQ(json_of("---\n"), "null");
+}
+
+TEST(YamlReader, keeps_the_order_of_keys_and_the_place_of_everything) {
+  ErrorList errors;
+  const Value value = read_yaml("b: 1\na:\n  - x\n  - {c: y}\n", "f.yaml", errors);
+  ASSERT_TRUE(errors.empty());
+  EXPECT_EQ(value.as_map()[0].key, "b");
+  EXPECT_EQ(to_string(value.as_map()[1].key_location), "f.yaml:2:1");
+  const Value& item = value.find("a")->as_list()[1];
+  EXPECT_EQ(to_string(item.location()), "f.yaml:4:5");
+  EXPECT_EQ(to_string(item.find("c")->location()), "f.yaml:4:9");
+}
+
+TEST(YamlReader, merge_keys_give_way_to_own_keys_and_earlier_maps_win) {
+  EXPECT_EQ(json_of("a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2, z: 3}"),
+            R"({"a": {"x": 1, "y": 1}, "b": {"x": 1, "y": 2, "z": 3}})");
+  EXPECT_EQ(json_of("- &a {x: 1}\n- &b {x: 2, y: 2}\n- {<<: [*a, *b]}"),
+            R"([{"x": 1}, {"x": 2, "y": 2}, {"x": 1, "y": 2}])");
+  EXPECT_EQ(json_of("{'<<': 1}"), R"({"<<": 1})");
+  EXPECT_EQ(json_of("a:\n  <<: 1\n"),
+            "f.yaml:2:7: a merge key '<<' needs a mapping or a list of mappings, not the number 1");
+}
+
+TEST(YamlReader, an_alias_is_the_value_of_its_anchor) {
+  EXPECT_EQ(json_of("a: &s fc1\nb: [*s, *s]\n*s : 1"),
+            R"({"a": "fc1", "b": ["fc1", "fc1"], "fc1": 1})");
+}
+
+TEST(YamlReader, a_duplicate_key_is_an_error_that_names_both_places) {
+  EXPECT_EQ(json_of("a: 1\nb: 2\na: 3\n"),
+            "f.yaml:3:1: the key 'a' stands here a second time (first in f.yaml:1:1); keep one");
+  EXPECT_THAT(json_of("a: {<<: {}, <<: {}}"), HasSubstr("'<<' stands here a second time"));
+}
+
+TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {
+  EXPECT_THAT(json_of("a: 1\nb: [1, 2\n"), HasSubstr("f.yaml:"));
+  EXPECT_THAT(json_of("a: 1\nb: [1, 2\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(json_of("a: *nobody"), HasSubstr("f.yaml:1:4: not valid YAML"));
+  EXPECT_THAT(json_of("? [a, b]\n: 1"), HasSubstr("a key must be a plain word"));
+  EXPECT_THAT(json_of("a: 1\n---\nb: 2"), HasSubstr("a second YAML document"));
+  EXPECT_THAT(json_of("a: !!int fc1"), HasSubstr("f.yaml:1:4: the tag"));
+  EXPECT_THAT(json_of("a: &x [*x]"), HasSubstr("an alias inside its own anchor"));
+}
+
+TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) {
+  std::string yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 10; ++i) {
+    yaml += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 10; ++j) yaml += "*a" + std::to_string(i - 1) + ", ";
+    yaml += "]\n";
+  }
+  EXPECT_THAT(json_of(yaml), HasSubstr("more than a million values"));
+}
+
+TEST(Value, a_copy_with_another_key_leaves_the_original_alone) {
+  const Value map(Value::Map{{"a", 1}, {"b", 2}});
+  EXPECT_EQ(to_json(map.with("a", "x").with("c", true)), R"({"a": "x", "b": 2, "c": true})");
+  EXPECT_EQ(to_json(map.without("a")), R"({"b": 2})");
+  EXPECT_EQ(to_json(map), R"({"a": 1, "b": 2})");
+}
+
+TEST(Value, json_is_read_back_as_the_same_value) {
+  const Value value(Value::Map{{"text", "a\"b\\c\nd\te\x01"},
+                               {"numbers", Value(Value::List{1, -2.5, 1e20, 1e-7, 100.0})},
+                               {"others", Value(Value::List{true, nullptr, "yes", "1"})},
+                               {"infinity", HUGE_VAL}});
+  ErrorList errors;
+  EXPECT_EQ(read_yaml(to_json(value), "json", errors), value) << to_json(value);
+  EXPECT_TRUE(errors.empty()) << errors.text();
+}
+
+TEST(Value, a_description_cuts_long_values_between_characters) {
+  const Value list(Value::List{std::string(54, 'a') + "\xc3\xa9\xc3\xa9"});
+  EXPECT_EQ(describe(list), "the list [\"" + std::string(54, 'a') + "...");
+}
+
+}  // namespace
+}  // namespace telens::config
