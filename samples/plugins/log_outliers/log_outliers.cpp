@@ -1,0 +1,92 @@
+// A feature of one's own: LogOutliers logs how many percent of a tensor's elements are larger than
+// `factor` times its root mean square. Outliers are what a tensor's single scale has to make room
+// for, at the cost of all other elements.
+#include <ATen/ATen.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "hooks/plugin.h"
+#include "hooks/scheduled_feature.h"
+
+namespace {
+
+using namespace telens;
+
+config::FeatureDescription description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "LogOutliers",
+      .summary = "percentage of elements far beyond the root mean square",
+      .doc = "Logs `outliers%`: elements with |x| > factor * rms(x), in percent of all.",
+      .example =
+          "LogOutliers:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, gradient]\n"
+          "  factor: 6\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::all_tensor_names(),
+      .parameters = {{.name = "factor",
+                      .type = config::ParameterType::number,
+                      .default_value = 6.0,
+                      .doc = "how many root mean squares are far"}},
+  };
+}
+
+// The base class answers the routing calls by the configuration's selection and schedule.
+class LogOutliers final : public ScheduledFeature {
+ public:
+  LogOutliers(const config::FeatureEntry& entry, FeatureServices& services)
+      : ScheduledFeature(entry, {.inspect = true}), services_(services) {}
+
+  // Called for every micro-batch, perhaps on several threads: counts add up until the step.
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading&) override {
+    if (call.tensor == nullptr || call.tensor->numel() == 0) return;
+    const double factor =
+        selection(std::nullopt, call.tensor_name)->parameters.find("factor")->as_number();
+    const at::Tensor magnitude = call.tensor->to(at::kFloat).abs();
+    const at::Tensor limit = magnitude.square().mean().sqrt() * factor;
+    const Series& series = services_.series().find_or_add(
+        {.layer = at.layer_name, .tensor = name_of(call.tensor_name), .statistic = "outliers%"});
+    const std::lock_guard lock(mutex_);
+    Count& count = counts_[{at.iteration, series.index, &series}];
+    count.outliers += magnitude.gt(limit).sum().item<std::int64_t>();
+    count.elements += call.tensor->numel();
+  }
+
+  void step(std::int64_t) override { record_all(); }
+  void end() override { record_all(); }
+
+ private:
+  struct Count {
+    std::int64_t outliers = 0;
+    std::int64_t elements = 0;
+  };
+  using Key = std::tuple<std::int64_t, std::uint32_t, const Series*>;
+
+  void record_all() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, count] : counts_) {
+      const auto& [iteration, index, series] = key;
+      services_.record(
+          {iteration, series,
+           100.0 * static_cast<double>(count.outliers) / static_cast<double>(count.elements)});
+    }
+    counts_.clear();
+  }
+
+  FeatureServices& services_;
+  std::mutex mutex_;  // over counts_
+  std::map<Key, Count> counts_;
+};
+
+}  // namespace
+
+TELENS_PLUGIN(plugin) {
+  plugin.add({description(), [](const config::FeatureEntry& entry, FeatureServices& services) {
+                return std::make_unique<LogOutliers>(entry, services);
+              }});
+}

@@ -1,0 +1,133 @@
+// Plugins: the sample is loaded and run, and everything that is no fitting plugin is refused with
+// the reason.
+#include <gmock/gmock.h>
+
+#include "hooks/plugin_note.h"
+#include "hooks/plugin_versions.h"
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using ::testing::AllOf;
+using testing::FakeLayer;
+using ::testing::HasSubstr;
+using testing::stored_values;
+using testing::StoredValue;
+using testing::TemporaryFolder;
+
+namespace fs = std::filesystem;
+
+class PluginTest : public testing::SessionTest {
+ protected:
+  // What initialize says with these plugins; "" if it works.
+  std::string error_with(const std::vector<std::string>& feature_dirs) {
+    debug::InitializeOptions with_plugins = options();
+    with_plugins.feature_dirs = feature_dirs;
+    try {
+      debug::initialize(with_plugins);
+    } catch (const UsageError& error) {
+      EXPECT_FALSE(debug::is_initialized());
+      return error.what();
+    }
+    return "";
+  }
+
+  // A folder with a copy of one library.
+  std::string folder_with(const fs::path& library) {
+    const fs::path folder_of_library = plugins.path() / library.stem();
+    fs::create_directories(folder_of_library);
+    fs::copy(library, folder_of_library);
+    return folder_of_library.string();
+  }
+
+  TemporaryFolder plugins;
+};
+
+TEST_F(PluginTest, the_sample_plugin_runs_from_yaml) {
+  debug::InitializeOptions with_plugin = options();
+  with_plugin.feature_dirs = {SAMPLE_PLUGIN_FOLDER};
+  with_plugin.config_file = SAMPLE_PLUGIN_CONFIG;
+  debug::initialize(with_plugin);
+  EXPECT_THAT(debug::list_features(), ::testing::Contains("telens.LogOutliers"));
+
+  // One of 100 elements is 100 times larger than the others: far beyond 6 root mean squares.
+  at::Tensor x = at::ones({10, 10});
+  x[0][0] = 100;
+  FakeLayer layer;
+  for (int i = 0; i < 2; ++i) {
+    layer.run(x);
+    layer.run(at::ones({10, 10}));  // the second micro-batch has none
+    debug::step();
+  }
+  debug::end_debug();
+  std::vector<std::string> rows;
+  for (const StoredValue& each : stored_values(folder.str())) {
+    rows.push_back(fmt::format("{} {} {} {}={}", each.iteration, each.layer, each.tensor,
+                               each.statistic, each.value));
+  }
+  EXPECT_THAT(rows, ::testing::ElementsAre("0 layer activation outliers%=0.5",
+                                           "0 layer gradient outliers%=0",
+                                           "1 layer activation outliers%=0.5"));
+}
+
+TEST_F(PluginTest, a_session_without_the_folder_does_not_know_the_plugins_features) {
+  ASSERT_EQ(error_with({SAMPLE_PLUGIN_FOLDER}), "");
+  debug::end_debug();
+  debug::InitializeOptions without = options();
+  without.config_file = SAMPLE_PLUGIN_CONFIG;
+  EXPECT_THROW(debug::initialize(without), ConfigError);
+}
+
+TEST_F(PluginTest, the_note_is_read_without_opening_the_library) {
+  const auto versions = read_plugin_note(SAMPLE_PLUGIN);
+  ASSERT_TRUE(versions);
+  EXPECT_EQ(versions->telens, TELENS_MINOR_VERSION);
+  EXPECT_EQ(versions->torch, TELENS_TORCH_MINOR_VERSION);
+  EXPECT_FALSE(read_plugin_note(PLUGIN_WITHOUT_NOTE));
+}
+
+TEST_F(PluginTest, a_plugin_for_other_versions_is_refused_unopened_and_both_are_named) {
+  EXPECT_THAT(
+      error_with({folder_with(PLUGIN_FOR_OTHER_VERSIONS)}),
+      AllOf(HasSubstr("other_versions.so"), HasSubstr("telens 0.0 and torch 1.13"),
+            HasSubstr("telens " TELENS_MINOR_VERSION " with torch " TELENS_TORCH_MINOR_VERSION)));
+}
+
+TEST_F(PluginTest, a_library_without_note_or_entry_is_refused) {
+  EXPECT_THAT(error_with({folder_with(PLUGIN_WITHOUT_NOTE)}),
+              AllOf(HasSubstr("without_note.so"), HasSubstr("TELENS_PLUGIN")));
+  EXPECT_THAT(error_with({folder_with(PLUGIN_WITHOUT_ENTRY)}),
+              AllOf(HasSubstr("without_entry.so"), HasSubstr("telens_register_features")));
+}
+
+TEST_F(PluginTest, files_that_are_no_libraries_are_refused) {
+  std::ofstream(plugins.path() / "text.so") << "this is no library, whatever its name says";
+  EXPECT_THAT(error_with({plugins.str()}), HasSubstr("no 64-bit ELF"));
+}
+
+TEST_F(PluginTest, a_damaged_library_is_refused_wherever_it_ends) {
+  const std::string whole = testing::text_of(SAMPLE_PLUGIN);
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{63}, std::size_t{64}, std::size_t{200}}) {
+    const fs::path path = plugins.path() / "cut.so";
+    std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<std::streamsize>(size));
+    EXPECT_THROW(read_plugin_note(path), UsageError) << size;
+  }
+}
+
+TEST_F(PluginTest, a_folder_that_is_missing_is_an_error) {
+  EXPECT_THAT(error_with({"/no/such/folder"}), HasSubstr("/no/such/folder"));
+}
+
+TEST_F(PluginTest, a_feature_that_two_plugins_register_is_an_error_that_names_both) {
+  fs::create_directories(plugins.path() / "a");
+  fs::create_directories(plugins.path() / "b");
+  fs::copy(SAMPLE_PLUGIN, plugins.path() / "a/first.so");
+  fs::copy(SAMPLE_PLUGIN, plugins.path() / "b/second.so");
+  EXPECT_THAT(error_with({plugins.str()}),
+              AllOf(HasSubstr("first.so"), HasSubstr("second.so"), HasSubstr("LogOutliers")));
+}
+
+}  // namespace
+}  // namespace telens
