@@ -1,0 +1,56 @@
+"""The ready configs and the examples of docs/config.md are what the loader takes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from config_questions import ROOT, ask
+
+# A transformer's layers as infer_and_assign_layer_names calls them, and a head.
+LAYERS = [
+    f"model.layers.{number}.{kind}"
+    for number in range(12)
+    for kind in (
+        "self_attention.layernorm_linear_qkv",
+        "self_attention.proj",
+        "layernorm_mlp.fc1",
+        "layernorm_mlp.fc2",
+    )
+] + ["lm_head"]
+
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+BLOCK = re.compile(r"^```(\w+)( wrong)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall((ROOT / "docs" / "config.md").read_text())
+EXAMPLES = [text for kind, wrong, text in BLOCKS if kind == "yaml" and not wrong]
+
+
+def selected(config: str) -> set[str]:
+    """The sections that some layer is selected by."""
+    answer = ask([{"config": config, "layers": LAYERS, "steps": 1}])[0]
+    assert "error" not in answer, answer["error"]
+    entries = [entry for layer in answer["layers"].values() for entry in layer]
+    assert all(isinstance(entry, dict) for entry in entries), answer
+    assert all(entry["selections"] for entry in entries)
+    return {entry["section"] for entry in entries}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_ready_config_loads_and_is_named_after_its_section(path: Path):
+    assert selected(path.read_text()) == {path.stem}
+
+
+def test_there_are_ready_configs_and_examples():
+    assert len(CONFIGS) >= 5
+    assert len(EXAMPLES) >= 9
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.split(":")[0])
+def test_every_example_of_the_docs_selects_layers_with_each_section(text: str):
+    assert selected(text) == set(re.findall(r"^(\w+):", text, re.MULTILINE))
+
+
+def test_the_wrong_example_of_the_docs_has_the_mistakes_that_stand_below_it():
+    position = next(i for i, (_, wrong, _) in enumerate(BLOCKS) if wrong)
+    config, expected = BLOCKS[position][2], BLOCKS[position + 1][2]
+    answer = ask([{"config": config, "layers": [], "steps": 1}])[0]
+    assert answer["error"].replace("config.yaml:", "debug.yaml:") == expected.rstrip("\n")
