@@ -131,27 +131,30 @@ class Builder : public YAML::EventHandler {
     take(std::move(value), node.values, node.anchor, YAML::Mark::null_mark());
   }
 
-  // Own keys win over merged ones, earlier merged maps over later ones; merged keys stand first.
+  // Own keys win over merged ones, earlier merged maps over later ones. In PyYAML's order: each map
+  // in turn sets its keys, the last merged one first; a key stays where it was set first.
   Value merge(Value::Map own, const std::optional<Value>& merged) {
     if (!merged) return Value(std::move(own));
     Value::Map all;
-    const auto add_new = [&](const MapEntry& entry) {
-      const auto same_key = [&](const MapEntry& other) { return other.key == entry.key; };
-      if (std::ranges::none_of(own, same_key) && std::ranges::none_of(all, same_key)) {
+    const auto set = [&](const MapEntry& entry) {
+      const auto known = std::ranges::find(all, entry.key, &MapEntry::key);
+      if (known == all.end()) {
         all.push_back(entry);
+      } else {
+        *known = entry;
       }
     };
     const Value::List maps = merged->is_list() ? merged->as_list() : Value::List{*merged};
-    for (const Value& map : maps) {
-      if (map.is_map()) {
-        std::ranges::for_each(map.as_map(), add_new);
+    for (auto map = maps.rbegin(); map != maps.rend(); ++map) {
+      if (map->is_map()) {
+        std::ranges::for_each(map->as_map(), set);
       } else {
-        errors_.add(map.location(),
+        errors_.add(map->location(),
                     "a merge key '<<' needs a mapping or a list of mappings, not {}",
-                    describe(map));
+                    describe(*map));
       }
     }
-    std::ranges::move(own, std::back_inserter(all));
+    std::ranges::for_each(own, set);
     return Value(std::move(all));
   }
 

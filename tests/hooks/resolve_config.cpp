@@ -4,6 +4,8 @@
 //     -> {layers: {name: {error: text} or [entry, ...]}} or {error: text}
 //   {pattern: regex, texts: [text, ...]}
 //     -> {matches: [bool, ...]} or {error: text}
+//   {yaml: text}
+//     -> {value: what the text holds} or {error: text}
 #include <fmt/format.h>
 
 #include <iostream>
@@ -89,6 +91,19 @@ Value answer_pattern(const Value& question) {
   return Value(Value::Map{{"matches", Value(std::move(matches))}});
 }
 
+Value answer_yaml(const Value& question) {
+  ErrorList errors;
+  Value value = read_yaml(question.find("yaml")->as_string(), "config.yaml", errors);
+  errors.raise_if_any();
+  return Value(Value::Map{{"value", std::move(value)}});
+}
+
+Value answer(const Value& question, const Descriptions& descriptions) {
+  if (question.find("pattern")) return answer_pattern(question);
+  if (question.find("yaml")) return answer_yaml(question);
+  return answer_config(question, descriptions);
+}
+
 }  // namespace
 }  // namespace telens::config
 
@@ -100,13 +115,12 @@ int main() {
   errors.raise_if_any();
   const Descriptions descriptions = make_descriptions();
   for (const Value& question : questions.as_list()) {
-    Value answer;
+    Value reply;
     try {
-      answer = question.find("pattern") ? answer_pattern(question)
-                                        : answer_config(question, descriptions);
+      reply = answer(question, descriptions);
     } catch (const telens::UsageError& error) {
-      answer = Value(Value::Map{{"error", error.what()}});
+      reply = Value(Value::Map{{"error", error.what()}});
     }
-    std::cout << to_json(answer) << '\n';
+    std::cout << to_json(reply) << '\n';
   }
 }
