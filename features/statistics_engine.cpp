@@ -244,6 +244,16 @@ StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names) 
   return request;
 }
 
+std::vector<double> OnePassEngine::evaluate(const StatisticsRequest& request,
+                                            const at::Tensor& tensor) {
+  const auto sums = from_words<TensorSums>(words_of(statistics(tensor)));
+  std::vector<double> values;
+  for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
+    values.push_back(telens::finish(name.statistic, sums));
+  }
+  return values;
+}
+
 std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
                                                     std::int64_t iteration,
                                                     const InspectTensorCall& call) {

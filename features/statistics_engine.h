@@ -50,6 +50,7 @@ class OnePassEngine final : public StatisticsEngine {
   explicit OnePassEngine(SeriesTable& series) : series_(series) {}
 
   StatisticsRequestPtr prepare(std::span<const std::string> names) override;
+  std::vector<double> evaluate(const StatisticsRequest& request, const at::Tensor& tensor) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
   std::vector<Row> collect() override;

@@ -83,6 +83,19 @@ void record(std::string_view name, double value) {
   session_for("record").record_scalar(name, value);
 }
 
+std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view layer_name,
+                                                             std::string_view tensor_name,
+                                                             const at::Tensor& tensor,
+                                                             const LogTensorStatsOptions& options) {
+  std::vector<std::pair<std::string, double>> values;
+  Session& session = session_for("log_tensor_stats");
+  const std::int64_t at = options.iteration.value_or(session.iteration());
+  for (NamedValue& each : session.log_tensor(layer_name, tensor_name, tensor, at)) {
+    values.emplace_back(std::move(each.name), each.value);
+  }
+  return values;
+}
+
 void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                  std::string_view once_per) {
   session_for("log_message").log_message(message, layer_name, level, once_per);

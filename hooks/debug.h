@@ -17,18 +17,22 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "hooks/scalar_logger.h"
 
+namespace at {
+class Tensor;
+}
 namespace c10d {
 class ProcessGroup;
 }
 
 namespace telens::debug {
 
-// Null: this rank alone. hooks/reduction_group.h makes one of a c10::intrusive_ptr.
+// Shares ownership of the intrusive pointer that it was made of. Null: this rank alone.
 using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
 
 // Severity of a message; the numbers are Python's.
@@ -83,6 +87,17 @@ TELENS_EXPORT std::int64_t iteration();
 
 // Puts a number of the running iteration into the run file under a name of one's own.
 TELENS_EXPORT void record(std::string_view name, double value);
+
+// Logs statistics of a tensor of the program's own, as sections with the base feature
+// LogTensorStats ask for it: at once, in the running iteration or the given one. Returns
+// (statistic, value) in the configuration's order; nothing where the tensor is not selected or not
+// due.
+struct LogTensorStatsOptions {
+  std::optional<std::int64_t> iteration = {};
+};
+TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
+    std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
+    const LogTensorStatsOptions& options = {});
 
 // Writes a message into the log, once per text, layer and `once_per`. WARNING and above also go to
 // stderr.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/hook_points.h"
 #include "hooks/config/config.h"
@@ -84,6 +85,19 @@ class TELENS_EXPORT Feature {
   // The end of an iteration, before its rows are handed to the sinks; and of the session.
   virtual void step(std::int64_t iteration) {}
   virtual void end() {}
+};
+
+struct NamedValue {
+  std::string name;
+  double value;
+};
+
+// A feature that a script drives by debug.log_tensor_stats(), for tensors with names of its own.
+class TELENS_EXPORT ScriptDrivenFeature : public Feature {
+ public:
+  // The tensor's statistics in their order; empty where it is not selected or not due.
+  virtual std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
+                                             const at::Tensor& tensor) = 0;
 };
 
 // Makes the instance for an entry; throws ConfigError for what the description could not check.

@@ -89,6 +89,16 @@ void Session::make_features() {
 // with a larger number.
 void Session::install() { number_ = hook_points::install(this, iteration()); }
 
+std::vector<FeatureInstance*> Session::features_of(std::string_view layer_name) const {
+  std::vector<FeatureInstance*> features;
+  for (const config::FeatureEntry* entry : config_.entries_for(layer_name)) {
+    const auto instance =
+        std::ranges::find(features_, entry, [](const auto& each) { return each->entry; });
+    features.push_back(instance->get());
+  }
+  return features;
+}
+
 // ---- what layers call
 
 LayerRouting& Session::routing_of(LayerHooks& layer) {
@@ -101,12 +111,7 @@ LayerRouting& Session::routing_of(LayerHooks& layer) {
     const bool named_before = known != nullptr && known->session() >= first_number_;
     name = named_before ? known->layer_name() : fmt::format("Layer_{}", ++unnamed_layers_);
   }
-  std::vector<FeatureInstance*> features;
-  for (const config::FeatureEntry* entry : config_.entries_for(name)) {
-    const auto instance =
-        std::ranges::find(features_, entry, [](const auto& each) { return each->entry; });
-    features.push_back(instance->get());
-  }
+  const std::vector<FeatureInstance*> features = features_of(name);
   auto routing = std::make_unique<LayerRouting>(number_, std::move(name), features);
   LayerRouting& result = *routing;
   layer.state() = std::move(routing);
@@ -254,6 +259,28 @@ bool Session::log_message(std::string_view message, std::string_view layer_name,
 
 void Session::record_scalar(std::string_view name, double value) {
   run_file_->scalar(iteration(), name, value);
+}
+
+std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
+                                            std::string_view tensor_name, const at::Tensor& tensor,
+                                            std::int64_t iteration) {
+  const at::NoGradGuard no_grad;
+  std::vector<NamedValue> values;
+  for (FeatureInstance* instance : features_of(layer_name)) {
+    auto* feature = dynamic_cast<ScriptDrivenFeature*>(instance->feature.get());
+    if (feature == nullptr) continue;
+    for (NamedValue& each : feature->log_tensor({layer_name, iteration}, tensor_name, tensor)) {
+      values.push_back(std::move(each));
+    }
+  }
+  std::vector<Row> rows;
+  for (const NamedValue& each : values) {
+    const Series& series =
+        series_.find_or_add({.layer = layer_name, .tensor = tensor_name, .statistic = each.name});
+    rows.push_back({iteration, &series, each.value});
+  }
+  deliver(rows);
+  return values;
 }
 
 void Session::set_iteration(std::int64_t iteration) {

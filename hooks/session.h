@@ -36,6 +36,8 @@ class Session final : public HookListener, private FeatureServices {
   void set_iteration(std::int64_t iteration);
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
   void record_scalar(std::string_view name, double value);
+  std::vector<NamedValue> log_tensor(std::string_view layer_name, std::string_view tensor_name,
+                                     const at::Tensor& tensor, std::int64_t iteration);
   bool log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
@@ -54,6 +56,7 @@ class Session final : public HookListener, private FeatureServices {
 
   void make_features();
   void install();
+  std::vector<FeatureInstance*> features_of(std::string_view layer_name) const;
   LayerRouting& routing_of(LayerHooks& layer);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
 

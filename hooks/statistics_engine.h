@@ -44,6 +44,11 @@ class StatisticsEngine {
   // UsageError with the nearest name.
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names) = 0;
 
+  // The values of statistics of the high-precision tensor, at once and of this rank alone; NaN for
+  // an empty tensor. Throws UsageError for statistics of a cast.
+  virtual std::vector<double> evaluate(const StatisticsRequest& request,
+                                       const at::Tensor& tensor) = 0;
+
   // Any thread.
   virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                                const InspectTensorCall& call) = 0;

@@ -21,7 +21,7 @@ using WordsOf = std::array<std::int64_t, sizeof(Sums) / sizeof(std::int64_t)>;
 // One struct of core/ops/statistics_layout.h from the words of an operator, and back.
 template <typename Sums>
 Sums from_words(std::span<const std::int64_t> words) {
-  WordsOf<Sums> copy;
+  WordsOf<Sums> copy{};
   if (words.size() != copy.size()) {
     raise<UsageError>("statistics: {} words came where {} were expected", words.size(),
                       copy.size());

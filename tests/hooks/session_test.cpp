@@ -223,6 +223,32 @@ TEST_F(SessionTest, the_run_file_keeps_the_configuration) {
   EXPECT_EQ(record::RunReader(folder.str()).config_text(), yaml);
 }
 
+// ---- debug.log_tensor_stats
+
+const char* const kLogits =
+    "s:\n"
+    "  enabled: True\n"
+    "  layers: {layer_types: [head]}\n"
+    "  LogTensorStats: {enabled: True, tensors: [logits], stats: [MAX, mean], freq: 2}\n";
+
+TEST_F(SessionTest, a_tensor_of_the_program_itself_is_logged_at_once_and_its_values_are_returned) {
+  const auto logger = std::make_shared<Recorder>();
+  debug::InitializeOptions with_logger = options(kLogits);
+  with_logger.statistics_logger = logger;
+  debug::initialize(with_logger);
+  const at::Tensor x = at::tensor({1.0F, 2.0F, 6.0F});
+  using Values = std::vector<std::pair<std::string, double>>;
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x), (Values{{"max", 6}, {"mean", 3}}));
+  EXPECT_THAT(logger->lines, ElementsAre("0:head_logits_max=6", "0:head_logits_mean=3"));
+  EXPECT_THAT(debug::log_tensor_stats("head", "labels", x), IsEmpty());
+  EXPECT_THAT(debug::log_tensor_stats("body", "logits", x), IsEmpty());
+  debug::step();
+  EXPECT_THAT(debug::log_tensor_stats("head", "logits", x), IsEmpty());  // not due
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x, {.iteration = 8}).size(), 2U);
+  debug::end_debug();
+  EXPECT_THAT(values_of("mean", folder.str()), ElementsAre("0:head=3", "8:head=3"));
+}
+
 // ---- loggers and logs
 
 TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) {
