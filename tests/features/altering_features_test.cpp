@@ -1,0 +1,200 @@
+// FakeQuant, DisableFP8GEMM and DisableFP8Layer in a real layer.
+#include <gmock/gmock.h>
+
+#include "core/formats/convert.h"
+#include "core/formats/formats.h"
+#include "features/fake_quant.h"
+#include "tests/features/training_fixture.h"
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using features::fake_quantize;
+using testing::section;
+using testing::SmallTraining;
+
+constexpr std::int64_t kTokens = SmallTraining::kTokens, kIn = SmallTraining::kIn,
+                       kHidden = SmallTraining::kHidden;
+
+template <typename Format>
+at::Tensor plain_reference(const at::Tensor& x) {
+  const at::Tensor values = x.to(at::kFloat).contiguous().clone();
+  const float amax = values.abs().max().item<float>();
+  const float scale = Format::kMax / amax;
+  const float scale_inv = 1 / scale;
+  auto* data = values.data_ptr<float>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    const auto code = encode<Format>(data[i] * scale, Saturation::saturating);
+    data[i] = decode<Format>(code) * scale_inv;
+  }
+  return values.to(x.scalar_type());
+}
+
+TEST(FakeQuantize, gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype) {
+  at::manual_seed(3);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const at::Tensor x = (at::randn({3, 5, 7}) * 1e-3).to(dtype);
+    EXPECT_TRUE(at::equal(fake_quantize(x, FormatId::e4m3), plain_reference<E4M3>(x)));
+    EXPECT_TRUE(at::equal(fake_quantize(x, FormatId::e5m2), plain_reference<E5M2>(x)));
+    const at::Tensor transposed = x.transpose(0, 2);
+    EXPECT_TRUE(
+        at::equal(fake_quantize(transposed, FormatId::e4m3), plain_reference<E4M3>(transposed)));
+  }
+  EXPECT_EQ(fake_quantize(at::empty({0, 4}), FormatId::e4m3).sizes(), at::IntArrayRef({0, 4}));
+}
+
+// One forward and backward of a layer whose input needs a gradient.
+struct Pass {
+  at::Tensor output, input_grad, weight_grad;
+};
+
+class AlteringFeaturesTest : public testing::SessionTest {
+ protected:
+  // recipe: nullptr runs in BF16.
+  Pass run(const std::shared_ptr<const Recipe>& recipe, std::optional<bool> first = {}) {
+    input.mutable_grad() = at::Tensor();
+    linear().weight().mutable_grad() = at::Tensor();
+    Pass pass;
+    {
+      std::optional<Autocast> autocast;
+      if (recipe) {
+        AutocastOptions options;
+        options.recipe = recipe;
+        autocast.emplace(options);
+      }
+      pass.output = linear().layer->forward({input, first, false, false})[0];
+    }
+    pass.output.backward(gradient);
+    pass.input_grad = input.grad().clone();
+    pass.weight_grad = linear().weight().grad().clone();
+    return pass;
+  }
+
+  struct Layer {
+    std::shared_ptr<Linear> layer;
+    at::Tensor& weight() { return layer->named_parameters()["weight"]; }
+  };
+  Layer& linear() { return layer_; }
+
+  void begin(const std::string& yaml) { debug::initialize(options(section(yaml))); }
+
+  at::Tensor input =
+      (at::manual_seed(5), at::randn({kTokens, kIn}).to(at::kBFloat16)).set_requires_grad(true);
+  at::Tensor gradient = at::randn({kTokens, kHidden}).to(at::kBFloat16);
+
+ private:
+  Layer layer_{SmallTraining(nullptr).first};
+};
+
+TEST_F(AlteringFeaturesTest, a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe) {
+  const Pass plain = run(nullptr);
+  const Pass quantized = run(testing::current_scaling());
+  begin("DisableFP8Layer: {enabled: True}\n");
+  const Pass disabled = run(testing::current_scaling());
+  EXPECT_TRUE(at::equal(disabled.output, plain.output));
+  EXPECT_TRUE(at::equal(disabled.input_grad, plain.input_grad));
+  EXPECT_TRUE(at::equal(disabled.weight_grad, plain.weight_grad));
+  EXPECT_FALSE(at::equal(quantized.output, plain.output));
+}
+
+TEST_F(AlteringFeaturesTest, a_disabled_gemm_leaves_the_others_in_fp8) {
+  const Pass plain = run(nullptr);
+  const Pass quantized = run(testing::current_scaling());
+  begin("DisableQuantizationGEMM: {enabled: True, gemms: [wgrad]}\n");
+  const Pass disabled = run(testing::current_scaling());
+  EXPECT_TRUE(at::equal(disabled.output, quantized.output));
+  EXPECT_TRUE(at::equal(disabled.input_grad, quantized.input_grad));
+  EXPECT_TRUE(at::equal(disabled.weight_grad, plain.weight_grad));
+  EXPECT_FALSE(at::equal(quantized.weight_grad, plain.weight_grad));
+}
+
+TEST_F(AlteringFeaturesTest, a_schedule_disables_fp8_in_its_iterations_only) {
+  const Pass plain = run(nullptr);
+  const Pass quantized = run(testing::current_scaling());
+  begin("DisableFP8Layer: {enabled: True, freq: 2}\n");
+  for (int i = 0; i < 4; ++i) {
+    const Pass pass = run(testing::current_scaling());
+    EXPECT_TRUE(at::equal(pass.output, i % 2 == 0 ? plain.output : quantized.output)) << i;
+    debug::step();
+  }
+}
+
+TEST_F(AlteringFeaturesTest, fake_quant_gives_the_gemm_fake_quantized_operands) {
+  const at::NoGradGuard no_grad;  // for the references
+  const at::Tensor x = fake_quantize(input, FormatId::e4m3);
+  const at::Tensor w = fake_quantize(linear().weight(), FormatId::e5m2);
+  const at::Tensor g = fake_quantize(gradient, FormatId::e5m2);
+  begin(
+      "FakeQuant:\n"
+      "  enabled: True\n"
+      "  gemms_struct:\n"
+      "    - {gemm: fprop, tensors_struct: [{tensor: activation, quant_format: FP8E4M3},\n"
+      "                                     {tensor: weight, quant_format: FP8E5M2}]}\n"
+      "    - {gemm: wgrad, tensors: [gradient], quant_format: FP8E5M2}\n");
+  for (const auto& recipe : {std::shared_ptr<const Recipe>(), testing::current_scaling()}) {
+    const at::AutoGradMode with_grad(true);
+    const Pass pass = run(recipe);
+    EXPECT_TRUE(at::equal(pass.output, at::matmul(x, w.t())));
+    EXPECT_TRUE(at::equal(pass.weight_grad, at::matmul(g.t(), input.detach())));
+  }
+}
+
+TEST_F(AlteringFeaturesTest, gemms_that_fake_quant_does_not_select_stay_as_they_are) {
+  const Pass quantized = run(testing::current_scaling());
+  begin(
+      "FakeQuant: {enabled: True, gemms: [fprop], tensors: [activation], quant_format: FP8E4M3}\n");
+  const Pass pass = run(testing::current_scaling());
+  EXPECT_FALSE(at::equal(pass.output, quantized.output));
+  EXPECT_TRUE(at::equal(pass.input_grad, quantized.input_grad));
+  EXPECT_TRUE(at::equal(pass.weight_grad, quantized.weight_grad));
+}
+
+TEST_F(AlteringFeaturesTest, fake_quant_alters_outputs_too) {
+  const Pass plain = run(nullptr);
+  begin(
+      "FakeQuant: {enabled: True, gemms: [fprop, dgrad, wgrad], tensors: [output, dgrad, wgrad], "
+      "quant_format: FP8E5M2}\n");
+  const Pass pass = run(nullptr);
+  EXPECT_TRUE(at::equal(pass.output, fake_quantize(plain.output, FormatId::e5m2)));
+  EXPECT_TRUE(at::equal(pass.input_grad, fake_quantize(plain.input_grad, FormatId::e5m2)));
+  EXPECT_TRUE(at::equal(pass.weight_grad, fake_quantize(plain.weight_grad, FormatId::e5m2)));
+}
+
+TEST_F(AlteringFeaturesTest, pairs_that_never_meet_are_idle) {
+  const Pass quantized = run(testing::current_scaling());
+  begin("FakeQuant: {enabled: True, gemms: [fprop], tensors: [gradient], quant_format: FP8E4M3}\n");
+  const Pass pass = run(testing::current_scaling());
+  EXPECT_TRUE(at::equal(pass.output, quantized.output));
+  EXPECT_TRUE(at::equal(pass.weight_grad, quantized.weight_grad));
+}
+
+TEST_F(AlteringFeaturesTest, a_kept_weight_is_fake_quantized_in_every_micro_batch) {
+  begin("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n");
+  const at::Tensor w = fake_quantize(linear().weight().detach(), FormatId::e4m3);
+  for (int step = 0; step < 2; ++step) {
+    for (const bool first : {true, false}) {
+      const Pass pass = run(testing::current_scaling(), first);
+      EXPECT_TRUE(at::equal(pass.output.detach(), at::matmul(input.detach(), w.t())));
+    }
+    debug::step();
+  }
+}
+
+TEST_F(AlteringFeaturesTest, observers_see_the_original_beside_a_modifying_feature) {
+  begin(
+      "FakeQuant: {enabled: True, gemms: [fprop], tensors: [activation], quant_format: FP8E5M2}\n"
+      "LogTensorStats: {enabled: True, tensors: [activation], stats: [l2_norm]}\n");
+  run(nullptr);
+  debug::end_debug();
+  for (const testing::StoredValue& each : testing::stored_values(folder.str())) {
+    if (each.statistic != "l2_norm") continue;
+    const double norm = input.detach().to(at::kDouble).norm().item<double>();
+    EXPECT_NEAR(each.value, norm, 1e-5 * norm);
+    return;
+  }
+  FAIL() << "nothing was recorded";
+}
+
+}  // namespace
+}  // namespace telens

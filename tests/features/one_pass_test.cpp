@@ -1,0 +1,88 @@
+// One read: however many features and formats ask, each tensor is read once.
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/features/training_fixture.h"
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using testing::section;
+using testing::SmallTraining;
+
+// Counts the calls of this library's operators while it lives.
+class OperatorCounts {
+ public:
+  OperatorCounts()
+      : handle_(at::addGlobalCallback(
+            at::RecordFunctionCallback([](const at::RecordFunction& function) {
+              ++counts()[function.name()];
+              return std::unique_ptr<at::ObserverContext>();
+            }).scopes({at::RecordScope::FUNCTION}))) {
+    counts().clear();
+  }
+  ~OperatorCounts() { at::removeCallback(handle_); }
+
+  int operator[](const std::string& name) const { return counts()[name]; }
+
+ private:
+  static std::map<std::string, int>& counts() {
+    static std::map<std::string, int> all;
+    return all;
+  }
+  at::CallbackHandle handle_;
+};
+
+using OnePassTest = testing::SessionTest;
+
+// A forward-backward of two layers: what is read of 11 tensors. fc1 has no dgrad.
+constexpr int kTensors = 11;
+constexpr int kInputs = 6;
+
+TEST_F(OnePassTest, features_share_one_read_of_each_tensor_and_one_of_its_amax) {
+  const std::string first =
+      "LogTensorStats:\n  enabled: True\n"
+      "  tensors: [activation, weight, gradient, output, wgrad, dgrad]\n"
+      "  stats: [min, max, mean, std, l1_norm, l2_norm, dynamic_range]\n"
+      "LogFp8TensorStats:\n  enabled: True\n  tensors: [activation, weight, gradient]\n"
+      "  stats: [underflows%, overflows%, mse, fp8_current_scaling_mse, "
+      "fp8_current_scaling_underflows%]\n";
+  SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);
+  int plain_amaxes = 0;
+  {
+    const OperatorCounts plain;
+    training.step();
+    EXPECT_EQ(plain["telens::accumulate_statistics"], 0);
+    plain_amaxes = plain["telens::amax"];
+  }
+  debug::initialize(options(section(first)));
+  const OperatorCounts observed;
+  training.step();
+  EXPECT_EQ(observed["telens::accumulate_statistics"], kTensors);
+  EXPECT_EQ(observed["telens::amax"] - plain_amaxes, kInputs);
+}
+
+TEST_F(OnePassTest, a_tensor_that_nobody_asks_about_is_not_read) {
+  debug::initialize(options(
+      section("LogTensorStats: {enabled: True, tensors: [output], stats: [max], freq: 3}\n")));
+  SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);
+  const OperatorCounts observed;
+  for (int i = 0; i < 6; ++i) training.step();
+  EXPECT_EQ(observed["telens::accumulate_statistics"], 2 * 2);  // two layers, iterations 0 and 3
+}
+
+TEST_F(OnePassTest, no_amax_is_read_where_delayed_scaling_knows_the_scale) {
+  debug::initialize(options(section(
+      "LogFp8TensorStats: {enabled: True, tensors: [activation], stats: [underflows%]}\n")));
+  SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);
+  const OperatorCounts observed;
+  training.step();
+  EXPECT_EQ(observed["telens::accumulate_statistics"], 2);
+  EXPECT_EQ(observed["telens::amax"], 0);
+}
+
+}  // namespace
+}  // namespace telens
