@@ -9,19 +9,12 @@ import logging
 import random
 from collections import Counter
 
+import nvdlfw_inspect.api as debug_api
 import pytest
 from config_questions import ask
-
-nvdlfw = pytest.importorskip("nvdlfw_inspect.base")
-
-from nvdlfw_inspect.config_manager import ConfigManager  # noqa: E402
-from nvdlfw_inspect.debug_features.generic_feature_api import (  # noqa: E402
-    GenericConfigAPIMapper,
-)
-from nvdlfw_inspect.logging import (  # noqa: E402
-    enable_logging_at_current_step,
-    initialize_logger,
-)
+from nvdlfw_inspect.config_manager import ConfigManager
+from nvdlfw_inspect.debug_features.generic_feature_api import GenericConfigAPIMapper
+from nvdlfw_inspect.logging import enable_logging_at_current_step, initialize_logger
 
 STEPS = 24
 CONFIGS = 400
@@ -199,8 +192,6 @@ class Mapper(GenericConfigAPIMapper):
 
 @pytest.fixture(scope="module", autouse=True)
 def peer_logger(tmp_path_factory):
-    import nvdlfw_inspect.api as debug_api
-
     initialize_logger(str(tmp_path_factory.mktemp("peer")))
     logging.disable(logging.CRITICAL)
     # Its mapper logs through the manager of a session; there is none here.

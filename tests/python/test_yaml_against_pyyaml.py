@@ -3,9 +3,8 @@
 import random
 
 import pytest
+import yaml
 from config_questions import ask
-
-yaml = pytest.importorskip("yaml")
 
 PIECES = [*"0123456789__++--..ee:EbxoF", "0x", "0b", "e+", "E-", "true", "on", "No", "~", "null"]
 
