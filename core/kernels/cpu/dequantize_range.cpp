@@ -27,7 +27,7 @@ template <typename Input>
 HWY_INLINE Decoded decode_codes(const std::uint8_t* codes) {
   const Codes16 lanes;
   const hn::Rebind<std::uint8_t, Codes16> bytes;
-  const auto code = hn::PromoteTo(lanes, hn::LoadU(bytes, codes));
+  const auto code = hn::PromoteTo(lanes, load_ahead(bytes, codes));
   return {decode_magnitude_to_bf16<Input>(hn::And(code, hn::Set(lanes, Input::kMagnitudeMask))),
           hn::And(hn::ShiftLeft<8>(code), hn::Set(lanes, kSign16))};
 }

@@ -64,7 +64,7 @@ struct QuantizeStep {
   HWY_INLINE void operator()(const Element* x, std::uint8_t* codes, Vector& amax) const {
     const Lanes lanes;
     if constexpr (sizeof(Element) == sizeof(std::uint16_t)) {
-      const auto element = hn::LoadU(lanes, x);
+      const auto element = load_ahead(lanes, x);
       const auto size = magnitude_of<Input>(element);
       amax = hn::Max(amax, size);
       const hn::Rebind<std::uint8_t, Lanes> bytes;
@@ -72,8 +72,8 @@ struct QuantizeStep {
     } else {
       // Two vectors one after the other; they take turns on the way and part again in the end.
       const Float32s floats;
-      const auto first = hn::LoadU(lanes, x);
-      const auto second = hn::LoadU(lanes, x + hn::Lanes(lanes));
+      const auto first = load_ahead(lanes, x);
+      const auto second = load_ahead(lanes, x + hn::Lanes(lanes));
       const auto first_size = magnitude_of<Input>(first);
       const auto second_size = magnitude_of<Input>(second);
       amax = hn::Max(amax, hn::Max(first_size, second_size));
@@ -122,7 +122,7 @@ std::uint32_t amax_elements(const typename Input::Bits* x, std::size_t size) {
   const LanesOf<Input> lanes;
   const std::size_t stride = hn::Lanes(lanes);
   const auto size_at = [&](const typename Input::Bits* at)
-                           HWY_ATTR { return magnitude_of<Input>(hn::LoadU(lanes, at)); };
+                           HWY_ATTR { return magnitude_of<Input>(load_ahead(lanes, at)); };
   // Four accumulators, so that a maximum does not wait for the one before.
   auto amax0 = hn::Zero(lanes), amax1 = amax0, amax2 = amax0, amax3 = amax0;
   std::size_t i = 0;
