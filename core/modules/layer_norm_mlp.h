@@ -23,7 +23,7 @@ struct LayerNormMLPOptions {
   ParameterOptions::InitMethod output_layer_init_method = {};
   bool return_layernorm_output = false;
   bool zero_centered_gamma = false;
-  ParameterOptions parameters = {};
+  ParameterOptions parameters = ParameterOptions();
   std::string name = {};
 
   template <typename Visitor>

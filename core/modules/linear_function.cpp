@@ -99,7 +99,7 @@ at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             const LinearArguments* arguments, Needs needs);
   static variable_list backward(AutogradContext* context, variable_list grad_outputs);
 };
@@ -128,7 +128,7 @@ void save_for_backward(AutogradContext* context, const LinearArguments& argument
 }
 
 at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& input,
-                                   const at::Tensor& weight, const at::Tensor& bias,
+                                   const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                    const LinearArguments* arguments, Needs needs) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   LinearOperation::State& state = *arguments->state;
@@ -143,7 +143,7 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
       state, pass, arguments->weight, arguments->call.is_first_microbatch,
       request_for(pass, TensorName::weight, weight, TensorRole::weight, dtype, needs.dgrad));
 
-  const at::Tensor typed_bias = bias.defined() ? bias.to(dtype) : bias;
+  const at::Tensor typed_bias = bias ? bias->to(dtype) : at::Tensor();
   at::Tensor output = run_gemm({.gemm = Gemm::fprop,
                                 .a = activation.first,
                                 .b = prepared_weight.first,
@@ -239,8 +239,10 @@ at::Tensor apply_linear(const LinearArguments& arguments) {
   if (at::GradMode::is_enabled()) {
     needs = {asks(arguments.input), asks(arguments.weight.parameter), asks(arguments.bias)};
   }
-  return LinearFunction::apply(arguments.input, arguments.weight.parameter, arguments.bias,
-                               &arguments, needs);
+  // An undefined tensor is no variable of a graph.
+  const auto bias = arguments.bias.defined() ? std::optional(arguments.bias) : std::nullopt;
+  return LinearFunction::apply(arguments.input, arguments.weight.parameter, bias, &arguments,
+                               needs);
 }
 
 }  // namespace telens

@@ -35,7 +35,7 @@ struct MultiheadAttentionOptions {
   std::string normalization = "LayerNorm";
   std::string qkv_format = "sbhd";
   std::optional<double> softmax_scale = {};
-  ParameterOptions parameters = {};
+  ParameterOptions parameters = ParameterOptions();
   std::string name = {};
 
   template <typename Visitor>

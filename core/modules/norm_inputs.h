@@ -14,7 +14,7 @@ struct NormModuleOptions {
   std::vector<std::int64_t> normalized_shape = {};  // the last sizes of the input
   double eps = 1e-5;
   bool zero_centered_gamma = false;
-  ParameterOptions parameters = {};
+  ParameterOptions parameters = ParameterOptions();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {

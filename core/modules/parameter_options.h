@@ -15,7 +15,7 @@ struct ParameterOptions {
 
   std::optional<at::ScalarType> params_dtype;  // default: torch's default dtype
   std::optional<at::Device> device;            // default: cuda if there is one, else cpu
-  InitMethod init_method;                      // default: normal(0, 0.023), Transformer Engine's
+  InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.

@@ -40,7 +40,7 @@ struct TransformerLayerOptions {
   std::string normalization = "LayerNorm";
   std::string attn_input_format = "sbhd";
   std::optional<double> softmax_scale = {};
-  ParameterOptions parameters = {};
+  ParameterOptions parameters = ParameterOptions();
   std::string name = {};
 
   template <typename Visitor>

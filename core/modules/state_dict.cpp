@@ -1,0 +1,79 @@
+#include "core/modules/state_dict.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+
+#include "core/modules/module.h"
+
+namespace telens {
+namespace {
+
+using VisitTensor = std::function<void(const std::string& name, const at::Tensor& tensor)>;
+using VisitModule = std::function<void(const std::string& name, Module& module)>;
+
+// Tensors by name, and the modules that keep an extra state by the name of that state.
+void visit_state(const torch::nn::Module& module, const std::string& prefix,
+                 const VisitTensor& visit_tensor, const VisitModule& visit_module) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    visit_tensor(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    visit_tensor(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_children()) {
+    const std::string name = prefix + item.key();
+    if (auto* child = dynamic_cast<Module*>(item.value().get());
+        child != nullptr && child->extra_state().defined()) {
+      visit_module(name + "._extra_state", *child);
+    }
+    visit_state(*item.value(), name + ".", visit_tensor, visit_module);
+  }
+}
+
+void check_names(const StateDict& expected, const StateDict& state) {
+  std::vector<std::string> missing, unexpected;
+  for (const auto& [name, tensor] : expected) {
+    if (!state.contains(name)) missing.push_back(name);
+  }
+  for (const auto& [name, tensor] : state) {
+    if (!expected.contains(name)) unexpected.push_back(name);
+  }
+  if (!missing.empty() || !unexpected.empty()) {
+    raise<UsageError>("load_state_dict: missing: {}; unexpected: {}", missing, unexpected);
+  }
+}
+
+bool is_extra_state(const std::string& name) { return name.ends_with("._extra_state"); }
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict state;
+  visit_state(
+      module, "",
+      [&](const std::string& name, const at::Tensor& tensor) { state[name] = tensor.detach(); },
+      [&](const std::string& name, Module& owner) { state[name] = owner.extra_state(); });
+  return state;
+}
+
+void load_state_dict(torch::nn::Module& module, const StateDict& state) {
+  const StateDict own = state_dict(module);
+  check_names(own, state);
+  for (const auto& [name, tensor] : own) {
+    if (!is_extra_state(name) && tensor.sizes() != state.at(name).sizes()) {
+      raise<ShapeError>("load_state_dict: {} is {}; expected {}", name, state.at(name).sizes(),
+                        tensor.sizes());
+    }
+  }
+  const at::NoGradGuard no_grad;
+  visit_state(
+      module, "",
+      [&](const std::string& name, const at::Tensor& tensor) {
+        at::Tensor(tensor).copy_(state.at(name));
+      },
+      [&](const std::string& name, Module& owner) { owner.set_extra_state(state.at(name)); });
+}
+
+}  // namespace telens

@@ -1,0 +1,41 @@
+// AdamW (https://arxiv.org/abs/1711.05101) through LibTorch's fused kernel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+};
+
+class AdamW {
+ public:
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+  AdamW(const NamedTensors& parameters, const AdamWOptions& options);
+
+  // Applies the gradients and drops them.
+  void step(double learning_rate);
+
+  // What a checkpoint keeps, by name; tensors that step() changes in place.
+  NamedTensors state() const;
+
+ private:
+  AdamWOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> averages_;          // of the gradients
+  std::vector<at::Tensor> squared_averages_;  // of their squares
+  std::vector<at::Tensor> steps_;
+};
+
+}  // namespace gpt

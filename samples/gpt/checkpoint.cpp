@@ -1,0 +1,64 @@
+#include "checkpoint.h"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "core/modules/state_dict.h"
+
+namespace gpt {
+namespace {
+
+constexpr const char* kStepsDone = "steps_done";
+const std::string kModelPrefix = "model.";
+const std::string kOptimizerPrefix = "adamw.";
+
+using TensorDict = c10::Dict<std::string, at::Tensor>;
+
+}  // namespace
+
+void save_checkpoint(const std::string& file, const torch::nn::Module& model, const AdamW& adamw,
+                     std::int64_t steps_done) {
+  TensorDict content;
+  for (const auto& [name, tensor] : telens::state_dict(model)) {
+    content.insert(kModelPrefix + name, tensor);
+  }
+  for (const auto& [name, tensor] : adamw.state()) content.insert(kOptimizerPrefix + name, tensor);
+  content.insert(kStepsDone, at::tensor(steps_done, at::kLong));
+
+  const std::vector<char> bytes = torch::jit::pickle_save(content);
+  const std::string unfinished = file + ".unfinished";
+  std::ofstream stream(unfinished, std::ios::binary);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  stream.close();
+  if (!stream || std::rename(unfinished.c_str(), file.c_str()) != 0) {
+    telens::raise<telens::UsageError>("cannot write the checkpoint {}", file);
+  }
+}
+
+std::int64_t load_checkpoint(const std::string& file, torch::nn::Module& model, AdamW& adamw) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) telens::raise<telens::UsageError>("cannot read the checkpoint {}", file);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), {}};
+  const auto content = c10::impl::toTypedDict<std::string, at::Tensor>(
+      torch::jit::pickle_load(bytes).toGenericDict());
+
+  telens::StateDict state;
+  for (const auto& entry : content) {
+    if (entry.key().starts_with(kModelPrefix)) {
+      state[entry.key().substr(kModelPrefix.size())] = entry.value();
+    }
+  }
+  telens::load_state_dict(model, state);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : adamw.state()) tensor.copy_(content.at(kOptimizerPrefix + name));
+  return content.at(kStepsDone).item<std::int64_t>();
+}
+
+}  // namespace gpt

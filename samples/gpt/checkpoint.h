@@ -1,0 +1,20 @@
+// A training state in a file that torch.load reads too.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+
+#include "adamw.h"
+
+namespace gpt {
+
+// steps_done: how many steps the weights have seen.
+void save_checkpoint(const std::string& file, const torch::nn::Module& model, const AdamW& adamw,
+                     std::int64_t steps_done);
+
+// Returns steps_done. Throws telens::UsageError if the file is missing or of another model.
+std::int64_t load_checkpoint(const std::string& file, torch::nn::Module& model, AdamW& adamw);
+
+}  // namespace gpt

@@ -1,0 +1,51 @@
+#include "model.h"
+
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include "core/modules/rotary_embedding.h"
+
+namespace gpt {
+namespace {
+
+constexpr std::int64_t kBytes = 256;
+constexpr double kInitialDeviation = 0.02;
+
+}  // namespace
+
+Model::Model(const ModelOptions& options) {
+  embedding_ =
+      register_parameter("embedding", at::randn({kBytes, options.hidden}) * kInitialDeviation);
+  angles_ = telens::rotary_angles(options.max_sequence, options.hidden / options.heads);
+  for (std::int64_t i = 0; i < options.layers; ++i) {
+    const std::string name = fmt::format("layers.{}", i);
+    layers_.push_back(
+        register_module(fmt::format("layer{}", i),
+                        std::make_shared<telens::TransformerLayer>(
+                            telens::TransformerLayerOptions{.hidden_size = options.hidden,
+                                                            .ffn_hidden_size = 4 * options.hidden,
+                                                            .num_attention_heads = options.heads,
+                                                            .hidden_dropout = 0,
+                                                            .attention_dropout = 0,
+                                                            .layer_number = i + 1,
+                                                            .fuse_qkv_params = true,
+                                                            .name = name})));
+  }
+  norm_ = register_module("norm", std::make_shared<telens::LayerNorm>(telens::NormModuleOptions{
+                                      .normalized_shape = {options.hidden}}));
+  head_ = register_module(
+      "head",
+      std::make_shared<telens::Linear>(telens::LinearOptions{
+          .in_features = options.hidden, .out_features = kBytes, .bias = false, .name = "head"}));
+}
+
+at::Tensor Model::forward(const at::Tensor& bytes) {
+  at::Tensor hidden = at::embedding(embedding_, bytes);
+  for (const auto& layer : layers_) {
+    hidden = (*layer)({.hidden_states = hidden, .rotary_pos_emb = {angles_}})[0];
+  }
+  return head_->forward((*norm_)({.inp = hidden})[0]);
+}
+
+}  // namespace gpt

@@ -1,0 +1,38 @@
+// A byte-level GPT of TELens modules.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/modules/layer_norm.h"
+#include "core/modules/linear.h"
+#include "core/modules/transformer_layer.h"
+
+namespace gpt {
+
+struct ModelOptions {
+  std::int64_t layers = 3;
+  std::int64_t hidden = 192;
+  std::int64_t heads = 6;
+  std::int64_t max_sequence = 128;
+};
+
+// Layers are named layers.<i>.... and head in debug configurations.
+class Model : public torch::nn::Module {
+ public:
+  explicit Model(const ModelOptions& options);
+
+  // bytes: int64 [seq, batch] -> logits [seq, batch, 256].
+  at::Tensor forward(const at::Tensor& bytes);
+
+ private:
+  at::Tensor embedding_;  // [256, hidden]
+  at::Tensor angles_;     // of the rotary position embedding
+  std::vector<std::shared_ptr<telens::TransformerLayer>> layers_;
+  std::shared_ptr<telens::LayerNorm> norm_;
+  std::shared_ptr<telens::Linear> head_;
+};
+
+}  // namespace gpt

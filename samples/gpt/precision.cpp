@@ -1,0 +1,37 @@
+#include "precision.h"
+
+#include <ATen/autocast_mode.h>
+
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
+
+namespace gpt {
+
+Precision::Precision(const std::string& name) : autocast_(name != "fp32") {
+  if (name == "delayed") {
+    recipe_ = std::make_shared<telens::DelayedScaling>();
+  } else if (name == "current") {
+    recipe_ = std::make_shared<telens::Float8CurrentScaling>();
+  } else if (name != "bf16" && name != "fp32") {
+    telens::raise<telens::UsageError>(
+        "recipe '{}' is unknown; expected delayed, current, bf16 or fp32", name);
+  }
+}
+
+Precision::Region::Region(const Precision& precision) : autocast_(precision.autocast_) {
+  if (autocast_) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+  }
+  if (precision.recipe_) fp8_.emplace(telens::AutocastOptions{.recipe = precision.recipe_});
+}
+
+Precision::Region::~Region() {
+  fp8_.reset();
+  if (!autocast_) return;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+}
+
+}  // namespace gpt

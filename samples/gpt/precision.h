@@ -1,0 +1,35 @@
+// The precision of a training step, by name.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/quantization/autocast.h"
+
+namespace gpt {
+
+// fp32; bf16: torch.autocast; delayed, current: FP8 linear layers within it.
+class Precision {
+ public:
+  explicit Precision(const std::string& name);
+
+  // In force for the lifetime of the object: to be held during a forward.
+  class Region {
+   public:
+    explicit Region(const Precision& precision);
+    ~Region();
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+
+   private:
+    bool autocast_;
+    std::optional<telens::Autocast> fp8_;
+  };
+
+ private:
+  bool autocast_;
+  std::shared_ptr<const telens::Recipe> recipe_;  // null: no FP8
+};
+
+}  // namespace gpt

@@ -1,0 +1,46 @@
+// Real text, as bytes: what the model learns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace gpt {
+
+struct Batch {
+  at::Tensor inputs;   // int64 [seq, batch]
+  at::Tensor targets;  // int64 [seq, batch]: the byte after each input
+};
+
+struct BatchShape {
+  std::int64_t sequence;
+  std::int64_t batch;
+};
+
+class Text {
+ public:
+  // All files below `folder` that hold no NUL byte, in the order of their paths, up to max_bytes.
+  // An empty folder: Python's standard library, wherever it is found. Throws telens::UsageError
+  // where there is no text.
+  static Text load(const std::string& folder, std::int64_t max_bytes);
+
+  // Entropy of the next byte given the present one, in nats: the loss of the best bigram model.
+  double bigram_entropy() const;
+
+  // Sequences from places that seed and step alone decide, so that a resumed run goes on with the
+  // same batches.
+  Batch batch(std::uint64_t seed, std::int64_t step, const BatchShape& shape) const;
+
+  const std::string& folder() const { return folder_; }
+  std::int64_t size() const { return bytes_.numel(); }
+
+ private:
+  Text(std::string folder, at::Tensor bytes)
+      : folder_(std::move(folder)), bytes_(std::move(bytes)) {}
+
+  std::string folder_;
+  at::Tensor bytes_;  // uint8
+};
+
+}  // namespace gpt

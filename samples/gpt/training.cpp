@@ -1,0 +1,144 @@
+#include "training.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <deque>
+#include <fstream>
+#include <numbers>
+#include <numeric>
+
+#include "adamw.h"
+#include "checkpoint.h"
+#include "hooks/debug.h"
+#include "precision.h"
+#include "progress.h"
+#include "text.h"
+
+namespace gpt {
+namespace {
+
+constexpr std::size_t kLastSteps = 50;  // whose mean loss is reported
+
+AdamW::NamedTensors named_parameters(const Model& model) {
+  AdamW::NamedTensors parameters;
+  for (const auto& item : model.named_parameters()) {
+    parameters.emplace_back(item.key(), item.value());
+  }
+  return parameters;
+}
+
+// Linear warm-up over the first twentieth, then a cosine down to a tenth.
+double learning_rate(const TrainingOptions& options, std::int64_t step) {
+  const double progress = static_cast<double>(step + 1) / static_cast<double>(options.steps);
+  constexpr double kWarmUp = 0.05;
+  constexpr double kFloor = 0.1;
+  if (progress < kWarmUp) return options.learning_rate * progress / kWarmUp;
+  const double phase = std::numbers::pi * (progress - kWarmUp) / (1 - kWarmUp);
+  return options.learning_rate * (kFloor + (1 - kFloor) * 0.5 * (1 + std::cos(phase)));
+}
+
+// One line a step: the hexadecimal bits of the loss in FP32.
+class LossFile {
+ public:
+  explicit LossFile(const std::string& path) {
+    if (path.empty()) return;
+    stream_.open(path);
+    if (!stream_) telens::raise<telens::UsageError>("cannot write the loss file {}", path);
+  }
+  void write(float loss) {
+    if (!stream_.is_open()) return;
+    stream_ << fmt::format("{:08x}\n", std::bit_cast<std::uint32_t>(loss)) << std::flush;
+  }
+
+ private:
+  std::ofstream stream_;
+};
+
+// A debug session for the lifetime of the object, if there is a configuration.
+class Session {
+ public:
+  Session(const TrainingOptions& options, std::int64_t first_step) : on_(!options.config.empty()) {
+    if (!on_) return;
+    telens::debug::initialize({.config_file = options.config,
+                               .log_dir = options.log_dir,
+                               .init_training_step = first_step});
+  }
+  ~Session() {
+    if (!on_) return;
+    const std::string path = telens::debug::run_path();
+    telens::debug::end_debug();
+    fmt::print("recorded in {}\n", path);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+ private:
+  bool on_;
+};
+
+float forward_and_backward(Model& model, const Precision& precision, const Batch& batch) {
+  at::Tensor loss;
+  {
+    const Precision::Region region(precision);
+    const at::Tensor logits = model.forward(batch.inputs).to(at::kFloat);
+    loss = at::cross_entropy_loss(logits.flatten(0, 1), batch.targets.flatten());
+  }
+  loss.backward();
+  return loss.item<float>();
+}
+
+void print_result(const std::deque<float>& losses, double bigram_entropy) {
+  if (losses.empty()) return;
+  const double mean =
+      std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  fmt::print("mean loss of the last {} steps: {:.4f} nats a byte\n", losses.size(), mean);
+  fmt::print("bigram entropy of the text:    {:.4f} nats a byte\n", bigram_entropy);
+}
+
+}  // namespace
+
+void train(const TrainingOptions& options) {
+  const Text text = Text::load(options.text, options.text_bytes);
+  const double bigram_entropy = text.bigram_entropy();
+  fmt::print("{} bytes of text from {}\n", text.size(), text.folder());
+
+  at::manual_seed(options.seed);
+  ModelOptions model_options = options.model;
+  model_options.max_sequence = options.sequence;
+  Model model(model_options);
+  AdamW adamw(named_parameters(model), {});
+  const Precision precision(options.recipe);
+  const std::int64_t first_step =
+      options.resume.empty() ? 0 : load_checkpoint(options.resume, model, adamw);
+
+  LossFile loss_file(options.loss_file);
+  const Session session(options, first_step);
+  const BatchShape shape{.sequence = options.sequence, .batch = options.batch};
+  const std::int64_t save_at = options.save_at > 0 ? options.save_at : options.steps;
+  std::deque<float> last_losses;
+  {
+    Progress progress(first_step, options.steps);
+    for (std::int64_t step = first_step; step < options.steps; ++step) {
+      const Batch batch = text.batch(options.seed, step, shape);
+      const float loss = forward_and_backward(model, precision, batch);
+      adamw.step(learning_rate(options, step));
+      telens::debug::step(loss);
+
+      loss_file.write(loss);
+      last_losses.push_back(loss);
+      if (last_losses.size() > kLastSteps) last_losses.pop_front();
+      progress.show(step, loss);
+      if (!options.save.empty() && step + 1 == save_at) {
+        save_checkpoint(options.save, model, adamw, step + 1);
+      }
+    }
+  }
+  print_result(last_losses, bigram_entropy);
+}
+
+}  // namespace gpt

@@ -1,0 +1,32 @@
+// The training run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model.h"
+
+namespace gpt {
+
+struct TrainingOptions {
+  ModelOptions model;
+  std::int64_t steps = 300;
+  std::uint64_t seed = 1;
+  std::int64_t batch = 16;
+  std::int64_t sequence = 128;
+  double learning_rate = 3e-3;
+  std::string recipe = "delayed";
+  std::string text;                   // folder; "": Python's standard library
+  std::int64_t text_bytes = 4 << 20;  // read at most this much
+  std::string config;                 // debug YAML; "": no session
+  std::string log_dir = ".";          // of the session
+  std::string loss_file;              // "": none
+  std::string save;                   // checkpoint to write; "": none
+  std::int64_t save_at = 0;           // after how many steps; 0: after the last
+  std::string resume;                 // checkpoint to go on from; "": none
+};
+
+// Trains and prints what came of it. Throws telens::Error.
+void train(const TrainingOptions& options);
+
+}  // namespace gpt
