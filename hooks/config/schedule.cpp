@@ -1,14 +1,10 @@
 #include "hooks/config/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace telens::config {
 namespace {
-
-constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_step", "end_step",
-                                                        "start_end_list"};
 
 // What stands for "no end" beside null.
 constexpr std::int64_t kNoEnd = -1;
@@ -75,10 +71,6 @@ std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) con
     if (!next || multiple < *next) next = multiple;
   }
   return next;
-}
-
-bool is_schedule_key(std::string_view key) {
-  return std::ranges::find(kScheduleKeys, key) != kScheduleKeys.end();
 }
 
 Schedule parse_schedule(const Value& map, ErrorList& errors) {

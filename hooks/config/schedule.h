@@ -1,8 +1,10 @@
 // In which iterations a feature runs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "hooks/config/error_list.h"
@@ -39,8 +41,9 @@ class Schedule {
   std::vector<StepRange> ranges_{StepRange{}};
 };
 
-// The keys that make a schedule: freq, start_step, end_step, start_end_list.
-bool is_schedule_key(std::string_view key);
+// The keys that make a schedule.
+inline constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_step", "end_step",
+                                                               "start_end_list"};
 
 // Reads those keys of a map: freq (default 1), start_step (default 0) and end_step (inclusive;
 // -1 or null: no end), or start_end_list, [[first, last], ...], which replaces the two.

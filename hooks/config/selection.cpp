@@ -113,11 +113,7 @@ class Resolver {
     if (level == Level::feature && selects_gemms(description_.selects)) add_axis(kGemmAxis);
     if (level != Level::tensor_item && selects_tensors(description_.selects)) add_axis(kTensorAxis);
     for (const Parameter& parameter : description_.parameters) keys.push_back(parameter.name);
-    if (description_.schedule) {
-      for (const char* key : {"freq", "start_step", "end_step", "start_end_list"}) {
-        keys.emplace_back(key);
-      }
-    }
+    if (description_.schedule) keys.insert(keys.end(), kScheduleKeys.begin(), kScheduleKeys.end());
     return keys;
   }
 
