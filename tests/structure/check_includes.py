@@ -175,7 +175,7 @@ def check_arrow(name: str, owner: Room, quoted: bool) -> str | None:
 def check_include(include: re.Match, owner: Room, path: str, root: Path) -> str | None:
     """Says what is wrong with one #include line of the file `path`, or None."""
     name = include["ours"] or include["system"]
-    if owner.name == "samples" and (root / path).with_name(name).is_file():
+    if owner.name == "samples" and (root / path).parent.joinpath(name).is_file():
         return None  # a sample is a program of its own, as a user would write it
     check = check_arrow if (root / name).is_file() else check_library
     return check(name, owner, quoted=bool(include["ours"]))
