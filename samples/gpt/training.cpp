@@ -14,6 +14,7 @@
 
 #include "adamw.h"
 #include "checkpoint.h"
+#include "core/gemm/gemm.h"
 #include "hooks/debug.h"
 #include "precision.h"
 #include "progress.h"
@@ -98,6 +99,9 @@ void print_result(const std::deque<float>& losses, double bigram_entropy) {
       std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   fmt::print("mean loss of the last {} steps: {:.4f} nats a byte\n", losses.size(), mean);
   fmt::print("bigram entropy of the text:    {:.4f} nats a byte\n", bigram_entropy);
+  const telens::GemmCounts gemms = telens::gemm_counts();
+  fmt::print("GEMMs of the linear layers:    {} in FP8, {} in high precision\n", gemms.quantized,
+             gemms.high_precision);
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+"""The mutants: for each promise of the design, the line it hangs on, broken.
+
+A mutant is survived by a test suite that does not test the promise. Each row says what to break
+(`before` must stand in `file` exactly once), and the test that must notice.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    promise: str  # the promise that hangs on the line
+    file: str
+    before: str
+    after: str
+    program: str  # the GoogleTest program, as its CMake target is called
+    tests: str  # --gtest_filter
+
+
+MUTANTS = (
+    Mutant(
+        promise="free when off: a layer that no feature touches is not asked",
+        file="core/hook_points.h",
+        before="current_tick.load(std::memory_order_relaxed) < asleep_until_",
+        after="current_tick.load(std::memory_order_relaxed) == 0",
+        program="routing_test",
+        tests="*a_layer_that_no_section_selects_is_asked_about_once",
+    ),
+    Mutant(
+        promise="looking changes nothing: what is inspected is what the GEMMs got",
+        file="core/modules/prepared_tensor.cpp",
+        before="return wanted && !modifies(gemm) && !layer.plan.runs_in_high_precision(gemm);",
+        after="return wanted && !modifies(gemm) && !layer.plan.inspects(request.tensor_name);",
+        program="linear_test",
+        tests="WatchedLinear.observed_in_everything*",
+    ),
+    Mutant(
+        promise="looking changes nothing: a whole training run",
+        file="core/modules/linear_function.cpp",
+        before="return pass.plan ? pass_output(std::move(output), name,",
+        after="return pass.plan ? pass_output(output.nextafter(output + 1), name,",
+        program="observed_training_test",
+        tests="*observing_everything_changes_no_bit*",
+    ),
+    Mutant(
+        promise="one pass: features share one read of a tensor",
+        file="features/statistics_engine.cpp",
+        before="engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);",
+        after="engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);\n"
+        "    ops::statistics(x, {}, {});",
+        program="one_pass_test",
+        tests="OnePassTest.features_share_one_read*",
+    ),
+    Mutant(
+        promise="one pass: merged variance keeps the distance between the parts' means",
+        file="core/ops/statistics_layout.h",
+        before="into.m2 += delta * delta * a * (b / (a + b));",
+        after="into.m2 -= delta * delta * a * (b / (a + b));",
+        program="statistics_test",
+        tests="*shifted*:*definitions*",
+    ),
+    Mutant(
+        promise="a NaN never vanishes in a minimum or maximum",
+        file="core/ops/statistics_layout.h",
+        before="into.nan += part.nan;",
+        after="",
+        program="statistics_test",
+        tests="*",
+    ),
+    Mutant(
+        promise="never stalls: a full queue drops the newest rows and counts them",
+        file="features/record/run_writer.cpp",
+        before="counters_.dropped += rows;",
+        after="",
+        program="run_writer_test",
+        tests="*a_full_queue_drops_the_newest*",
+    ),
+    Mutant(
+        promise="survives a crash: a row is on disk after two seconds",
+        file="features/record/run_writer.cpp",
+        before="constexpr auto kLongestWait = std::chrono::milliseconds(1000);",
+        after="constexpr auto kLongestWait = std::chrono::milliseconds(60000);",
+        program="run_writer_test",
+        tests="*an_unflushed_record_is_on_disk_after_two_seconds",
+    ),
+    Mutant(
+        promise="same numbers everywhere: rounding to nearest even",
+        file="core/formats/convert.h",
+        before="return (value + below_half + odd) >> shift;",
+        after="return (value + below_half + 1) >> shift;",
+        program="formats_test",
+        tests="*",
+    ),
+    Mutant(
+        promise="exact FP8 without a GPU: the scales reach the product",
+        file="core/kernels/cpu/gemm.cpp",
+        before="*a_scale_inv.const_data_ptr<float>() * *b_scale_inv.const_data_ptr<float>()",
+        after="*a_scale_inv.const_data_ptr<float>()",
+        program="linear_test",
+        tests="Linear.in_fp8_runs_three_gemms*",
+    ),
+    Mutant(
+        promise="exact FP8 without a GPU: three FP8 GEMMs a layer and step",
+        file="core/modules/linear_function.cpp",
+        before="return !high_precision.wgrad;",
+        after="return high_precision.wgrad;",
+        program="linear_test",
+        tests="Linear.in_fp8_runs_three_gemms*",
+    ),
+    Mutant(
+        promise="gradients are those of torch.nn in FP32",
+        file="core/gemm/gemm.cpp",
+        before="return at::mm(cast(a), cast(b));",
+        after="return at::mm(cast(a), cast(b)).mul_(1.001);",
+        program="linear_test",
+        tests="Linear.gradients_equal*",
+    ),
+    Mutant(
+        promise="a resumed delayed-scaling run is the uninterrupted one",
+        file="core/quantization/extra_state.cpp",
+        before="writer.put_floats(window.scale);",
+        after="writer.put_floats(at::ones_like(window.scale));",
+        program="linear_test",
+        tests="DelayedScaling.resumed_from_its_state*",
+    ),
+    Mutant(
+        promise="evaluation updates nothing",
+        file="core/modules/linear_operation.cpp",
+        before="trains || pass.calibrating);",
+        after="true);",
+        program="linear_test",
+        tests="DelayedScaling.is_left_as_it_is_by_an_evaluation",
+    ),
+    Mutant(
+        promise="a recomputation uses the scales of its first forward",
+        file="core/modules/recomputation.cpp",
+        before="delayed->frozen_at(delayed->known_scale().clone())",
+        after="delayed->frozen_at(delayed->known_scale())",
+        program="linear_test",
+        tests="DelayedScaling.a_recomputed_forward*",
+    ),
+    Mutant(
+        promise="never takes the training down: an observer that throws is switched off",
+        file="hooks/session.cpp",
+        before="    switch_off(feature, layer_name, call_name);\n  }\n}",
+        after="    throw;\n  }\n}",
+        program="routing_test",
+        tests="*an_observer_that_throws*",
+    ),
+)
