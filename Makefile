@@ -16,12 +16,12 @@ PREFIX ?= $(CURDIR)/dist/telens
 PYTHON := $(CURDIR)/.venv/bin/python
 CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-# What `make demo` trains, and where its run is recorded.
-DEMO_CONFIG ?= configs/fp8_overview.yaml
+# What `make demo` watches, for how long, and where it records the run.
+DEMO_CONFIG ?= configs/log_all_statistics.yaml
 DEMO_STEPS  ?= 300
-DEMO_LOGS   := build/demo
+DEMO_RUN    := build/demo
 
-.PHONY: help setup build demo test test-structure test-cpp test-python test-package bench \
+.PHONY: help setup configure build demo test test-structure test-cpp test-python test-package bench \
         bench-quick mutants format lint asan install clean
 
 help:  ## this list
@@ -30,17 +30,20 @@ help:  ## this list
 setup:  ## install what is missing: Debian packages through apt, Python packages into .venv
 	@cmake/setup/setup.sh
 
-build: setup  ## compile everything into build/; the command is build/bin/telens
+configure: setup
 	@[ -f build/build.ninja ] || cmake --preset release
+
+build: configure  ## compile everything into build/; the command is build/bin/telens
 	@cmake --build build --parallel $(JOBS)
 
-demo: build  ## train a small language model in FP8, watch its GEMMs, show what was seen
-	@rm -rf $(DEMO_LOGS)
-	build/bin/gpt --config $(DEMO_CONFIG) --recipe delayed --steps $(DEMO_STEPS) --log-dir $(DEMO_LOGS)
-	build/bin/telens info $(DEMO_LOGS)
-	build/bin/telens stats $(DEMO_LOGS)
-	build/bin/telens plot $(DEMO_LOGS)
-	build/bin/telens plot $(DEMO_LOGS) --out $(DEMO_LOGS)/demo.html
+demo: configure  ## train a small language model in FP8, watch its GEMMs, show what was seen
+	@cmake --build build --parallel $(JOBS) --target gpt telens_command
+	@rm -rf $(DEMO_RUN)
+	build/bin/gpt --config $(DEMO_CONFIG) --recipe delayed --steps $(DEMO_STEPS) --log-dir $(DEMO_RUN)
+	build/bin/telens info $(DEMO_RUN)
+	build/bin/telens stats $(DEMO_RUN) --top 20
+	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows%
+	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows% --out $(DEMO_RUN)/underflows.html
 
 test: setup  ## every test and check, as CI runs it
 	@tests/run.sh $(JOBS)
