@@ -166,7 +166,11 @@ class RunWriter::Impl {
   void count_dropped(std::size_t rows, std::int64_t iteration);
   template <typename Add>
   void queue(std::size_t rows, Add add);
-  bool has_work() const { return stopping_ || flushes_asked_ > flushes_done_; }
+  bool has_work() const {
+    return stopping_ || flushes_asked_ > flushes_done_ || queued_ >= wake_rows() ||
+           (waiting_for_space_ > 0 && queued_ > 0);
+  }
+  std::size_t wake_rows() const { return std::min(kWakeRows, (capacity() + 1) / 2); }
 
   void run();
   void open_first_segment();
@@ -190,6 +194,7 @@ class RunWriter::Impl {
   std::string error_;
   Batch incoming_;
   std::size_t queued_ = 0;  // rows in incoming_
+  int waiting_for_space_ = 0;
   Clock::time_point oldest_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
@@ -213,8 +218,10 @@ std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Want
     return queued_ < wanted.limit ? wanted.limit - queued_ : 0;
   };
   if (options_.on_full == OnFull::block && open() && available() < wanted.least) {
+    ++waiting_for_space_;
     work_.notify_one();
     changed_.wait(lock, [&] { return !open() || available() >= wanted.least; });
+    --waiting_for_space_;
   }
   if (!open()) {
     counters_.failed += wanted.rows;
@@ -237,11 +244,11 @@ void RunWriter::Impl::count_dropped(std::size_t rows, std::int64_t iteration) {
 template <typename Add>
 void RunWriter::Impl::queue(std::size_t rows, Add add) {
   const bool was_empty = queued_ == 0;
-  const bool was_small = queued_ < kWakeRows;
+  const bool was_small = queued_ < wake_rows();
   add(incoming_);
   queued_ += rows;
   if (was_empty) oldest_ = Clock::now();
-  if (was_empty || (was_small && queued_ >= kWakeRows)) work_.notify_one();
+  if (was_empty || (was_small && queued_ >= wake_rows())) work_.notify_one();
 }
 
 void RunWriter::Impl::run() {
@@ -270,7 +277,7 @@ void RunWriter::Impl::open_first_segment() {
 }
 
 void RunWriter::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
-  while (!has_work() && queued_ < kWakeRows) {
+  while (!has_work()) {
     if (queued_ == 0) {
       work_.wait(lock);
     } else if (work_.wait_until(lock, oldest_ + kLongestWait) == std::cv_status::timeout) {

@@ -1,0 +1,285 @@
+// What a kill -9 or a full disk leaves behind: every record older than two seconds, and every one
+// that a flush has reported, in a file that opens.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "features/record/repair.h"
+#include "tests/features/record_fixture.h"
+
+namespace {
+
+// The faults that the pwrite below commits on behalf of the disk.
+struct Fault {
+  enum Kind { none, kill_in_the_middle, disk_full };
+  std::atomic<Kind> kind = none;
+  std::atomic<long> writes_left = 0;
+};
+Fault fault;
+
+// The kernel copies a write into its cache page by page, and a killed process stops between two.
+constexpr size_t kPage = 4096;
+size_t whole_pages_of_a_half(size_t count, off_t offset) {
+  const size_t in_first_page = kPage - static_cast<size_t>(offset) % kPage;
+  if (count <= in_first_page) return 0;
+  return in_first_page + (count - in_first_page) / kPage / 2 * kPage;
+}
+
+}  // namespace
+
+// HDF5 writes files through pwrite: the program's own stands before libc's.
+extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offset) {
+  if (fault.kind != Fault::none && --fault.writes_left < 0) {
+    if (fault.kind == Fault::disk_full) {
+      errno = ENOSPC;
+      return -1;
+    }
+    ::pwrite64(file, bytes, whole_pages_of_a_half(count, offset), offset);
+    ::kill(::getpid(), SIGKILL);
+  }
+  return ::pwrite64(file, bytes, count, offset);
+}
+
+namespace telens::record {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Clock = std::chrono::steady_clock;
+
+// What a child process has done, kept in memory that outlives it. steady_clock counts for all
+// processes alike.
+struct Diary {
+  static constexpr int kMost = 1 << 16;
+  std::atomic<int> entries;
+  struct {
+    Clock::time_point time;
+    std::int64_t pushed;
+  } pushes[kMost];
+  std::atomic<std::int64_t> flushed;
+
+  std::int64_t pushed_before(Clock::time_point time) const {
+    std::int64_t pushed = 0;
+    for (int i = 0; i < entries && pushes[i].time < time; ++i) pushed = pushes[i].pushed;
+    return pushed;
+  }
+};
+
+class Child {
+ public:
+  // A process that trains, as far as the writer can tell, until it is killed.
+  Child(const std::string& log_dir, unsigned seed, long writes_before_fault) : log_dir_(log_dir) {
+    diary_ = static_cast<Diary*>(
+        ::mmap(nullptr, sizeof(Diary), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    process_ = ::fork();
+    if (process_ == 0) train(seed, writes_before_fault);
+  }
+  ~Child() { ::munmap(diary_, sizeof(Diary)); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void kill() const { ::kill(process_, SIGKILL); }
+  // Returns when the process was last known to live.
+  Clock::time_point wait() const {
+    int status = 0;
+    ::waitpid(process_, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    return diary_->entries > 0 ? diary_->pushes[diary_->entries - 1].time : Clock::time_point();
+  }
+  const Diary& diary() const { return *diary_; }
+  const std::string& log_dir() const { return log_dir_; }
+
+ private:
+  [[noreturn]] void train(unsigned seed, long writes_before_fault) const {
+    RunOptions options;
+    options.log_dir = log_dir_;
+    options.run_id = "run";
+    const auto writer = RunWriter::open(options);
+    if (!writer->recording()) ::_exit(2);
+    name_everything(*writer);
+    if (writes_before_fault >= 0) {
+      fault.writes_left = writes_before_fault;
+      fault.kind = Fault::kill_in_the_middle;
+    }
+    std::mt19937 random(seed);
+    std::int64_t pushed = 0;
+    for (int step = 0; step < Diary::kMost; ++step) {
+      const std::int64_t end = pushed + 1 + random() % 2000;
+      writer->push(numbered_records(pushed, end));
+      pushed = end;
+      diary_->pushes[step] = {Clock::now(), pushed};
+      diary_->entries = step + 1;
+      if (random() % 4 == 0) {
+        writer->flush();
+        diary_->flushed = pushed;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 20));
+    }
+    ::_exit(1);
+  }
+
+  std::string log_dir_;
+  Diary* diary_ = nullptr;
+  pid_t process_ = 0;
+};
+
+void expect_plain_hdf5_opens(const std::string& path) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  EXPECT_GE(file, 0) << path;
+  if (file >= 0) H5Fclose(file);
+}
+
+// A copy: HDF5 does not repair a file that the same process has open.
+Segment only_segment(const std::string& path) {
+  const RunReader run(path);
+  EXPECT_THAT(run.segments(), SizeIs(1));
+  return run.segments().front();
+}
+
+void expect_nothing_lost(const Child& child, Clock::time_point death) {
+  const auto records = read_all(child.log_dir());
+  const auto count = static_cast<std::int64_t>(records.size());
+  EXPECT_TRUE(are_numbered_from(0, records));
+  EXPECT_GE(count, child.diary().flushed);
+  EXPECT_GE(count, child.diary().pushed_before(death - std::chrono::seconds(2)));
+
+  const Segment before = only_segment(child.log_dir());
+  EXPECT_FALSE(before.end.has_value());
+  EXPECT_FALSE(before.live);
+  const std::string& path = before.path;
+  EXPECT_EQ(repair(path), Repair::repaired);
+  EXPECT_EQ(repair(path), Repair::nothing_to_do);
+  expect_plain_hdf5_opens(path);
+  const auto repaired = read_all(path);
+  EXPECT_THAT(repaired, SizeIs(records.size()));
+  EXPECT_TRUE(are_numbered_from(0, repaired));
+  EXPECT_EQ(only_segment(path).end->state, End::killed);
+}
+
+constexpr int kKills = 20;
+
+TEST(RecordCrash, a_writer_killed_at_any_moment_loses_nothing_older_than_two_seconds) {
+  const TemporaryFolder folder;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < kKills; ++i) {
+    children.push_back(
+        std::make_unique<Child>(folder.path() + "/" + std::to_string(i), 100 + i, -1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+  for (const auto& child : children) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(13));
+    child->kill();
+    const auto death = child->wait();
+    ASSERT_GT(child->diary().pushed_before(death - std::chrono::seconds(2)), 0);
+    expect_nothing_lost(*child, death);
+  }
+}
+
+TEST(RecordCrash, a_writer_killed_inside_a_write_loses_nothing_that_was_flushed) {
+  const TemporaryFolder folder;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < kKills; ++i) {
+    const long writes = 1 + 17L * i;
+    children.push_back(
+        std::make_unique<Child>(folder.path() + "/" + std::to_string(i), 200 + i, writes));
+  }
+  for (const auto& child : children) expect_nothing_lost(*child, child->wait());
+}
+
+// The disk refuses a write of HDF5 itself, as on a file system that cannot reserve space.
+TEST(RecordCrash, a_write_that_fails_stops_recording_and_keeps_what_was_flushed) {
+  for (const long writes : {0, 1, 3, 8, 20}) {
+    const TemporaryFolder folder;
+    std::vector<std::string> errors;
+    RunOptions options = options_in(folder);
+    options.on_error = [&](const std::string& error) { errors.push_back(error); };
+    const auto writer = RunWriter::open(options);
+    name_everything(*writer);
+    writer->push(numbered_records(0, 5000));
+    writer->flush();
+    ASSERT_TRUE(writer->recording());
+
+    fault.writes_left = writes;
+    fault.kind = Fault::disk_full;
+    for (int i = 1; i <= 30; ++i) {
+      writer->push(numbered_records(5000L * i, 5000L * (i + 1)));
+      writer->flush();
+    }
+    writer->close();
+    fault.kind = Fault::none;
+
+    EXPECT_FALSE(writer->recording());
+    ASSERT_THAT(errors, SizeIs(1)) << writes;
+    EXPECT_THAT(errors.front(), HasSubstr("No space left on device"));
+    EXPECT_GT(writer->counters().failed, 0U);
+    const auto records = read_all(folder.path());
+    EXPECT_GE(records.size(), 5000U) << writes;
+    EXPECT_TRUE(are_numbered_from(0, records)) << writes;
+  }
+}
+
+// Pushes until recording stops; the file then says so itself and holds all that was written.
+void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) {
+  std::vector<std::string> errors;
+  options.on_error = [&](const std::string& error) { errors.push_back(error); };
+  options.on_full = OnFull::block;
+  const auto writer = RunWriter::open(options);
+  ASSERT_TRUE(writer->recording()) << writer->error();
+  name_everything(*writer);
+  std::int64_t pushed = 0;
+  while (writer->recording() && pushed < 20'000'000) {
+    writer->push(numbered_records(pushed, pushed + 5000));
+    pushed += 5000;
+  }
+  writer->push(numbered_records(pushed, pushed + 10));
+  writer->close();
+  ASSERT_THAT(errors, SizeIs(1));
+  EXPECT_THAT(errors.front(), HasSubstr(cause));
+  const Counters counters = writer->counters();
+  EXPECT_EQ(counters.written + counters.failed, static_cast<std::uint64_t>(pushed) + 10);
+
+  const Segment segment = only_segment(options.log_dir);
+  ASSERT_TRUE(segment.end.has_value());
+  EXPECT_EQ(segment.end->state, End::failed);
+  EXPECT_THAT(segment.end->reason, HasSubstr(cause));
+  expect_plain_hdf5_opens(segment.path);
+  const auto records = read_all(options.log_dir);
+  EXPECT_GE(records.size(), counters.written);
+  EXPECT_TRUE(are_numbered_from(0, records));
+}
+
+TEST(RecordCrash, a_limit_on_file_sizes_stops_recording_before_the_signal) {
+  const TemporaryFolder folder;
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{2 << 20, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  expect_a_full_disk_to_end_recording(options_in(folder), "limit on file sizes");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+}
+
+TEST(RecordCrash, a_full_disk_stops_recording_and_the_file_says_so) {
+  const TemporaryFolder folder;
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=3m") != 0) {
+    GTEST_SKIP() << "cannot mount a small tmpfs: " << std::strerror(errno);
+  }
+  expect_a_full_disk_to_end_recording(options_in(folder), "No space left on device");
+  ::umount2(folder.path().c_str(), MNT_DETACH);
+}
+
+}  // namespace
+}  // namespace telens::record
