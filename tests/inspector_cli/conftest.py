@@ -1,0 +1,43 @@
+"""Runs of known content, and the command as a function."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
+WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run"))
+
+
+@pytest.fixture(scope="session")
+def write_run(tmp_path_factory):
+    """Writes a run in a new log_dir and returns the log_dir."""
+
+    def write(run_id="run", iterations=40, log_dir=None):
+        log_dir = log_dir or tmp_path_factory.mktemp("log_dir")
+        subprocess.run([WRITE_RUN, str(log_dir), run_id, str(iterations)], check=True)
+        return log_dir
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def log_dir(write_run):
+    return write_run()
+
+
+@pytest.fixture(scope="session")
+def run_file(log_dir):
+    return log_dir / "telens/run/rank00000.h5"
+
+
+@pytest.fixture(scope="session")
+def telens():
+    def run(*arguments):
+        return subprocess.run(
+            [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60
+        )
+
+    return run

@@ -1,0 +1,255 @@
+"""The telens command as a program: output and exit codes."""
+
+import csv
+import io
+import json
+import os
+import pty
+import shutil
+import subprocess
+import xml.etree.ElementTree
+
+import h5py
+import pytest
+from conftest import COMMAND
+
+
+def rows_of(result):
+    assert result.returncode == 0, result.stderr
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def expect_one_line_error(result, *parts):
+    assert result.returncode == 2, result.stdout
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("telens: ")
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("where", ["", "telens", "telens/run", "telens/run/rank00000.h5"])
+def test_a_run_may_be_named_by_any_of_its_places(telens, log_dir, where):
+    result = telens("info", log_dir / where)
+    assert result.returncode == 0
+    assert "1281 records, iterations 0 to 40" in result.stdout
+
+
+def test_info_says_what_went_wrong_first(telens, log_dir):
+    output = telens("info", log_dir).stdout
+    assert "first non-finite: iteration 30, layers.2.fc1 activation: 3 elements" in output
+    assert "loss not finite: from iteration 33" in output
+    assert "first overflow: iteration 25, layers.2.fc1 activation fprop: 0.25 %" in output
+    assert "ended cleanly" in output
+    assert "layers.2.fc1: activation is not finite" in output
+
+
+def test_info_prints_config_and_environment(telens, log_dir):
+    assert telens("info", log_dir, "--config").stdout == "everything:\n  enabled: True\n"
+    assert telens("info", log_dir, "--environment").stdout == "torch=2.11.0\n"
+
+
+def test_stats_lists_the_worst_tensor_first(telens, log_dir):
+    rows = rows_of(telens("stats", log_dir, "--format", "csv"))
+    assert [(row["layer"], row["tensor"]) for row in rows] == [
+        ("layers.2.fc1", "activation"),  # 10 iterations of 3 non-finite elements
+        ("layers.3.fc1", "activation"),  # 8 of them
+        ("layers.3.fc1", "gradient"),  # then by underflows%: 13
+        ("layers.2.fc1", "gradient"),
+        ("layers.1.fc1", "gradient"),
+        ("layers.0.fc1", "gradient"),
+        ("layers.1.fc1", "activation"),  # 0.5 %
+        ("layers.0.fc1", "activation"),
+    ]
+    worst = rows[0]
+    assert worst["gemm"] == "fprop"
+    assert (worst["nonfinite"], worst["first"]) == ("30", "30")
+    assert float(worst["overflows%"]) == 0.25
+    assert float(worst["underflows%"]) == 1.0
+    assert float(worst["mse/amax^2"]) == pytest.approx(1e-4)
+    assert float(worst["amax"]) == 3.0
+    assert worst["iterations"] == "40"
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (["--layer", r"\.[01]\."], {("layers.0.fc1", "gradient"), ("layers.1.fc1", "gradient"),
+                                   ("layers.0.fc1", "activation"), ("layers.1.fc1", "activation")}),
+        (["--layer", "^layers.3", "--tensor", "gradient"], {("layers.3.fc1", "gradient")}),
+        (["--layer", "0", "--gemm", "dgrad"], {("layers.0.fc1", "gradient")}),
+        (["--layer", "0", "--gemm", "fprop"], {("layers.0.fc1", "activation")}),
+    ],
+)  # fmt: skip
+def test_stats_filters(telens, log_dir, filters, expected):
+    rows = rows_of(telens("stats", log_dir, "--format", "csv", *filters))
+    assert {(row["layer"], row["tensor"]) for row in rows} == expected
+
+
+def test_stats_keeps_to_the_iterations_asked_for(telens, log_dir):
+    rows = rows_of(telens("stats", log_dir, "--format", "csv", "--iterations", "28:31"))
+    assert {row["layer"]: row["nonfinite"] for row in rows if row["tensor"] == "activation"} == {
+        "layers.2.fc1": "6", "layers.3.fc1": "0", "layers.1.fc1": "0", "layers.0.fc1": "0"
+    }  # fmt: skip
+    assert {row["iterations"] for row in rows} == {"4"}
+
+
+def test_stats_of_chosen_statistics_are_their_courses(telens, log_dir):
+    rows = rows_of(telens("stats", log_dir, "--stat", "cur_amax", "--format", "csv"))
+    first = rows[0]
+    assert (first["layer"], first["tensor"], first["not finite"]) == (
+        "layers.2.fc1", "activation", "10"
+    )  # fmt: skip
+    assert (float(first["min"]), float(first["max"]), first["last"]) == (3.0, 3.0, "NaN")
+    assert (first["records"], first["at"]) == ("40", "39")
+
+
+def test_json_is_json_and_holds_what_csv_holds(telens, log_dir):
+    rows = json.loads(telens("stats", log_dir, "--format", "json").stdout)
+    assert len(rows) == 8
+    assert rows[0]["layer"] == "layers.2.fc1"
+    assert rows[0]["nonfinite"] == 30
+    assert rows[-1]["first"] is None
+    courses = json.loads(telens("stats", log_dir, "--stat", "cur_amax", "--format", "json").stdout)
+    assert courses[0]["last"] == "NaN"
+
+
+def test_top_limits_the_rows(telens, log_dir):
+    assert len(rows_of(telens("stats", log_dir, "--format", "csv", "--top", 3))) == 3
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["stats"], ["plot"]])
+def test_a_pipe_gets_no_colours(telens, log_dir, arguments):
+    result = telens(*arguments, log_dir)
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_terminal_gets_colours(log_dir):
+    leader, follower = pty.openpty()
+    subprocess.run([COMMAND, "info", str(log_dir)], stdout=follower, check=True,
+                   env={**os.environ, "TERM": "xterm", "NO_COLOR": ""})  # fmt: skip
+    os.close(follower)
+    assert b"\x1b[31;1mfirst non-finite" in os.read(leader, 65536)
+    os.close(leader)
+
+
+def test_plot_on_a_terminal_marks_what_is_not_finite(telens, log_dir):
+    output = telens("plot", log_dir, "--stat", "cur_amax").stdout
+    row = next(line for line in output.splitlines() if line.startswith("layers.2.fc1 "))
+    assert row.rstrip().endswith("#" + "!" * 10)
+    assert "loss" in output
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".html"])
+def test_plot_writes_files_that_need_no_network(telens, log_dir, tmp_path, suffix):
+    out = tmp_path / f"run{suffix}"
+    result = telens("plot", log_dir, "--out", out)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    text = out.read_text()
+    for expected in ["layers.2.fc1", "first non-finite: iteration 30", "overflows%", "loss"]:
+        assert expected in text
+    for loading in ["src=", "<link", "@import", "href="]:
+        assert loading not in text.split("<script>")[0]
+    if suffix == ".svg":
+        xml.etree.ElementTree.fromstring(text)
+
+
+@pytest.mark.parametrize("command", ["info", "stats", "plot", "repair"])
+class TestBadInput:
+    def test_a_missing_run(self, telens, tmp_path, command):
+        expect_one_line_error(telens(command, tmp_path / "none"), "none", "no such run")
+
+    def test_a_folder_without_a_run(self, telens, tmp_path, command):
+        expect_one_line_error(telens(command, tmp_path), "no run file")
+
+    def test_a_log_dir_with_two_runs(self, telens, write_run, tmp_path, command):
+        write_run("one", 1, tmp_path)
+        write_run("two", 1, tmp_path)
+        expect_one_line_error(telens(command, tmp_path), "2 runs", "telens/one", "telens/two")
+
+    def test_a_foreign_file(self, telens, tmp_path, command):
+        path = tmp_path / "rank00000.h5"
+        path.write_text("not HDF5 at all")
+        expect_one_line_error(telens(command, path), str(path), "not an HDF5 file")
+
+    def test_an_hdf5_file_of_someone_else(self, telens, tmp_path, command):
+        path = tmp_path / "other.h5"
+        h5py.File(path, "w", libver="latest").close()
+        expect_one_line_error(telens(command, path), "not a run file of TELens")
+
+    def test_a_newer_schema(self, telens, run_file, tmp_path, command):
+        path = tmp_path / "rank00000.h5"
+        shutil.copy(run_file, path)
+        with h5py.File(path, "r+", libver="latest") as file:
+            file.attrs["schema_version"] = 99
+        expect_one_line_error(telens(command, path), "schema version 99", "update")
+
+    def test_an_empty_file(self, telens, tmp_path, command):
+        path = tmp_path / "rank00000.h5"
+        path.touch()
+        expect_one_line_error(telens(command, path), "empty file")
+
+    @pytest.mark.parametrize("kept", [100, 3000, 20000])
+    def test_a_truncated_file(self, telens, run_file, tmp_path, command, kept):
+        path = tmp_path / "rank00000.h5"
+        path.write_bytes(run_file.read_bytes()[:kept])
+        expect_one_line_error(telens(command, path), str(path))
+
+
+@pytest.mark.parametrize("command", ["stats", "plot"])
+class TestWrongUse:
+    def test_an_empty_run(self, telens, write_run, command):
+        expect_one_line_error(telens(command, write_run(iterations=0)), "no records")
+
+    def test_an_unknown_statistic_names_the_nearest(self, telens, log_dir, command):
+        result = telens(command, log_dir, "--stat", "underflow%")
+        expect_one_line_error(result, "'underflow%'", "'underflows%'")
+
+    def test_an_unknown_tensor_and_gemm(self, telens, log_dir, command):
+        expect_one_line_error(telens(command, log_dir, "--tensor", "weights"), "'weights'")
+        expect_one_line_error(telens(command, log_dir, "--gemm", "fpro"), "'fprop'")
+
+    def test_a_layer_that_does_not_exist(self, telens, log_dir, command):
+        expect_one_line_error(telens(command, log_dir, "--layer", "conv"), "conv", "4 layers")
+
+    def test_a_regular_expression_that_is_none(self, telens, log_dir, command):
+        expect_one_line_error(telens(command, log_dir, "--layer", "fc1("), "fc1(")
+
+    @pytest.mark.parametrize("text", ["a:b", "5:1", "1:2:3", "1.5"])
+    def test_iterations_that_are_none(self, telens, log_dir, command, text):
+        expect_one_line_error(telens(command, log_dir, "--iterations", text), text)
+
+    def test_a_rank_that_is_not_there(self, telens, log_dir, command):
+        expect_one_line_error(telens(command, log_dir, "--rank", "7"), "rank 7")
+
+
+def test_an_empty_run_has_info(telens, write_run):
+    result = telens("info", write_run(iterations=0))
+    assert result.returncode == 0
+    assert "none" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["explode"], ["stats"], ["stats", "--format", "xml"]])
+def test_wrong_use_is_exit_code_2(telens, arguments):
+    result = telens(*arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith("telens: ")
+
+
+def test_an_output_that_cannot_be_written(telens, log_dir, tmp_path):
+    expect_one_line_error(telens("plot", log_dir, "--out", tmp_path / "no/x.svg"), "cannot write")
+    expect_one_line_error(telens("plot", log_dir, "--out", tmp_path / "x.png"), ".svg or .html")
+
+
+def test_help_takes_less_than_20_milliseconds():
+    def processor_time():
+        process = subprocess.Popen([COMMAND, "--help"], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
+
+    # Its own time, and the best of many: what else the machine does is not the command's fault.
+    assert min(processor_time() for _ in range(20)) < 0.020
