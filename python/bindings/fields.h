@@ -63,7 +63,7 @@ std::string python_type_name() {
     return "Mapping[str, int] | None";
   } else {
     static_assert(std::is_same_v<T, std::optional<typename T::value_type>>);
-    return python_type_name<typename T::value_type>() + " | None";
+    return fmt::format("{} | None", python_type_name<typename T::value_type>());
   }
 }
 
@@ -212,7 +212,7 @@ std::vector<FieldInfo> describe_fields() {
     const py::object initial = must_be_given(field) ? py::object(py::ellipsis()) : to_python(field);
     std::string type = python_type_name<T>();
     if (std::is_same_v<T, std::string> && initial.is_none()) {
-      type += " | None";
+      type = fmt::format("{} | None", type);
     }
     fields.push_back({name, type, initial, doc});
   });

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "python/bindings/module_type.h"
+#include "python/bindings/quantized_tensor.h"
 
 namespace telens::python {
 
@@ -198,6 +199,12 @@ void ModuleAdapter::bind(Slot& slot, PyObject* value) {
                       type_.name(), slot.key, Py_TYPE(value)->tp_name);
   }
   const at::Tensor& tensor = THPVariable_Unpack(value);
+  if (is_wrapped_quantized(value)) {
+    // Every time: the wrapper may have got other codes since.
+    module_->set_tensor(slot.key, tensor, unwrap_quantized(value));
+    slot.bound = tensor;
+    return;
+  }
   if (tensor.is_same(slot.bound)) {
     return;
   }

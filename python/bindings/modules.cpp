@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/modules/module_list.h"
+#include "core/modules/rotary_embedding.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
 #include "python/bindings/module_adapter.h"
@@ -134,6 +135,8 @@ void bind_modules(py::module_& module) {
         return types;
       },
       "Every module class of the C++ core.");
+  module.def("rotary_angles", &rotary_angles, py::arg("max_seq_len"), py::arg("dim"),
+             py::arg("base"), "Angles [max_seq_len, 1, 1, dim], FP32.");
   module.def("set_module_class", &set_module_class,
              "Tells the adapter which Python class is the common base of all modules.");
 }

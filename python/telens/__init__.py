@@ -10,12 +10,15 @@ load_extension()
 
 from telens._build import VERSION as __version__  # noqa: E402
 from telens._C import ConfigError, Error, RecordError, ShapeError, UsageError  # noqa: E402
+from telens.run import Run, open_run  # noqa: E402
 
 __all__ = [
     "ConfigError",
     "Error",
     "RecordError",
+    "Run",
     "ShapeError",
     "UsageError",
     "__version__",
+    "open_run",
 ]

@@ -8,7 +8,7 @@ from telens import _build
 
 
 def minor_version(version: str) -> str:
-    """"2.11.0+cu130" -> "2.11": what has to agree, since LibTorch's ABI changes with it."""
+    """ "2.11.0+cu130" -> "2.11": what has to agree, since LibTorch's ABI changes with it."""
     return ".".join(version.split("+")[0].split(".")[:2])
 
 

@@ -1,12 +1,22 @@
 """What the Python tests share: where the build is, and the operators of libtelens.so."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+# The package as it was built, for the tests and the processes that they start; TELENS_PACKAGES=""
+# takes an installed one.
+PACKAGES = os.environ.get("TELENS_PACKAGES", str(PROJECT_ROOT / "build/python"))
+if PACKAGES:
+    sys.path.insert(0, PACKAGES)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [PACKAGES, os.environ.get("PYTHONPATH")])
+    )
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +36,11 @@ def telens_ops(library_path: Path):
     """The operators telens::*, as torch.ops.telens."""
     torch.ops.load_library(str(library_path))
     return torch.ops.telens
+
+
+@pytest.fixture(autouse=True)
+def _no_session_left_open():
+    """A test that fails inside a debug session must not take the next one with it."""
+    yield
+    if "telens.debug" in sys.modules:
+        sys.modules["telens.debug"].end_debug()

@@ -10,6 +10,7 @@ import torch
 
 from telens import _C
 from telens.pytorch._compile import mark_graph_break
+from telens.pytorch.tensor import initial_parameter
 
 _EXTRA_STATE = "_extra_state"
 # First bytes of what Transformer Engine puts into `_extra_state`: pickle, or torch.save's zip.
@@ -42,8 +43,7 @@ class Module(torch.nn.Module):
         self._attach(adapter)
         options = adapter.options()
         for name, tensor in adapter.parameters():
-            parameter = torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
-            self.register_parameter(name, parameter)
+            self.register_parameter(name, initial_parameter(tensor))
         for name, tensor in adapter.buffers():
             self.register_buffer(name, tensor)
         for name, child in adapter.children():
@@ -61,16 +61,17 @@ class Module(torch.nn.Module):
         self.__dict__["_telens_call"] = adapter.make_call()
 
     def reset_parameters(self) -> None:
-        """Fills the parameters anew, by the module's own initialization."""
-        options = self._telens_adapter.options()
-        for module, name, parameter in _own_tensors(self):
-            options["device"] = parameter.device
-            break
-        fresh = type(self)._type.construct(**options)
-        source = dict(_adapter_tensors(fresh))
+        """Fills the parameters anew by the module's own initialization, on the device they are on.
+
+        After ``to_empty`` of a model that was made on "meta", for example.
+        """
+        devices = {tensor.device for tensor in self.parameters()}
+        options = self._telens_adapter.options() | {"device": next(iter(devices), None)}
+        fresh = type(self)(**options)
         with torch.no_grad():
-            for name, tensor in source.items():
-                self.get_parameter(name).copy_(tensor)
+            for name, tensor in fresh.state_dict(keep_vars=True).items():
+                if isinstance(tensor, torch.nn.Parameter):
+                    self.get_parameter(name).copy_(tensor)
 
     # ------------------------------------------------------------------ copies and pickles
 
@@ -107,7 +108,7 @@ class Module(torch.nn.Module):
 
     # ------------------------------------------------------------------ state_dict
 
-    def _load_from_state_dict(  # noqa: D102
+    def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
         super()._load_from_state_dict(

@@ -1,0 +1,88 @@
+#include "python/bindings/autocast.h"
+
+#include <memory>
+#include <optional>
+
+#include "core/modules/recomputation.h"
+#include "core/quantization/autocast.h"
+#include "python/bindings/process_group.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+using Mode = RecomputationScope::Mode;
+
+// A region that Python enters and leaves.
+class AutocastRegion {
+ public:
+  explicit AutocastRegion(AutocastOptions options) : autocast_(std::move(options)) {}
+  void exit() {
+    py::gil_scoped_release no_gil;  // an amax reduction waits for other ranks
+    autocast_.exit();
+  }
+
+ private:
+  Autocast autocast_;
+};
+
+std::unique_ptr<AutocastRegion> enter_autocast(bool enabled, bool calibrating,
+                                               std::shared_ptr<Recipe> recipe,
+                                               const py::object& group) {
+  return std::make_unique<AutocastRegion>(
+      AutocastOptions{enabled, calibrating, std::move(recipe), to_process_group(group)});
+}
+
+// The Python side of a recomputation scope: a context manager.
+class TapeScope {
+ public:
+  TapeScope(std::shared_ptr<RecomputationTape> tape, Mode mode)
+      : tape_(std::move(tape)), mode_(mode) {}
+  void enter() { scope_.emplace(tape_, mode_); }
+  void exit() { scope_.reset(); }
+
+ private:
+  std::shared_ptr<RecomputationTape> tape_;
+  Mode mode_;
+  std::optional<RecomputationScope> scope_;
+};
+
+}  // namespace
+
+void bind_autocast(py::module_& module) {
+  py::class_<AutocastRegion>(module, "AutocastRegion")
+      .def("exit", &AutocastRegion::exit, "Leaves the region; must be the innermost one.");
+  module.def("enter_autocast", &enter_autocast, py::arg("enabled"), py::arg("calibrating"),
+             py::arg("recipe"), py::arg("group"));
+  module.def(
+      "is_fp8_enabled",
+      [] {
+        const AutocastState* state = current_autocast();
+        return state != nullptr && state->options.enabled;
+      },
+      "Whether this thread is inside an enabled fp8_autocast.");
+  module.def(
+      "is_fp8_calibrating",
+      [] {
+        const AutocastState* state = current_autocast();
+        return state != nullptr && state->options.calibrating;
+      },
+      "Whether this thread is inside a calibrating fp8_autocast.");
+
+  py::class_<RecomputationTape, std::shared_ptr<RecomputationTape>>(
+      module, "RecomputationTape",
+      "What decided the passes of the layers inside one checkpointed function.")
+      .def(py::init());
+  py::enum_<Mode>(module, "RecomputationMode")
+      .value("record", Mode::record)
+      .value("replay", Mode::replay);
+  py::class_<TapeScope>(module, "RecomputationScope",
+                        "Context manager: layers write their passes to the tape, or follow it.")
+      .def(py::init<std::shared_ptr<RecomputationTape>, Mode>())
+      .def("__enter__", &TapeScope::enter)
+      .def("__exit__", [](TapeScope& scope, const py::args&) { scope.exit(); });
+}
+
+}  // namespace telens::python

@@ -1,0 +1,113 @@
+#include "python/bindings/debug.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hooks/debug.h"
+#include "python/bindings/gil_object.h"
+#include "python/bindings/process_group.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+// A Python object with a method (name, value, iteration): a logger's log_scalar, a TensorBoard
+// writer's add_scalar.
+class PythonScalarLogger final : public debug::ScalarLogger {
+ public:
+  PythonScalarLogger(py::object logger, const char* method)
+      : method_(share(logger.attr(method))), logger_(share(std::move(logger))) {}
+
+  void log_scalar(std::string_view name, double value, std::int64_t iteration) override {
+    py::gil_scoped_acquire gil;
+    (*method_)(std::string(name), value, iteration);
+  }
+
+ private:
+  GilObject method_;
+  GilObject logger_;
+};
+
+std::shared_ptr<debug::ScalarLogger> scalar_logger(const py::object& logger, const char* method) {
+  return logger.is_none() ? nullptr : std::make_shared<PythonScalarLogger>(logger, method);
+}
+
+void initialize(std::string config_file, std::optional<std::string> config_text,
+                std::vector<std::string> feature_dirs, const py::object& statistics_logger,
+                const py::object& tb_writer, std::string log_dir, std::int64_t init_training_step,
+                bool default_logging_enabled, bool block_when_full, std::uint64_t max_size,
+                std::string run_id, int rank, int world_size, const py::object& world) {
+  debug::InitializeOptions options;
+  options.config_file = std::move(config_file);
+  options.config_text = std::move(config_text);
+  options.feature_dirs = std::move(feature_dirs);
+  options.statistics_logger = scalar_logger(statistics_logger, "log_scalar");
+  options.tb_writer = scalar_logger(tb_writer, "add_scalar");
+  options.log_dir = std::move(log_dir);
+  options.init_training_step = init_training_step;
+  options.default_logging_enabled = default_logging_enabled;
+  options.recording = {.block_when_full = block_when_full, .max_size = max_size};
+  options.run_id = std::move(run_id);
+  options.rank = rank;
+  options.world_size = world_size;
+  options.world = to_process_group(world);
+  py::gil_scoped_release no_gil;
+  debug::initialize(options);
+}
+
+void log_message(const std::string& message, const std::string& layer_name, int level,
+                 const std::string& once_per) {
+  debug::log_message(message, layer_name, static_cast<debug::LogLevel>(level), once_per);
+}
+
+std::vector<std::pair<std::string, double>> log_tensor_stats(
+    const std::string& layer_name, const std::string& tensor_name, const at::Tensor& tensor,
+    std::optional<std::int64_t> iteration) {
+  return debug::log_tensor_stats(layer_name, tensor_name, tensor, {.iteration = iteration});
+}
+
+}  // namespace
+
+// The GIL is released wherever features, loggers or other ranks may be waited for.
+void bind_debug(py::module_& parent) {
+  py::module_ module = parent.def_submodule("debug", "Sessions; see telens.debug.");
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  module.def("initialize", &initialize, py::kw_only(), py::arg("config_file"),
+             py::arg("config_text"), py::arg("feature_dirs"), py::arg("statistics_logger"),
+             py::arg("tb_writer"), py::arg("log_dir"), py::arg("init_training_step"),
+             py::arg("default_logging_enabled"), py::arg("block_when_full"), py::arg("max_size"),
+             py::arg("run_id"), py::arg("rank"), py::arg("world_size"), py::arg("world"));
+  module.def("is_initialized", &debug::is_initialized);
+  module.def("step", &debug::step, py::arg("loss"), no_gil);
+  module.def("end_debug", &debug::end_debug, no_gil);
+  module.def("initialize_training_step", &debug::initialize_training_step, py::arg("iteration"),
+             no_gil);
+  module.def("iteration", &debug::iteration);
+  module.def(
+      "record", [](const std::string& name, double value) { debug::record(name, value); },
+      py::arg("name"), py::arg("value"), no_gil);
+  module.def("log_message", &log_message, py::arg("message"), py::arg("layer_name"),
+             py::arg("level"), py::arg("once_per"), no_gil);
+  module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
+             py::arg("tensor"), py::arg("iteration"), no_gil);
+  module.def("list_features", &debug::list_features);
+  module.def("explain_features", &debug::explain_features, py::arg("names"));
+  module.def("set_tensor_reduction_group", [](const py::object& group) {
+    debug::set_tensor_reduction_group(to_process_group(group));
+  });
+  module.def("get_tensor_reduction_group",
+             [] { return from_process_group(debug::get_tensor_reduction_group().get()); });
+  module.def("set_weight_tensor_tp_group_reduce", &debug::set_weight_tensor_tp_group_reduce,
+             py::arg("enabled"));
+  module.def("run_path", &debug::run_path, "Where the session records; '' if nowhere.");
+}
+
+}  // namespace telens::python

@@ -1,0 +1,188 @@
+#include "python/bindings/features.h"
+
+#include <fmt/format.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "hooks/config/selection.h"
+#include "hooks/feature_registry.h"
+#include "python/bindings/config_value.h"
+#include "python/bindings/gil_object.h"
+#include "python/bindings/process_group.h"
+#include "python/bindings/quantized_tensor.h"
+#include "python/bindings/quantizers.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+std::string text(std::string_view name) { return std::string(name); }
+
+// The running session's services while it has Python features; nullptr otherwise.
+std::atomic<FeatureServices*> current_services{nullptr};
+
+// A Python feature class in C++'s clothes. It calls a telens.debug._features.FeatureCaller, which
+// matches the configuration and passes on what the class declares.
+class PythonFeature final : public Feature {
+ public:
+  // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.
+  PythonFeature(py::object caller, std::set<std::string> calls, FeatureServices& services)
+      : caller_(share(std::move(caller))), calls_(std::move(calls)) {
+    current_services = &services;
+  }
+  ~PythonFeature() override { current_services = nullptr; }
+
+  RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
+    return route("fp8_gemm_enabled", at, gemm, std::nullopt, RoutingAnswer::always());
+  }
+  RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm,
+                                      TensorName tensor) override {
+    return route("modify_tensor_enabled", at, gemm, tensor, RoutingAnswer::never());
+  }
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override {
+    return route("inspect_tensor_enabled", at, std::nullopt, tensor, RoutingAnswer::never());
+  }
+  RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
+                                                    TensorName tensor) override {
+    return route("inspect_tensor_postquantize_enabled", at, gemm, tensor, RoutingAnswer::never());
+  }
+
+  Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override {
+    py::gil_scoped_acquire gil;
+    const bool is_input = is_gemm_input(call.tensor_name);
+    const py::object out = call.out == nullptr ? py::object(py::none()) : wrap_quantized(*call.out);
+    const py::object dtype =
+        is_input && call.out == nullptr ? py::cast(call.dtype) : py::object(py::none());
+    const py::object result = caller_->attr("modify_tensor")(
+        text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)), call.tensor,
+        from_quantizer(call.default_quantizer), at.iteration, dtype, out);
+    if (call.out == nullptr) {
+      return to_operand(result);
+    }
+    *call.out = unwrap_quantized(out.ptr());
+    return call.tensor;
+  }
+
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading&) override {
+    py::gil_scoped_acquire gil;
+    const auto operand = [](const Operand* given) {
+      return given == nullptr ? py::object(py::none()) : from_operand(*given);
+    };
+    const py::object tensor =
+        call.tensor == nullptr ? py::object(py::none()) : py::cast(*call.tensor);
+    caller_->attr("inspect_tensor")(text(at.layer_name), text(name_of(call.tensor_name)), tensor,
+                                    at.iteration, from_process_group(call.tensor_parallel.group),
+                                    call.tensor_parallel.size, operand(call.rowwise),
+                                    operand(call.columnwise), from_quantizer(call.quantizer));
+  }
+
+  void inspect_tensor_postquantize(const FeatureCall& at,
+                                   const InspectPostquantizeCall& call) override {
+    py::gil_scoped_acquire gil;
+    caller_->attr("inspect_tensor_postquantize")(
+        text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
+        from_operand(call.tensor), at.iteration, from_process_group(call.tensor_parallel.group),
+        call.tensor_parallel.size, call.rowwise);
+  }
+
+ private:
+  RoutingAnswer route(const char* call, const FeatureCall& at, std::optional<Gemm> gemm,
+                      std::optional<TensorName> tensor, RoutingAnswer otherwise) {
+    if (!calls_.contains(call)) {
+      return otherwise;
+    }
+    py::gil_scoped_acquire gil;
+    const py::object answer = caller_->attr("route")(
+        call, text(at.layer_name), gemm ? py::cast(text(name_of(*gemm))) : py::none(),
+        tensor ? py::cast(text(name_of(*tensor))) : py::none(), at.iteration);
+    const auto [enabled, next] = answer.cast<std::pair<bool, std::optional<std::int64_t>>>();
+    return {enabled, next};
+  }
+
+  GilObject caller_;
+  const std::set<std::string> calls_;
+};
+
+// make_caller(config: dict) -> (FeatureCaller, names of its calls)
+FeatureFactory make_factory(py::object make_caller) {
+  return [make_caller = share(std::move(make_caller))](
+             const config::FeatureEntry& entry,
+             FeatureServices& services) -> std::unique_ptr<Feature> {
+    py::gil_scoped_acquire gil;
+    const py::tuple made = (*make_caller)(to_python(entry.config));
+    return std::make_unique<PythonFeature>(py::object(made[0]),
+                                           made[1].cast<std::set<std::string>>(), services);
+  };
+}
+
+// A value that a feature class logs itself. "<layer>_<tensor>_<statistic>" with a tensor of the
+// contract is a record like any other; other names go where debug.record() puts them.
+void log_scalar(const std::string& name, double value, std::int64_t iteration) {
+  FeatureServices* services = current_services;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string middle = fmt::format("_{}_", name_of(tensor));
+    const std::size_t at = name.find(middle);
+    if (services != nullptr && at != std::string::npos) {
+      const Series& series =
+          services->series().find_or_add({.layer = std::string_view(name).substr(0, at),
+                                          .tensor = name_of(tensor),
+                                          .statistic = name.substr(at + middle.size())});
+      services->record({iteration, &series, value});
+      return;
+    }
+  }
+  debug::record(name, value);
+}
+
+}  // namespace
+
+void bind_features(py::module_& module) {
+  module.def(
+      "register_feature",
+      [](std::string feature_namespace, std::string name, std::string summary, std::string doc,
+         std::string owner, py::object make_caller) {
+        config::FeatureDescription description;
+        description.feature_namespace = std::move(feature_namespace);
+        description.name = std::move(name);
+        description.summary = std::move(summary);
+        description.doc = std::move(doc);
+        description.owner = std::move(owner);
+        description.opaque = true;
+        register_feature({std::move(description), make_factory(std::move(make_caller))});
+      },
+      py::kw_only(), py::arg("feature_namespace"), py::arg("name"), py::arg("summary"),
+      py::arg("doc"), py::arg("owner"), py::arg("make_caller"));
+  module.def("log_scalar", &log_scalar, py::arg("name"), py::arg("value"), py::arg("iteration"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def("unregister_features", &unregister_features, py::arg("owner"));
+  module.def(
+      "matched_config",
+      [](const py::dict& feature_config, const std::optional<std::string>& gemm,
+         const std::optional<std::string>& tensor) -> py::object {
+        std::optional<Gemm> which;
+        if (gemm) {
+          which = gemm_from_name(*gemm);
+          if (!which) {
+            raise<UsageError>("'{}' is no GEMM; expected fprop, dgrad or wgrad", *gemm);
+          }
+        }
+        const auto matched = config::matched_config(
+            to_config_value(feature_config), which,
+            tensor ? std::optional<std::string_view>(*tensor) : std::nullopt);
+        return matched ? to_python(*matched) : py::object(py::none());
+      },
+      py::arg("config"), py::arg("gemm"), py::arg("tensor"),
+      "The part of a feature's configuration for a GEMM and a tensor; None: not selected.");
+}
+
+}  // namespace telens::python

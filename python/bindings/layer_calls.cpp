@@ -1,0 +1,158 @@
+#include "python/bindings/layer_calls.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/hook_points.h"
+#include "python/bindings/process_group.h"
+#include "python/bindings/quantized_tensor.h"
+#include "python/bindings/quantizers.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+Gemm gemm_named(const std::string& name) {
+  const auto gemm = gemm_from_name(name);
+  if (!gemm) {
+    raise<UsageError>("'{}' is no GEMM; expected fprop, dgrad or wgrad", name);
+  }
+  return *gemm;
+}
+
+TensorName tensor_named(const std::string& name) {
+  const auto tensor = tensor_from_name(name);
+  if (!tensor) {
+    raise<UsageError>(
+        "'{}' is no tensor of a layer; expected activation, weight, gradient, output, wgrad or "
+        "dgrad",
+        name);
+  }
+  return *tensor;
+}
+
+// A layer that Python code watches itself: it has a name and hook points, and no modules.
+class WatchedLayer {
+ public:
+  explicit WatchedLayer(std::string name) : hooks_(std::make_unique<LayerHooks>(std::move(name))) {}
+
+  // Asks anew, as at the start of a forward.
+  void begin_forward(bool under_recipe) {
+    py::gil_scoped_release no_gil;
+    plan_ = hooks_->begin_forward({.under_recipe = under_recipe});
+  }
+
+  bool fp8_gemm_enabled(const std::string& gemm) const {
+    return !plan_ || !plan_->runs_in_high_precision(gemm_named(gemm));
+  }
+  bool modify_tensor_enabled(const std::string& gemm, const std::string& tensor) const {
+    return plan_ && plan_->modifies(gemm_named(gemm), tensor_named(tensor));
+  }
+  bool inspect_tensor_enabled(const std::string& tensor) const {
+    return plan_ && plan_->inspects(tensor_named(tensor));
+  }
+  bool inspect_tensor_postquantize_enabled(const std::string& gemm,
+                                           const std::string& tensor) const {
+    return plan_ && plan_->inspects_quantized(gemm_named(gemm), tensor_named(tensor));
+  }
+
+  py::object modify_tensor(const std::string& gemm, const std::string& tensor_name,
+                           const at::Tensor& tensor,
+                           const std::shared_ptr<Quantizer>& default_quantizer,
+                           std::optional<at::ScalarType> dtype, const py::object& out) {
+    HookListener* listener = listener_for_call();
+    if (listener == nullptr || !modify_tensor_enabled(gemm, tensor_name)) {
+      return py::cast(tensor);
+    }
+    QuantizedTensor* target = out.is_none() ? nullptr : &unwrap_quantized(out.ptr());
+    const ModifyTensorCall call{gemm_named(gemm),
+                                tensor_named(tensor_name),
+                                tensor,
+                                default_quantizer.get(),
+                                dtype.value_or(tensor.scalar_type()),
+                                target};
+    const Operand result = [&] {
+      py::gil_scoped_release no_gil;
+      return listener->modify_tensor(*hooks_, *plan_, call);
+    }();
+    return target == nullptr ? from_operand(result) : py::object(py::none());
+  }
+
+  void inspect_tensor(const std::string& tensor_name, const std::optional<at::Tensor>& tensor,
+                      const py::object& rowwise, const py::object& columnwise,
+                      const std::shared_ptr<Quantizer>& quantizer, const py::object& tp_group,
+                      std::int64_t tp_size) {
+    HookListener* listener = listener_for_call();
+    if (listener == nullptr || !inspect_tensor_enabled(tensor_name)) {
+      return;
+    }
+    const auto operand = [](const py::object& given) {
+      return given.is_none() ? std::nullopt : std::optional(to_operand(given));
+    };
+    const std::optional<Operand> first = operand(rowwise);
+    const std::optional<Operand> second = operand(columnwise);
+    const ProcessGroupPtr group = to_process_group(tp_group);
+    const InspectTensorCall call{tensor_named(tensor_name), tensor ? &*tensor : nullptr,
+                                 first ? &*first : nullptr, second ? &*second : nullptr,
+                                 quantizer.get(),           {group.get(), tp_size}};
+    py::gil_scoped_release no_gil;
+    listener->inspect_tensor(*hooks_, *plan_, call);
+  }
+
+  void inspect_tensor_postquantize(const std::string& gemm, const std::string& tensor_name,
+                                   const py::object& tensor, bool rowwise,
+                                   const py::object& tp_group, std::int64_t tp_size) {
+    HookListener* listener = listener_for_call();
+    if (listener == nullptr || !inspect_tensor_postquantize_enabled(gemm, tensor_name)) {
+      return;
+    }
+    const Operand operand = to_operand(tensor);
+    const ProcessGroupPtr group = to_process_group(tp_group);
+    const InspectPostquantizeCall call{
+        gemm_named(gemm), tensor_named(tensor_name), operand, rowwise, {group.get(), tp_size}};
+    py::gil_scoped_release no_gil;
+    listener->inspect_tensor_postquantize(*hooks_, *plan_, call);
+  }
+
+ private:
+  HookListener* listener_for_call() const {
+    return plan_ ? hook_points::listener_of(*plan_) : nullptr;
+  }
+
+  std::unique_ptr<LayerHooks> hooks_;
+  std::shared_ptr<const RoutingPlan> plan_;
+};
+
+}  // namespace
+
+void bind_layer_calls(py::module_& module) {
+  py::class_<WatchedLayer>(module, "WatchedLayer", "A layer that Python code watches itself.")
+      .def(py::init<std::string>(), py::arg("name"))
+      .def("begin_forward", &WatchedLayer::begin_forward, py::arg("under_recipe"))
+      .def("fp8_gemm_enabled", &WatchedLayer::fp8_gemm_enabled, py::arg("gemm"))
+      .def("modify_tensor_enabled", &WatchedLayer::modify_tensor_enabled, py::arg("gemm"),
+           py::arg("tensor_name"))
+      .def("inspect_tensor_enabled", &WatchedLayer::inspect_tensor_enabled, py::arg("tensor_name"))
+      .def("inspect_tensor_postquantize_enabled",
+           &WatchedLayer::inspect_tensor_postquantize_enabled, py::arg("gemm"),
+           py::arg("tensor_name"))
+      .def("modify_tensor", &WatchedLayer::modify_tensor, py::kw_only(), py::arg("gemm"),
+           py::arg("tensor_name"), py::arg("tensor"), py::arg("default_quantizer"),
+           py::arg("dtype"), py::arg("out"))
+      .def("inspect_tensor", &WatchedLayer::inspect_tensor, py::kw_only(), py::arg("tensor_name"),
+           py::arg("tensor"), py::arg("rowwise_quantized_tensor"),
+           py::arg("columnwise_quantized_tensor"), py::arg("quantizer"), py::arg("tp_group"),
+           py::arg("tp_size"))
+      .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize, py::kw_only(),
+           py::arg("gemm"), py::arg("tensor_name"), py::arg("tensor"), py::arg("rowwise"),
+           py::arg("tp_group"), py::arg("tp_size"));
+}
+
+}  // namespace telens::python

@@ -1,0 +1,138 @@
+#include "python/bindings/quantized_tensor.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+
+#include "core/base/error.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+// Both set by telens.pytorch.tensor when it is imported; never destroyed.
+py::object* wrapper_class = nullptr;
+py::object* make_wrapper = nullptr;
+
+// The attribute of the wrapper that holds the C++ struct.
+constexpr const char* kStorageAttribute = "_storage";
+
+std::optional<at::Tensor> optional_tensor(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+void bind_storage(py::module_& module) {
+  py::class_<QuantizedTensor, std::shared_ptr<QuantizedTensor>>(
+      module, "QuantizedStorage", "Codes and scales of one tensor in low precision.")
+      .def(py::init([](std::optional<at::Tensor> rowwise_data,
+                       std::optional<at::Tensor> rowwise_scale_inv,
+                       std::optional<at::Tensor> columnwise_data,
+                       std::optional<at::Tensor> columnwise_scale_inv, FormatId format,
+                       ScalingMode mode, at::ScalarType dtype, std::vector<std::int64_t> sizes) {
+             return QuantizedTensor{
+                 {rowwise_data.value_or(at::Tensor()), rowwise_scale_inv.value_or(at::Tensor())},
+                 {columnwise_data.value_or(at::Tensor()),
+                  columnwise_scale_inv.value_or(at::Tensor())},
+                 format,
+                 mode,
+                 dtype,
+                 std::move(sizes)};
+           }),
+           py::arg("rowwise_data"), py::arg("rowwise_scale_inv"), py::arg("columnwise_data"),
+           py::arg("columnwise_scale_inv"), py::arg("fp8_dtype"), py::arg("mode"), py::arg("dtype"),
+           py::arg("sizes"))
+      .def_property_readonly(
+          "rowwise_data", [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.codes); },
+          "codes (uint8) [rows, columns], or None")
+      .def_property_readonly(
+          "rowwise_scale_inv",
+          [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.scale_inv); },
+          "value = decoded code * scale_inv, or None")
+      .def_property_readonly(
+          "columnwise_data",
+          [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.codes); },
+          "codes (uint8) of the transposed matrix [columns, rows], or None")
+      .def_property_readonly(
+          "columnwise_scale_inv",
+          [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.scale_inv); })
+      .def_readonly("fp8_dtype", &QuantizedTensor::format)
+      .def_readonly("mode", &QuantizedTensor::mode)
+      .def_readonly("dtype", &QuantizedTensor::dtype)
+      .def_readonly("sizes", &QuantizedTensor::sizes)
+      .def(
+          "update_usage",
+          [](QuantizedTensor& q, bool rowwise, bool columnwise) {
+            if ((rowwise && !q.rowwise.defined()) || (columnwise && !q.columnwise.defined())) {
+              raise<UsageError>(
+                  "QuantizedTensor: only one orientation was kept; quantize the high-precision "
+                  "tensor again to have both");
+            }
+            q.rowwise = rowwise ? q.rowwise : QuantizedData{};
+            q.columnwise = columnwise ? q.columnwise : QuantizedData{};
+          },
+          py::arg("rowwise"), py::arg("columnwise"))
+      .def("dequantize", &QuantizedTensor::dequantize, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+
+void bind_quantized_tensor(py::module_& module) {
+  py::enum_<FormatId>(module, "DType", "Low-precision formats, under Transformer Engine's names.")
+      .value("kFloat8E4M3", FormatId::e4m3)
+      .value("kFloat8E5M2", FormatId::e5m2)
+      .value("kFloat4E2M1", FormatId::e2m1);
+  py::enum_<ScalingMode>(module, "ScalingMode", "How scales are laid out.")
+      .value("tensor", ScalingMode::tensor)
+      .value("mxfp8", ScalingMode::mxfp8)
+      .value("block_1d", ScalingMode::block_1d)
+      .value("block_2d", ScalingMode::block_2d)
+      .value("nvfp4", ScalingMode::nvfp4);
+  bind_storage(module);
+  module.def(
+      "set_quantized_tensor_class",
+      [](const py::object& type, const py::object& factory) {
+        wrapper_class = new py::object(type);
+        make_wrapper = new py::object(factory);
+      },
+      "Tells which Python class wraps QuantizedStorage, and the function that does it.");
+}
+
+py::object wrap_quantized(const QuantizedTensor& quantized) {
+  if (make_wrapper == nullptr) {
+    py::module_::import("telens.pytorch.tensor");
+  }
+  return (*make_wrapper)(std::make_shared<QuantizedTensor>(quantized));
+}
+
+bool is_wrapped_quantized(PyObject* object) {
+  return wrapper_class != nullptr && !THPVariable_CheckExact(object) &&
+         PyObject_IsInstance(object, wrapper_class->ptr()) == 1;
+}
+
+QuantizedTensor& unwrap_quantized(PyObject* object) {
+  return *py::handle(object).attr(kStorageAttribute).cast<std::shared_ptr<QuantizedTensor>>();
+}
+
+py::object from_operand(const Operand& operand) {
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&operand)) {
+    return wrap_quantized(*quantized);
+  }
+  return py::cast(std::get<at::Tensor>(operand));
+}
+
+Operand to_operand(const py::object& object) {
+  if (is_wrapped_quantized(object.ptr())) {
+    return unwrap_quantized(object.ptr());
+  }
+  if (!THPVariable_Check(object.ptr())) {
+    raise<UsageError>("expected a torch.Tensor or a QuantizedTensor, got {}",
+                      Py_TYPE(object.ptr())->tp_name);
+  }
+  return THPVariable_Unpack(object.ptr());
+}
+
+}  // namespace telens::python

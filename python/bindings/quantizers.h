@@ -1,0 +1,16 @@
+// The quantizers in Python, under Transformer Engine's names.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "core/quantization/quantizer.h"
+
+namespace telens::python {
+
+void bind_quantizers(pybind11::module_& module);
+
+// A quantizer that C++ goes on owning, as a Python object of its class: a copy, which shares scale
+// and amax. None for nullptr.
+pybind11::object from_quantizer(const Quantizer* quantizer);
+
+}  // namespace telens::python

@@ -1,0 +1,30 @@
+"""Sessions that watch, alter and record what happens inside the GEMMs.
+
+import telens.debug as debug
+
+debug.initialize("debug.yaml", log_dir="logs")
+debug.infer_and_assign_layer_names(model)
+for batch in batches:
+    ...  # forward, backward, optimizer
+    debug.step(loss)
+debug.end_debug()
+"""
+
+from telens.debug import base, layer_names, logging, registry, sessions, utils
+from telens.debug.base import *  # noqa: F403
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.layer_names import *  # noqa: F403
+from telens.debug.logging import *  # noqa: F403
+from telens.debug.registry import *  # noqa: F403
+from telens.debug.sessions import *  # noqa: F403
+from telens.debug.utils import *  # noqa: F403
+
+__all__ = [
+    "TEConfigAPIMapper",
+    *base.__all__,
+    *layer_names.__all__,
+    *logging.__all__,
+    *registry.__all__,
+    *sessions.__all__,
+    *utils.__all__,
+]

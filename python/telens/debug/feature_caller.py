@@ -1,0 +1,152 @@
+"""How the C++ session calls a feature class."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+# Calls whose configuration is that of a GEMM.
+_GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
+
+
+class FeatureCaller:
+    """One entry of a configuration: matches it with a call and passes on what the class declares.
+
+    A class that names only some of a call's keywords gets only those; one with ``**kwargs`` gets
+    all.
+    """
+
+    def __init__(self, feature: Any, config: dict) -> None:
+        self._feature = feature
+        self._config = config
+        self._keywords: dict[str, set[str] | None] = {
+            name: _declared_keywords(getattr(feature, name)) for name in _calls_of(type(feature))
+        }
+
+    @property
+    def calls(self) -> set[str]:
+        """Names of the calls that the class has."""
+        return set(self._keywords)
+
+    def route(
+        self, call: str, layer_name: str, gemm: str | None, tensor_name: str | None, iteration: int
+    ) -> tuple[bool, int | None]:
+        """A routing call: (enabled, next iteration to ask in or None for never again)."""
+        arguments = {"gemm": gemm, "tensor_name": tensor_name, "iteration": iteration}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        selected, config = self._match(call, arguments)
+        if not selected:
+            return call == "fp8_gemm_enabled", None
+        answer = self._call(call, config, layer_name, arguments)
+        if isinstance(answer, tuple):
+            enabled, next_iteration = answer
+            return bool(enabled), next_iteration
+        return bool(answer), iteration + 1
+
+    def modify_tensor(
+        self, layer_name, gemm, tensor_name, tensor, default_quantizer, iteration, dtype, out
+    ) -> Any:
+        """Hands over what takes the tensor's place; with ``out`` the feature fills that."""
+        arguments = {
+            "gemm": gemm,
+            "tensor_name": tensor_name,
+            "tensor": tensor,
+            "default_quantizer": default_quantizer,
+            "iteration": iteration,
+        }
+        if dtype is not None:
+            arguments["dtype"] = dtype
+        if out is not None:
+            arguments["out"] = out
+        selected, config = self._match("modify_tensor", arguments)
+        if not selected:
+            return tensor
+        return self._call("modify_tensor", config, layer_name, arguments)
+
+    def inspect_tensor(
+        self,
+        layer_name,
+        tensor_name,
+        tensor,
+        iteration,
+        tp_group,
+        tp_size,
+        rowwise_quantized_tensor,
+        columnwise_quantized_tensor,
+        quantizer,
+    ) -> None:
+        """The tensor before quantization, and what feeds its two GEMMs."""
+        self._observe(
+            "inspect_tensor",
+            layer_name,
+            {
+                "tensor_name": tensor_name,
+                "tensor": tensor,
+                "iteration": iteration,
+                "tp_group": tp_group,
+                "tp_size": tp_size,
+                "rowwise_quantized_tensor": rowwise_quantized_tensor,
+                "columnwise_quantized_tensor": columnwise_quantized_tensor,
+                "quantizer": quantizer,
+            },
+        )
+
+    def inspect_tensor_postquantize(
+        self, layer_name, gemm, tensor_name, tensor, iteration, tp_group, tp_size, rowwise
+    ) -> None:
+        """The tensor after quantization or modify_tensor."""
+        self._observe(
+            "inspect_tensor_postquantize",
+            layer_name,
+            {
+                "gemm": gemm,
+                "tensor_name": tensor_name,
+                "tensor": tensor,
+                "iteration": iteration,
+                "tp_group": tp_group,
+                "tp_size": tp_size,
+                "rowwise": rowwise,
+            },
+        )
+
+    def _observe(self, call: str, layer_name: str, arguments: dict[str, Any]) -> None:
+        selected, config = self._match(call, arguments)
+        if selected and call in self._keywords:
+            self._call(call, config, layer_name, arguments)
+
+    def _match(self, call: str, arguments: dict[str, Any]) -> tuple[bool, dict | None]:
+        selected, config = self._feature.parse_config_and_api(
+            copy.deepcopy(self._config),
+            gemm_parsing=call in _GEMM_CALLS,
+            tensor_parsing="tensor_name" in arguments,
+            **arguments,
+        )
+        if config is not None:
+            config.pop("enabled", None)
+        return selected, config
+
+    def _call(
+        self, call: str, config: dict | None, layer_name: str, arguments: dict[str, Any]
+    ) -> Any:
+        declared = self._keywords[call]
+        if declared is not None:
+            arguments = {name: value for name, value in arguments.items() if name in declared}
+        return getattr(self._feature, call)(config, layer_name, **arguments)
+
+
+def _calls_of(feature_class: type) -> list[str]:
+    return [
+        name
+        for name in dir(feature_class)
+        if not name.startswith("_") and getattr(getattr(feature_class, name), "is_api", False)
+    ]
+
+
+def _declared_keywords(function: Callable) -> set[str] | None:
+    """The names that a method takes; None: any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {parameter.name for parameter in parameters}

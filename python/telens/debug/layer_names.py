@@ -1,0 +1,35 @@
+"""Names of layers from the structure of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from telens.pytorch.module import Module
+
+__all__ = ["infer_and_assign_layer_names"]
+
+
+def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
+    """Names every module after its place: ``model``, then attribute names, joined by dots.
+
+    A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
+    list of models (chunks of a pipeline) is named as one model would be.
+    """
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    for each in models:
+        for module, name in _named(each, "model"):
+            if isinstance(module, Module):
+                module.set_debug_name(name)
+            else:
+                module.name = name
+
+
+def _named(module: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, str]]:
+    # Parents first: a parent names its children by its own rule, and they are named here after it.
+    yield module, name
+    for key, child in module.named_children():
+        number = getattr(child, "layer_number", None)
+        by_number = isinstance(module, torch.nn.ModuleList) and number is not None
+        yield from _named(child, f"{name}.{number if by_number else key}")

@@ -1,0 +1,94 @@
+"""Where feature classes are registered.
+
+@Registry.register_feature(namespace="transformer_engine")
+class PercentageGreaterThan(TEConfigAPIMapper):
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        return True, iteration + config.get("freq", 1)
+
+    @api_method
+    def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration, **kwargs):
+        ...
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+from telens import _C
+from telens.debug.base import BaseNamespaceAPI
+from telens.debug.feature_caller import FeatureCaller
+
+__all__ = ["Registry", "api_method"]
+
+
+def api_method(function: Callable) -> Callable:
+    """Marks a method of a feature class as one of the calls that layers make."""
+    function.is_api = True
+    return function
+
+
+class Registry:
+    """Where feature classes are registered."""
+
+    _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012
+
+    @classmethod
+    def register_feature(cls, namespace: str) -> Callable[[type], type]:
+        """Makes a class a feature under its own name, for sessions that begin later.
+
+        The class is built without arguments. A name that is taken already is an error; the same
+        class, registered again, replaces itself.
+        """
+
+        def register(feature_class: type) -> type:
+            owner = f"{feature_class.__module__}.{feature_class.__qualname__}"
+            _C.unregister_features(owner)
+            feature = feature_class()
+            if not hasattr(feature, "parse_config_and_api"):
+                raise _C.UsageError(
+                    f"{owner}: a feature class needs parse_config_and_api; inherit "
+                    "TEConfigAPIMapper, or write your own"
+                )
+            documentation = textwrap.dedent(feature_class.__doc__ or "").strip()
+
+            def make_caller(config: dict) -> tuple[FeatureCaller, set[str]]:
+                caller = FeatureCaller(feature, config)
+                return caller, caller.calls
+
+            _C.register_feature(
+                feature_namespace=namespace,
+                name=feature_class.__name__,
+                summary=documentation.split("\n")[0],
+                doc=documentation,
+                owner=owner,
+                make_caller=make_caller,
+            )
+            _registered_now.append(owner)
+            return feature_class
+
+        return register
+
+    @classmethod
+    def register_namespace_api(cls, namespace: str) -> Callable[[type], type]:
+        """Declares a namespace of one's own, for code that is not of this package to call."""
+
+        def register(api_class: type) -> type:
+            api = api_class()
+            api.name = namespace
+            cls._namespaces[namespace] = api
+            return api_class
+
+        return register
+
+
+# Owners registered since the list was last taken, for the features of feature_dirs.
+_registered_now: list[str] = []
+
+
+def take_registered() -> list[str]:
+    """The owners of what was registered since the last call."""
+    taken = _registered_now.copy()
+    _registered_now.clear()
+    return taken

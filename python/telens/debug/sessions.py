@@ -1,0 +1,310 @@
+"""The session API: what a training program calls to have its layers watched."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed
+
+from telens import _C
+from telens.debug.calls import LayerCalls
+from telens.debug.registry import take_registered
+
+__all__ = [
+    "end_debug",
+    "explain_features",
+    "get_tensor_reduction_group",
+    "initialize",
+    "initialize_training_step",
+    "list_features",
+    "log_message",
+    "log_tensor_stats",
+    "record",
+    "run_path",
+    "session",
+    "set_tensor_reduction_group",
+    "set_weight_tensor_tp_group_reduce",
+    "step",
+    "transformer_engine",
+]
+
+# Transformer Engine's own features, which its scripts pass as a folder; ours are always there.
+_PEER_FEATURES = ("transformer_engine", "debug", "features")
+
+transformer_engine = LayerCalls()
+
+# Owners of the features that the running session's feature_dirs registered.
+_session_owners: list[str] = []
+
+
+def initialize(
+    config_file: str | os.PathLike | dict = "",
+    feature_dirs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
+    statistics_logger: Any = None,
+    log_dir: str | os.PathLike = ".",
+    init_training_step: int = 0,
+    tb_writer: Any = None,
+    default_logging_enabled: bool = False,
+    *,
+    recording: dict[str, Any] | None = None,
+) -> None:
+    """Begins a session; to be called once on every rank.
+
+    Parameters
+    ----------
+    config_file
+        path of the YAML file, the configuration as a dict, or "" for none
+    feature_dirs
+        folders that are walked for feature classes (.py) and plugins (.so)
+    statistics_logger
+        a ``BaseLogger``, in place of ``tb_writer``
+    log_dir
+        where the run file and the text logs go
+    init_training_step
+        the number of the first iteration
+    tb_writer
+        a TensorBoard ``SummaryWriter``, in place of the text file of statistics
+    default_logging_enabled
+        writes the text file of statistics besides
+    recording
+        ``{"on_full": "drop" or "block", "max_size": bytes}``
+
+    Raises
+    ------
+    telens.ConfigError
+        naming every mistake of the configuration with file, line and column
+    telens.UsageError
+        if there is a session already; after an error there is no new session
+    """
+    if _C.debug.is_initialized():
+        raise _C.UsageError(
+            "debug.initialize: there is a session already; call debug.end_debug() first"
+        )
+    is_dict = isinstance(config_file, dict)
+    folders = _folders(feature_dirs)
+    block_when_full, max_size = _recording_options(recording or {})
+    rank, world_size, group = _world()
+    take_registered()
+    try:
+        for folder in folders:
+            _run_feature_files(folder)
+        _session_owners.extend(take_registered())
+        _C.debug.initialize(
+            config_file="" if is_dict else os.fspath(config_file),
+            config_text=json.dumps(config_file) if is_dict else None,
+            feature_dirs=[str(folder) for folder in folders],
+            statistics_logger=statistics_logger,
+            tb_writer=tb_writer,
+            log_dir=os.fspath(log_dir),
+            init_training_step=init_training_step,
+            default_logging_enabled=default_logging_enabled,
+            block_when_full=block_when_full,
+            max_size=max_size,
+            run_id=_run_id(rank, world_size),
+            rank=rank,
+            world_size=world_size,
+            world=group,
+        )
+    except BaseException:
+        _session_owners.extend(take_registered())
+        _forget_session_features()
+        raise
+    _end_at_exit()
+
+
+def step(loss: float | torch.Tensor | None = None) -> None:
+    """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
+    _C.debug.step(None if loss is None else float(loss))
+
+
+def end_debug() -> None:
+    """Ends the session: flushes everything. Nothing without a session."""
+    try:
+        _C.debug.end_debug()
+    finally:
+        _forget_session_features()
+        transformer_engine.forget()
+
+
+@contextlib.contextmanager
+def session(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """``initialize`` with these arguments, and ``end_debug`` at the end of the block."""
+    initialize(*args, **kwargs)
+    try:
+        yield
+    finally:
+        end_debug()
+
+
+def run_path() -> str:
+    """The folder or file that the session records into; "" if none."""
+    return _C.debug.run_path()
+
+
+def initialize_training_step(train_step: int) -> None:
+    """Sets the number of the running iteration. Nothing without a session."""
+    _C.debug.initialize_training_step(train_step)
+
+
+def record(name: str, value: float | torch.Tensor) -> None:
+    """Puts a number of the running iteration into the run file, under a name of one's own."""
+    _C.debug.record(name, float(value))
+
+
+def log_message(
+    msg: str,
+    layer_name: str | None = None,
+    level: int = logging.INFO,
+    extra_cachable_args: Any = None,
+) -> None:
+    """Writes a message into the log, once per text, layer and extra arguments."""
+    once_per = "" if extra_cachable_args is None else repr(extra_cachable_args)
+    _C.debug.log_message(msg, layer_name or "", level, once_per)
+
+
+def log_tensor_stats(
+    layer_name: str,
+    *,
+    tensor_name: str,
+    tensor: torch.Tensor,
+    skip_reduction: bool = False,
+    reduction_group: torch.distributed.ProcessGroup | None = None,
+    iteration: int | None = None,
+) -> dict[str, torch.Tensor]:
+    """Logs the statistics that the base feature LogTensorStats asks for of this tensor, at once.
+
+    Returns {statistic: 0-dim float tensor}; {} where it is not selected or not due.
+    """
+    values = _C.debug.log_tensor_stats(layer_name, tensor_name, tensor.detach(), iteration)
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values}
+
+
+def list_features() -> list[str]:
+    """Prints the features' names on rank 0, and returns them."""
+    names = _C.debug.list_features()
+    if _rank() == 0:
+        print("\n".join(names))
+    return names
+
+
+def explain_features(features: str | Iterable[str] = "all") -> str:
+    """Prints on rank 0 what features do and take, and returns the text.
+
+    ``features``: "all", a name or several; ``transformer_engine.FakeQuant`` or just ``FakeQuant``.
+    """
+    names = [features] if isinstance(features, str) else list(features)
+    text = _C.debug.explain_features(names)
+    if _rank() == 0:
+        print(text)
+    return text
+
+
+def set_tensor_reduction_group(
+    group: torch.distributed.ProcessGroup | None, layer_name: str | None = None
+) -> None:
+    """Sets the group over which statistics of activations, gradients and outputs are reduced."""
+    _C.debug.set_tensor_reduction_group(group)
+
+
+def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
+    """The group over which statistics of activations, gradients and outputs are reduced."""
+    return _C.debug.get_tensor_reduction_group()
+
+
+def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
+    """Whether a weight's statistics are reduced over its tensor-parallel group (default: yes)."""
+    _C.debug.set_weight_tensor_tp_group_reduce(enabled)
+
+
+# ---------------------------------------------------------------------- feature_dirs
+
+
+def _folders(feature_dirs: Any) -> list[pathlib.Path]:
+    if feature_dirs is None:
+        return []
+    one = isinstance(feature_dirs, str | os.PathLike)
+    folders = [pathlib.Path(each) for each in ([feature_dirs] if one else feature_dirs)]
+    kept = []
+    for folder in folders:
+        if folder.parts[-3:] == _PEER_FEATURES:
+            print(f"telens: skipped feature folder {folder}: built-in features are always there")
+        elif not folder.is_dir():
+            raise _C.UsageError(f"debug.initialize: feature_dirs: there is no folder {folder}")
+        else:
+            kept.append(folder)
+    return kept
+
+
+def _run_feature_files(folder: pathlib.Path) -> None:
+    for path in sorted(folder.rglob("*.py")):
+        # The path makes the name unique, so that files of one name in two folders both run.
+        name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
+def _forget_session_features() -> None:
+    for owner in _session_owners:
+        _C.unregister_features(owner)
+    _session_owners.clear()
+
+
+# ---------------------------------------------------------------------- surroundings
+
+
+def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
+    unknown = set(recording) - {"on_full", "max_size"}
+    on_full = recording.get("on_full", "drop")
+    if unknown or on_full not in ("drop", "block"):
+        raise _C.UsageError(
+            "debug.initialize: recording takes on_full ('drop' or 'block') and max_size (bytes), "
+            f"not {recording}"
+        )
+    return on_full == "block", int(recording.get("max_size", 0))
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def _world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
+    if not torch.distributed.is_initialized():
+        return 0, 1, None
+    return _rank(), torch.distributed.get_world_size(), torch.distributed.group.WORLD
+
+
+def _run_id(rank: int, world_size: int) -> str:
+    """Rank 0's time stamp, shared with all ranks; "" where the C++ side chooses by itself."""
+    if world_size == 1 or "TELENS_RUN_ID" in os.environ:
+        return ""
+    shared = [time.strftime("%Y%m%d-%H%M%S")]
+    torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
+
+
+_exit_handler_set = False
+
+
+def _end_at_exit() -> None:
+    # Before the interpreter goes, which loggers and features in Python need.
+    global _exit_handler_set
+    if not _exit_handler_set:
+        atexit.register(end_debug)
+        _exit_handler_set = True

@@ -1,0 +1,50 @@
+"""Activation recomputation that keeps recipe, scales and routing of the first forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from telens import _C
+
+__all__ = ["checkpoint", "checkpoint_context_fn"]
+
+
+def checkpoint_context_fn() -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The ``context_fn`` that makes ``torch.utils.checkpoint.checkpoint`` right for our modules.
+
+    ``torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False,
+    context_fn=telens.pytorch.checkpoint_context_fn)``. The recomputation uses recipe, scales and
+    routing plan of its first forward, updates no amax and logs nothing twice.
+    """
+    tape = _C.RecomputationTape()
+    return (
+        _C.RecomputationScope(tape, _C.RecomputationMode.record),
+        _C.RecomputationScope(tape, _C.RecomputationMode.replay),
+    )
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
+
+    ``preserve_rng_state`` and ``determinism_check`` go to ``torch.utils.checkpoint.checkpoint``,
+    every other keyword to the function.
+    """
+    options = {
+        name: kwargs.pop(name)
+        for name in ("preserve_rng_state", "determinism_check")
+        if name in kwargs
+    }
+    kwargs.pop("use_reentrant", None)  # both of Transformer Engine's ways are this one here
+    return torch.utils.checkpoint.checkpoint(
+        function,
+        *args,
+        use_reentrant=False,
+        context_fn=checkpoint_context_fn,
+        **options,
+        **kwargs,
+    )

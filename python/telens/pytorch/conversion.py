@@ -1,0 +1,107 @@
+"""Puts our modules in the place of torch's in any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from telens.pytorch.module import Module
+from telens.pytorch.modules import LayerNorm, Linear, RMSNorm
+
+__all__ = ["convert"]
+
+Filter = Callable[[torch.nn.Module, str], bool]
+
+
+def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Module:
+    """Replaces ``nn.Linear``, ``nn.LayerNorm`` and ``nn.RMSNorm`` by ours, and returns the model.
+
+    The parameters stay the same objects, so an optimizer and tied weights go on working. Subclasses
+    of the three are left alone, since they may compute something else.
+
+    Parameters
+    ----------
+    model
+        any module; if it is itself one of the three, its replacement is returned
+    filter
+        ``filter(module, name)`` tells whether a module is to be replaced; default: all of them
+    """
+    replaced: dict[int, Module] = {}  # a module that stands in two places stays one
+
+    def replacement(module: torch.nn.Module, name: str) -> torch.nn.Module:
+        if id(module) in replaced:
+            return replaced[id(module)]
+        make = _makers.get(type(module))
+        made = make(module) if make and (filter is None or filter(module, name)) else None
+        if made is None:
+            return module
+        for hooks in _HOOKS:
+            getattr(made, hooks).update(getattr(module, hooks))
+        made.train(module.training)
+        replaced[id(module)] = made
+        return made
+
+    for parent_name, parent in list(model.named_modules()):
+        if isinstance(parent, Module):
+            continue  # its children are ours already, or the user's own choice
+        for name, child in list(parent.named_children()):
+            setattr(parent, name, replacement(child, f"{parent_name}.{name}".lstrip(".")))
+    return replacement(model, "")
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+
+
+def _linear(module: torch.nn.Linear) -> Module:
+    made = Linear(
+        module.in_features,
+        module.out_features,
+        bias=module.bias is not None,
+        params_dtype=module.weight.dtype,
+        device="meta",
+    )
+    made.weight = module.weight
+    made.bias = module.bias
+    return made
+
+
+def _layer_norm(module: torch.nn.LayerNorm) -> Module | None:
+    if not module.elementwise_affine or module.bias is None:
+        return None  # ours always has both parameters
+    made = LayerNorm(
+        list(module.normalized_shape),
+        eps=module.eps,
+        params_dtype=module.weight.dtype,
+        device="meta",
+    )
+    made.weight = module.weight
+    made.bias = module.bias
+    return made
+
+
+def _rms_norm(module: torch.nn.RMSNorm) -> Module | None:
+    if not module.elementwise_affine:
+        return None
+    # torch's default is the epsilon of the input's dtype; the parameter's is the nearest to it.
+    eps = torch.finfo(module.weight.dtype).eps if module.eps is None else module.eps
+    made = RMSNorm(
+        list(module.normalized_shape), eps=eps, params_dtype=module.weight.dtype, device="meta"
+    )
+    made.weight = module.weight
+    return made
+
+
+_makers = {
+    torch.nn.Linear: _linear,
+    torch.nn.LayerNorm: _layer_norm,
+    torch.nn.RMSNorm: _rms_norm,
+}

@@ -1,0 +1,259 @@
+"""Tensors in low precision, and weights that are stored so."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from telens import _C
+from telens._C import Float8CurrentScalingQuantizer, Float8Quantizer, Quantizer
+from telens.common.recipe import Recipe
+
+__all__ = [
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "Float8Tensor",
+    "QuantizedTensor",
+    "Quantizer",
+    "fp8_model_init",
+    "quantized_model_init",
+]
+
+aten = torch.ops.aten
+
+
+class QuantizedTensor(torch.Tensor):
+    """A tensor whose values are codes and scales, and whose dtype is the high-precision one.
+
+    Operations on it see its dequantized values; an in-place operation quantizes its result into the
+    same codes, with a scale of their own amax.
+    """
+
+    _storage: _C.QuantizedStorage
+
+    @staticmethod
+    def __new__(cls, storage: _C.QuantizedStorage, requires_grad: bool = False) -> QuantizedTensor:
+        codes = (
+            storage.rowwise_data if storage.rowwise_data is not None else storage.columnwise_data
+        )
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            storage.sizes,
+            dtype=storage.dtype,
+            device=codes.device,
+            requires_grad=requires_grad,
+        )
+        made._storage = storage
+        return made
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values in high precision."""
+        values = self._storage.dequantize()
+        return values if dtype is None else values.to(dtype)
+
+    def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
+        """Takes on the values of a high-precision tensor, rounded, with a scale of their amax."""
+        with torch.no_grad():
+            _quantizer_of(self._storage).update_quantized(tensor.detach().to(self.dtype), self)
+        return self
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Keeps only the orientations that will be used; None: as before."""
+        storage = self._storage
+        storage.update_usage(
+            storage.rowwise_data is not None if rowwise_usage is None else rowwise_usage,
+            storage.columnwise_data is not None if columnwise_usage is None else columnwise_usage,
+        )
+
+    def float(self) -> torch.Tensor:
+        return self.dequantize(torch.float32)
+
+    def bfloat16(self) -> torch.Tensor:
+        return self.dequantize(torch.bfloat16)
+
+    def half(self) -> torch.Tensor:
+        return self.dequantize(torch.float16)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        format_name = self._storage.fp8_dtype.name
+        return f"{type(self).__name__}({format_name}, {self.dequantize()})"
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        storage = self._storage
+        state = (
+            storage.rowwise_data,
+            storage.rowwise_scale_inv,
+            storage.columnwise_data,
+            storage.columnwise_scale_inv,
+            storage.fp8_dtype.name,
+            storage.mode.name,
+            storage.dtype,
+            tuple(storage.sizes),
+        )
+        return (_rebuild, (state, self.requires_grad, getattr(self, "_is_param", False)))
+
+    def __deepcopy__(self, memo: dict) -> QuantizedTensor:
+        if id(self) not in memo:
+            copy = self.detach().clone().requires_grad_(self.requires_grad)
+            copy._is_param = getattr(self, "_is_param", False)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in (aten.detach.default, aten.alias.default):
+            return wrap(args[0]._storage)
+        if func is aten.clone.default:
+            return wrap(_copy_storage(args[0]._storage))
+        if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
+            return args[0].quantize_(_plain(args[1]))
+        results = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
+        return _write_back(func, args, kwargs, results)
+
+    # torch.nn.Parameter checks that subclasses keep their type; plain functions are not overridden.
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+# The name that scripts for Transformer Engine know for per-tensor FP8.
+Float8Tensor = QuantizedTensor
+
+
+def wrap(storage: _C.QuantizedStorage) -> QuantizedTensor:
+    """The Python tensor of codes and scales."""
+    return QuantizedTensor(storage)
+
+
+def _plain(value: Any) -> Any:
+    return value.dequantize() if isinstance(value, QuantizedTensor) else value
+
+
+def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
+    def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor.clone()
+
+    return _C.QuantizedStorage(
+        clone(storage.rowwise_data),
+        clone(storage.rowwise_scale_inv),
+        clone(storage.columnwise_data),
+        clone(storage.columnwise_scale_inv),
+        storage.fp8_dtype,
+        storage.mode,
+        storage.dtype,
+        storage.sizes,
+    )
+
+
+def _write_back(func: Any, args: tuple, kwargs: dict, results: Any) -> Any:
+    """Gives the results of an in-place operation on dequantized copies to the quantized tensors."""
+    schema = func._schema
+    mutated = [
+        argument
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None
+        and argument.alias_info.is_write
+        and isinstance(
+            args[index] if index < len(args) else kwargs.get(argument.name), QuantizedTensor
+        )
+    ]
+    if not mutated:
+        return results
+    if len(mutated) > 1 or not isinstance(results, torch.Tensor):
+        raise _C.UsageError(
+            f"{func}: cannot change several quantized tensors at once; step a high-precision "
+            "master copy and hand it over with quantize_ (optimizers: foreach=False, fused=False)"
+        )
+    index = schema.arguments.index(mutated[0])
+    target = args[index] if index < len(args) else kwargs[mutated[0].name]
+    return target.quantize_(results)
+
+
+def _rebuild(state: tuple, requires_grad: bool, is_parameter: bool) -> QuantizedTensor:
+    *tensors, format_name, mode, dtype, sizes = state
+    storage = _C.QuantizedStorage(
+        *tensors,
+        _C.DType.__members__[format_name],
+        _C.ScalingMode.__members__[mode],
+        dtype,
+        list(sizes),
+    )
+    made = QuantizedTensor(storage, requires_grad)
+    if is_parameter:
+        made._is_param = True
+    return made
+
+
+def _quantizer_of(storage: _C.QuantizedStorage) -> Quantizer:
+    return Float8CurrentScalingQuantizer(
+        storage.fp8_dtype,
+        rowwise=storage.rowwise_data is not None,
+        columnwise=storage.columnwise_data is not None,
+    )
+
+
+# So that torch.load with weights_only=True reads a state_dict with quantized weights.
+torch.serialization.add_safe_globals([_rebuild, QuantizedTensor])
+_C.set_quantized_tensor_class(QuantizedTensor, wrap)
+
+
+class _ModelInit(threading.local):
+    active = False
+    preserve = False
+
+
+_model_init = _ModelInit()
+
+
+@contextlib.contextmanager
+def fp8_model_init(
+    enabled: bool = True,
+    recipe: Recipe | None = None,
+    preserve_high_precision_init_val: bool = False,
+) -> Iterator[None]:
+    """Modules that are made inside keep their GEMM weights in FP8 (E4M3) only.
+
+    The optimizer steps a high-precision master copy and hands it over with
+    ``parameter.quantize_(master)``.
+
+    Parameters
+    ----------
+    enabled
+        False: modules are made as usual
+    recipe
+        accepted as in Transformer Engine; weights get a scale of their own amax whatever it says
+    preserve_high_precision_init_val
+        the initial values are kept on the CPU: ``parameter.get_high_precision_init_val()``,
+        ``parameter.clear_high_precision_init_val()``
+    """
+    before = _model_init.active, _model_init.preserve
+    _model_init.active, _model_init.preserve = enabled, preserve_high_precision_init_val
+    try:
+        yield
+    finally:
+        _model_init.active, _model_init.preserve = before
+
+
+quantized_model_init = fp8_model_init
+
+
+def initial_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    """The parameter of a fresh module: FP8 for the weights of GEMMs inside fp8_model_init.
+
+    Those are the matrices: weights of norms and biases have one dimension.
+    """
+    if not (_model_init.active and tensor.dim() == 2):
+        return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    quantized = Float8CurrentScalingQuantizer(_C.DType.kFloat8E4M3)(tensor.detach())
+    parameter = torch.nn.Parameter(quantized, requires_grad=tensor.requires_grad)
+    if _model_init.preserve:
+        kept = [tensor.detach().cpu()]
+        parameter.get_high_precision_init_val = lambda: kept[0] if kept else None
+        parameter.clear_high_precision_init_val = kept.clear
+    return parameter

@@ -1,0 +1,135 @@
+"""Recorded runs, as pandas tables."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from telens import _C
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Run", "open_run"]
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def open_run(path: str | os.PathLike) -> Run:
+    """Opens a run: its folder, one of its .h5 files, or a log_dir with one run.
+
+    Works while the run is being written and after its process was killed. Raises
+    ``telens.RecordError`` with a line that names the file and the cause.
+    """
+    return Run(path)
+
+
+class Run:
+    """A recorded run; the files of its ranks and segments are joined."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self._reader = _C.RunReader(os.fspath(path))
+
+    @property
+    def config(self) -> str:
+        """Text of the debug configuration."""
+        return self._reader.config_text()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the run ran on: machine, versions, variables."""
+        return dict(self._reader.environment())
+
+    @property
+    def segments(self) -> pandas.DataFrame:
+        """One row a file: rank, segment, start, end, bytes, records, dropped, ..."""
+        import pandas
+
+        return pandas.DataFrame(self._reader.segments())
+
+    def names(self, kind: str) -> list[str]:
+        """All names of a kind: layer, tensor, gemm, statistic, scope."""
+        return self._reader.names(_C.Dictionary.__members__[kind])
+
+    def records(
+        self,
+        *,
+        layer: str | None = None,
+        tensor: str | None = None,
+        gemm: str | None = None,
+        statistic: str | None = None,
+        iterations: tuple[int | None, int | None] = (None, None),
+        rank: int | None = None,
+    ) -> pandas.DataFrame:
+        """What was observed, one value a row, in the order of writing.
+
+        Columns: rank, iteration, layer, tensor, gemm, statistic, scope (the group that the value
+        was reduced over), value. Names are categories; gemm and scope are missing where there is
+        none.
+
+        Parameters
+        ----------
+        layer
+            a regular expression, searched for in the name
+        tensor, gemm, statistic
+            a name
+        iterations
+            (first, last), both inclusive, None for no end
+        rank
+            of this rank alone
+        """
+        import pandas
+
+        first, last = iterations
+        columns = self._reader.records(
+            layers=self._ids("layer", layer and re.compile(layer).search),
+            tensors=self._ids("tensor", tensor and tensor.__eq__),
+            gemms=self._ids("gemm", gemm and gemm.__eq__),
+            statistics=self._ids("statistic", statistic and statistic.__eq__),
+            first_iteration=_INT64_MIN if first is None else first,
+            last_iteration=_INT64_MAX if last is None else last,
+            rank=rank,
+        )
+        table = {name: column.numpy() for name, column in columns.items()}
+        for kind in ("layer", "tensor", "gemm", "statistic", "scope"):
+            table[kind] = pandas.Categorical.from_codes(table[kind], categories=self.names(kind))
+        return pandas.DataFrame(table)
+
+    @property
+    def scalars(self) -> pandas.DataFrame:
+        """Numbers recorded by name (loss, debug.record): rank, iteration, name, value."""
+        import pandas
+
+        words = self.names("word")
+        rows = [
+            (rank, step, words[name], value) for rank, step, name, value in self._reader.scalars()
+        ]
+        return pandas.DataFrame(rows, columns=["rank", "iteration", "name", "value"])
+
+    @property
+    def losses(self) -> pandas.Series:
+        """The loss of each iteration on the lowest rank that recorded one."""
+        scalars = self.scalars
+        losses = scalars[scalars["name"] == "loss"]
+        losses = losses[losses["rank"] == losses["rank"].min()]
+        return losses.set_index("iteration")["value"].rename("loss")
+
+    @property
+    def events(self) -> pandas.DataFrame:
+        """What happened: rank, time (seconds since 1970), iteration, kind, text, layer."""
+        import pandas
+
+        words, layers = self.names("word"), self.names("layer")
+        rows = [
+            (rank, time, step, words[kind], words[text], layers[layer] if layer >= 0 else None)
+            for rank, time, step, kind, text, layer in self._reader.events()
+        ]
+        return pandas.DataFrame(
+            rows, columns=["rank", "time", "iteration", "kind", "text", "layer"]
+        )
+
+    def _ids(self, kind: str, accepts) -> list[int] | None:
+        if accepts is None:
+            return None
+        return [index for index, name in enumerate(self.names(kind)) if accepts(name)]

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Trains a byte-level GPT on real text, watched by a debug configuration.
+
+    python samples/gpt.py --config debug.yaml --log-dir logs --recipe delayed
+
+The same model, text, batches and options as the C++ sample in samples/gpt: with the same seed, both
+compute the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import pathlib
+import struct
+import sys
+import time
+
+import torch
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+
+LEAST_BYTES = 65536  # less text cannot be learned from
+LAST_STEPS = 50  # whose mean loss is reported
+STEPS_PER_LINE = 20
+BAR_WIDTH = 40
+RECIPES = {"delayed": DelayedScaling, "current": Float8CurrentScaling, "bf16": None, "fp32": None}
+
+
+class Model(torch.nn.Module):
+    """A decoder of TELens modules; layers are named layers.<i>.... and head in configurations."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, max_sequence: int) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Parameter(torch.randn(256, hidden) * 0.02)
+        angles = te.RotaryPositionEmbedding(hidden // heads)(max_sequence)
+        self.register_buffer("angles", angles, persistent=False)
+        self.layers = torch.nn.ModuleList(
+            te.TransformerLayer(
+                hidden,
+                4 * hidden,
+                heads,
+                hidden_dropout=0,
+                attention_dropout=0,
+                layer_number=i + 1,
+                fuse_qkv_params=True,
+                name=f"layers.{i}",
+            )
+            for i in range(layers)
+        )
+        self.norm = te.LayerNorm(hidden)
+        self.head = te.Linear(hidden, 256, bias=False, name="head")
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
+        hidden = torch.nn.functional.embedding(data, self.embedding)
+        for layer in self.layers:
+            hidden = layer(hidden, rotary_pos_emb=self.angles)
+        return self.head(self.norm(hidden))
+
+
+class Text:
+    """Real text, as bytes: what the model learns."""
+
+    def __init__(self, folder: str, max_bytes: int) -> None:
+        self.folder = pathlib.Path(folder) if folder else find_python_library()
+        text = bytearray()
+        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
+            content = path.read_bytes()
+            if b"\0" in content:
+                continue  # no text
+            text += content
+            if len(text) >= max_bytes:
+                break
+        del text[max_bytes:]
+        if len(text) < LEAST_BYTES:
+            sys.exit(
+                f"gpt: too little text: the text files under {self.folder} have {len(text)} bytes; "
+                f"expected at least {LEAST_BYTES}"
+            )
+        self.data = torch.frombuffer(text, dtype=torch.uint8)
+
+    def bigram_entropy(self) -> float:
+        """Entropy of the next byte given the present one, in nats."""
+        pairs = self.data[:-1].long() * 256 + self.data[1:].long()
+        counts = torch.bincount(pairs, minlength=256 * 256).double().view(256, 256)
+        conditional = counts / counts.sum(dim=1, keepdim=True)
+        return -(counts * conditional.log()).nansum().item() / len(pairs)
+
+    def batch(
+        self, seed: int, step: int, sequence: int, batch: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sequences from places that seed and step alone decide: two int64 [seq, batch]."""
+        places = len(self.data) - sequence
+        starts = [split_mix(split_mix(seed + 1) + step * batch + i) % places for i in range(batch)]
+        inputs = torch.stack([self.data[s : s + sequence] for s in starts], dim=1)
+        targets = torch.stack([self.data[s + 1 : s + 1 + sequence] for s in starts], dim=1)
+        return inputs.long(), targets.long()
+
+
+def find_python_library() -> pathlib.Path:
+    """Python's standard library, where the C++ sample looks for it."""
+    for root in ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib"):
+        found = sorted(p.parent for p in pathlib.Path(root).glob("python3.*/ast.py"))
+        if found:
+            return found[0]
+    return pathlib.Path(contextlib.__file__).parent
+
+
+def split_mix(counter: int) -> int:
+    """Sebastiano Vigna's SplitMix64: well mixed bits from a counter."""
+    mask = 2**64 - 1
+    bits = counter * 0x9E3779B97F4A7C15 & mask
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & mask
+    return bits ^ (bits >> 31)
+
+
+def learning_rate(peak: float, step: int, steps: int) -> float:
+    """Linear warm-up over the first twentieth, then a cosine down to a tenth."""
+    progress = (step + 1) / steps
+    if progress < 0.05:
+        return peak * progress / 0.05
+    phase = math.pi * (progress - 0.05) / 0.95
+    return peak * (0.1 + 0.9 * 0.5 * (1 + math.cos(phase)))
+
+
+def forward_and_backward(
+    model: Model, recipe: str, inputs: torch.Tensor, targets: torch.Tensor
+) -> float:
+    make_recipe = RECIPES[recipe]
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=recipe != "fp32"),
+        te.autocast(recipe=make_recipe()) if make_recipe else contextlib.nullcontext(),
+    ):
+        logits = model(inputs).float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    return loss.item()
+
+
+def show_progress(first: int, step: int, steps: int, loss: float, begin: float) -> None:
+    speed = (step + 1 - first) / (time.perf_counter() - begin)
+    if sys.stdout.isatty():
+        full = BAR_WIDTH * (step + 1) // steps
+        bar = "#" * full + "." * (BAR_WIDTH - full)
+        end = "\n" if step + 1 == steps else ""
+        print(f"\r[{bar}] {step + 1}/{steps}  loss {loss:.4f}  {speed:.1f} steps/s ", end=end)
+    elif step % STEPS_PER_LINE == 0 or step + 1 == steps:
+        print(f"step {step:5}  loss {loss:.4f}  {speed:.1f} steps/s")
+    sys.stdout.flush()
+
+
+def train(options: argparse.Namespace) -> None:
+    text = Text(options.text, options.text_bytes)
+    print(f"{len(text.data)} bytes of text from {text.folder}")
+    torch.manual_seed(options.seed)
+    model = Model(options.layers, options.hidden, options.heads, options.sequence)
+    adamw = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
+    )
+    first = 0
+    if options.resume:
+        state = torch.load(options.resume)
+        model.load_state_dict(state["model"])
+        adamw.load_state_dict(state["adamw"])
+        first = state["steps"]
+    if options.config:
+        debug.initialize(options.config, log_dir=options.log_dir, init_training_step=first)
+
+    losses = []
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as files:
+        loss_file = (
+            files.enter_context(open(options.loss_file, "w", buffering=1))
+            if options.loss_file
+            else None
+        )
+        for step in range(first, options.steps):
+            inputs, targets = text.batch(options.seed, step, options.sequence, options.batch)
+            loss = forward_and_backward(model, options.recipe, inputs, targets)
+            for group in adamw.param_groups:
+                group["lr"] = learning_rate(options.learning_rate, step, options.steps)
+            adamw.step()
+            adamw.zero_grad()
+            debug.step(loss)
+            if loss_file:
+                print(struct.pack(">f", loss).hex(), file=loss_file)
+            losses.append(loss)
+            show_progress(first, step, options.steps, loss, begin)
+            if options.save and step + 1 == (options.save_at or options.steps):
+                torch.save(
+                    {
+                        "model": model.state_dict(),
+                        "adamw": adamw.state_dict(),
+                        "steps": step + 1,
+                    },
+                    options.save,
+                )
+    if options.config:
+        path = debug.run_path()
+        debug.end_debug()
+        print(f"recorded in {path}")
+    last = losses[-LAST_STEPS:]
+    if last:
+        print(f"mean loss of the last {len(last)} steps: {sum(last) / len(last):.4f} nats a byte")
+        print(f"bigram entropy of the text:    {text.bigram_entropy():.4f} nats a byte")
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Trains a byte-level GPT of TELens modules on real text.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--config", default="", help="debug configuration (YAML)")
+    parser.add_argument("--log-dir", default=".", help="folder of what the session records")
+    parser.add_argument(
+        "--recipe", default="delayed", choices=RECIPES, help="precision of the linear layers"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="training steps, in all")
+    parser.add_argument("--seed", type=int, default=1, help="of weights and batches")
+    parser.add_argument(
+        "--loss-file", default="", help="writes the bits of each step's loss in FP32, one a line"
+    )
+    parser.add_argument("--text", default="", help="folder of text files; default: Python's own")
+    parser.add_argument("--text-bytes", type=int, default=4 << 20, help="reads at most this much")
+    parser.add_argument("--save", default="", help="writes a checkpoint")
+    parser.add_argument("--save-at", type=int, default=0, help="after this many steps; 0: the last")
+    parser.add_argument("--resume", default="", help="goes on from a checkpoint")
+    parser.add_argument("--layers", type=int, default=3, help="Transformer layers")
+    parser.add_argument("--hidden", type=int, default=192, help="width, divisible by 16")
+    parser.add_argument("--heads", type=int, default=6, help="attention heads")
+    parser.add_argument("--sequence", type=int, default=128, help="bytes a sequence")
+    parser.add_argument("--batch", type=int, default=16, help="sequences a step")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of AdamW's")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        train(parse_options())
+    except telens.UsageError as error:
+        print(f"gpt: {error}", file=sys.stderr)
+        sys.exit(2)

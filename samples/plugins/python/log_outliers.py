@@ -1,0 +1,35 @@
+"""A feature of one's own, in Python: what log_outliers.cpp is in C++.
+
+LogOutliers logs how many percent of a tensor's elements are larger than ``factor`` times its root
+mean square. Outliers are what a tensor's single scale has to make room for, at the cost of all
+other elements.
+
+    telens:
+      LogOutliers:
+        enabled: True
+        tensors: [activation, gradient]
+        factor: 6
+"""
+
+from telens.debug import MetricLogger, Registry, TEConfigAPIMapper, api_method
+
+
+@Registry.register_feature(namespace="telens")
+class LogOutliers(TEConfigAPIMapper):
+    """Percentage of elements far beyond the root mean square: |x| > factor * rms(x)."""
+
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        """On in iterations that ``freq`` divides (default: all), and asked again in the next."""
+        freq = config.get("freq", 1)
+        return iteration % freq == 0, iteration - iteration % freq + freq
+
+    @api_method
+    def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration):
+        """Called with the high-precision tensor, once a micro-batch."""
+        if tensor is None or tensor.numel() == 0:
+            return
+        magnitude = tensor.float().abs()
+        limit = magnitude.square().mean().sqrt() * config.get("factor", 6)
+        percentage = 100 * (magnitude > limit).sum().item() / tensor.numel()
+        MetricLogger.log_scalar(f"{layer_name}_{tensor_name}_outliers%", percentage, iteration)

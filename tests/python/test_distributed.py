@@ -1,0 +1,93 @@
+"""Modules under DDP and FSDP2, two processes over gloo."""
+
+import torch
+import torch.distributed as dist
+from distributed_workers import run_ranks
+
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
+
+
+def make_model() -> torch.nn.Sequential:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        te.TransformerLayer(32, 64, 2, hidden_dropout=0, attention_dropout=0), te.Linear(32, 32)
+    )
+
+
+def make_batch(rank: int) -> torch.Tensor:
+    return torch.randn(16, 2, 32, generator=torch.Generator().manual_seed(rank))
+
+
+def gradients_of_both_batches() -> list[torch.Tensor]:
+    model = make_model()
+    losses = [model(make_batch(rank)).square().mean() for rank in range(2)]
+    (sum(losses) / 2).backward()
+    return [p.grad for p in model.parameters()]
+
+
+def ddp(rank: int) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(make_model())
+    model(make_batch(rank)).square().mean().backward()
+    for parameter, expected in zip(model.parameters(), gradients_of_both_batches(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ddp_averages_the_gradients_of_two_ranks():
+    run_ranks(ddp)
+
+
+def fsdp2(rank: int, granularity: str) -> None:
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    model = make_model()
+    shards = {
+        "root": [],
+        "layers": list(model),
+        "inside": [model[0].self_attention, model[0].layernorm_mlp],
+    }[granularity]
+    for module in shards:
+        dist.fsdp.fully_shard(module, mesh=mesh)
+    dist.fsdp.fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    plain = make_model()
+    plain_optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    for _ in range(3):
+        model(make_batch(rank)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sum(plain(make_batch(other)).square().mean() / 2 for other in range(2)).backward()
+        plain_optimizer.step()
+        plain_optimizer.zero_grad()
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert isinstance(parameter, dist.tensor.DTensor)
+        torch.testing.assert_close(parameter.full_tensor(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_fsdp2_of_the_whole_model_trains_as_one_process_does():
+    run_ranks(fsdp2, "root")
+
+
+def test_fsdp2_of_each_layer_trains_as_one_process_does():
+    run_ranks(fsdp2, "layers")
+
+
+def test_fsdp2_of_the_children_of_a_layer_trains_as_one_process_does():
+    run_ranks(fsdp2, "inside")
+
+
+def reduced_amax(rank: int) -> None:
+    torch.manual_seed(1)
+    layer = te.Linear(32, 32)
+    x = torch.full((16, 32), float(rank + 1))
+    with te.autocast(
+        recipe=DelayedScaling(amax_history_len=4), amax_reduction_group=dist.group.WORLD
+    ):
+        layer(x).sum().backward()
+    states = [None, None]
+    dist.all_gather_object(states, layer.get_extra_state().tolist())
+    assert states[0] == states[1]
+
+
+def test_amaxes_are_reduced_over_the_group():
+    run_ranks(reduced_amax)

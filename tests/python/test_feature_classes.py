@@ -1,0 +1,346 @@
+"""Feature classes in Python, written as for Transformer Engine but for the import lines."""
+
+import pathlib
+import sys
+
+import pytest
+import torch
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens import _C
+from telens.debug.base import BaseConfigAPIMapper
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.registry import Registry, api_method
+
+SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "samples"
+
+
+def config_of(feature: str, namespace: str = "transformer_engine", **parameters) -> dict:
+    return {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_name_regex_pattern": "fc"},
+            namespace: {feature: {"enabled": True, **parameters}},
+        }
+    }
+
+
+@pytest.fixture
+def register():
+    """Registers feature classes for the duration of a test."""
+    owners = []
+
+    def register_class(cls, namespace="transformer_engine"):
+        Registry.register_feature(namespace=namespace)(cls)
+        owners.append(f"{cls.__module__}.{cls.__qualname__}")
+        return cls
+
+    yield register_class
+    debug.end_debug()
+    for owner in owners:
+        _C.unregister_features(owner)
+
+
+def train(layer, x, steps=1, fp8=False):
+    for _ in range(steps):
+        with te.autocast(enabled=fp8):
+            out = layer(x)
+        out.sum().backward()
+        debug.step()
+    return out
+
+
+@pytest.fixture
+def layer() -> te.Linear:
+    torch.manual_seed(1)
+    return te.Linear(32, 32, name="fc1")
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    torch.manual_seed(2)
+    return torch.randn(16, 32, requires_grad=True)
+
+
+def test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations(
+    tmp_path, register, layer, x
+):
+    calls, configs = [], []
+
+    class Watch(TEConfigAPIMapper):
+        """Watches."""
+
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            configs.append(config)
+            return iteration % 2 == 0, iteration + 1
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration, **kwargs):
+            calls.append((layer_name, tensor_name, tuple(tensor.shape), iteration, set(kwargs)))
+
+    register(Watch)
+    with debug.session(
+        config_of("Watch", tensors=["activation", "gradient"], mine=5), log_dir=tmp_path
+    ):
+        train(layer, x, steps=3)
+        train(te.Linear(32, 32, name="other"), x)
+    keywords = {
+        "tp_group",
+        "tp_size",
+        "rowwise_quantized_tensor",
+        "columnwise_quantized_tensor",
+        "quantizer",
+    }
+    assert calls == [
+        ("fc1", tensor, (16, 32), iteration, keywords)
+        for iteration in (0, 2)
+        for tensor in ("activation", "gradient")
+    ]
+    assert configs[0] == {"mine": 5, "tensor": "activation"}
+
+
+def test_modify_tensor_takes_the_place_of_the_operand(tmp_path, register, layer, x):
+    class Zero(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True, None
+
+        @api_method
+        def modify_tensor(self, config, layer_name, *, gemm, tensor_name, tensor, **kwargs):
+            assert config["gemm"] == gemm == "fprop"
+            return torch.zeros_like(tensor)
+
+    register(Zero)
+    with debug.session(
+        config_of("Zero", gemms=["fprop"], tensors=["activation"]), log_dir=tmp_path
+    ):
+        out = train(layer, x)
+    assert torch.equal(out, layer.bias.expand(16, 32))
+    assert layer.weight.grad.abs().sum() > 0  # wgrad saw the activation itself
+
+
+def test_modify_tensor_may_quantize_with_the_default_quantizer(tmp_path, register, layer, x):
+    seen = []
+
+    class Same(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True
+
+        @api_method
+        def modify_tensor(self, config, layer_name, *, tensor, default_quantizer, **kwargs):
+            quantized = default_quantizer(tensor)
+            seen.append((type(default_quantizer), default_quantizer.dtype, type(quantized)))
+            return quantized
+
+    register(Same)
+    expected = train(layer, x, fp8=True)
+    layer.load_state_dict(
+        te.Linear(32, 32).state_dict() | {"weight": layer.weight, "bias": layer.bias}
+    )
+    with debug.session(
+        config_of("Same", gemms=["fprop"], tensors=["activation", "weight"]), log_dir=tmp_path
+    ):
+        out = train(te_copy(layer), x, fp8=True)
+    assert torch.equal(out, expected)
+    assert set(seen) == {(te.Float8Quantizer, te.DType.kFloat8E4M3, te.QuantizedTensor)}
+
+
+def te_copy(layer: te.Linear) -> te.Linear:
+    fresh = te.Linear(32, 32, name="fc1")
+    with torch.no_grad():
+        fresh.weight.copy_(layer.weight)
+        fresh.bias.copy_(layer.bias)
+    return fresh
+
+
+def test_fp8_gemm_enabled_false_runs_the_gemm_in_high_precision(tmp_path, register, layer, x):
+    class High(TEConfigAPIMapper):
+        @api_method
+        def fp8_gemm_enabled(self, config, layer_name, gemm, iteration):
+            return False, None
+
+    register(High)
+    plain = layer(x)
+    with debug.session(config_of("High", gemms=["fprop"]), log_dir=tmp_path):
+        out = train(layer, x, fp8=True)
+    assert torch.equal(out, plain)
+
+
+def test_postquantize_sees_quantized_tensors_of_both_gemms(tmp_path, register, layer, x):
+    seen = []
+
+    class Post(TEConfigAPIMapper):
+        @api_method
+        def inspect_tensor_postquantize_enabled(
+            self, config, layer_name, gemm, tensor_name, iteration
+        ):
+            return True
+
+        @api_method
+        def inspect_tensor_postquantize(
+            self, config, layer_name, *, tensor_name, tensor, rowwise, **kwargs
+        ):
+            seen.append((tensor_name, type(tensor), rowwise))
+
+    register(Post)
+    with debug.session(config_of("Post", tensors=["activation"]), log_dir=tmp_path):
+        train(layer, x, fp8=True)
+    assert sorted(seen, key=str) == [
+        ("activation", te.QuantizedTensor, False),
+        ("activation", te.QuantizedTensor, True),
+    ]
+
+
+def test_an_altering_feature_that_fails_stops_the_run_with_its_name(tmp_path, register, layer, x):
+    class Broken(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True
+
+        @api_method
+        def modify_tensor(self, config, layer_name, **kwargs):
+            raise ValueError("cannot do it")
+
+    register(Broken)
+    debug.initialize(config_of("Broken", gemms=["fprop"], tensors=["activation"]), log_dir=tmp_path)
+    with pytest.raises(Exception, match="cannot do it") as caught:
+        train(layer, x)
+    assert "Broken" in str(caught.value)
+
+
+def test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once(
+    tmp_path, register, layer, x, capfd
+):
+    calls = []
+
+    class Broken(TEConfigAPIMapper):
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return True
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, **kwargs):
+            calls.append(1)
+            raise ValueError("cannot look")
+
+    register(Broken)
+    with debug.session(config_of("Broken", tensors=["activation"]), log_dir=tmp_path):
+        train(layer, x, steps=3)
+    assert calls == [1]
+    assert capfd.readouterr().err.count("cannot look") == 1
+
+
+def test_a_class_may_parse_its_configuration_itself(tmp_path, register, layer, x):
+    calls = []
+
+    class Own(BaseConfigAPIMapper):
+        def parse_config_and_api(self, config, **call):
+            assert call["tensor_parsing"] is True
+            assert call["gemm_parsing"] is False
+            return call["tensor_name"] == config["which"], {"parsed": True}
+
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return config == {"parsed": True}
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, tensor_name, **kwargs):
+            calls.append(tensor_name)
+
+    register(Own)
+    with debug.session(config_of("Own", which="wgrad"), log_dir=tmp_path):
+        train(layer, x)
+    assert calls == ["wgrad"]
+
+
+def test_a_name_that_is_taken_is_an_error_that_names_the_owners(register):
+    class FakeQuant(TEConfigAPIMapper):
+        pass
+
+    with pytest.raises(telens.UsageError, match="FakeQuant"):
+        register(FakeQuant)
+
+
+def test_a_class_registered_again_replaces_itself(register):
+    class Again(TEConfigAPIMapper):
+        pass
+
+    register(Again)
+    register(Again)
+
+
+def test_a_class_without_a_parser_is_refused(register):
+    class Bare:
+        pass
+
+    with pytest.raises(telens.UsageError, match="parse_config_and_api"):
+        register(Bare)
+
+
+def test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards(tmp_path, layer, x):
+    config = config_of("LogOutliers", "telens", tensors=["activation"], factor=1)
+    for run in ("first", "second"):
+        with debug.session(
+            config, feature_dirs=SAMPLES / "plugins" / "python", log_dir=tmp_path / run
+        ):
+            train(layer, x, steps=2)
+        records = telens.open_run(tmp_path / run).records(statistic="outliers%")
+        share = 100 * (x.abs() > x.square().mean().sqrt()).float().mean().item()
+        assert records["value"].tolist() == pytest.approx([share, share])
+        assert records["layer"].tolist() == ["fc1", "fc1"]
+    with pytest.raises(telens.ConfigError, match="LogOutliers"):
+        debug.initialize(config, log_dir=tmp_path)
+
+
+def test_the_peers_own_feature_folder_is_skipped_with_a_message(tmp_path, capsys):
+    folder = tmp_path / "transformer_engine" / "debug" / "features"
+    folder.mkdir(parents=True)
+    (folder / "fake_quant.py").write_text("raise RuntimeError('must not run')")
+    with debug.session("", feature_dirs=str(folder), log_dir=tmp_path):
+        assert "skipped" in capsys.readouterr().out
+
+
+def test_self_instrumented_code_makes_the_calls_itself(tmp_path, register, x):
+    seen = []
+
+    class Watch(TEConfigAPIMapper):
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return True
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, **kwargs):
+            seen.append((layer_name, tensor_name, tensor.sum().item()))
+
+    register(Watch)
+    calls = debug.transformer_engine
+    with debug.session(config_of("Watch", tensors=["activation"]), log_dir=tmp_path):
+        asked = {"layer_name": "my_fc", "tensor_name": "activation", "iteration": 0}
+        assert calls.inspect_tensor_enabled(**asked)
+        assert not calls.inspect_tensor_enabled(**asked | {"tensor_name": "weight"})
+        assert not calls.inspect_tensor_enabled(**asked | {"layer_name": "elsewhere"})
+        assert calls.fp8_gemm_enabled(layer_name="my_fc", gemm="fprop", iteration=0)
+        calls.inspect_tensor(tensor=torch.ones(4), tp_group=None, **asked)
+        assert calls.modify_tensor(tensor=x, gemm="fprop", **asked) is not None
+    assert seen == [("my_fc", "activation", 4.0)]
+
+
+def test_the_documented_names_are_importable_where_scripts_look_for_them():
+    from telens.debug import (  # noqa: F401
+        BaseLogger,
+        BaseNamespaceAPI,
+        MetricLogger,
+        append_parent_docstring,
+        gather_along_first_dim,
+        get_logger,
+    )
+    from telens.debug.logging import BaseLogger as logging_name
+    from telens.debug.utils import append_parent_docstring as utils_name
+
+    assert logging_name is BaseLogger
+    assert utils_name is append_parent_docstring
+    assert "telens.debug.registry" in sys.modules

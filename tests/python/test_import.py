@@ -1,0 +1,39 @@
+"""Importing the package: the torch that it was built with, its errors, its stubs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import telens
+from telens._load import check_torch_version
+
+
+def test_another_minor_version_of_torch_is_refused_naming_both():
+    with pytest.raises(ImportError, match=r"built with torch 2\.11\.0, but torch 2\.9\.1\+cpu"):
+        check_torch_version("2.11.0", "2.9.1+cpu")
+
+
+def test_another_patch_or_build_of_the_same_minor_version_is_taken():
+    check_torch_version("2.11.0", "2.11.3+cpu")
+
+
+def test_the_check_comes_before_the_library_is_loaded():
+    program = "import torch; torch.__version__ = '9.9.9'; import telens"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "but torch 9.9.9 is installed here" in result.stderr
+    assert "telens._C" not in result.stderr.split("ImportError")[-1]
+
+
+def test_importing_does_not_import_the_compiler():
+    program = "import telens.pytorch, telens.debug, sys; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_errors_are_a_tree_that_python_knows():
+    assert issubclass(telens.Error, RuntimeError)
+    assert issubclass(telens.UsageError, (telens.Error, ValueError))
+    assert issubclass(telens.ShapeError, telens.UsageError)
+    assert issubclass(telens.ConfigError, telens.UsageError)
+    assert issubclass(telens.RecordError, telens.Error)

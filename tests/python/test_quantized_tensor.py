@@ -1,0 +1,171 @@
+"""Quantizers and quantized tensors in Python, and weights that are stored in FP8."""
+
+import copy
+import io
+
+import pytest
+import torch
+
+import telens.pytorch as te
+from telens.common.recipe import Float8CurrentScaling, Format
+
+
+def e4m3_reference(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return (x.float() * scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() / scale
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(32, 64)
+
+
+def test_a_known_scale_is_multiplied_and_the_amax_is_collected(x):
+    scale, amax = torch.tensor([4.0]), torch.zeros(1)
+    quantizer = te.Float8Quantizer(scale, amax, te.DType.kFloat8E4M3)
+    assert torch.equal(quantizer(x).dequantize(), e4m3_reference(x, 4.0))
+    assert amax.item() == x.abs().max().item()
+
+
+def test_current_scaling_takes_the_tensors_own_amax(x):
+    quantizer = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3, "cpu")
+    quantized = quantizer(x)
+    assert quantized.dtype == x.dtype
+    assert quantized.shape == x.shape
+    error = (quantized.dequantize() - x).abs().max() / x.abs().max()
+    assert 0 < error < 2**-4
+    assert quantized.dequantize().abs().max() == pytest.approx(x.abs().max().item(), rel=1e-6)
+
+
+def test_usage_decides_the_orientations(x):
+    quantizer = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)
+    quantizer.set_usage(columnwise=False)
+    assert quantizer(x)._storage.columnwise_data is None
+    quantizer.set_usage(rowwise=False, columnwise=True)
+    quantized = quantizer(x)
+    assert quantized._storage.rowwise_data is None
+    assert quantized._storage.columnwise_data.shape == (64, 32)
+    quantizer.set_usage(rowwise=True)
+    assert torch.equal(quantizer(x).dequantize(), quantized.dequantize())
+
+
+def test_update_quantized_writes_into_the_same_codes(x):
+    quantizer = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E5M2)
+    target = quantizer.make_empty((32, 64))
+    codes = target._storage.rowwise_data.data_ptr()
+    assert quantizer.update_quantized(x, target) is target
+    assert torch.equal(target.dequantize(), quantizer(x).dequantize())
+    assert target._storage.rowwise_data.data_ptr() == codes
+
+
+def test_operations_see_the_dequantized_values(x):
+    quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x)
+    values = quantized.dequantize()
+    assert torch.equal(quantized + 1, values + 1)
+    assert torch.equal(quantized @ x.t(), values @ x.t())
+    assert quantized.float().dtype == torch.float32
+    assert quantized.bfloat16().dtype == torch.bfloat16
+    assert quantized.half().dtype == torch.float16
+    assert type(quantized.detach()) is te.QuantizedTensor
+
+
+def test_operations_in_place_quantize_their_result(x):
+    quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x)
+    twice = quantized.dequantize() * 2
+    quantized.mul_(2)
+    assert type(quantized) is te.QuantizedTensor
+    assert torch.equal(quantized.dequantize(), twice)
+    quantized.copy_(torch.ones_like(x))
+    assert torch.equal(quantized.dequantize(), torch.ones_like(x))
+
+
+def test_copies_and_files_keep_the_codes(x):
+    quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x)
+    clone = copy.deepcopy(quantized)
+    clone.zero_()
+    assert quantized.dequantize().abs().sum() > 0
+    file = io.BytesIO()
+    torch.save(quantized, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert type(loaded) is te.QuantizedTensor
+    assert torch.equal(loaded.dequantize(), quantized.dequantize())
+
+
+def make_quantized_model() -> torch.nn.Sequential:
+    torch.manual_seed(1)
+    with te.fp8_model_init(preserve_high_precision_init_val=True):
+        return torch.nn.Sequential(te.Linear(64, 128), torch.nn.GELU(), te.LayerNormLinear(128, 64))
+
+
+def test_model_init_stores_the_weights_of_gemms_alone():
+    model = make_quantized_model()
+    kinds = {name: type(p) for name, p in model.named_parameters()}
+    assert kinds["0.weight"] is te.QuantizedTensor
+    assert kinds["2.weight"] is te.QuantizedTensor
+    assert kinds["0.bias"] is torch.nn.Parameter
+    assert kinds["2.layer_norm_weight"] is torch.nn.Parameter
+    assert all(isinstance(p, torch.nn.Parameter) for p in model.parameters())
+
+
+def test_a_quantized_weight_computes_what_its_values_compute(x):
+    model = make_quantized_model()
+    plain = torch.nn.Linear(64, 128)
+    with torch.no_grad():
+        plain.weight.copy_(model[0].weight.dequantize())
+        plain.bias.copy_(model[0].bias)
+    torch.testing.assert_close(model[0](x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_fp8", [False, True])
+def test_a_step_on_a_master_copy_trains_a_quantized_model(x, in_fp8):
+    model = make_quantized_model()
+    masters = [
+        p.get_high_precision_init_val().float().requires_grad_()
+        if isinstance(p, te.QuantizedTensor)
+        else p
+        for p in model.parameters()
+    ]
+    optimizer = torch.optim.AdamW(masters, lr=1e-2)
+    losses = []
+    for _ in range(20):
+        with te.autocast(enabled=in_fp8, recipe=Float8CurrentScaling(fp8_format=Format.HYBRID)):
+            loss = (model(x) - x).square().mean()
+        loss.backward()
+        for parameter, master in zip(model.parameters(), masters, strict=True):
+            master.grad = parameter.grad.float()
+        optimizer.step()
+        model.zero_grad()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for parameter, master in zip(model.parameters(), masters, strict=True):
+                if isinstance(parameter, te.QuantizedTensor):
+                    parameter.quantize_(master)
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_gradient_of_a_quantized_weight_has_high_precision(x):
+    model = make_quantized_model()
+    model(x).sum().backward()
+    assert type(model[0].weight.grad) is torch.Tensor
+    assert model[0].weight.grad.dtype == torch.float32
+
+
+def test_a_state_dict_of_quantized_weights_round_trips(x):
+    model, other = make_quantized_model(), make_quantized_model()
+    with torch.no_grad():
+        model[0].weight.mul_(-3)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(x), model(x))
+
+
+def test_a_high_precision_checkpoint_loads_into_quantized_weights(x):
+    model = make_quantized_model()
+    plain = torch.nn.Sequential(te.Linear(64, 128), torch.nn.GELU(), te.LayerNormLinear(128, 64))
+    model.load_state_dict(plain.state_dict())
+    assert type(model[0].weight) is te.QuantizedTensor
+    torch.testing.assert_close(model(x), plain(x), rtol=0.1, atol=0.1)
