@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "core/quantization/current_scaling.h"
+#include "features/rank_exchange.h"
 #include "features/statistics/finish.h"
 #include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
@@ -110,6 +113,12 @@ std::vector<std::int64_t> words_of(const at::Tensor& tensor) {
   return {words, words + host.numel()};
 }
 
+// The same on every rank.
+std::string observation_name(std::string_view layer_name, TensorName tensor,
+                             std::int64_t iteration) {
+  return fmt::format("{} {} {} ", iteration, telens::name_of(tensor), layer_name);
+}
+
 bool both_orientations(TensorName tensor) {
   return tensor == TensorName::activation || tensor == TensorName::weight;
 }
@@ -117,67 +126,37 @@ bool both_orientations(TensorName tensor) {
 // The values of a tensor under their names, each once.
 class Rows {
  public:
-  Rows(SeriesTable& series, std::string_view layer, TensorName tensor, std::int64_t iteration,
+  Rows(SeriesTable& series, SeriesTable::Names names, TensorName tensor, std::int64_t iteration,
        std::vector<Row>& rows)
-      : series_(series), layer_(layer), tensor_(tensor), iteration_(iteration), rows_(rows) {}
+      : series_(series), names_(names), tensor_(tensor), iteration_(iteration), rows_(rows) {}
 
   void add(const StatisticName& name, double value, bool asked) {
     if (std::ranges::find(added_, name) != added_.end()) return;
     added_.push_back(name);
-    const Series& series = series_.find_or_add({.layer = layer_,
-                                                .tensor = telens::name_of(tensor_),
-                                                .statistic = format_statistic_name(name, tensor_)});
-    rows_.push_back({iteration_, &series, value, asked});
+    const std::string text = format_statistic_name(name, tensor_);
+    names_.statistic = text;
+    rows_.push_back({iteration_, &series_.find_or_add(names_), value, asked});
   }
 
  private:
   SeriesTable& series_;
-  std::string_view layer_;
+  SeriesTable::Names names_;
   TensorName tensor_;
   std::int64_t iteration_;
   std::vector<Row>& rows_;
   std::vector<StatisticName> added_;
 };
 
-// All parts together: what the high-precision tensor was does not depend on the recipe, while
-// casts and blocks belong to those micro-batches in which they were asked for.
-class Totals {
- public:
-  void add(const RequestSet& set, const TensorResults& part) {
-    merge(tensor_, part.sums.tensor());
-    for (std::size_t i = 0; i < set.casts().size(); ++i) {
-      merge(of(casts_, set.casts()[i]), part.sums.casts()[i]);
-    }
-    for (std::size_t i = 0; i < set.blocks().size(); ++i) {
-      merge(of(blocks_, set.blocks()[i]), part.ranges[i]);
-    }
-  }
-
-  bool empty() const { return tensor_.numel == 0; }
-  const TensorSums& tensor() const { return tensor_; }
-
-  double value(const StatisticRequest& request, const RequestSet& set) {
-    const Statistic statistic = request.name.statistic;
-    if (request.cast) return finish(statistic, of(casts_, set.casts()[*request.cast]));
-    if (request.blocks) return finish(of(blocks_, set.blocks()[*request.blocks]));
-    return finish(statistic, tensor_);
-  }
-
- private:
-  template <typename Key, typename Sums>
-  static Sums& of(std::vector<std::pair<Key, Sums>>& totals, const Key& key) {
-    const auto found =
-        std::ranges::find_if(totals, [&](const auto& each) { return each.first == key; });
-    if (found != totals.end()) return found->second;
-    return totals.emplace_back(key, Sums{}).second;
-  }
-
-  TensorSums tensor_;
-  std::vector<std::pair<CastRequest, CastSums>> casts_;
-  std::vector<std::pair<BlockShape, BlockRanges>> blocks_;
-};
+// What a person calls the group.
+std::string name_of(const c10d::ProcessGroup& group) {
+  return group.getGroupDesc().empty() ? group.getGroupName() : group.getGroupDesc();
+}
 
 }  // namespace
+
+std::string TensorObservation::name() const {
+  return observation_name(layer_name_, tensor_, iteration_);
+}
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
                                                      const at::Device& device) {
@@ -204,7 +183,7 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
   }
 }
 
-void TensorObservation::finish(SeriesTable& series, std::vector<Row>& rows) const {
+Totals TensorObservation::totals() const {
   Totals totals;
   for (const Part& part : parts_) {
     std::vector<std::int64_t> words = words_of(part.sums);
@@ -216,9 +195,16 @@ void TensorObservation::finish(SeriesTable& series, std::vector<Row>& rows) cons
     results.add_words(words);
     totals.add(part.set, results);
   }
-  if (totals.empty()) return;
+  return totals;
+}
 
-  Rows out(series, layer_name_, tensor_, iteration_, rows);
+void TensorObservation::append_rows(const Totals& totals, std::string_view group,
+                                    SeriesTable& series, std::vector<Row>& rows) const {
+  if (totals.empty()) return;
+  Rows out(
+      series,
+      {.layer = layer_name_, .tensor = telens::name_of(tensor_), .statistic = {}, .group = group},
+      tensor_, iteration_, rows);
   for (const Part& part : parts_) {
     for (const StatisticRequest& request : part.set.requests()) {
       out.add(request.name, totals.value(request, part.set), true);
@@ -262,8 +248,7 @@ std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
 
 TensorObservation& OnePassEngine::observation(std::string_view layer_name, TensorName tensor,
                                               std::int64_t iteration) {
-  const std::string key =
-      fmt::format("{}\x1f{}\x1f{}", layer_name, static_cast<int>(tensor), iteration);
+  const std::string key = observation_name(layer_name, tensor, iteration);
   const std::lock_guard lock(mutex_);
   TensorObservation*& known = by_key_[key];
   if (known == nullptr) {
@@ -273,15 +258,32 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name, Tenso
   return *known;
 }
 
-std::vector<Row> OnePassEngine::collect() {
+std::vector<Row> OnePassEngine::collect(c10d::ProcessGroup* group) {
   std::vector<std::unique_ptr<TensorObservation>> observations;
   {
     const std::lock_guard lock(mutex_);
     observations.swap(observations_);
     by_key_.clear();
   }
+  std::vector<Totals> totals;
+  for (const auto& each : observations) totals.push_back(each->totals());
+  const bool reduces = group != nullptr && group->getSize() > 1;
+  if (reduces) {
+    std::vector<SharedSums> shared;
+    for (std::size_t i = 0; i < observations.size(); ++i) {
+      if (!observations[i]->is_reduced()) continue;
+      for (Totals::Named& each : totals[i].all()) {
+        shared.push_back({observations[i]->name() + each.name, &each.sums});
+      }
+    }
+    merge_over_ranks(shared, *group);
+  }
+  const std::string group_name = reduces ? name_of(*group) : "";
   std::vector<Row> rows;
-  for (const auto& observation : observations) observation->finish(series_, rows);
+  for (std::size_t i = 0; i < observations.size(); ++i) {
+    const TensorObservation& each = *observations[i];
+    each.append_rows(totals[i], each.is_reduced() ? group_name : "", series_, rows);
+  }
   return rows;
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/ops/statistics.h"
 #include "features/statistics/requests.h"
+#include "features/statistics_totals.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::features {
@@ -24,8 +25,16 @@ class TensorObservation {
   // scales: one for each cast of the set. Of a weight the first read counts, others add up.
   void read(const at::Tensor& x, const RequestSet& set, const StatisticsCasts& casts);
 
+  // On the host, this rank's.
+  Totals totals() const;
+
   // Appends one row for each statistic that was asked for, then the counters that were not.
-  void finish(SeriesTable& series, std::vector<Row>& rows) const;
+  void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
+                   std::vector<Row>& rows) const;
+
+  // Whether the reduction group shares the sums. A weight is its rank's own.
+  bool is_reduced() const { return tensor_ != TensorName::weight; }
+  std::string name() const;
 
  private:
   // The reads with equal requests. They differ within an iteration only where some micro-batches
@@ -53,7 +62,7 @@ class OnePassEngine final : public StatisticsEngine {
   std::vector<double> evaluate(const StatisticsRequest& request, const at::Tensor& tensor) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
-  std::vector<Row> collect() override;
+  std::vector<Row> collect(c10d::ProcessGroup* group) override;
 
   // The observation that a read adds to; made where there is none since the last collect().
   TensorObservation& observation(std::string_view layer_name, TensorName tensor,

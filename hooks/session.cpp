@@ -288,8 +288,15 @@ void Session::set_iteration(std::int64_t iteration) {
   install();
 }
 
-std::vector<Row> Session::collect_rows() {
-  std::vector<Row> rows = statistics_->collect();
+// What every rank answers alike, from the configuration alone: ranks whose layers did not run have
+// to come to the collective too.
+bool Session::reduces_in(std::int64_t iteration) const {
+  return std::ranges::any_of(features_,
+                             [&](const auto& each) { return each->entry->due(iteration); });
+}
+
+std::vector<Row> Session::collect_rows(c10d::ProcessGroup* group) {
+  std::vector<Row> rows = statistics_->collect(group);
   const std::lock_guard lock(pending_mutex_);
   rows.insert(rows.end(), pending_.begin(), pending_.end());
   pending_.clear();
@@ -316,7 +323,7 @@ void Session::step(std::optional<double> loss) {
     observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
   if (loss) run_file_->scalar(ending, "loss", *loss);
-  const std::vector<Row> rows = collect_rows();
+  const std::vector<Row> rows = collect_rows(reduces_in(ending) ? reduction_group_.get() : nullptr);
   iteration_.store(ending + 1, std::memory_order_relaxed);
   hook_points::set_iteration(ending + 1);
   steps_.fetch_add(1, std::memory_order_relaxed);
@@ -328,7 +335,8 @@ void Session::end() {
   for (const auto& each : features_) {
     observe(*each, {}, "end", [&] { each->feature->end(); });
   }
-  const std::vector<Row> rows = collect_rows();
+  // The other ranks may be gone: what was not stepped stays this rank's.
+  const std::vector<Row> rows = collect_rows(nullptr);
   deliver(rows);
   run_file_->flush();
   messages_.flush();

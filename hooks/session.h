@@ -68,7 +68,8 @@ class Session final : public HookListener, private FeatureServices {
   void switch_off(FeatureInstance& feature, std::string_view layer_name,
                   std::string_view call_name);
 
-  std::vector<Row> collect_rows();
+  bool reduces_in(std::int64_t iteration) const;
+  std::vector<Row> collect_rows(c10d::ProcessGroup* group);
   void deliver(const std::vector<Row>& rows);
 
   const InitializeOptions options_;

@@ -54,8 +54,9 @@ class StatisticsEngine {
                                                const InspectTensorCall& call) = 0;
 
   // The rows of all that was read since the last call, micro-batches combined. The iteration of a
-  // row is that of its forward.
-  virtual std::vector<Row> collect() = 0;
+  // row is that of its forward. With a group, every rank of which has to call this, values are
+  // those of the whole group; a weight's stay this rank's.
+  virtual std::vector<Row> collect(c10d::ProcessGroup* group) = 0;
 };
 
 }  // namespace telens

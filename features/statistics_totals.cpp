@@ -1,0 +1,55 @@
+#include "features/statistics_totals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "features/statistics/finish.h"
+
+namespace telens::features {
+namespace {
+
+std::string name_of(const CastRequest& cast) {
+  return fmt::format("cast {} {}", telens::name_of(cast.recipe), static_cast<int>(cast.format));
+}
+
+std::string name_of(const BlockShape& shape) {
+  return fmt::format("blocks {} {}", shape.size, shape.dims);
+}
+
+}  // namespace
+
+template <typename Sums>
+Sums& Totals::find_or_add(std::string name) {
+  const auto found = std::ranges::find(all_, name, &Named::name);
+  if (found != all_.end()) return std::get<Sums>(found->sums);
+  return std::get<Sums>(all_.emplace_back(Named{std::move(name), Sums{}}).sums);
+}
+
+const AnySums& Totals::find(const std::string& name) const {
+  return std::ranges::find(all_, name, &Named::name)->sums;
+}
+
+void Totals::add(const RequestSet& set, const TensorResults& part) {
+  merge(std::get<TensorSums>(all_.front().sums), part.sums.tensor());
+  for (std::size_t i = 0; i < set.casts().size(); ++i) {
+    merge(find_or_add<CastSums>(name_of(set.casts()[i])), part.sums.casts()[i]);
+  }
+  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+    merge(find_or_add<BlockRanges>(name_of(set.blocks()[i])), part.ranges[i]);
+  }
+}
+
+double Totals::value(const StatisticRequest& request, const RequestSet& set) const {
+  const Statistic statistic = request.name.statistic;
+  if (request.cast) {
+    return finish(statistic, std::get<CastSums>(find(name_of(set.casts()[*request.cast]))));
+  }
+  if (request.blocks) {
+    return finish(std::get<BlockRanges>(find(name_of(set.blocks()[*request.blocks]))));
+  }
+  return finish(statistic, tensor());
+}
+
+}  // namespace telens::features
