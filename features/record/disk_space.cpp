@@ -32,8 +32,8 @@ struct flock live_byte(short kind) {
 
 }  // namespace
 
-DiskSpace::DiskSpace(const std::string& path)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+DiskSpace::DiskSpace(const std::string& path, std::uint64_t most_bytes)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)), most_bytes_(most_bytes) {
   if (descriptor_ < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
 }
 
@@ -44,11 +44,13 @@ DiskSpace::~DiskSpace() {
 DiskSpace::DiskSpace(DiskSpace&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      most_bytes_(other.most_bytes_),
       reserved_end_(other.reserved_end_) {}
 
 DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
+  std::swap(most_bytes_, other.most_bytes_);
   std::swap(reserved_end_, other.reserved_end_);
   return *this;
 }
@@ -56,6 +58,9 @@ DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
 void DiskSpace::reserve(std::uint64_t bytes) {
   const std::uint64_t needed = file_size() + bytes + kEndReserve;
   if (needed <= reserved_end_) return;
+  if (most_bytes_ > 0 && needed > most_bytes_) {
+    raise<DiskFull>("the max_size of the recording is reached");
+  }
   rlimit limit{};
   // A file beyond this limit raises SIGXFSZ, which would end the training.
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

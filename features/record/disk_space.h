@@ -19,7 +19,8 @@ class DiskFull : public RecordError {
 class DiskSpace {
  public:
   DiskSpace() = default;
-  explicit DiskSpace(const std::string& path);
+  // The file may grow to `most_bytes`; 0: as far as the disk lets it.
+  explicit DiskSpace(const std::string& path, std::uint64_t most_bytes = 0);
   ~DiskSpace();
   DiskSpace(DiskSpace&& other) noexcept;
   DiskSpace& operator=(DiskSpace&& other) noexcept;
@@ -37,6 +38,7 @@ class DiskSpace {
  private:
   std::string path_;
   int descriptor_ = -1;
+  std::uint64_t most_bytes_ = 0;
   std::uint64_t reserved_end_ = 0;
 };
 

@@ -115,7 +115,7 @@ class RunReader::Impl {
           i + 1 == joined_.size() || joined_[i + 1].file->about().rank != about.rank;
       if (last_of_rank) from = INT64_MAX;
       about.superseded_from = from;
-      if (!about.continued && about.records > 0) from = std::min(from, about.first_iteration);
+      if (about.records > 0) from = std::min(from, about.first_iteration);
     }
   }
 

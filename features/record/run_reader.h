@@ -28,7 +28,6 @@ struct Segment {
   std::string path;
   int rank = 0;
   int segment = 0;
-  bool continued = false;  // follows the one before without a restart
   int schema_version = 0;
   std::string telens_version;
   std::string run_id;

@@ -17,6 +17,7 @@
 
 #include "features/record/run_paths.h"
 #include "features/record/segment_writer.h"
+#include "features/record/wall_clock.h"
 
 namespace telens::record {
 namespace {
@@ -29,11 +30,6 @@ constexpr auto kLongestWait = std::chrono::milliseconds(1000);
 constexpr std::size_t kWakeRows = 4096;
 // The part of the queue that only losses and events may use, so that details cannot crowd them out.
 constexpr std::size_t kReservedShare = 8;
-
-double seconds_since_1970() {
-  using Seconds = std::chrono::duration<double>;
-  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Signals belong to the training's threads; SIGXFSZ in particular must not end the process.
 void block_all_signals() {
@@ -176,7 +172,6 @@ class RunWriter::Impl {
   void open_first_segment();
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   bool write_once();
-  void write(const Batch& batch);
   void finish();
   void end_as_failed(const std::string& cause);
   void stop_recording(const std::string& cause, std::uint64_t lost_rows);
@@ -264,7 +259,7 @@ void RunWriter::Impl::open_first_segment() {
   try {
     std::filesystem::create_directories(folder);
     const hdf5::Lock lock;  // for what a constructor that throws has to close
-    segment_ = std::make_unique<SegmentWriter>(options_, folder, Begin::start);
+    segment_ = std::make_unique<SegmentWriter>(options_, folder);
     first_path_ = segment_->path();
   } catch (const std::exception& cause) {
     first_path_ = folder;
@@ -301,7 +296,7 @@ bool RunWriter::Impl::write_once() {
     changed_.notify_all();
   }
   try {
-    write(batch_);
+    segment_->write(batch_);
     if (last) finish();
   } catch (const DiskFull& cause) {
     end_as_failed(cause.what());
@@ -319,8 +314,6 @@ bool RunWriter::Impl::write_once() {
   changed_.notify_all();
   return !last;
 }
-
-void RunWriter::Impl::write(const Batch& batch) { segment_->write(batch); }
 
 void RunWriter::Impl::finish() {
   segment_->finish(end_, "");

@@ -33,7 +33,8 @@ struct RunOptions {
   std::string config_text;
   std::vector<std::pair<std::string, std::string>> environment;
   OnFull on_full = OnFull::drop;
-  std::uint64_t max_size = 0;             // bytes of this rank's files together; 0: no limit
+  // Bytes of this rank's files together, at which recording stops as on a full disk; 0: no limit.
+  std::uint64_t max_size = 0;
   std::size_t queue_capacity = 1U << 18;  // rows that may wait for the disk
   // Called at most once, when recording stops because of an error, with one line that names the
   // file, what failed and how to mend it. May be called on the writer's thread. Default: stderr.

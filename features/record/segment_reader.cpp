@@ -133,7 +133,6 @@ void SegmentReader::read_about() {
   about_.run_id = read_text(file_, "run_id");
   about_.rank = static_cast<int>(read_integer(file_, "rank"));
   about_.world_size = static_cast<int>(read_integer(file_, "world_size"));
-  about_.continued = read_integer(file_, "continued") != 0;
   about_.start_time = read_attribute<double>(file_, "start_time", H5T_NATIVE_DOUBLE);
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   struct stat status {};

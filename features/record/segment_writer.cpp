@@ -8,9 +8,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "features/record/run_paths.h"
 #include "features/record/text_cell.h"
+#include "features/record/wall_clock.h"
 
 namespace telens::record {
 namespace {
@@ -20,11 +23,6 @@ constexpr std::size_t kDetailChunk = 1024;  // histograms, ledger, blocks: short
 constexpr std::size_t kSmallChunk = 128;
 constexpr std::size_t kNameChunkBytes = 4096;
 constexpr std::size_t kRecordsAtOnce = 4 * kRecordChunk;
-
-double seconds_since_1970() {
-  using Seconds = std::chrono::duration<double>;
-  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 template <typename T>
 void write_attribute(hid_t file, const char* name, hid_t type, const T* value) {
@@ -92,6 +90,18 @@ hdf5::Handle create_file(const std::string& path) {
   return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, path);
 }
 
+// What this segment may grow to. Throws DiskFull where the segments before it leave nothing.
+std::uint64_t room_within(std::uint64_t max_size, const std::string& folder, int rank) {
+  if (max_size == 0) return 0;
+  std::uint64_t used = 0;
+  for (const SegmentFile& file : segments_in(folder)) {
+    std::error_code ignored;
+    if (file.rank == rank) used += std::filesystem::file_size(file.path, ignored);
+  }
+  if (used >= max_size) raise<DiskFull>("the max_size of the recording is reached");
+  return max_size - used;
+}
+
 int first_free_segment(const std::string& folder, int rank) {
   int segment = 0;
   for (const SegmentFile& file : segments_in(folder)) {
@@ -113,16 +123,16 @@ void Batch::clear() {
   drops.clear();
 }
 
-SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder, Begin begin) {
+SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder) {
   const hdf5::Lock lock;
   const std::string temporary =
       fmt::format("{}/.rank{:05}.{}.tmp", folder, options.rank, ::getpid());
   file_ = create_file(temporary);
   try {
-    space_ = DiskSpace(temporary);
+    space_ = DiskSpace(temporary, room_within(options.max_size, folder, options.rank));
     space_.reserve(0);
     int segment = first_free_segment(folder, options.rank);
-    write_context(options, begin);
+    write_context(options);
     create_tables();
     hdf5::check(H5Fstart_swmr_write(file_), "cannot begin single-writer access");
     space_.mark_live();
@@ -159,14 +169,13 @@ bool SegmentWriter::take_name(const std::string& temporary) {
   raise<RecordError>("cannot rename {} to {}: {}", temporary, path_, std::strerror(errno));
 }
 
-void SegmentWriter::write_context(const RunOptions& options, Begin begin) {
+void SegmentWriter::write_context(const RunOptions& options) {
   const double now = seconds_since_1970();
   write_attribute(file_, "schema_version", kSchemaVersion);
   write_attribute(file_, "telens_version", std::string(TELENS_VERSION));
   write_attribute(file_, "run_id", options.run_id);
   write_attribute(file_, "rank", options.rank);
   write_attribute(file_, "world_size", options.world_size);
-  write_attribute(file_, "continued", begin == Begin::continued ? 1 : 0);
   write_attribute(file_, "start_time", H5T_NATIVE_DOUBLE, &now);
   write_config(file_, options.config_text);
   write_environment(file_, options);

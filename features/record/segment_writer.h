@@ -36,14 +36,11 @@ struct Batch {
   void clear();
 };
 
-// Why a file begins: a new start of the program, or because the one before grew too large.
-enum class Begin : std::uint8_t { start, continued };
-
 class SegmentWriter {
  public:
   // Creates the file under a temporary name in `folder`, begins SWMR, and gives it the name of the
-  // first free segment of the rank, all of `words` first in its dictionaries.
-  SegmentWriter(const RunOptions& options, const std::string& folder, Begin begin);
+  // first free segment of the rank.
+  SegmentWriter(const RunOptions& options, const std::string& folder);
   ~SegmentWriter();
 
   void write(const Batch& batch);                   // on disk when it returns
@@ -53,7 +50,7 @@ class SegmentWriter {
   std::uint64_t file_size() const { return space_.file_size(); }
 
  private:
-  void write_context(const RunOptions& options, Begin begin);
+  void write_context(const RunOptions& options);
   void create_tables();
   void write_names(const Batch& batch);
   void write_records(std::span<const Record> records);

@@ -272,6 +272,22 @@ TEST(RecordCrash, a_limit_on_file_sizes_stops_recording_before_the_signal) {
   ::setrlimit(RLIMIT_FSIZE, &before);
 }
 
+TEST(RecordCrash, max_size_is_a_limit_on_all_segments_together) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  options.max_size = 2 << 20;
+  expect_a_full_disk_to_end_recording(options, "max_size");
+  std::string error;
+  options.on_error = [&](const std::string& message) { error = message; };
+  for (int i = 0; i < 10; ++i) RunWriter::open(options);  // restarts get what is left
+  EXPECT_THAT(error, HasSubstr("max_size"));
+  std::uintmax_t bytes = 0;
+  for (const std::string& file : run_files(folder.path())) {
+    bytes += std::filesystem::file_size(file);
+  }
+  EXPECT_LE(bytes, options.max_size);
+}
+
 TEST(RecordCrash, a_full_disk_stops_recording_and_the_file_says_so) {
   const TemporaryFolder folder;
   if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=3m") != 0) {

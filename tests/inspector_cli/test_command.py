@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 import h5py
 import pytest
-from conftest import COMMAND
+from conftest import COMMAND, WRITE_RUN
 
 
 def rows_of(result):
@@ -223,6 +223,38 @@ class TestWrongUse:
 
     def test_a_rank_that_is_not_there(self, telens, log_dir, command):
         expect_one_line_error(telens(command, log_dir, "--rank", "7"), "rank 7")
+
+
+class TestAnInterruptedRun:
+    @pytest.fixture
+    def living(self, tmp_path):
+        arguments = [WRITE_RUN, str(tmp_path), "run", "-1"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "recorded\n"
+            yield process, tmp_path
+            process.kill()
+
+    def test_can_be_watched_while_it_goes_on(self, telens, living):
+        _, log_dir = living
+        assert "being written" in telens("info", log_dir).stdout
+        assert len(rows_of(telens("stats", log_dir, "--format", "csv"))) == 8
+        expect_one_line_error(telens("repair", log_dir), "a process is writing it")
+
+    def test_is_whole_after_kill_and_repair_lets_any_tool_open_it(self, telens, living):
+        process, log_dir = living
+        process.kill()
+        process.wait()
+        path = log_dir / "telens/run/rank00000.h5"
+        before = telens("stats", log_dir, "--format", "csv").stdout
+        assert "not closed" in telens("info", log_dir).stdout
+        with pytest.raises(OSError):
+            h5py.File(path, "r")
+        assert telens("repair", log_dir).stdout == f"{path}: repaired\n"
+        assert telens("repair", log_dir).stdout == f"{path}: nothing to do\n"
+        with h5py.File(path, "r") as file:
+            assert len(file["records"]) == 40 * 4 * 8 + 1
+        assert telens("stats", log_dir, "--format", "csv").stdout == before
+        assert "killed, repaired" in telens("info", log_dir).stdout
 
 
 def test_an_empty_run_has_info(telens, write_run):

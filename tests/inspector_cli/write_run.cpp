@@ -2,9 +2,12 @@
 //
 // Four layers, an activation and a gradient each. In iteration 30 the activation of layers.2.fc1
 // becomes non-finite, after its FP8 cast has overflowed from iteration 25 on; layers.3.fc1 follows
-// in 32. With ITERATIONS 0 the run is empty.
+// in 32. With ITERATIONS 0 the run is empty. With ITERATIONS -1 it waits to be killed after 40.
+#include <unistd.h>
+
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -57,7 +60,10 @@ int main(int argc, char** argv) {
   options.run_id = argv[2];
   options.config_text = "everything:\n  enabled: True\n";
   options.environment = {{"torch", "2.11.0"}};
-  const std::int64_t iterations = argc > 3 ? std::atoll(argv[3]) : 40;
+  constexpr std::int64_t kUsual = 40;
+  const std::int64_t asked = argc > 3 ? std::atoll(argv[3]) : kUsual;
+  const bool waits = asked < 0;
+  const std::int64_t iterations = waits ? kUsual : asked;
   const auto writer = RunWriter::open(options);
   for (std::int64_t i = 0; i < iterations; ++i) {
     {
@@ -74,6 +80,12 @@ int main(int argc, char** argv) {
         {{1, 0, 0, writer->intern(Dictionary::word, "kernel"), kNoName, 2.5}}});
     writer->blocks(std::array<BlockRow, 1>{{{1, 0, 0, 0, 0, 4, 5, 0.125}}});
     writer->event(30, "warning", "layers.2.fc1: activation is not finite", 2);
+  }
+  if (waits) {
+    writer->flush();
+    std::puts("recorded");
+    std::fflush(stdout);
+    ::pause();
   }
   writer->close();
   return writer->error().empty() ? 0 : 1;
