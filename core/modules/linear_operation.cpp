@@ -41,7 +41,10 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& inpu
   if (autocast != nullptr && (under_recipe || autocast->options.calibrating)) {
     pass.recipe = autocast->options.recipe;
     pass.calibrating = !under_recipe;
-    pass.quantizers = state->quantization->quantizers(pass.recipe, input.device());
+    // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
+    const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
+    pass.quantizers =
+        state->quantization->quantizers(pass.recipe, input.device(), trains || pass.calibrating);
     pass.region = autocast->region;
     pass.region->add(state->quantization, pass.recipe, autocast->options.group);
   }

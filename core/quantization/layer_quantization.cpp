@@ -5,22 +5,29 @@
 namespace telens {
 
 const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const Recipe>& recipe,
-                                                     const at::Device& device) {
-  if (recipe == recipe_ && device == device_) [[likely]] {
-    return quantizers_;
+                                                     const at::Device& device, bool collects_amax) {
+  if (recipe != recipe_ || device != device_) [[unlikely]] {
+    make_quantizers(recipe, device);
   }
+  return collects_amax ? quantizers_ : evaluation_quantizers_;
+}
+
+void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& recipe,
+                                        const at::Device& device) {
   DelayedScalingState* state = nullptr;
   if (const DelayedScaling* delayed = recipe->as_delayed_scaling()) {
     delayed_scaling_.prepare(*delayed, device);
     state = &delayed_scaling_;
   }
-  for (int role = 0; role < kRoles; ++role) {
-    quantizers_[static_cast<TensorRole>(role)] =
-        recipe->make_quantizer(static_cast<TensorRole>(role), state);
+  for (int index = 0; index < kRoles; ++index) {
+    const auto role = static_cast<TensorRole>(index);
+    quantizers_[role] = recipe->make_quantizer(role, state);
+    const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(quantizers_[role].get());
+    evaluation_quantizers_[role] =
+        delayed != nullptr ? delayed->frozen_at(delayed->known_scale()) : quantizers_[role];
   }
   recipe_ = recipe;
   device_ = device;
-  return quantizers_;
 }
 
 at::Tensor LayerQuantization::extra_state() const { return bytes_of(delayed_scaling_); }

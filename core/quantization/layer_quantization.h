@@ -28,9 +28,10 @@ class LayerQuantizers {
 class TELENS_EXPORT LayerQuantization {
  public:
   // The layer's quantizers under a recipe, made anew when recipe or device are others than last
-  // time. A recipe that is changed in place after its first use is not noticed.
+  // time. With `collects_amax` false (evaluation) they leave no trace in the amax history. A recipe
+  // that is changed in place after its first use is not noticed.
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
-                                    const at::Device& device);
+                                    const at::Device& device, bool collects_amax = true);
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
@@ -41,8 +42,11 @@ class TELENS_EXPORT LayerQuantization {
   void set_extra_state(const at::Tensor& bytes);
 
  private:
+  void make_quantizers(const std::shared_ptr<const Recipe>& recipe, const at::Device& device);
+
   std::shared_ptr<const Recipe> recipe_;
   LayerQuantizers quantizers_;
+  LayerQuantizers evaluation_quantizers_;
   DelayedScalingState delayed_scaling_;
   at::Device device_ = at::kCPU;
 };

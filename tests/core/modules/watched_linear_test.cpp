@@ -1,0 +1,208 @@
+// A Linear under a listener: the order of the calls, and that observing changes no bit.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/hook_points.h"
+#include "core/modules/linear.h"
+#include "core/quantization/autocast.h"
+#include "core/quantization/current_scaling.h"
+
+namespace telens {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::uint8_t kAllTensorBits = 0b111111;
+constexpr std::uint32_t kAllPairBits = (1U << (kAllGemms.size() * kAllTensors.size())) - 1;
+
+// Answers with a fixed plan and writes down every call.
+class RecordingListener final : public HookListener {
+ public:
+  using Modification = std::function<Operand(const ModifyTensorCall&)>;
+
+  explicit RecordingListener(RoutingPlan plan, Modification modification = {})
+      : plan_(plan), modification_(std::move(modification)) {
+    hook_points::install(this, 0);
+  }
+  ~RecordingListener() override { hook_points::install(nullptr, 0); }
+
+  RoutingPlan route(LayerHooks&, const RoutingRequest&) override {
+    ++routed;
+    return plan_;
+  }
+  Operand modify_tensor(LayerHooks&, const RoutingPlan&, const ModifyTensorCall& call) override {
+    note("modify", call.gemm, call.tensor_name);
+    return modification_(call);
+  }
+  void inspect_tensor(LayerHooks&, const RoutingPlan&, const InspectTensorCall& call) override {
+    calls.push_back("inspect " + std::string(name_of(call.tensor_name)));
+  }
+  void inspect_tensor_postquantize(LayerHooks&, const RoutingPlan&,
+                                   const InspectPostquantizeCall& call) override {
+    note("postquantize", call.gemm, call.tensor_name);
+  }
+
+  std::vector<std::string> calls;
+  int routed = 0;
+
+ private:
+  void note(const char* call, Gemm gemm, TensorName tensor) {
+    calls.push_back(std::string(call) + " " + std::string(name_of(gemm)) + " " +
+                    std::string(name_of(tensor)));
+  }
+
+  RoutingPlan plan_;
+  Modification modification_;
+};
+
+LinearOptions options() {
+  LinearOptions options;
+  options.in_features = 32;
+  options.out_features = 16;
+  options.name = "fc";
+  options.parameters.params_dtype = at::kBFloat16;
+  options.parameters.device = at::kCPU;
+  return options;
+}
+
+struct Results {
+  at::Tensor output, dgrad, wgrad, bias_grad;
+};
+
+Results train_step(Linear& linear, const at::Tensor& input, bool fp8) {
+  const at::Tensor x = input.detach().clone().requires_grad_();
+  linear.zero_grad();
+  at::Tensor output;
+  {
+    std::optional<Autocast> autocast;
+    if (fp8) {
+      AutocastOptions options;
+      options.recipe = std::make_shared<const Float8CurrentScaling>();
+      autocast.emplace(options);
+    }
+    output = linear.forward(x);
+  }
+  output.backward(at::ones_like(output));
+  const auto parameters = linear.named_parameters();
+  return {output.detach(), x.grad(), parameters["weight"].grad().clone(),
+          parameters["bias"].grad().clone()};
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
+}
+
+void expect_same_bits(const Results& a, const Results& b) {
+  EXPECT_TRUE(same_bits(a.output, b.output));
+  EXPECT_TRUE(same_bits(a.dgrad, b.dgrad));
+  EXPECT_TRUE(same_bits(a.wgrad, b.wgrad));
+  EXPECT_TRUE(same_bits(a.bias_grad, b.bias_grad));
+}
+
+Operand unchanged(const ModifyTensorCall& call) { return call.tensor; }
+
+TEST(WatchedLinear, observed_in_everything_gives_the_bits_of_an_unwatched_one) {
+  at::manual_seed(1);
+  Linear linear(options());
+  const at::Tensor x = at::randn({48, 32}, at::kBFloat16);
+  for (const bool fp8 : {false, true}) {
+    const Results plain = train_step(linear, x, fp8);
+    RecordingListener listener({.postquantize = kAllPairBits, .inspect = kAllTensorBits});
+    const Results watched = train_step(linear, x, fp8);
+    EXPECT_EQ(listener.routed, 1);
+    EXPECT_FALSE(listener.calls.empty());
+    expect_same_bits(plain, watched);
+  }
+}
+
+TEST(WatchedLinear, makes_its_calls_in_the_order_of_the_contract) {
+  Linear linear(options());
+  const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
+  RecordingListener listener({.postquantize = kAllPairBits, .inspect = kAllTensorBits});
+  train_step(linear, x, /*fp8=*/true);
+  EXPECT_THAT(listener.calls,
+              ElementsAre("inspect activation", "postquantize fprop activation",
+                          "postquantize wgrad activation", "inspect weight",
+                          "postquantize fprop weight", "postquantize dgrad weight",
+                          "inspect output", "inspect gradient", "postquantize dgrad gradient",
+                          "postquantize wgrad gradient", "inspect dgrad", "inspect wgrad"));
+}
+
+TEST(WatchedLinear, modifies_for_the_second_gemm_first_and_inspects_the_original) {
+  Linear linear(options());
+  const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
+  RecordingListener listener({.modify = kAllPairBits, .inspect = kAllTensorBits}, unchanged);
+  const Results modified = train_step(linear, x, /*fp8=*/true);
+  EXPECT_THAT(
+      listener.calls,
+      ElementsAre("modify wgrad activation", "modify fprop activation", "inspect activation",
+                  "modify dgrad weight", "modify fprop weight", "inspect weight",
+                  "modify fprop output", "inspect output", "modify wgrad gradient",
+                  "modify dgrad gradient", "inspect gradient", "modify dgrad dgrad",
+                  "inspect dgrad", "modify wgrad wgrad", "inspect wgrad"));
+  // A modification that returns high precision makes the GEMMs run in high precision.
+  Linear plain(options());
+  plain.set_tensor("weight", linear.named_parameters()["weight"].detach().requires_grad_());
+  expect_same_bits(modified, train_step(plain, x, /*fp8=*/false));
+}
+
+TEST(WatchedLinear, without_a_cast_calls_no_postquantize) {
+  Linear linear(options());
+  RecordingListener listener({.postquantize = kAllPairBits});
+  train_step(linear, at::ones({16, 32}, at::kBFloat16), /*fp8=*/false);
+  EXPECT_TRUE(listener.calls.empty());
+}
+
+TEST(WatchedLinear, names_both_tensors_of_a_gemm_whose_operands_differ_in_precision) {
+  Linear linear(options());
+  RecordingListener listener({.modify = RoutingPlan::bit_of(Gemm::fprop, TensorName::activation)},
+                             unchanged);
+  EXPECT_THAT(
+      [&] {
+        train_step(linear, at::ones({16, 32}, at::kBFloat16), /*fp8=*/true);
+      },
+      ThrowsMessage<UsageError>(
+          HasSubstr("fc: fprop got weight quantized and activation in high precision")));
+}
+
+TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no) {
+  Linear linear(options());
+  const at::Tensor x = at::randn({16, 32}, at::kBFloat16);
+  const Results bf16 = train_step(linear, x, /*fp8=*/false);
+  const Results fp8 = train_step(linear, x, /*fp8=*/true);
+  RecordingListener listener({.high_precision = RoutingPlan::bit_of(Gemm::fprop)});
+  const Results mixed = train_step(linear, x, /*fp8=*/true);
+  EXPECT_TRUE(same_bits(mixed.output, bf16.output));
+  EXPECT_TRUE(same_bits(mixed.dgrad, fp8.dgrad));
+  EXPECT_TRUE(same_bits(mixed.wgrad, fp8.wgrad));
+}
+
+TEST(WatchedLinear, is_not_asked_while_it_sleeps) {
+  Linear linear(options());
+  const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
+  RecordingListener listener({});
+  train_step(linear, x, false);
+  train_step(linear, x, false);
+  EXPECT_EQ(listener.routed, 2) << "nobody put the layer to sleep";
+}
+
+TEST(WatchedLinear, calls_nobody_in_a_backward_after_the_end_of_the_session) {
+  Linear linear(options());
+  at::Tensor output;
+  {
+    RecordingListener listener({.inspect = kAllTensorBits});
+    output = linear.forward(at::ones({16, 32}, at::kBFloat16));
+  }
+  output.sum().backward();  // would call a listener that is gone
+  EXPECT_TRUE(linear.named_parameters()["weight"].grad().defined());
+}
+
+}  // namespace
+}  // namespace telens
