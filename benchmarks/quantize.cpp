@@ -1,0 +1,50 @@
+// Quantizing BF16 to E4M3 with the amax in the same pass, against a memcpy of as many bytes.
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <vector>
+
+#include "benchmarks/arguments.h"
+#include "benchmarks/side_by_side.h"
+#include "core/ops/quantize.h"
+
+namespace {
+
+// Together larger than any cache, so that what a run reads was pushed out by the runs before it.
+constexpr std::int64_t kElements = 16 << 20;
+constexpr int kBuffers = 12;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto arguments =
+      telens::benchmark::parse_arguments(argc, argv, "Quantizing against memcpy.");
+  const auto simd = telens::benchmark::use_simd(arguments);
+  at::manual_seed(1);
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < kBuffers; ++i) tensors.push_back(at::randn({kElements}).to(at::kBFloat16));
+  const at::Tensor scale = at::full({1}, 100.0F);
+  at::Tensor amax = at::zeros({1});
+
+  // 2 bytes read and 1 written an element: a memcpy of half of that from and to.
+  const std::int64_t half = kElements * 3 / 2;
+  const at::Tensor from = at::zeros({kBuffers * half}, at::kByte);
+  std::size_t turn = 0;
+  telens::benchmark::compare("quantize",
+                             {{"telens",
+                               [&] {
+                                 telens::ops::quantize_fp8(tensors[turn++ % kBuffers], scale, amax,
+                                                           telens::FormatId::e4m3);
+                               }},
+                              {"memcpy",
+                               [&] {
+                                 const at::Tensor to = at::empty({half}, at::kByte);
+                                 std::memcpy(
+                                     to.mutable_data_ptr(),
+                                     static_cast<const char*>(from.const_data_ptr()) +
+                                         static_cast<std::int64_t>(turn++ % kBuffers) * half,
+                                     static_cast<std::size_t>(half));
+                               }}},
+                             {.rounds = arguments.rounds, .runs = 4});
+  return 0;
+}

@@ -1,0 +1,146 @@
+"""Rows of a benchmark report: the table that people read and the JSON that is kept."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Target:
+    """What a value is held against: `at_most` or `at_least`."""
+
+    sense: str
+    value: float
+
+    def met_by(self, value):
+        return value <= self.value if self.sense == "at_most" else value >= self.value
+
+    def __str__(self):
+        return f"{'<=' if self.sense == 'at_most' else '>='} {self.value:g}"
+
+
+def at_most(value):
+    return Target("at_most", value)
+
+
+def at_least(value):
+    return Target("at_least", value)
+
+
+@dataclass
+class Row:
+    """One benchmark. `samples`: what `value` was computed from, by contender."""
+
+    name: str
+    value: float
+    unit: str
+    target: Target | None
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def met(self):
+        return None if self.target is None else self.target.met_by(self.value)
+
+    def as_json(self):
+        row = asdict(self) | {"target": str(self.target) if self.target else None, "met": self.met}
+        return {
+            key: row[key] for key in ("name", "value", "unit", "target", "met", "note", "samples")
+        }
+
+
+@dataclass
+class Report:
+    """All rows of one run on one machine. `not_run`: the names of rows that this machine cannot
+    run, each with the reason."""
+
+    quick: bool
+    rows: list[Row] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+
+    def table(self):
+        cells = [("benchmark", "value", "target", "")]
+        for row in self.rows:
+            value = f"{row.value:.4g} {row.unit}"
+            verdict = {True: "met", False: "MISSED", None: ""}[row.met]
+            cells.append((row.name, value, str(row.target or ""), "" if self.quick else verdict))
+        widths = [max(len(line[column]) for line in cells) for column in range(4)]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+            for line in cells
+        ]
+        lines.insert(1, "-" * max(len(line) for line in lines))
+        lines += [f"not run: {name}: {reason}" for name, reason in self.not_run.items()]
+        lines += [f"note: {row.name}: {row.note}" for row in self.rows if row.note]
+        return "\n".join(lines)
+
+    def write(self, folder):
+        machine = describe_machine()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{machine['name']}.json"
+        document = {
+            "machine": machine,
+            "versions": describe_versions(),
+            "commit": describe_commit(),
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "rows": [row.as_json() for row in self.rows],
+            "not_run": self.not_run,
+        }
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        return path
+
+
+def cpu_flags():
+    return set(re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)[1].split())
+
+
+def describe_machine():
+    info = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)$", info, re.M)[1].strip()
+    flags = cpu_flags()
+    simd = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.M)[1]
+    cores = os.cpu_count()
+    kind = simd[-1] if simd else platform.machine()
+    words = re.sub(r"\(R\)|\(TM\)|CPU|Processor", " ", model).lower()
+    name = "-".join(re.findall(r"[a-z0-9.]+", words))
+    return {
+        "name": f"{name}-{kind}-{cores}-cores",
+        "cpu": model,
+        "simd": simd,
+        "cores": cores,
+        "memory_gib": round(int(memory) / 2**20, 1),
+        "system": platform.platform(),
+    }
+
+
+def describe_versions():
+    import torch
+
+    compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    return {
+        "telens": version,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "compiler": compiler.stdout.split("\n")[0],
+    }
+
+
+def describe_commit():
+    """The commit that was measured; "+changes" where the tree had changes on top of it."""
+
+    def git(*arguments):
+        return subprocess.run(
+            ["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    return commit + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")

@@ -1,0 +1,214 @@
+"""Every row: which program measures it, how its value follows from the samples, its target.
+
+A group is a function that yields rows; `names` are those that go under not_run where it cannot run.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from programs import CannotRun, Programs, ratio
+from report import Row, at_least, at_most, cpu_flags
+
+
+@dataclass
+class Group:
+    names: list[str]
+    rows: Callable[[Programs], Iterator[Row]]
+
+
+def require_cpu(*flags):
+    missing = [flag for flag in flags if flag not in cpu_flags()]
+    if missing:
+        raise CannotRun(f"this processor has no {', '.join(missing)}")
+
+
+# ---- statistics and quantize, by the SIMD target of our kernels
+
+
+@dataclass
+class Simd:
+    """`target`: Highway's name. torch is held to the same instructions by `environment`."""
+
+    label: str
+    target: str
+    flag: str
+    environment: dict[str, str]
+
+
+AVX512 = Simd("AVX-512", "AVX3", "avx512bw", {"ATEN_CPU_CAPABILITY": "avx512"})
+AVX2 = Simd("AVX2", "AVX2", "avx2", {"ATEN_CPU_CAPABILITY": "avx2"})
+
+SPECIAL_DATA = ["a NaN in every chunk", "all subnormal", "random codes"]
+
+
+def statistics_names(simd):
+    return [
+        f"statistics over aminmax, finite data, {simd.label}",
+        *(f"statistics over aminmax, {data}, {simd.label}" for data in SPECIAL_DATA),
+        f"statistics against a torch call per statistic, {simd.label}",
+        f"base and FP8 statistics against torch calls that share, {simd.label}",
+    ]
+
+
+def statistics_rows(programs, simd):
+    require_cpu(simd.flag)
+    wide = simd is AVX512
+    samples = programs.run("statistics", threads=1, simd=simd.target, environment=simd.environment)
+    names = iter(statistics_names(simd))
+    finite = samples["finite data"]
+    yield Row(
+        next(names),
+        ratio(finite, "telens", "torch.aminmax"),
+        "x",
+        at_most(1 if wide else 2),
+        finite,
+    )
+    for data in SPECIAL_DATA:
+        special = samples[data]
+        yield Row(next(names), ratio(special, "telens", "torch.aminmax"), "x", at_most(4), special)
+    each = samples["call per statistic"]
+    yield Row(
+        next(names), ratio(each, "torch", "telens"), "x faster", at_least(100 if wide else 60), each
+    )
+    shared = samples["with FP8 statistics"]
+    yield Row(
+        next(names),
+        ratio(shared, "torch", "telens"),
+        "x faster",
+        at_least(50 if wide else 25),
+        shared,
+    )
+
+
+def quantize_rows(programs, simd):
+    require_cpu(simd.flag)
+    samples = programs.run("quantize", threads=1, simd=simd.target)["quantize"]
+    yield Row(
+        quantize_name(simd),
+        ratio(samples, "memcpy", "telens"),
+        "of memcpy's rate",
+        at_least(0.8 if simd is AVX512 else 0.5),
+        samples,
+    )
+
+
+def quantize_name(simd):
+    return f"quantize BF16 to E4M3 with amax, {simd.label}"
+
+
+# ---- layers
+
+UNTOUCHED = [
+    "untouched layer beside a session, instructions",
+    "untouched layer beside a session, time",
+]
+
+
+def untouched_rows(programs):
+    without = programs.instructions("untouched_layer", "--count", "none")
+    beside = programs.instructions("untouched_layer", "--count", "session")
+    yield Row(
+        UNTOUCHED[0],
+        100 * (beside / without - 1),
+        "% more",
+        at_most(0.1),
+        {"no session": [without], "session": [beside]},
+    )
+    samples = programs.run("untouched_layer", threads=1)["untouched layer"]
+    yield Row(UNTOUCHED[1], ratio(samples, "session", "no session"), "x", None, samples)
+
+
+PYTHON_LINEAR = ["BF16 Linear from Python over torch.nn.Linear, tiny"]
+
+
+def python_linear_rows(programs):
+    package = programs.build / "python"
+    if not (package / "telens").exists():
+        raise CannotRun(f"the telens package is not built in {package}")
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("linear_from_python.py"), str(programs.rounds)],
+        env=os.environ | {"PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"linear_from_python.py failed:\n{done.stderr}")
+    names = ["telens", "torch"]
+    lines = zip(names, done.stdout.splitlines(), strict=True)
+    samples = {name: [float(each) for each in line.split()] for name, line in lines}
+    yield Row(PYTHON_LINEAR[0], ratio(samples, "telens", "torch"), "x", at_most(1.1), samples)
+
+
+FP8_LINEAR = [
+    "FP8 Linear over torch.nn.Linear BF16, 2048x1024x1024",
+    "the same with all statistics",
+    "FP8 Linear over torch.nn.Linear BF16, 128x256x256",
+]
+
+
+def fp8_linear_rows(programs):
+    require_cpu("avx512_bf16")
+    samples = programs.run("linear")
+    large, small = samples["2048x1024x1024"], samples["128x256x256"]
+    plain, fp8 = "torch.nn.Linear BF16", "telens.Linear FP8"
+    yield Row(FP8_LINEAR[0], ratio(large, fp8, plain), "x", at_most(1.15), large)
+    yield Row(
+        FP8_LINEAR[1], ratio(large, f"{fp8} with all statistics", plain), "x", at_most(1.20), large
+    )
+    yield Row(FP8_LINEAR[2], ratio(small, fp8, plain), "x", at_most(1.5), small)
+
+
+# ---- whole runs
+
+SAMPLE = [
+    "sample's training step, all statistics, freq 1",
+    "sample's training step, all statistics, freq 10",
+    "bytes per record of the sample's run",
+]
+
+
+def sample_rows(programs):
+    samples = programs.run("sample_step")
+    step = samples["training step"]
+    yield Row(
+        SAMPLE[0], ratio(step, "all statistics, freq 1", "no session"), "x", at_most(1.10), step
+    )
+    yield Row(
+        SAMPLE[1], ratio(step, "all statistics, freq 10", "no session"), "x", at_most(1.02), step
+    )
+    size = samples["bytes per record"]
+    yield Row(SAMPLE[2], statistics.median(size["telens"]), "bytes", at_most(8), size)
+
+
+RECORDER = ["records sustained to disk by the writer", "step() with 1,000 records"]
+
+
+def recorder_rows(programs):
+    samples = programs.run("recorder")
+    rate = samples["seconds per record"]
+    yield Row(
+        RECORDER[0], 1 / statistics.median(rate["telens"]), "records/s", at_least(4_000_000), rate
+    )
+    step = samples["step"]
+    yield Row(RECORDER[1], 1000 * statistics.median(step["telens"]), "ms", at_most(1), step)
+
+
+def groups():
+    for simd in (AVX512, AVX2):
+        yield Group(
+            statistics_names(simd), lambda programs, simd=simd: statistics_rows(programs, simd)
+        )
+        yield Group(
+            [quantize_name(simd)], lambda programs, simd=simd: quantize_rows(programs, simd)
+        )
+    yield Group(UNTOUCHED, untouched_rows)
+    yield Group(PYTHON_LINEAR, python_linear_rows)
+    yield Group(FP8_LINEAR, fp8_linear_rows)
+    yield Group(SAMPLE, sample_rows)
+    yield Group(RECORDER, recorder_rows)

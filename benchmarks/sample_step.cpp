@@ -1,0 +1,99 @@
+// The GPT sample's training step without a session and with all statistics, and what a record of
+// its run costs on disk.
+#include <ATen/ATen.h>
+
+#include "benchmarks/arguments.h"
+#include "benchmarks/sessions.h"
+#include "benchmarks/side_by_side.h"
+#include "features/record/run_reader.h"
+#include "samples/gpt/adamw.h"
+#include "samples/gpt/model.h"
+#include "samples/gpt/precision.h"
+#include "samples/gpt/text.h"
+#include "samples/gpt/training.h"
+
+namespace {
+
+constexpr int kSteps = 10;  // a block holds one iteration that freq 10 watches
+
+class Training {
+ public:
+  Training()
+      : text_(gpt::Text::load("", options_.text_bytes)),
+        model_(options_.model),
+        adamw_(parameters(), {}) {}
+
+  void step() {
+    const gpt::Batch batch = text_.batch(options_.seed, step_++,
+                                         {.sequence = options_.sequence, .batch = options_.batch});
+    at::Tensor loss;
+    {
+      const gpt::Precision::Region region(precision_);
+      const at::Tensor logits = model_.forward(batch.inputs).to(at::kFloat);
+      loss = at::cross_entropy_loss(logits.flatten(0, 1), batch.targets.flatten());
+    }
+    loss.backward();
+    adamw_.step(options_.learning_rate / 10);
+    telens::debug::step(loss.item<float>());
+  }
+
+ private:
+  gpt::AdamW::NamedTensors parameters() {
+    gpt::AdamW::NamedTensors all;
+    for (const auto& item : model_.named_parameters()) all.emplace_back(item.key(), item.value());
+    return all;
+  }
+
+  gpt::TrainingOptions options_;
+  gpt::Text text_;
+  gpt::Model model_;
+  gpt::AdamW adamw_;
+  gpt::Precision precision_{"delayed"};
+  std::int64_t step_ = 0;
+};
+
+double bytes_per_record(const std::string& run) {
+  const telens::record::RunReader reader(run);
+  double bytes = 0, records = 0;
+  for (const auto& segment : reader.segments()) {
+    bytes += static_cast<double>(segment.bytes);
+    records += static_cast<double>(segment.records);
+  }
+  return bytes / records;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto arguments =
+      telens::benchmark::parse_arguments(argc, argv, "The GPT sample's training step.");
+  at::manual_seed(1);
+  Training training;
+  const auto block = [&] {
+    for (int i = 0; i < kSteps; ++i) training.step();
+  };
+  const auto watched = [&](const std::string& name, int freq) {
+    return telens::benchmark::Contender{name, block,
+                                        [&training, &arguments, freq] {
+                                          telens::benchmark::begin_session(
+                                              telens::benchmark::all_statistics(freq),
+                                              arguments.folder);
+                                          for (int i = 0; i < kSteps; ++i)
+                                            training.step();  // iterations 0 to 9
+                                        },
+                                        [] { telens::debug::end_debug(); }};
+  };
+  telens::benchmark::compare("training step",
+                             {{"no session", block, [&] { training.step(); }},
+                              watched("all statistics, freq 1", 1),
+                              watched("all statistics, freq 10", 10)},
+                             {.rounds = arguments.rounds});
+
+  // A run long enough that the file's fixed part, dictionaries and the like, is a small part of it.
+  telens::benchmark::begin_session(telens::benchmark::all_statistics(), arguments.folder);
+  for (int i = 0; i < 10 * arguments.rounds; ++i) training.step();
+  const std::string run = telens::debug::run_path();
+  telens::debug::end_debug();
+  telens::benchmark::print_samples("bytes per record", {"telens"}, {{bytes_per_record(run)}});
+  return 0;
+}
