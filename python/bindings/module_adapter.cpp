@@ -213,6 +213,13 @@ void ModuleAdapter::bind(Slot& slot, PyObject* value) {
   holds_graph_ = holds_graph_ || tensor.grad_fn() != nullptr;
 }
 
+void ModuleAdapter::release_tensors() {
+  for (Slot& slot : slots_) {
+    module_->set_tensor(slot.key, at::Tensor());
+    slot.bound = at::Tensor();
+  }
+}
+
 void ModuleAdapter::release_graphs() {
   for (Slot& slot : slots_) {
     if (slot.bound.defined() && slot.bound.grad_fn() != nullptr) {

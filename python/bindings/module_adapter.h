@@ -48,6 +48,9 @@ class ModuleAdapter {
   std::vector<std::pair<std::string, at::Tensor>> parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> buffers() const;
 
+  // C++ lets go of the tensors until the next call().
+  void release_tensors();
+
   // The options with which the module was made, as keyword arguments.
   virtual py::dict options() const = 0;
 

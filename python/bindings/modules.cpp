@@ -106,6 +106,8 @@ void bind_module_adapter(py::module_& module) {
            [](ModuleAdapter& adapter, const at::Tensor& bytes) {
              adapter.module().set_extra_state(bytes);
            })
+      .def("release_tensors", &ModuleAdapter::release_tensors,
+           "C++ lets go of the tensors until the next forward.")
       .def("set_debug_name", [](ModuleAdapter& adapter, const std::string& name) {
         adapter.module().set_debug_name(name);
       });

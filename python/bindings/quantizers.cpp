@@ -113,7 +113,12 @@ void bind_quantizers(py::module_& module) {
 }
 
 py::object from_quantizer(const Quantizer* quantizer) {
-  return quantizer == nullptr ? py::object(py::none()) : py::cast(quantizer->copy());
+  if (quantizer == nullptr) {
+    return py::none();
+  }
+  const std::shared_ptr<Quantizer> copy = quantizer->copy();
+  copy->set_usage({.rowwise = true, .columnwise = true});
+  return py::cast(copy);
 }
 
 }  // namespace telens::python

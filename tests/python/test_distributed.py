@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from distributed_workers import run_ranks
 
 import telens.pytorch as te

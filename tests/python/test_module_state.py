@@ -145,10 +145,10 @@ def test_swap_tensors_on_conversion_is_noticed(x):
     layer(x)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        layer.to(torch.float64)
+        layer.to(torch.bfloat16)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
-    assert layer(x.double()).dtype == torch.float64
+    assert layer(x.bfloat16()).dtype == torch.bfloat16
 
 
 def test_functional_call_uses_the_given_tensors_for_one_call(x):

@@ -45,7 +45,9 @@ def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Mo
     for parent_name, parent in list(model.named_modules()):
         if isinstance(parent, Module):
             continue  # its children are ours already, or the user's own choice
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
             setattr(parent, name, replacement(child, f"{parent_name}.{name}".lstrip(".")))
     return replacement(model, "")
 

@@ -13,6 +13,8 @@ from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.tensor import initial_parameter
 
 _EXTRA_STATE = "_extra_state"
+# Options that say where parameters are made; later on the parameters themselves tell.
+_PLACEMENT = ("device", "params_dtype")
 # First bytes of what Transformer Engine puts into `_extra_state`: pickle, or torch.save's zip.
 _FOREIGN_EXTRA_STATE = (b"\x80", b"PK")
 
@@ -52,7 +54,7 @@ class Module(torch.nn.Module):
             self.register_parameter("bias", None)
         self.name = options.get("name") or None
         for name, value in options.items():
-            if not hasattr(self, name) and not callable(value):
+            if not (hasattr(self, name) or callable(value) or name in _PLACEMENT):
                 self.__dict__[name] = value
 
     def _attach(self, adapter: _C.ModuleAdapter) -> None:
@@ -88,8 +90,9 @@ class Module(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = state.copy()
-        # On "meta" the C++ module allocates nothing and draws no random numbers.
-        options = state.pop("_telens_options") | {"device": "meta"}
+        options = state.pop("_telens_options")
+        if "device" in options:  # on "meta" the C++ module allocates and draws nothing
+            options["device"] = "meta"
         extra_state = state.pop("_telens_extra_state")
         super().__setstate__(state)
         self._reattach(self._type.construct(**options), extra_state)
@@ -106,11 +109,17 @@ class Module(torch.nn.Module):
             if isinstance(child, Module) and child._type is child_adapter.type:
                 child._reattach(child_adapter, child._telens_adapter.extra_state())
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Module:
+        # Conversions that swap tensors (torch.__future__) ask that nobody else holds them.
+        self._telens_adapter.release_tensors()
+        return super()._apply(fn, recurse)
+
     # ------------------------------------------------------------------ state_dict
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
+        self._telens_adapter.release_tensors()
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -130,7 +139,7 @@ class Module(torch.nn.Module):
         return ", ".join(
             f"{name}={value}"
             for name, value in self._telens_adapter.options().items()
-            if value != defaults[name] and not callable(value)
+            if not (value == defaults[name] or callable(value) or name in _PLACEMENT)
         )
 
 

@@ -1,0 +1,63 @@
+"""Writes the type stub of telens.pytorch.modules from the core's own descriptions.
+
+python -m telens._stubs python/telens/pytorch/modules.pyi
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from telens import _C
+
+_HEADER = """\
+# Written by telens._stubs from core/modules; do not edit.
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from telens.pytorch.module import Module
+
+"""
+
+
+def stub_of_modules() -> str:
+    """The text of the stub."""
+    names = sorted(module_type.name for module_type in _C.module_types())
+    exported = "".join(f'    "{name}",\n' for name in names)
+    classes = [_class(module_type) for module_type in _C.module_types()]
+    return f"{_HEADER}__all__ = [\n{exported}]\n\n" + "\n".join(classes)
+
+
+def _class(module_type: _C.ModuleType) -> str:
+    lines = [f"class {module_type.name}(Module):", f'    """{module_type.doc}"""', ""]
+    lines += [
+        f"    {field.name}: {field.type}" for field in module_type.options if _is_attribute(field)
+    ]
+    lines += ["    def __init__("]
+    lines += [f"        {argument}," for argument in _arguments(module_type.options)]
+    lines += ["    ) -> None: ...", "    def forward("]
+    lines += [f"        {argument}," for argument in _arguments(module_type.inputs)]
+    lines += ["    ) -> Any: ...", "    def __call__("]
+    lines += [f"        {argument}," for argument in _arguments(module_type.inputs)]
+    lines += ["    ) -> Any: ...", ""]
+    return "\n".join(lines)
+
+
+def _is_attribute(field: _C.FieldInfo) -> bool:
+    # What the instance has from the core, and is no parameter of its own.
+    placement = ("device", "params_dtype")
+    return field.name not in ("bias", *placement) and not field.type.startswith("Callable")
+
+
+def _arguments(fields: list[_C.FieldInfo]) -> list[str]:
+    arguments = ["self"]
+    for field in fields:
+        default = "" if field.default is ... else f" = {field.default!r}".replace("'", '"')
+        arguments.append(f"{field.name}: {field.type}{default}")
+    return arguments
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(stub_of_modules())

@@ -1,0 +1,367 @@
+# Written by telens._stubs from core/modules; do not edit.
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from telens.pytorch.module import Module
+
+__all__ = [
+    "DotProductAttention",
+    "LayerNorm",
+    "LayerNormLinear",
+    "LayerNormMLP",
+    "Linear",
+    "MultiheadAttention",
+    "RMSNorm",
+    "TransformerLayer",
+]
+
+class Linear(Module):
+    """Applies y = x A^T + b."""
+
+    in_features: int
+    out_features: int
+    return_bias: bool
+    name: str | None
+    parameters_split: Mapping[str, int] | None
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+        parameters_split: Mapping[str, int] | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> Any: ...
+
+class LayerNorm(Module):
+    """Layer normalization (https://arxiv.org/abs/1607.06450)."""
+
+    normalized_shape: int | Sequence[int]
+    eps: float
+    zero_centered_gamma: bool
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-05,
+        zero_centered_gamma: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+    ) -> Any: ...
+
+class RMSNorm(Module):
+    """Root mean square layer normalization (https://arxiv.org/abs/1910.07467)."""
+
+    normalized_shape: int | Sequence[int]
+    eps: float
+    zero_centered_gamma: bool
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-05,
+        zero_centered_gamma: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+    ) -> Any: ...
+
+class LayerNormLinear(Module):
+    """Normalization, then a linear layer."""
+
+    in_features: int
+    out_features: int
+    eps: float
+    normalization: str
+    return_bias: bool
+    return_layernorm_output: bool
+    zero_centered_gamma: bool
+    name: str | None
+    parameters_split: Mapping[str, int] | None
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-05,
+        normalization: str = "LayerNorm",
+        bias: bool = True,
+        return_bias: bool = False,
+        return_layernorm_output: bool = False,
+        zero_centered_gamma: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+        parameters_split: Mapping[str, int] | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+    ) -> Any: ...
+
+class LayerNormMLP(Module):
+    """Normalization, then two linear layers with an activation between them."""
+
+    hidden_size: int
+    ffn_hidden_size: int
+    eps: float
+    return_bias: bool
+    normalization: str
+    activation: str
+    return_layernorm_output: bool
+    zero_centered_gamma: bool
+    name: str | None
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        eps: float = 1e-05,
+        return_bias: bool = False,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        activation: str = "gelu",
+        output_layer_init_method: Callable[[torch.Tensor], object] | None = None,
+        return_layernorm_output: bool = False,
+        zero_centered_gamma: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+    ) -> Any: ...
+
+class DotProductAttention(Module):
+    """Scaled dot-product attention (https://arxiv.org/abs/1706.03762), without projections."""
+
+    num_attention_heads: int
+    kv_channels: int
+    num_gqa_groups: int | None
+    attention_dropout: float
+    qkv_format: str
+    attn_mask_type: str
+    softmax_scale: float | None
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int,
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd",
+        attn_mask_type: str = "causal",
+        softmax_scale: float | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        qkv_format: str | None = None,
+        attn_mask_type: str | None = None,
+    ) -> Any: ...
+    def __call__(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        qkv_format: str | None = None,
+        attn_mask_type: str | None = None,
+    ) -> Any: ...
+
+class MultiheadAttention(Module):
+    """Attention with its projections for query, key, value and output."""
+
+    hidden_size: int
+    num_attention_heads: int
+    kv_channels: int | None
+    attention_dropout: float
+    layernorm_epsilon: float
+    layer_number: int | None
+    attn_mask_type: str
+    num_gqa_groups: int | None
+    return_bias: bool
+    return_layernorm_output: bool
+    input_layernorm: bool
+    attention_type: str
+    fuse_qkv_params: bool
+    zero_centered_gamma: bool
+    qkv_weight_interleaved: bool
+    normalization: str
+    qkv_format: str
+    softmax_scale: float | None
+    name: str | None
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        kv_channels: int | None = None,
+        attention_dropout: float = 0.1,
+        layernorm_epsilon: float = 1e-05,
+        output_layer_init_method: Callable[[torch.Tensor], object] | None = None,
+        layer_number: int | None = None,
+        attn_mask_type: str = "causal",
+        num_gqa_groups: int | None = None,
+        return_bias: bool = False,
+        return_layernorm_output: bool = False,
+        input_layernorm: bool = False,
+        attention_type: str = "self",
+        fuse_qkv_params: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        qkv_format: str = "sbhd",
+        softmax_scale: float | None = None,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        encoder_output: torch.Tensor | None = None,
+        attn_mask_type: str | None = None,
+        is_first_microbatch: bool | None = None,
+        rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    ) -> Any: ...
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        encoder_output: torch.Tensor | None = None,
+        attn_mask_type: str | None = None,
+        is_first_microbatch: bool | None = None,
+        rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    ) -> Any: ...
+
+class TransformerLayer(Module):
+    """A Transformer layer: attention block and feed-forward block with residuals."""
+
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_gqa_groups: int | None
+    layernorm_epsilon: float
+    hidden_dropout: float
+    attention_dropout: float
+    layer_number: int | None
+    kv_channels: int | None
+    self_attn_mask_type: str
+    enc_dec_attn_mask_type: str
+    apply_residual_connection_post_layernorm: bool
+    output_layernorm: bool
+    parallel_attention_mlp: bool
+    layer_type: str
+    fuse_qkv_params: bool
+    zero_centered_gamma: bool
+    qkv_weight_interleaved: bool
+    activation: str
+    normalization: str
+    attn_input_format: str
+    softmax_scale: float | None
+    name: str | None
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        num_attention_heads: int,
+        num_gqa_groups: int | None = None,
+        layernorm_epsilon: float = 1e-05,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        output_layer_init_method: Callable[[torch.Tensor], object] | None = None,
+        layer_number: int | None = None,
+        kv_channels: int | None = None,
+        self_attn_mask_type: str = "causal",
+        enc_dec_attn_mask_type: str = "no_mask",
+        apply_residual_connection_post_layernorm: bool = False,
+        output_layernorm: bool = False,
+        parallel_attention_mlp: bool = False,
+        layer_type: str = "encoder",
+        fuse_qkv_params: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        bias: bool = True,
+        activation: str = "gelu",
+        normalization: str = "LayerNorm",
+        attn_input_format: str = "sbhd",
+        softmax_scale: float | None = None,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        self_attn_mask_type: str | None = None,
+        encoder_output: torch.Tensor | None = None,
+        enc_dec_attn_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        enc_dec_attn_mask_type: str | None = None,
+        is_first_microbatch: bool | None = None,
+        rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    ) -> Any: ...
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        self_attn_mask_type: str | None = None,
+        encoder_output: torch.Tensor | None = None,
+        enc_dec_attn_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        enc_dec_attn_mask_type: str | None = None,
+        is_first_microbatch: bool | None = None,
+        rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    ) -> Any: ...

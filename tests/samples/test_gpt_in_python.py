@@ -1,0 +1,97 @@
+"""samples/gpt.py: the same bits as the C++ sample, recorded, resumable."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TELENS_LIBRARY", PROJECT_ROOT / "build/lib/libtelens.so")).parents[1]
+PYTHON_SAMPLE = [sys.executable, str(PROJECT_ROOT / "samples/gpt.py")]
+CPP_SAMPLE = [str(BUILD / "bin/gpt")]
+SMALL = ["--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32", "--batch", "2"]
+SMALL += ["--seed", "3", "--text-bytes", "100000"]
+CONFIG = """\
+section:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats: {enabled: True, stats: [max, l2_norm], tensors: [activation, gradient]}
+"""
+
+
+def run(command: list[str], *options: object) -> str:
+    packages = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [*command, *SMALL, *map(str, options)],
+        env=os.environ | {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "current", "bf16", "fp32"])
+def test_python_and_cpp_compute_the_same_bits(tmp_path, recipe):
+    losses = {}
+    for name, command in (("python", PYTHON_SAMPLE), ("cpp", CPP_SAMPLE)):
+        file = tmp_path / name
+        run(command, "--steps", 5, "--recipe", recipe, "--loss-file", file)
+        losses[name] = file.read_text()
+    assert losses["python"] == losses["cpp"]
+    assert len(losses["python"].split()) == 5
+
+
+def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):
+    import telens
+
+    config = tmp_path / "debug.yaml"
+    config.write_text(CONFIG)
+    plain = run(PYTHON_SAMPLE, "--steps", 4, "--loss-file", tmp_path / "plain")
+    watched = run(
+        PYTHON_SAMPLE,
+        *("--steps", 4, "--loss-file", tmp_path / "watched"),
+        *("--config", config, "--log-dir", tmp_path),
+    )
+    assert (tmp_path / "plain").read_text() == (tmp_path / "watched").read_text()
+    assert "bigram entropy of the text" in plain
+    assert f"recorded in {tmp_path}" in watched
+    run_file = telens.open_run(tmp_path)
+    # 9 layers of 2 tensors of 2 statistics, 4 steps; counters come along unasked.
+    assert set(run_file.names("layer")) == {
+        "head",
+        *(
+            f"layers.{i}.{name}"
+            for i in range(2)
+            for name in (
+                "self_attention.layernorm_linear_qkv",
+                "self_attention.proj",
+                "layernorm_mlp.fc1",
+                "layernorm_mlp.fc2",
+            )
+        ),
+    }
+    assert len(run_file.records(statistic="l2_norm")) == 9 * 2 * 4
+    assert len(run_file.losses) == 4
+
+
+def test_a_resumed_run_computes_the_bits_of_an_uninterrupted_one(tmp_path):
+    checkpoint = tmp_path / "checkpoint.pt"
+    run(
+        PYTHON_SAMPLE,
+        *("--steps", 6, "--loss-file", tmp_path / "whole"),
+        *("--save", checkpoint, "--save-at", 3),
+    )
+    run(PYTHON_SAMPLE, "--steps", 6, "--loss-file", tmp_path / "rest", "--resume", checkpoint)
+    whole = (tmp_path / "whole").read_text().split()
+    assert (tmp_path / "rest").read_text().split() == whole[3:]
+
+
+def test_wrong_use_ends_with_two_and_one_line():
+    result = subprocess.run(
+        [*PYTHON_SAMPLE, "--recipe", "fp7"], capture_output=True, text=True, env=os.environ
+    )
+    assert result.returncode == 2
