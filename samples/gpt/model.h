@@ -14,8 +14,8 @@ namespace gpt {
 
 struct ModelOptions {
   std::int64_t layers = 3;
-  std::int64_t hidden = 192;
-  std::int64_t heads = 6;
+  std::int64_t hidden = 128;
+  std::int64_t heads = 4;
   std::int64_t max_sequence = 128;
 };
 
