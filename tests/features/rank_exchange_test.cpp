@@ -1,0 +1,134 @@
+// Statistics over the ranks of a group, with threads for ranks.
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <barrier>
+#include <thread>
+
+#include "features/rank_exchange.h"
+#include "tests/core/statistics_reference.h"
+
+namespace telens::features {
+namespace {
+
+// What the ranks of one process share.
+struct Meeting {
+  explicit Meeting(int size) : barrier(size), tensors(size) {}
+  std::barrier<> barrier;
+  std::vector<at::Tensor> tensors;
+  std::atomic<int> gathers{0};
+};
+
+class ThreadGroup final : public c10d::ProcessGroup {
+ public:
+  ThreadGroup(int rank, int size, Meeting& meeting) : ProcessGroup(rank, size), meeting_(meeting) {}
+
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions&) override {
+    meeting_.tensors[static_cast<std::size_t>(getRank())] = inputs[0];
+    meeting_.barrier.arrive_and_wait();
+    for (std::size_t i = 0; i < meeting_.tensors.size(); ++i) {
+      outputs[0][i].copy_(meeting_.tensors[i]);  // throws where ranks send different sizes
+    }
+    meeting_.barrier.arrive_and_wait();
+    if (getRank() == 0) ++meeting_.gathers;
+    return c10::make_intrusive<Done>();
+  }
+
+ private:
+  struct Done final : c10d::Work {
+    bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  Meeting& meeting_;
+};
+
+using NamedSums = std::vector<std::pair<std::string, AnySums>>;
+
+// Every rank's sums after the exchange; returns the number of collectives.
+int exchange(std::vector<NamedSums>& ranks) {
+  const int size = static_cast<int>(ranks.size());
+  Meeting meeting(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = c10::make_intrusive<ThreadGroup>(rank, size, meeting);
+      std::vector<SharedSums> shared;
+      for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
+        shared.push_back({name, &sums});
+      }
+      merge_over_ranks(shared, *group);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  return meeting.gathers;
+}
+
+at::Tensor part(int rank) {
+  at::manual_seed(static_cast<std::uint64_t>(rank));
+  return at::randn({100 + rank}) + 10 * rank;  // with shifted means
+}
+
+const TensorSums& tensor_of(const NamedSums& sums, std::size_t index) {
+  return std::get<TensorSums>(sums[index].second);
+}
+
+void expect_whole(const TensorSums& merged, const at::Tensor& whole) {
+  const TensorSums expected = testing::reference_sums(whole);
+  EXPECT_EQ(merged.numel, expected.numel);
+  EXPECT_EQ(merged.min, expected.min);
+  EXPECT_EQ(merged.max, expected.max);
+  EXPECT_NEAR(merged.sum, expected.sum, 1e-12 * expected.l1);
+  EXPECT_NEAR(merged.m2, expected.m2, 1e-10 * expected.m2);
+}
+
+TEST(RankExchange, equal_layouts_take_a_header_and_one_gather_and_give_the_sums_of_the_whole) {
+  std::vector<NamedSums> ranks(3);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < 3; ++rank) {
+    parts.push_back(part(rank));
+    const auto index = static_cast<std::size_t>(rank);
+    ranks[index] = {{"0 activation a tensor", testing::reference_sums(parts.back())},
+                    {"0 activation a cast", testing::reference_cast(parts.back(), FormatId::e4m3,
+                                                                    static_cast<float>(rank + 1))},
+                    {"0 activation a blocks", BlockRanges{1, 0, 2.0 + rank}}};
+  }
+  EXPECT_EQ(exchange(ranks), 2);
+  for (const NamedSums& rank : ranks) {
+    expect_whole(tensor_of(rank, 0), at::cat(parts));
+    const auto& cast = std::get<CastSums>(rank[1].second);
+    EXPECT_EQ(cast.numel, at::cat(parts).numel());
+    EXPECT_EQ(cast.scale_inv_max, 1.0);
+    EXPECT_NEAR(cast.scale_inv_min, 1.0 / 3, 1e-7);
+    EXPECT_EQ(std::get<BlockRanges>(rank[2].second).max_ratio, 4.0);
+    EXPECT_EQ(tensor_of(rank, 0).m2, tensor_of(ranks[0], 0).m2);  // the same bits everywhere
+  }
+}
+
+TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
+  std::vector<NamedSums> ranks(3);
+  ranks[0] = {{"a", testing::reference_sums(part(0))}, {"b", testing::reference_sums(part(1))}};
+  ranks[1] = {{"b with a longer name", testing::reference_sums(part(2))},
+              {"a", testing::reference_sums(part(3))}};
+  EXPECT_EQ(exchange(ranks), 2);
+  expect_whole(tensor_of(ranks[0], 0), at::cat({part(0), part(3)}));
+  expect_whole(tensor_of(ranks[0], 1), part(1));
+  expect_whole(tensor_of(ranks[1], 0), part(2));
+  expect_whole(tensor_of(ranks[1], 1), at::cat({part(0), part(3)}));
+}
+
+TEST(RankExchange, where_no_rank_has_anything_the_header_is_all) {
+  std::vector<NamedSums> ranks(2);
+  EXPECT_EQ(exchange(ranks), 1);
+}
+
+TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
+  std::vector<NamedSums> ranks(2);
+  ranks[0] = {{"a", testing::reference_sums(at::tensor({1.0F, std::nanf("")}))}};
+  ranks[1] = {{"a", testing::reference_sums(at::tensor({2.0F}))}};
+  exchange(ranks);
+  for (const NamedSums& rank : ranks) EXPECT_EQ(tensor_of(rank, 0).nan, 1);
+}
+
+}  // namespace
+}  // namespace telens::features
