@@ -45,7 +45,9 @@ class Programs:
                 check=False,
             )
         if done.returncode != 0:
-            raise RuntimeError(f"bench_{name} failed:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(
+                f"bench_{name} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {row["row"]: row["samples"] for row in rows}
 
