@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import telens
+
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TELENS_LIBRARY", PROJECT_ROOT / "build/lib/libtelens.so")).parents[1]
 PYTHON_SAMPLE = [sys.executable, str(PROJECT_ROOT / "samples/gpt.py")]
@@ -22,19 +24,23 @@ section:
 """
 
 
-def run(command: list[str], *options: object) -> str:
+def start(command: list[str], *options: object) -> subprocess.CompletedProcess[str]:
     packages = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
-    result = subprocess.run(
+    return subprocess.run(
         [*command, *SMALL, *map(str, options)],
         env=os.environ | {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
+
+
+def run(command: list[str], *options: object) -> str:
+    result = start(command, *options)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-@pytest.mark.parametrize("recipe", ["delayed", "current", "bf16", "fp32"])
+@pytest.mark.parametrize("recipe", ["delayed", "bf16"])
 def test_python_and_cpp_compute_the_same_bits(tmp_path, recipe):
     losses = {}
     for name, command in (("python", PYTHON_SAMPLE), ("cpp", CPP_SAMPLE)):
@@ -46,8 +52,6 @@ def test_python_and_cpp_compute_the_same_bits(tmp_path, recipe):
 
 
 def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):
-    import telens
-
     config = tmp_path / "debug.yaml"
     config.write_text(CONFIG)
     plain = run(PYTHON_SAMPLE, "--steps", 4, "--loss-file", tmp_path / "plain")
@@ -90,8 +94,11 @@ def test_a_resumed_run_computes_the_bits_of_an_uninterrupted_one(tmp_path):
     assert (tmp_path / "rest").read_text().split() == whole[3:]
 
 
-def test_wrong_use_ends_with_two_and_one_line():
-    result = subprocess.run(
-        [*PYTHON_SAMPLE, "--recipe", "fp7"], capture_output=True, text=True, env=os.environ
-    )
-    assert result.returncode == 2
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [(("--recipe", "fp7"), "invalid choice: 'fp7'"), (("--text", "/nowhere"), "too little text")],
+)
+def test_wrong_use_is_one_clear_line(options, complaint):
+    result = start(PYTHON_SAMPLE, *options)
+    assert result.returncode in (1, 2)
+    assert complaint in result.stderr.splitlines()[-1]
