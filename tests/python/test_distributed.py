@@ -5,6 +5,8 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 from distributed_workers import run_ranks
 
+import telens
+import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
 
@@ -92,3 +94,30 @@ def reduced_amax(rank: int) -> None:
 
 def test_amaxes_are_reduced_over_the_group():
     run_ranks(reduced_amax)
+
+
+def watched(rank: int, folder: str) -> None:
+    config = {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "transformer_engine": {
+                "LogTensorStats": {"enabled": True, "stats": ["max"], "tensors": ["activation"]}
+            },
+        }
+    }
+    layer = te.Linear(32, 32, name="fc")
+    with debug.session(config, log_dir=folder):
+        assert debug.get_tensor_reduction_group() is not None
+        for step in range(2):
+            layer(torch.full((16, 32), 10.0 * step + rank)).sum().backward()
+            debug.step(float(rank))
+
+
+def test_statistics_are_reduced_over_the_ranks_into_one_run(tmp_path):
+    run_ranks(watched, str(tmp_path))
+    run = telens.open_run(tmp_path)
+    assert sorted(run.segments["rank"]) == [0, 1]
+    records = run.records(statistic="max", tensor="activation")
+    assert set(zip(records["iteration"], records["value"], strict=True)) == {(0, 1.0), (1, 11.0)}
+    assert run.losses.tolist() == [0.0, 0.0]

@@ -14,7 +14,7 @@ from telens.debug.base import BaseConfigAPIMapper
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.registry import Registry, api_method
 
-SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "samples"
+PLUGIN = pathlib.Path(__file__).resolve().parents[2] / "samples/plugins/log_outliers"
 
 
 def config_of(feature: str, namespace: str = "transformer_engine", **parameters) -> dict:
@@ -284,9 +284,7 @@ def test_a_class_without_a_parser_is_refused(register):
 def test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards(tmp_path, layer, x):
     config = config_of("LogOutliers", "telens", tensors=["activation"], factor=1)
     for run in ("first", "second"):
-        with debug.session(
-            config, feature_dirs=SAMPLES / "plugins" / "python", log_dir=tmp_path / run
-        ):
+        with debug.session(config, feature_dirs=PLUGIN, log_dir=tmp_path / run):
             train(layer, x, steps=2)
         records = telens.open_run(tmp_path / run).records(statistic="outliers%")
         share = 100 * (x.abs() > x.square().mean().sqrt()).float().mean().item()
@@ -294,6 +292,20 @@ def test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards(tm
         assert records["layer"].tolist() == ["fc1", "fc1"]
     with pytest.raises(telens.ConfigError, match="LogOutliers"):
         debug.initialize(config, log_dir=tmp_path)
+
+
+def test_the_sample_plugin_logs_the_same_in_python_and_in_cpp(tmp_path, build_folder, layer, x):
+    recorded = {}
+    for name, folder in (("python", PLUGIN), ("cpp", build_folder / "plugins/log_outliers")):
+        with debug.session(
+            PLUGIN / "log_outliers.yaml", feature_dirs=folder, log_dir=tmp_path / name
+        ):
+            train(layer, x.detach() ** 5, steps=3)
+        records = telens.open_run(tmp_path / name).records(statistic="outliers%")
+        columns = ["iteration", "layer", "tensor", "value"]
+        recorded[name] = sorted(records[columns].itertuples(index=False, name=None))
+    assert recorded["python"] == recorded["cpp"]
+    assert [iteration for iteration, *_ in recorded["cpp"]] == [0, 0, 1, 2, 2]  # freq 2: gradient
 
 
 def test_the_peers_own_feature_folder_is_skipped_with_a_message(tmp_path, capsys):
