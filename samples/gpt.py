@@ -104,7 +104,7 @@ class Text:
 
 def find_python_library() -> pathlib.Path:
     """Python's standard library, where the C++ sample looks for it."""
-    for root in ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib"):
+    for root in ("/usr/lib", "/usr/local/lib"):
         found = sorted(p.parent for p in pathlib.Path(root).glob("python3.*/ast.py"))
         if found:
             return found[0]
