@@ -46,7 +46,7 @@ std::string read_text(const fs::path& folder, std::int64_t max_bytes) {
 // Where Python's standard library lies, by the layout of Unix systems; empty if nowhere.
 fs::path find_python_library() {
   std::vector<fs::path> found;
-  for (const char* root : {"/usr/lib", "/usr/local/lib", "/opt/homebrew/lib"}) {
+  for (const char* root : {"/usr/lib", "/usr/local/lib"}) {
     std::error_code ignored;
     for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
       const std::string name = entry.path().filename().string();
@@ -72,8 +72,8 @@ Text Text::load(const std::string& folder, std::int64_t max_bytes) {
   const fs::path path = folder.empty() ? find_python_library() : fs::path(folder);
   if (path.empty()) {
     telens::raise<telens::UsageError>(
-        "no text: Python's standard library is not under /usr/lib, /usr/local/lib or "
-        "/opt/homebrew/lib; pass a folder of text files with --text");
+        "no text: Python's standard library is not under /usr/lib or /usr/local/lib; pass a folder "
+        "of text files with --text");
   }
   if (!fs::is_directory(path)) {
     telens::raise<telens::UsageError>("no text: {} is not a folder", path.string());
