@@ -226,6 +226,49 @@ def test_a_script_logs_statistics_of_its_own_tensors(tmp_path):
         assert debug.log_tensor_stats("block", tensor_name="other", tensor=x) == {}
 
 
+def test_the_base_feature_is_a_class_to_build_on(tmp_path):
+    from telens.debug.debug_features.log_tensor_stats import LogTensorStats
+
+    class Mine(LogTensorStats):
+        pass
+
+    config = {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "LogTensorStats": {"enabled": True, "stats": ["max"], "tensors": ["hidden"]},
+        }
+    }
+    feature = Mine()
+    selected, matched = feature.parse_config_and_api(
+        {"enabled": True, "tensors": ["hidden"], "stats": ["max"]}, tensor_name="hidden"
+    )
+    assert (selected, matched) == (True, {"tensor": "hidden", "stats": ["max"]})
+    with debug.session(config, log_dir=tmp_path):
+        values = feature.log_tensor_stats(
+            matched, "block", tensor_name="hidden", tensor=torch.tensor([1.0, 3.0])
+        )
+    assert values["max"].item() == 3.0
+
+
+def test_a_plan_tells_what_a_configuration_does_to_layers():
+    planned = debug.plan(CONFIG, ["layers.0.fc1", "head"])
+    assert list(planned) == ["layers.0.fc1", "head"]
+    (feature,) = planned["head"]
+    assert feature["section"] == "all_layers"
+    assert feature["feature"] == "transformer_engine.LogTensorStats"
+    assert [each["tensor"] for each in feature["selections"]] == [
+        "activation",
+        "weight",
+        "gradient",
+    ]
+    assert feature["selections"][0]["parameters"]["stats"] == ["min", "max", "mean", "l1_norm"]
+    nothing = CONFIG["all_layers"] | {"layers": {"layer_types": "fc2"}}
+    assert debug.plan({"section": nothing}, ["layers.0.fc1"]) == {"layers.0.fc1": []}
+    with pytest.raises(telens.ConfigError):
+        debug.plan("/nowhere/debug.yaml", ["fc1"])
+
+
 def test_layer_names_follow_the_structure_of_the_model(tmp_path):
     class Model(torch.nn.Module):
         def __init__(self):

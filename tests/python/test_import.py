@@ -37,3 +37,10 @@ def test_errors_are_a_tree_that_python_knows():
     assert issubclass(telens.ShapeError, telens.UsageError)
     assert issubclass(telens.ConfigError, telens.UsageError)
     assert issubclass(telens.RecordError, telens.Error)
+
+
+def test_the_former_name_of_the_quantization_module_is_importable():
+    from telens.pytorch import fp8, quantization
+
+    assert fp8.FP8GlobalStateManager is quantization.FP8GlobalStateManager
+    assert fp8.fp8_autocast is quantization.fp8_autocast

@@ -1,0 +1,1 @@
+"""Features of the base namespace, for classes that build on them."""
