@@ -9,7 +9,18 @@ std::recursive_mutex& Lock::mutex() {
   return *mutex;
 }
 
+namespace {
+
+// After a write that failed for good, HDF5 keeps a file that it can neither write nor let go of,
+// and its own exit handler crashes on it: the end of a full disk would be the end of the training
+// program. So there is no such handler; the session closes its files at exit itself.
+void do_without_exit_handler() { H5dont_atexit(); }
+
+}  // namespace
+
 Lock::Lock() : lock_(mutex()) {
+  static std::once_flag first;
+  std::call_once(first, do_without_exit_handler);
   H5Eget_auto2(H5E_DEFAULT, &handler_, &handler_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }

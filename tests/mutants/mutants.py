@@ -147,4 +147,12 @@ MUTANTS = (
         program="routing_test",
         tests="*an_observer_that_throws*",
     ),
+    Mutant(
+        promise="never takes the training down: a process ends in order after a full disk",
+        file="features/record/hdf5.cpp",
+        before="void do_without_exit_handler() { H5dont_atexit(); }",
+        after="void do_without_exit_handler() {}",
+        program="record_crash_test",
+        tests="*a_write_that_fails*",
+    ),
 )

@@ -1,5 +1,6 @@
 #include "hooks/config/yaml_reader.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -80,8 +81,8 @@ TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {
 TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) {
   std::string yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 10; ++i) {
-    yaml += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
-    for (int j = 0; j < 10; ++j) yaml += "*a" + std::to_string(i - 1) + ", ";
+    yaml += fmt::format("a{0}: &a{0} [", i);
+    for (int j = 0; j < 10; ++j) yaml += fmt::format("*a{}, ", i - 1);
     yaml += "]\n";
   }
   EXPECT_THAT(json_of(yaml), HasSubstr("more than a million values"));
