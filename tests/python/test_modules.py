@@ -162,6 +162,12 @@ def test_dtype_device_and_initialization_are_options():
     assert te.Linear(16, 16, device="meta").weight.is_meta
 
 
+def test_a_device_context_decides_where_parameters_are_made():
+    with torch.device("meta"):
+        assert all(p.is_meta for p in te.TransformerLayer(32, 64, 2).parameters())
+        assert not te.Linear(16, 16, device="cpu").weight.is_meta
+
+
 def test_a_module_of_the_meta_device_can_be_materialized():
     layer = te.LayerNormLinear(16, 16, device="meta").to_empty(device="cpu")
     layer.reset_parameters()

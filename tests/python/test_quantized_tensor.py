@@ -79,6 +79,18 @@ def test_operations_in_place_quantize_their_result(x):
     assert torch.equal(quantized.dequantize(), torch.ones_like(x))
 
 
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}])
+def test_an_optimizer_without_master_copies_steps_quantized_weights(options):
+    model = make_quantized_model()
+    before = [p.detach().clone().float() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0, **options)
+    model(torch.ones(16, 64)).square().sum().backward()
+    optimizer.step()
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        change = (parameter.detach().float() - old).abs().max().item()
+        assert change == pytest.approx(0.1, rel=0.1)
+
+
 def test_copies_and_files_keep_the_codes(x):
     quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x)
     clone = copy.deepcopy(quantized)

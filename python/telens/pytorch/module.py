@@ -32,6 +32,9 @@ class Module(torch.nn.Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
+        device = torch.get_default_device()  # of torch.device(...) as a context
+        if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
+            kwargs.setdefault("device", device)
         self._adopt(self._type.construct(*args, **kwargs))
 
     @mark_graph_break
@@ -189,6 +192,10 @@ def _module_of(adapter: _C.ModuleAdapter) -> Module:
     torch.nn.Module.__init__(module)
     module._adopt(adapter)
     return module
+
+
+def _takes(fields: list[_C.FieldInfo], name: str) -> bool:
+    return any(field.name == name for field in fields)
 
 
 def _signature(fields: list[_C.FieldInfo]) -> inspect.Signature:

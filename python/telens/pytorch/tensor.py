@@ -115,8 +115,13 @@ class QuantizedTensor(torch.Tensor):
             return wrap(_copy_storage(args[0]._storage))
         if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
             return args[0].quantize_(_plain(args[1]))
-        results = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
-        return _write_back(func, args, kwargs, results)
+        plain_args, plain_kwargs = tree_map(_plain, args), tree_map(_plain, kwargs)
+        results = func(*plain_args, **plain_kwargs)
+        written = _written(func, (args, kwargs), (plain_args, plain_kwargs))
+        for target, values in written:
+            target.quantize_(values)
+        targets = {id(values): target for target, values in written}
+        return tree_map(lambda result: targets.get(id(result), result), results)
 
     # torch.nn.Parameter checks that subclasses keep their type; plain functions are not overridden.
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -151,28 +156,24 @@ def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
     )
 
 
-def _write_back(func: Any, args: tuple, kwargs: dict, results: Any) -> Any:
-    """Gives the results of an in-place operation on dequantized copies to the quantized tensors."""
-    schema = func._schema
-    mutated = [
-        argument
-        for index, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None
-        and argument.alias_info.is_write
-        and isinstance(
-            args[index] if index < len(args) else kwargs.get(argument.name), QuantizedTensor
-        )
-    ]
-    if not mutated:
-        return results
-    if len(mutated) > 1 or not isinstance(results, torch.Tensor):
-        raise _C.UsageError(
-            f"{func}: cannot change several quantized tensors at once; step a high-precision "
-            "master copy and hand it over with quantize_ (optimizers: foreach=False, fused=False)"
-        )
-    index = schema.arguments.index(mutated[0])
-    target = args[index] if index < len(args) else kwargs[mutated[0].name]
-    return target.quantize_(results)
+def _written(
+    func: Any, given: tuple[tuple, dict], plain: tuple[tuple, dict]
+) -> list[tuple[QuantizedTensor, torch.Tensor]]:
+    """The quantized tensors that an operation writes to, each with its dequantized copy.
+
+    Lists of tensors (``torch._foreach_*``, fused optimizers) count as their elements.
+    """
+    written = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        values = [
+            args[index] if index < len(args) else kwargs.get(argument.name)
+            for args, kwargs in (given, plain)
+        ]
+        pairs = zip(*values, strict=True) if isinstance(values[0], list | tuple) else [values]
+        written += [pair for pair in pairs if isinstance(pair[0], QuantizedTensor)]
+    return written
 
 
 def _rebuild(state: tuple, requires_grad: bool, is_parameter: bool) -> QuantizedTensor:
