@@ -51,8 +51,8 @@ class Programs:
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {row["row"]: row["samples"] for row in rows}
 
-    def instructions(self, name, *arguments):
-        """What callgrind counts between the marks of a program."""
+    def instructions(self, name):
+        """{mark: instructions} that callgrind counts in the program bench_<name> --count."""
         if not shutil.which("valgrind"):
             raise CannotRun("valgrind is not installed")
         with tempfile.TemporaryDirectory(prefix="telens-bench-") as folder:
@@ -63,14 +63,19 @@ class Programs:
                 "--collect-atstart=no",
                 f"--callgrind-out-file={folder}/callgrind.out",
                 self.path(name),
-                *arguments,
+                "--count",
                 folder,
             ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-        counted = re.search(r"Collected : (\d+)", done.stderr)
-        if done.returncode != 0 or not counted:
+            dumps = [path.read_text() for path in Path(folder).glob("callgrind.out.*")]
+        counts = {}
+        for dump in dumps:
+            mark = re.search(r"^desc: Trigger: Client Request: (.*)$", dump, re.M)
+            if mark:
+                counts[mark[1]] = int(re.search(r"^(?:totals|summary): (\d+)", dump, re.M)[1])
+        if done.returncode != 0 or not counts:
             raise RuntimeError(f"bench_{name} under callgrind failed:\n{done.stderr}")
-        return int(counted[1])
+        return counts
 
 
 def ratio(samples, ours, theirs):

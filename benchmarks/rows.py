@@ -110,14 +110,14 @@ UNTOUCHED = [
 
 
 def untouched_rows(programs):
-    without = programs.instructions("untouched_layer", "--count", "none")
-    beside = programs.instructions("untouched_layer", "--count", "session")
+    counts = programs.instructions("untouched_layer")
+    more = counts["session"] / counts["no session"] - 1
     yield Row(
         UNTOUCHED[0],
-        100 * (beside / without - 1),
+        100 * more,
         "% more",
         at_most(0.1),
-        {"no session": [without], "session": [beside]},
+        {name: [count] for name, count in counts.items()},
     )
     samples = programs.run("untouched_layer", threads=1)["untouched layer"]
     yield Row(UNTOUCHED[1], ratio(samples, "session", "no session"), "x", None, samples)

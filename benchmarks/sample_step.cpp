@@ -2,6 +2,8 @@
 // its run costs on disk.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "benchmarks/arguments.h"
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
@@ -18,14 +20,15 @@ constexpr int kSteps = 10;  // a block holds one iteration that freq 10 watches
 
 class Training {
  public:
-  Training()
-      : text_(gpt::Text::load("", options_.text_bytes)),
+  explicit Training(std::int64_t batch = gpt::TrainingOptions().batch)
+      : batch_(batch),
+        text_(gpt::Text::load("", options_.text_bytes)),
         model_(options_.model),
         adamw_(parameters(), {}) {}
 
   void step() {
-    const gpt::Batch batch = text_.batch(options_.seed, step_++,
-                                         {.sequence = options_.sequence, .batch = options_.batch});
+    const gpt::Batch batch =
+        text_.batch(options_.seed, step_++, {.sequence = options_.sequence, .batch = batch_});
     at::Tensor loss;
     {
       const gpt::Precision::Region region(precision_);
@@ -45,6 +48,7 @@ class Training {
   }
 
   gpt::TrainingOptions options_;
+  std::int64_t batch_;
   gpt::Text text_;
   gpt::Model model_;
   gpt::AdamW adamw_;
@@ -75,11 +79,12 @@ int main(int argc, char** argv) {
   const auto watched = [&](const std::string& name, int freq) {
     return telens::benchmark::Contender{name, block,
                                         [&training, &arguments, freq] {
+                                          // The warm-up is iteration 9, which freq 10 does not
+                                          // watch; of 10 to 19 it watches one.
                                           telens::benchmark::begin_session(
                                               telens::benchmark::all_statistics(freq),
-                                              arguments.folder);
-                                          for (int i = 0; i < kSteps; ++i)
-                                            training.step();  // iterations 0 to 9
+                                              arguments.folder, kSteps - 1);
+                                          training.step();
                                         },
                                         [] { telens::debug::end_debug(); }};
   };
@@ -87,11 +92,14 @@ int main(int argc, char** argv) {
                              {{"no session", block, [&] { training.step(); }},
                               watched("all statistics, freq 1", 1),
                               watched("all statistics, freq 10", 10)},
-                             {.rounds = arguments.rounds});
+                             {.rounds = std::max(1, arguments.rounds / 2)});
 
-  // A run long enough that the file's fixed part, dictionaries and the like, is a small part of it.
+  // As many steps as the sample takes by default, so that the file's fixed part, dictionaries and
+  // the like, weighs as much as there. Batches of one sequence: as many records in less time.
+  Training small(1);
+  const int steps = std::min(300, 30 * arguments.rounds);
   telens::benchmark::begin_session(telens::benchmark::all_statistics(), arguments.folder);
-  for (int i = 0; i < 10 * arguments.rounds; ++i) training.step();
+  for (int i = 0; i < steps; ++i) small.step();
   const std::string run = telens::debug::run_path();
   telens::debug::end_debug();
   telens::benchmark::print_samples("bytes per record", {"telens"}, {{bytes_per_record(run)}});

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 
 #include "hooks/debug.h"
@@ -41,10 +42,12 @@ elsewhere:
 )";
 }
 
-inline void begin_session(const std::string& config, const std::string& folder) {
+inline void begin_session(const std::string& config, const std::string& folder,
+                          std::int64_t first_iteration = 0) {
   debug::InitializeOptions options;
   options.config_text = config;
   options.log_dir = folder;
+  options.init_training_step = first_iteration;
   debug::initialize(options);
 }
 

@@ -1,6 +1,7 @@
 // Forward and backward of a tiny Linear that no feature touches, with and without a session.
-//   untouched_layer                      wall times, side by side
-//   untouched_layer --count <session>    the same steps for callgrind, which counts them alone
+//   untouched_layer                     wall times, side by side
+//   untouched_layer --count <folder>    the same steps under callgrind, which dumps what it counted
+//                                       in them as "no session" and "session"
 #include <ATen/ATen.h>
 #include <valgrind/callgrind.h>
 
@@ -46,12 +47,21 @@ void begin(const std::string& folder) {
 // Warm, then counted; a session takes its steps outside of what is counted.
 void count(TinyStep& step) {
   for (int i = 0; i < 2 * kCounted; ++i) {
-    if (i == kCounted) CALLGRIND_START_INSTRUMENTATION;
     if (i >= kCounted) CALLGRIND_TOGGLE_COLLECT;
     step.run();
     if (i >= kCounted) CALLGRIND_TOGGLE_COLLECT;
     telens::debug::step();
   }
+}
+
+void count_both(TinyStep& step, const std::string& folder) {
+  CALLGRIND_START_INSTRUMENTATION;
+  count(step);
+  CALLGRIND_DUMP_STATS_AT("no session");
+  begin(folder);
+  count(step);
+  CALLGRIND_DUMP_STATS_AT("session");
+  telens::debug::end_debug();
 }
 
 }  // namespace
@@ -61,10 +71,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   TinyStep step;
   if (counting) {
-    const bool session = std::string(argv[2]) == "session";
-    if (session) begin(argc > 3 ? argv[3] : ".");
-    count(step);
-    telens::debug::end_debug();
+    count_both(step, argv[2]);
     return 0;
   }
   const auto arguments =
