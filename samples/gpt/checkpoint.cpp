@@ -21,6 +21,30 @@ const std::string kOptimizerPrefix = "adamw.";
 
 using TensorDict = c10::Dict<std::string, at::Tensor>;
 
+TensorDict read_tensors(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) telens::raise<telens::UsageError>("cannot read the checkpoint {}", file);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), {}};
+  try {
+    return c10::impl::toTypedDict<std::string, at::Tensor>(
+        torch::jit::pickle_load(bytes).toGenericDict());
+  } catch (const c10::Error& error) {
+    telens::raise<telens::UsageError>("{} is not a checkpoint of this program: {}", file,
+                                      error.msg());
+  }
+}
+
+// The tensors whose names begin with the prefix, by the rest of their names.
+telens::StateDict with_prefix(const TensorDict& tensors, const std::string& prefix) {
+  telens::StateDict state;
+  for (const auto& entry : tensors) {
+    if (entry.key().starts_with(prefix)) {
+      state[entry.key().substr(prefix.size())] = entry.value();
+    }
+  }
+  return state;
+}
+
 }  // namespace
 
 void save_checkpoint(const std::string& file, const torch::nn::Module& model, const AdamW& adamw,
@@ -43,22 +67,12 @@ void save_checkpoint(const std::string& file, const torch::nn::Module& model, co
 }
 
 std::int64_t load_checkpoint(const std::string& file, torch::nn::Module& model, AdamW& adamw) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) telens::raise<telens::UsageError>("cannot read the checkpoint {}", file);
-  const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), {}};
-  const auto content = c10::impl::toTypedDict<std::string, at::Tensor>(
-      torch::jit::pickle_load(bytes).toGenericDict());
-
-  telens::StateDict state;
-  for (const auto& entry : content) {
-    if (entry.key().starts_with(kModelPrefix)) {
-      state[entry.key().substr(kModelPrefix.size())] = entry.value();
-    }
-  }
-  telens::load_state_dict(model, state);
+  const TensorDict tensors = read_tensors(file);
+  telens::load_state_dict(model, with_prefix(tensors, kModelPrefix));
+  const telens::StateDict optimizer = with_prefix(tensors, kOptimizerPrefix);
   const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : adamw.state()) tensor.copy_(content.at(kOptimizerPrefix + name));
-  return content.at(kStepsDone).item<std::int64_t>();
+  for (auto& [name, tensor] : adamw.state()) tensor.copy_(optimizer.at(name));
+  return tensors.at(kStepsDone).item<std::int64_t>();
 }
 
 }  // namespace gpt
