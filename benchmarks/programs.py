@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class Programs:
         return {row["row"]: row["samples"] for row in rows}
 
     def instructions(self, name):
-        """{mark: instructions} that callgrind counts in the program bench_<name> --count."""
+        """{mark: {object: instructions}} that callgrind counts in bench_<name> --count."""
         if not shutil.which("valgrind"):
             raise CannotRun("valgrind is not installed")
         with tempfile.TemporaryDirectory(prefix="telens-bench-") as folder:
@@ -72,10 +73,31 @@ class Programs:
         for dump in dumps:
             mark = re.search(r"^desc: Trigger: Client Request: (.*)$", dump, re.M)
             if mark:
-                counts[mark[1]] = int(re.search(r"^(?:totals|summary): (\d+)", dump, re.M)[1])
+                counts[mark[1]] = instructions_by_object(dump)
         if done.returncode != 0 or not counts:
             raise RuntimeError(f"bench_{name} under callgrind failed:\n{done.stderr}")
         return counts
+
+
+def instructions_by_object(dump):
+    """{path of an executable or library: instructions in its own functions} of a callgrind file.
+
+    https://valgrind.org/docs/manual/cl-format.html: `ob=(1) path` names an object, `ob=(1)` names
+    it again, and a cost line after `calls=` is the callee's.
+    """
+    paths, counts, current, callee = {}, Counter(), None, False
+    for line in dump.splitlines():
+        if named := re.match(r"ob=\((\d+)\)(?: (.*))?", line):
+            current = paths.setdefault(named[1], named[2])
+        elif named := re.match(r"cob=\((\d+)\) (.*)", line):
+            paths[named[1]] = named[2]
+        elif line.startswith("calls="):
+            callee = True
+        elif cost := re.match(r"[+\-*\d]\S* (\d+)$", line):
+            if not callee:
+                counts[current] += int(cost[1])
+            callee = False
+    return counts
 
 
 def ratio(samples, ours, theirs):
