@@ -18,8 +18,7 @@ std::vector<AutocastState>& stack() {
 }  // namespace
 
 void Region::add(const std::shared_ptr<LayerQuantization>& layer,
-                 const std::shared_ptr<const Recipe>& recipe,
-                 const ProcessGroupPtr& group) {
+                 const std::shared_ptr<const Recipe>& recipe, const ProcessGroupPtr& group) {
   if (recipe->as_delayed_scaling() == nullptr) {
     return;
   }

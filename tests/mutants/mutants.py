@@ -45,9 +45,8 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before="engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);",
-        after="engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);\n"
-        "    ops::statistics(x, {}, {});",
+        before=".read(x, set_, casts);",
+        after=".read(x, set_, casts);\n    ops::accumulate_statistics(x, casts, ops::statistics(x, casts));",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),

@@ -37,7 +37,9 @@ def checked(command: list[str]) -> None:
 def copy_tree() -> None:
     """Copies what git knows or would add, keeping times, so that only what changed is rebuilt."""
     listed = run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
     )
     names = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
     for name in names:

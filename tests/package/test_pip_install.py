@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 def run(*command: object, **options) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    # The name by which CMake calls the compiler, and not scikit-build-core: ccache then knows what
+    # the build has compiled.
+    environment.setdefault("CXX", "c++")
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("TELENS_GPT", ROOT / "build/bin/gpt"))
 COMMAND = Path(os.environ.get("TELENS_COMMAND", ROOT / "build/bin/telens"))
 # A model small enough for seconds: two layers have nine linear layers with the head.
-SMALL = "--layers 2 --hidden 64 --heads 2 --sequence 32 --batch 8 --text-bytes 200000".split()
+SIZES = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 32, "batch": 8, "text-bytes": 200000}
+SMALL = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
 LINEAR_LAYERS = 2 * 4 + 1
 
 
