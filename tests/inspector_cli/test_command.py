@@ -247,7 +247,7 @@ class TestAnInterruptedRun:
         path = log_dir / "telens/run/rank00000.h5"
         before = telens("stats", log_dir, "--format", "csv").stdout
         assert "not closed" in telens("info", log_dir).stdout
-        with pytest.raises(OSError, match="consistency|already open|write"):
+        with pytest.raises(OSError, match=r"consistency|already open|write"):
             h5py.File(path, "r")
         assert telens("repair", log_dir).stdout == f"{path}: repaired\n"
         assert telens("repair", log_dir).stdout == f"{path}: nothing to do\n"
