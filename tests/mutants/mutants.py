@@ -45,8 +45,9 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before=".read(x, set_, casts);",
-        after=".read(x, set_, casts);\n    ops::accumulate_statistics(x, casts, ops::statistics(x, casts));",
+        before="    engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x",
+        after="    ops::statistics(x, casts);\n"
+        "    engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),
