@@ -27,7 +27,7 @@ stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" test
 stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
 if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
-  stage "Python tests and samples" "${pytest[@]}" tests --ignore=tests/structure --ignore=tests/package
+  stage "Python tests and samples" "${pytest[@]}" tests/python tests/samples
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi

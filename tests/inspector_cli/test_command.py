@@ -275,6 +275,7 @@ def test_an_output_that_cannot_be_written(telens, log_dir, tmp_path):
     expect_one_line_error(telens("plot", log_dir, "--out", tmp_path / "x.png"), ".svg or .html")
 
 
+@pytest.mark.skipif("TELENS_SANITIZED" in os.environ, reason="sanitizers slow the start down")
 def test_help_takes_less_than_20_milliseconds():
     def processor_time():
         process = subprocess.Popen([COMMAND, "--help"], stdout=subprocess.DEVNULL)
