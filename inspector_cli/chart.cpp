@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <ranges>
+#include <set>
 #include <unordered_map>
 
 #include "core/base/error.h"
@@ -47,6 +49,33 @@ std::pair<bool, double> badness(const std::vector<Bin>& bins) {
 
 constexpr std::pair<bool, double> kNothing{false, 0.0};
 
+// Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
+// map reaches to the next record, but no further than records usually lie apart.
+void widen_cells(std::vector<Line>& layers) {
+  std::set<std::size_t> recorded;
+  for (const Line& layer : layers) {
+    for (std::size_t b = 0; b < layer.bins.size(); ++b) {
+      if (layer.bins[b].seen()) recorded.insert(b);
+    }
+  }
+  std::vector<std::size_t> distances;
+  for (auto next = recorded.begin(); next != recorded.end();) {
+    const std::size_t bin = *next++;
+    if (next != recorded.end()) distances.push_back(*next - bin);
+  }
+  if (distances.empty()) return;
+  const auto median = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
+  std::ranges::nth_element(distances, median);
+  for (Line& layer : layers) {
+    for (const std::size_t bin : std::views::reverse(recorded)) {
+      for (std::size_t b = bin + 1; b < layer.bins.size() && b < bin + *median; ++b) {
+        if (recorded.contains(b)) break;
+        layer.bins[b] = layer.bins[bin];
+      }
+    }
+  }
+}
+
 Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Rows& rows,
                  const ChartLimits& limits, std::size_t bins) {
   Panel panel{run.names(Dictionary::statistic)[statistic], {}, {}};
@@ -63,6 +92,7 @@ Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Row
   for (auto& [layer, values] : layers) {
     panel.layers.push_back({name_or_empty(run, Dictionary::layer, layer), std::move(values)});
   }
+  widen_cells(panel.layers);
   if (series.empty()) return panel;
   std::ranges::sort(series, [&](const auto& a, const auto& b) {
     const auto bad_a = badness(*a.second);

@@ -18,13 +18,14 @@ constexpr std::string_view kStyle = R"(
   svg { max-width: 100%; height: auto; display: block; }
 )";
 
-// Chart.js leaves a gap at null; a value that is not finite is drawn as a mark on its own dataset.
+// null: nothing recorded there (freq: 10), which a line bridges, or a value that is not finite,
+// which is drawn as a mark on a dataset of its own.
 constexpr std::string_view kScript = R"(
 const notFinite = '#d7191c';
 function drawLines(id, iterations, lines, logarithmic) {
   const datasets = lines.map(line => ({
     label: line.label, data: line.values, borderColor: line.colour, backgroundColor: line.colour,
-    borderWidth: 1.5, pointRadius: 0, spanGaps: false}));
+    borderWidth: 1.5, pointRadius: 0, spanGaps: true}));
   const top = Math.max(...lines.flatMap(line => line.values.filter(v => v !== null)));
   const bad = iterations.map((_, i) => lines.some(line => line.bad.includes(i)) ? top : null);
   if (bad.some(v => v !== null)) datasets.push({

@@ -119,7 +119,7 @@ std::string trace(const Chart& chart, const Line& line, const Scale& scale, int 
 }
 
 std::string title_text(const std::string& title, bool logarithmic) {
-  return text_at(kLeft, kTitleHeight - 12, "start", logarithmic ? title + " (logarithmic)" : title,
+  return text_at(kLeft, kTitleHeight - 12, "start", logarithmic ? title + " (log)" : title,
                  "font-size=\"14\" font-weight=\"bold\"");
 }
 
@@ -149,7 +149,7 @@ std::string heat_row(const Chart& chart, const Line& layer, const Scale& scale, 
 }
 
 std::string heat_legend(const Scale& scale, int y) {
-  constexpr int kSteps = 40;
+  constexpr int kSteps = 32;
   constexpr int kStepWidth = 4;
   const int left = kLeft + kPlotWidth - kSteps * kStepWidth - 190;
   std::string svg = text_at(left - 6, y + 9, "end", fmt::format("{:.4g}", scale.value_at(0)));
