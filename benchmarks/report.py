@@ -98,12 +98,13 @@ class Report:
 
 
 def cpu_flags():
-    return set(re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)[1].split())
+    found = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return set(found[1].split()) if found else set()
 
 
 def describe_machine():
     info = Path("/proc/cpuinfo").read_text()
-    model = re.search(r"^model name\s*: (.*)$", info, re.M)[1].strip()
+    model = (re.search(r"^model name\s*: (.*)$", info, re.M) or ["", "unknown CPU"])[1].strip()
     flags = cpu_flags()
     simd = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.M)[1]

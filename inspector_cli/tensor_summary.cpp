@@ -33,7 +33,11 @@ void TensorSummaries::add(const record::Record& record) {
   if (watched.iteration != record.iteration) {
     end_iteration(watched);
     watched.iteration = record.iteration;
-    ++watched.base.iterations;
+    // Records come rank after rank: an iteration that another rank had counts once.
+    if (record.iteration > watched.latest) {
+      watched.latest = record.iteration;
+      ++watched.base.iterations;
+    }
   }
   if (!meaning.statistic) return;
   switch (*meaning.statistic) {

@@ -51,7 +51,8 @@ class TensorSummaries {
     TensorSummary base;
     std::vector<Cast> casts;
     std::int64_t iteration = std::numeric_limits<std::int64_t>::min();
-    std::optional<double> amax;  // of the current iteration
+    std::int64_t latest = std::numeric_limits<std::int64_t>::min();  // of any rank
+    std::optional<double> amax;                                      // of the current iteration
   };
   static void end_iteration(Watched& watched);
   static void add_to_tensor(Watched& watched, Statistic statistic, const record::Record& record);

@@ -106,6 +106,18 @@ class RunReader::Impl {
     for (const auto& segment : joined_) segments_.push_back(segment.file->about());
   }
 
+  // With a schedule the first record may come long after the first loss. Other scalars do not
+  // count: a program may record some before it says in which iteration it resumes.
+  static std::int64_t first_loss(const SegmentReader& file) {
+    const std::vector<std::string> words = file.names(Dictionary::word);
+    std::int64_t first = INT64_MAX;
+    for (const StoredScalar& row : file.scalars()) {
+      const bool named = row.name >= 0 && static_cast<std::size_t>(row.name) < words.size();
+      if (named && words[row.name] == "loss") first = std::min(first, row.iteration);
+    }
+    return first;
+  }
+
   // A run resumed from a checkpoint does some iterations again: the later segment counts.
   void find_superseded() {
     std::int64_t from = INT64_MAX;
@@ -116,6 +128,7 @@ class RunReader::Impl {
       if (last_of_rank) from = INT64_MAX;
       about.superseded_from = from;
       if (about.records > 0) from = std::min(from, about.first_iteration);
+      from = std::min(from, first_loss(*joined_[i].file));
     }
   }
 

@@ -311,6 +311,7 @@ bool RunWriter::Impl::write_once() {
   if (segment_) counters_.bytes = segment_->file_size();
   batch_.clear();
   flushes_done_ = flushes;
+  if (last) state_ = State::off;  // nobody may wait for a thread that is gone
   changed_.notify_all();
   return !last;
 }

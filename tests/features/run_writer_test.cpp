@@ -262,6 +262,30 @@ TEST(RunWriter, a_restart_adds_a_segment_and_its_repeated_iterations_count_once)
   EXPECT_EQ(run.scalars().front().value, 2.0);
 }
 
+TEST(RunWriter, repeated_losses_count_once_also_where_the_first_record_comes_later) {
+  const TemporaryFolder folder;
+  for (const double loss : {1.0, 2.0}) {
+    const auto writer = RunWriter::open(options_in(folder));
+    name_everything(*writer);
+    writer->scalar(95, "loss", loss);
+    writer->push(numbered_records(100, 110));
+  }
+  const RunReader run(folder.path());
+  ASSERT_THAT(run.scalars(), SizeIs(1));
+  EXPECT_EQ(run.scalars().front().value, 2.0);
+}
+
+TEST(RunWriter, a_flush_after_the_end_returns) {
+  const TemporaryFolder folder;
+  const auto writer = RunWriter::open(options_in(folder));
+  name_everything(*writer);
+  writer->push(numbered_records(0, 10));
+  writer->close();
+  writer->flush();
+  EXPECT_FALSE(writer->recording());
+  EXPECT_THAT(read_all(folder.path()), SizeIs(10));
+}
+
 TEST(RunWriter, runs_without_an_id_never_share_a_folder) {
   const TemporaryFolder folder;
   const auto first = RunWriter::open(options_in(folder, ""));

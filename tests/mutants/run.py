@@ -62,7 +62,10 @@ def build(target: str) -> subprocess.CompletedProcess:
 def passes(mutant: Mutant) -> tuple[bool, int]:
     """Whether the mutant's tests pass, and how many ran."""
     program = BUILD / "tests" / mutant.program
-    result = run([str(program), f"--gtest_filter={mutant.tests}"], timeout=600)
+    try:
+        result = run([str(program), f"--gtest_filter={mutant.tests}"], timeout=600)
+    except subprocess.TimeoutExpired:
+        return False, 1  # a test that hangs has noticed
     ran = sum(line.startswith("[ RUN ") for line in result.stdout.splitlines())
     return result.returncode == 0, ran
 

@@ -122,7 +122,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
 )
 def test_wrong_use_is_one_clear_error(arguments, said):
     result = subprocess.run(
-        [str(PROGRAM), *SMALL, "--steps", "1", *arguments], capture_output=True, text=True
+        [str(PROGRAM), "--text-bytes", "200000", "--steps", "1", *arguments],
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 2
     assert said in result.stderr
