@@ -55,6 +55,12 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
   }
   const QuantizedData& left = description.gemm == Gemm::wgrad ? a.columnwise : a.rowwise;
   const QuantizedData& right = description.gemm == Gemm::fprop ? b.rowwise : b.columnwise;
+  if (!left.defined() || !right.defined()) {
+    raise<UsageError>(
+        "{}: {} needs its {} in the orientation that was not quantized or was dropped; keep both "
+        "(update_usage, Quantizer::set_usage)",
+        description.layer, name_of(description.gemm), name_of(left.defined() ? names.b : names.a));
+  }
   quantized_count.fetch_add(1, std::memory_order_relaxed);
   return ops::gemm({left.codes, left.scale_inv, a.format}, {right.codes, right.scale_inv, b.format},
                    a.mode, description.bias, description.out_dtype);

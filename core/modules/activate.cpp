@@ -1,4 +1,5 @@
 #include "core/modules/activate.h"
+#include "core/modules/second_derivative.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -18,6 +19,7 @@ class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    refuse_second_derivative(context->saved_data["activation"].toStringRef());
     const at::Tensor x = context->get_saved_variables()[0];
     const ops::Activation& activation =
         ops::activation_from_name(context->saved_data["activation"].toStringRef());

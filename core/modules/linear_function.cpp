@@ -8,6 +8,7 @@
 
 #include "core/gemm/gemm.h"
 #include "core/modules/saved_operand.h"
+#include "core/modules/second_derivative.h"
 #include "core/modules/weight_preparation.h"
 
 namespace telens {
@@ -136,6 +137,12 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
   const at::ScalarType dtype = input.scalar_type();
 
   const at::Tensor matrix = as_matrix(input);
+  if (!matrix.is_same(input) && matrix.is_alias_of(input)) {
+    // A view that was made below autograd counts versions by itself; the backward must notice an
+    // in-place change of the input.
+    torch::autograd::impl::set_version_counter(matrix,
+                                               torch::autograd::impl::version_counter(input));
+  }
   const PreparedTensor activation = prepare_operand(
       state, pass,
       request_for(pass, TensorName::activation, matrix, TensorRole::input, dtype, needs.wgrad));
@@ -213,12 +220,7 @@ Gradients compute_gradients(LinearBackward& backward, const variable_list& saved
 variable_list LinearFunction::backward(AutogradContext* context, variable_list grad_outputs) {
   const auto holder = context->saved_data["linear"].toCapsule();
   auto& backward = static_cast<LinearBackward&>(*holder);
-  if (at::GradMode::is_enabled()) {
-    raise<UsageError>(
-        "{}: a second derivative (create_graph=True) was asked of a linear layer, whose backward "
-        "is not differentiable; use torch.nn.Linear where you need it",
-        backward.state->name());
-  }
+  refuse_second_derivative(backward.state->name());
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
   const Gradients gradients =
       compute_gradients(backward, context->get_saved_variables(), grad_outputs[0]);

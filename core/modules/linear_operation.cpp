@@ -46,7 +46,9 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& inpu
     pass.quantizers =
         state->quantization->quantizers(pass.recipe, input.device(), trains || pass.calibrating);
     pass.region = autocast->region;
-    pass.region->add(state->quantization, pass.recipe, autocast->options.group);
+    if (trains || pass.calibrating) {
+      pass.region->add(state->quantization, pass.recipe, autocast->options.group);
+    }
   }
   pass.plan = state->hooks.begin_forward({.under_recipe = under_recipe});
   state->ran_quantized = under_recipe;

@@ -1,4 +1,5 @@
 #include "core/modules/normalize.h"
+#include "core/modules/second_derivative.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -23,6 +24,7 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    refuse_second_derivative("LayerNorm or RMSNorm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
     const bool zero_centered_gamma = context->saved_data["zero_centered_gamma"].toBool();

@@ -111,8 +111,9 @@ at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const WatchedL
                                                       .tensor = output,
                                                       .default_quantizer = nullptr,
                                                       .dtype = output.scalar_type()});
-    output = is_quantized(modified) ? std::get<QuantizedTensor>(modified).dequantize()
-                                    : std::get<at::Tensor>(modified).to(output.scalar_type());
+    output = (is_quantized(modified) ? std::get<QuantizedTensor>(modified).dequantize()
+                                     : std::get<at::Tensor>(modified))
+                 .to(output.scalar_type());
   }
   if (layer.observes && layer.plan.inspects(tensor_name)) {
     listener->inspect_tensor(layer.hooks, layer.plan,

@@ -9,14 +9,21 @@ bool both_quantized(const PreparedTensor& prepared) {
   return is_quantized(prepared.first) && is_quantized(prepared.second);
 }
 
+// The GEMMs for which this pass lets a feature modify the weight.
+std::uint32_t modifications(const LayerPass& pass) {
+  const auto [first, second] = gemms_of(TensorName::weight);
+  return pass.plan ? pass.plan->modify & (RoutingPlan::bit_of(first, TensorName::weight) |
+                                          RoutingPlan::bit_of(second, TensorName::weight))
+                   : 0;
+}
+
 // Whether what the layer kept is what this pass would make: the same GEMMs quantized.
 bool serves(const PreparedTensor& kept, const PreparationRequest& request, const LayerPass& pass) {
   const auto [first, second] = gemms_of(TensorName::weight);
   const auto wanted = [&](Gemm gemm, bool quantized) {
     return quantized && !(pass.plan && (pass.plan->runs_in_high_precision(gemm)));
   };
-  if (pass.plan && (pass.plan->modifies(first, TensorName::weight) ||
-                    pass.plan->modifies(second, TensorName::weight))) {
+  if (modifications(pass) != 0) {
     return true;  // the feature decided when it was asked first
   }
   const bool second_fits = !request.second_needed ||
@@ -71,8 +78,14 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
   if (!is_first_microbatch.has_value()) {
     return prepare_fresh(state, pass, request);
   }
-  const bool reuse = !*is_first_microbatch || pass.recomputation;
-  if (reuse && state.cached_weight && serves(*state.cached_weight, request, pass)) {
+  if (*is_first_microbatch && pass.recomputation) {
+    // What is kept may by now be a later minibatch's. The scales are those of the first forward, so
+    // the bits are too.
+    return prepare_fresh(state, pass, request);
+  }
+  const bool fits = state.cached_weight && state.cached_modifications == modifications(pass) &&
+                    serves(*state.cached_weight, request, pass);
+  if (!*is_first_microbatch && fits) {
     if (pass.plan) {
       observe_prepared(request,
                        {state.hooks, *pass.plan, !pass.recomputation, /*first_microbatch=*/false},
@@ -86,6 +99,7 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
   PreparedTensor prepared = prepare_fresh(state, pass, both);
   if (both_quantized(prepared) || pass.plan) {
     state.cached_weight = prepared;
+    state.cached_modifications = modifications(pass);
   } else {
     state.cached_weight.reset();  // a plain weight is no work to make again
   }

@@ -69,6 +69,12 @@ class ByteReader {
     position_ += size;
     return host_.narrow(0, position_ - size, size).clone();
   }
+  [[noreturn]] void fail() const {
+    raise<UsageError>(
+        "_extra_state of {} bytes is not one that this library wrote; load the checkpoint with "
+        "strict=False and without the _extra_state keys to begin with fresh scales",
+        host_.numel());
+  }
   void expect_end() const {
     if (position_ != host_.numel()) {
       fail();
@@ -84,12 +90,6 @@ class ByteReader {
       std::memcpy(to, host_.const_data_ptr<std::uint8_t>() + position_, size);
     }
     position_ += static_cast<std::int64_t>(size);
-  }
-  [[noreturn]] void fail() const {
-    raise<UsageError>(
-        "_extra_state of {} bytes is not one that this library wrote; load the checkpoint with "
-        "strict=False and without the _extra_state keys to begin with fresh scales",
-        host_.numel());
   }
 
   at::Tensor host_;
@@ -128,6 +128,9 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
   for (const bool backward : {false, true}) {
     const std::int64_t length = reader.number();
     const std::int64_t slots = reader.number();
+    if (length < 1 || slots != (backward ? kBackwardRoles : kForwardRoles)) {
+      reader.fail();
+    }
     state.window(backward) = {reader.floats({length, slots}), reader.floats({slots})};
   }
   reader.expect_end();

@@ -57,11 +57,16 @@ void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, cons
   const at::Tensor codes =
       ops::quantize_fp8(flattened(x), scale, if_defined(amax), quantizer.format());
   const at::Tensor scale_inv = scale.reciprocal();
-  // The two orientations are views of one storage: filling one fills both.
   if (out.rowwise.defined()) {
     out.rowwise.codes.copy_(codes);
     out.rowwise.scale_inv.copy_(scale_inv);
-  } else if (out.columnwise.defined()) {
+  }
+  // As quantize made them both orientations are views of one storage; a copied or loaded tensor has
+  // two.
+  const bool shared = out.rowwise.defined() && out.columnwise.defined() &&
+                      out.columnwise.codes.is_alias_of(out.rowwise.codes) &&
+                      out.columnwise.scale_inv.is_alias_of(out.rowwise.scale_inv);
+  if (out.columnwise.defined() && !shared) {
     out.columnwise.codes.copy_(codes.t());
     out.columnwise.scale_inv.copy_(scale_inv);
   }

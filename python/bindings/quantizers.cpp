@@ -66,8 +66,13 @@ void bind_base(py::module_& module) {
            "A QuantizedTensor of zeros.")
       .def("set_usage", &set_usage, py::kw_only(), py::arg("rowwise") = py::none(),
            py::arg("columnwise") = py::none(), "Which orientations to make; None: as before.")
-      .def("calibrate", &Quantizer::calibrate, py::arg("tensor"),
-           "Observes the tensor's amax without quantizing.")
+      .def(
+          "calibrate",
+          [](Quantizer& quantizer, const at::Tensor& tensor) {
+            const c10::AutoGradMode no_grad(false);
+            quantizer.calibrate(tensor);
+          },
+          py::arg("tensor"), "Observes the tensor's amax without quantizing.")
       .def("copy", &Quantizer::copy)
       .def_property_readonly("dtype", &Quantizer::format)
       .def_property_readonly("rowwise_usage",

@@ -38,6 +38,7 @@ def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Mo
             return module
         for hooks in _HOOKS:
             getattr(made, hooks).update(getattr(module, hooks))
+        made._is_full_backward_hook = module._is_full_backward_hook
         made.train(module.training)
         replaced[id(module)] = made
         return made

@@ -77,6 +77,12 @@ TEST(DelayedScaling, is_left_as_it_is_by_an_evaluation) {
     model.run(batch(7), recipe);
   }
   EXPECT_TRUE(same_bits(model.first->extra_state(), trained));
+  {
+    Autocast region({.recipe = recipe});  // which ends with gradients enabled
+    const at::NoGradGuard no_grad;
+    model.run(batch(7), recipe);
+  }
+  EXPECT_TRUE(same_bits(model.first->extra_state(), trained));
   train(model, 1, 2, recipe);
   EXPECT_FALSE(same_bits(model.first->extra_state(), trained));
 }

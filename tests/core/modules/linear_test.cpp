@@ -243,6 +243,17 @@ TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
               ThrowsMessage<ShapeError>(HasSubstr("activation has dtype Int")));
 }
 
+TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
+  for (const bool three_dimensions : {false, true}) {
+    Linear linear(options_of(16, 16, at::kFloat));
+    const at::Tensor x = three_dimensions ? at::randn({2, 4, 16}) : at::randn({4, 16});
+    const at::Tensor output = linear.forward(x);
+    x.add_(1);
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<std::exception>(HasSubstr("modified by an inplace operation")));
+  }
+}
+
 TEST(Linear, refuses_a_second_derivative) {
   Linear linear(options_of(16, 16, at::kFloat));
   const at::Tensor x = at::randn({4, 16}).requires_grad_();
