@@ -10,6 +10,7 @@
 #include "core/modules/recomputation.h"
 #include "core/ops/scaling.h"
 #include "core/quantization/autocast.h"
+#include "core/quantization/extra_state.h"
 
 namespace telens {
 namespace {
@@ -93,12 +94,19 @@ TEST(DelayedScaling, updates_gradient_scales_once_when_the_first_layers_backward
   train(model, 0, 1, recipe);
   const at::Tensor once = model.first->extra_state();
   const at::Tensor loss = model.run(batch(0), recipe).square().mean();
-  EXPECT_NE(model.first->extra_state().numel(), 0);
   const at::Tensor after_forward = model.first->extra_state();
   EXPECT_FALSE(same_bits(once, after_forward)) << "the forward's exit updated nothing";
   loss.backward();
   EXPECT_FALSE(same_bits(after_forward, model.first->extra_state()))
       << "the backward's end updated nothing";
+  for (const auto& layer : {model.first, model.second}) {  // two backwards: two rows, no gap
+    const at::Tensor rows =
+        state_from_bytes(layer->extra_state()).window(/*backward=*/true).amax_history.select(1, 0);
+    EXPECT_EQ(rows[0].item<float>(), 0.0F);
+    EXPECT_GT(rows[1].item<float>(), 0.0F);
+    EXPECT_GT(rows[2].item<float>(), 0.0F);
+    EXPECT_EQ(rows[3].item<float>(), 0.0F);
+  }
 }
 
 TEST(DelayedScaling, resumed_from_its_state_gives_the_bits_of_an_uninterrupted_run) {
@@ -163,7 +171,10 @@ TEST(DelayedScaling, calibrating_collects_amaxes_and_runs_in_high_precision) {
     calibrated = model.second->forward(model.first->forward(x));
   }
   EXPECT_TRUE(same_bits(calibrated, plain.second->forward(plain.first->forward(x))));
-  EXPECT_NE(model.first->extra_state().numel(), 0);
+  const at::Tensor collected = state_from_bytes(model.first->extra_state())
+                                   .window(/*backward=*/false)
+                                   .amax_history[1];  // the region's end began a new row
+  EXPECT_EQ(collected[0].item<float>(), x.abs().max().item<float>());
 }
 
 at::Tensor updated(float amax, float old_scale, std::int64_t margin, bool power_of_two) {
