@@ -8,15 +8,7 @@
 namespace telens::record {
 namespace {
 
-constexpr int kFastestCompression = 1;  // what Deflater uses
-
-// HDF5's shuffle filter: all first bytes of the rows, then all second bytes, and so on.
-void shuffle(const std::uint8_t* rows, std::size_t count, std::size_t row_bytes,
-             std::uint8_t* out) {
-  for (std::size_t byte = 0; byte < row_bytes; ++byte) {
-    for (std::size_t row = 0; row < count; ++row) *out++ = rows[row * row_bytes + byte];
-  }
-}
+constexpr int kFastestCompression = 1;  // what PlaneDeflater uses
 
 }  // namespace
 
@@ -74,8 +66,8 @@ void PackedTable::open_for_writing() {
   row_bytes_ = H5Tget_size(type_);
   pending_.resize(chunk_rows_ * row_bytes_);
   shuffled_.resize(pending_.size());
-  deflater_ = std::make_unique<Deflater>();
-  compressed_.resize(deflater_->bound(pending_.size()));
+  deflater_ = std::make_unique<PlaneDeflater>(row_bytes_, chunk_rows_);
+  compressed_.resize(deflater_->bound());
 }
 
 void PackedTable::append(const void* rows, std::size_t count) {

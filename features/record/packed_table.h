@@ -52,7 +52,7 @@ class PackedTable {
   std::vector<std::uint8_t> pending_;
   std::vector<std::uint8_t> shuffled_;
   std::vector<std::uint8_t> compressed_;
-  std::unique_ptr<Deflater> deflater_;
+  std::unique_ptr<PlaneDeflater> deflater_;
 };
 
 }  // namespace telens::record
