@@ -14,6 +14,7 @@ config::FeatureDescription disable_fp8_gemm_description() {
           "  enabled: True\n"
           "  gemms: [dgrad, wgrad]\n",
       .selects = config::Selects::gemms,
+      .recorded = config::nothing_recorded,
   };
 }
 
@@ -27,6 +28,7 @@ config::FeatureDescription disable_fp8_layer_description() {
       .example =
           "DisableFP8Layer:\n"
           "  enabled: True\n",
+      .recorded = config::nothing_recorded,
   };
 }
 

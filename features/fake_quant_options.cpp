@@ -80,6 +80,7 @@ config::FeatureDescription fake_quant_description() {
                       .required = true,
                       .doc = "FP8E4M3 or FP8E5M2",
                       .validate = validate_format}},
+      .recorded = config::nothing_recorded,
   };
 }
 

@@ -44,6 +44,10 @@ config::FeatureDescription log_fp8_tensor_stats_description() {
           "      largest value), saturated (how many the cast clipped), scale_inv_min,\n"
           "      scale_inv_max, mse; each may have fp8_delayed_scaling_ (while it runs) or\n"
           "      fp8_current_scaling_ before it")},
+      .recorded =
+          [](const config::Value& parameters, std::string_view tensor) {
+            return recorded_names(LogFp8TensorStatsOptions::from(parameters).statistics, tensor);
+          },
   };
 }
 

@@ -49,6 +49,10 @@ config::FeatureDescription log_tensor_stats_description() {
           "over\n"
           "      the smallest nonzero |x|), or the mapping\n"
           "      max_blockwise_dynamic_range: {block_size: 32, dims: 1 or 2}")},
+      .recorded =
+          [](const config::Value& parameters, std::string_view tensor) {
+            return recorded_names(LogTensorStatsOptions::from(parameters).statistics, tensor);
+          },
   };
 }
 
@@ -66,6 +70,14 @@ config::FeatureDescription base_log_tensor_stats_description() {
       .selects = config::Selects::tensors,
       .parameters = {statistics_parameter(
           kBaseRules, "min, max, mean, std (unbiased), l1_norm, l2_norm; in any case")},
+      .recorded =
+          [](const config::Value& parameters, std::string_view) {
+            std::vector<std::string> names;
+            for (const StatisticName& name : LogTensorStatsOptions::from(parameters).statistics) {
+              names.push_back(format_statistic_name(name));
+            }
+            return names;
+          },
   };
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "features/statistics/finish.h"
 #include "hooks/config/parameter_check.h"
 #include "hooks/config/suggestions.h"
 
@@ -161,6 +162,26 @@ std::vector<StatisticName> parse_statistics(const Value& stats, const Statistics
   for (const Value& item : config::as_list(stats)) {
     const auto name = parse_item(item, rules, errors);
     if (name && std::ranges::find(names, *name) == names.end()) names.push_back(*name);
+  }
+  return names;
+}
+
+std::vector<std::string> recorded_names(std::span<const StatisticName> statistics,
+                                        std::string_view tensor) {
+  const std::optional<TensorName> known = tensor_from_name(tensor);
+  std::vector<std::string> names;
+  const auto add = [&](const StatisticName& name) {
+    std::string text = known ? format_statistic_name(name, *known) : format_statistic_name(name);
+    if (std::ranges::find(names, text) == names.end()) names.push_back(std::move(text));
+  };
+  std::ranges::for_each(statistics, add);
+  for (const Statistic counter : kTensorCounters) add({counter});
+  for (StatisticName name : statistics) {
+    if (std::ranges::find(kCastStatistics, name.statistic) == kCastStatistics.end()) continue;
+    for (const Statistic counter : kCastCounters) {
+      name.statistic = counter;
+      add(name);
+    }
   }
   return names;
 }

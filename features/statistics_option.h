@@ -22,6 +22,11 @@ struct StatisticsRules {
 // The parameter `stats` of a feature's description, validated by the rules.
 config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc);
 
+// Under which names one iteration records these statistics of a tensor: the counters, which come
+// with any statistic, included.
+std::vector<std::string> recorded_names(std::span<const StatisticName> statistics,
+                                        std::string_view tensor);
+
 // The names in their order, each once; mistakes go to the errors.
 std::vector<StatisticName> parse_statistics(const config::Value& stats,
                                             const StatisticsRules& rules,

@@ -4,11 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 
 #include "core/base/error.h"
 #include "inspector_cli/first_trouble.h"
+#include "inspector_cli/format_option.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
@@ -149,10 +149,7 @@ void add_stats(CLI::App& app) {
       "With --stat: the course of these statistics.");
   command->add_option("RUN", options->run, "The run")->required();
   add_selection(*command, options->selection);
-  const std::map<std::string, Format> formats{
-      {"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}};
-  command->add_option("--format", options->format, "table, csv or json")
-      ->transform(CLI::CheckedTransformer(formats).description("{table,csv,json}"));
+  add_format(*command, options->format);
   command->add_option("--top", options->top, "Only the first N rows");
   command->callback([options] { run_stats(*options); });
 }

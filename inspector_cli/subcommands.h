@@ -10,5 +10,6 @@ void add_info(CLI::App& app);
 void add_stats(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_repair(CLI::App& app);
+void add_plan(CLI::App& app);
 
 }  // namespace telens::cli

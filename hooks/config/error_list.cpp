@@ -19,18 +19,19 @@ void ErrorList::add_message(const Location& where, std::string message) {
   if (!known) errors_.push_back({where, std::move(message)});
 }
 
-std::string ErrorList::text() const {
+std::vector<std::string> ErrorList::lines() const {
   std::vector<Entry> sorted = errors_;
   std::ranges::stable_sort(sorted, {}, [](const Entry& entry) {
     return std::tuple(entry.where.line, entry.where.column);
   });
-  std::string text;
+  std::vector<std::string> lines;
   for (const Entry& entry : sorted) {
-    if (!text.empty()) text += '\n';
-    text += to_string(entry.where) + ": " + entry.message;
+    lines.push_back(fmt::format("{}: {}", to_string(entry.where), entry.message));
   }
-  return text;
+  return lines;
 }
+
+std::string ErrorList::text() const { return fmt::format("{}", fmt::join(lines(), "\n")); }
 
 void ErrorList::raise_if_any() const {
   if (!empty()) throw ConfigError(text());

@@ -35,8 +35,9 @@ class ErrorList {
   bool empty() const { return errors_.empty(); }
   std::size_t size() const { return errors_.size(); }
 
-  // All messages in the order of the text, one a line: "file:line:column: context: message".
-  std::string text() const;
+  // All messages in the order of the text: "file:line:column: context: message".
+  std::vector<std::string> lines() const;
+  std::string text() const;  // one a line
 
   // Throws ConfigError with text() if there is any error.
   void raise_if_any() const;

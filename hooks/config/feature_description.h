@@ -46,6 +46,14 @@ struct Parameter {
   Validator validate = {};                       // after type and allowed values, if they are right
 };
 
+// Names of the statistics that one iteration records of one selected tensor ("": the feature
+// selects none).
+using RecordedNames =
+    std::function<std::vector<std::string>(const Value& parameters, std::string_view tensor)>;
+
+// For RecordedNames of a feature that records nothing.
+std::vector<std::string> nothing_recorded(const Value& parameters, std::string_view tensor);
+
 // What a feature asks its user to choose.
 enum class Selects : std::uint8_t { nothing, gemms, tensors, gemms_and_tensors };
 
@@ -70,7 +78,8 @@ struct FeatureDescription {
   bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
   bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
   std::vector<Parameter> parameters = {};
-  Validator validate = {};  // of the parameters of one selection, all together
+  Validator validate = {};      // of the parameters of one selection, all together
+  RecordedNames recorded = {};  // for the estimates of a plan; empty: not known
 
   // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.
   bool opaque = false;
@@ -115,9 +124,6 @@ class Descriptions {
                                                  std::string(kTelensNamespace),
                                                  std::string(kTransformerEngineNamespace)};
 };
-
-// What list_features() prints: one qualified name a line.
-std::string list_features(const Descriptions& descriptions);
 
 // What explain_features() prints of one feature.
 std::string explain(const FeatureDescription& description);

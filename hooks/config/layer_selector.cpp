@@ -21,13 +21,17 @@ constexpr std::string_view kAll = "all";
 // Digits behind these belong to the kind of layer, not to its number: fc1, gemm_0.
 constexpr std::array<std::string_view, 2> kNumberedKinds{"fc", "gemm_"};
 
-constexpr NumberRange kEveryNumber{0, std::numeric_limits<std::int64_t>::max()};
+constexpr std::int64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_all(std::string_view text) {
   return std::ranges::equal(text, kAll,
                             [](unsigned char a, unsigned char b) { return std::tolower(a) == b; });
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
 }
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
@@ -44,11 +48,11 @@ Value::List list_of(const Value& value) {
   return value.is_list() ? value.as_list() : Value::List{value};
 }
 
-std::vector<std::string> parse_names(const Value& value, std::string_view key, ErrorList& errors) {
-  std::vector<std::string> names;
+std::vector<LocatedName> parse_names(const Value& value, std::string_view key, ErrorList& errors) {
+  std::vector<LocatedName> names;
   for (const Value& item : list_of(value)) {
     if (item.is_string()) {
-      names.push_back(item.as_string());
+      names.push_back({item.as_string(), item.location()});
     } else {
       errors.add(item.location(), "'{}' must be a list of strings, not {}", key, describe(item));
     }
@@ -63,7 +67,7 @@ std::optional<NumberRange> parse_number(const Value& value) {
   }
   if (!value.is_string()) return std::nullopt;
   const std::string_view text = value.as_string();
-  if (is_all(text)) return kEveryNumber;
+  if (is_all(text)) return NumberRange{0, kLargestNumber};
   if (const auto number = whole_number(text)) return NumberRange{*number, *number};
   const auto dash = text.find('-');
   if (dash == std::string_view::npos) return std::nullopt;
@@ -76,7 +80,8 @@ std::optional<NumberRange> parse_number(const Value& value) {
 std::vector<NumberRange> parse_numbers(const Value& value, ErrorList& errors) {
   std::vector<NumberRange> ranges;
   for (const Value& item : list_of(value)) {
-    if (const auto range = parse_number(item)) {
+    if (auto range = parse_number(item)) {
+      range->location = item.location();
       ranges.push_back(*range);
     } else {
       errors.add(
@@ -128,6 +133,7 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
     return selector;
   }
   for (const MapEntry& entry : layers.as_map()) {
+    selector.keys_.push_back({entry.key, entry.key_location});
     if (entry.key == kExactNames) {
       selector.exact_names_ = parse_names(entry.value, entry.key, errors);
     } else if (entry.key == kRegex) {
@@ -136,7 +142,7 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
       selector.numbers_ = parse_numbers(entry.value, errors);
     } else if (entry.key == kTypes) {
       selector.types_ = parse_names(entry.value, entry.key, errors);
-      selector.all_types_ = std::ranges::any_of(*selector.types_, is_all);
+      selector.all_types_ = std::ranges::any_of(*selector.types_, is_all, &LocatedName::name);
     } else {
       errors.add(entry.key_location, "unknown key '{}' in 'layers'{}; it takes {}", entry.key,
                  suggestion(entry.key, kKeys), quoted_list(kKeys));
@@ -146,7 +152,9 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
 }
 
 bool LayerSelector::selects(std::string_view layer_name) const {
-  if (exact_names_) return std::ranges::find(*exact_names_, layer_name) != exact_names_->end();
+  if (exact_names_) {
+    return std::ranges::find(*exact_names_, layer_name, &LocatedName::name) != exact_names_->end();
+  }
   if (regex_) return regex_->search(layer_name);
   if (!numbers_ && !types_) return false;
   return (!numbers_ || selects_number_of(layer_name)) && (!types_ || selects_type_of(layer_name));
@@ -160,9 +168,67 @@ bool LayerSelector::selects_number_of(std::string_view layer_name) const {
 }
 
 bool LayerSelector::selects_type_of(std::string_view layer_name) const {
-  return all_types_ || std::ranges::any_of(*types_, [&](const std::string& type) {
-           return layer_name.find(type) != std::string_view::npos;
+  return all_types_ || std::ranges::any_of(*types_, [&](const LocatedName& type) {
+           return contains(layer_name, type.name);
          });
+}
+
+void LayerSelector::find_idle(std::span<const std::string> layer_names, ErrorList& findings) const {
+  find_outranked(findings);
+  const auto none = [&](auto fits) { return std::ranges::none_of(layer_names, fits); };
+  if (exact_names_) {
+    for (const LocatedName& exact : *exact_names_) {
+      if (std::ranges::find(layer_names, exact.name) != layer_names.end()) continue;
+      findings.add(exact.location, "no layer is called '{}'{}", exact.name,
+                   suggestion(exact.name, layer_names));
+    }
+  } else if (regex_) {
+    const auto key = std::ranges::find(keys_, kRegex, &LocatedName::name);
+    if (none([&](const std::string& name) { return regex_->search(name); })) {
+      findings.add(key->location, "the pattern is found in no layer's name");
+    }
+  } else {
+    const std::size_t before = findings.size();
+    if (numbers_) find_idle_numbers(layer_names, findings);
+    for (const LocatedName& type : types_.value_or(std::vector<LocatedName>{})) {
+      if (is_all(type.name)) continue;
+      if (none([&](const std::string& name) { return contains(name, type.name); })) {
+        findings.add(type.location, "no layer's name contains '{}'", type.name);
+      }
+    }
+    if (findings.size() == before && none([&](const std::string& name) { return selects(name); })) {
+      findings.add(keys_.front().location,
+                   "no layer has one of the numbers and one of the types: both must fit");
+    }
+  }
+}
+
+void LayerSelector::find_outranked(ErrorList& findings) const {
+  const std::string_view decisive = exact_names_ ? kExactNames : regex_ ? kRegex : "";
+  if (decisive.empty()) return;
+  for (const LocatedName& key : keys_) {
+    if (key.name == decisive) continue;
+    findings.add(key.location, "'{}' does nothing beside '{}', which decides alone", key.name,
+                 decisive);
+  }
+}
+
+void LayerSelector::find_idle_numbers(std::span<const std::string> layer_names,
+                                      ErrorList& findings) const {
+  for (const NumberRange& range : *numbers_) {
+    const auto has_it = [&](const std::string& name) {
+      const auto number = layer_number(name);
+      return number && range.first <= *number && *number <= range.last;
+    };
+    if (std::ranges::any_of(layer_names, has_it)) continue;
+    if (range.last == kLargestNumber) {
+      findings.add(range.location, "no layer's name has a number");
+    } else if (range.first == range.last) {
+      findings.add(range.location, "no layer has the number {}", range.first);
+    } else {
+      findings.add(range.location, "no layer has a number from {} to {}", range.first, range.last);
+    }
+  }
 }
 
 }  // namespace telens::config

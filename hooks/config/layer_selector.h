@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,12 @@ namespace telens::config {
 struct NumberRange {
   std::int64_t first;
   std::int64_t last;  // inclusive
+  Location location = {};
+};
+
+struct LocatedName {
+  std::string name;
+  Location location;
 };
 
 // The names that a `layers:` map selects. exact_layer_names decides if present, else the regex,
@@ -27,15 +34,22 @@ class LayerSelector {
 
   bool selects(std::string_view layer_name) const;
 
+  // What of it does nothing for layers of these names: names, numbers and types that none has, keys
+  // that a stronger one outranks. Each finding has its place.
+  void find_idle(std::span<const std::string> layer_names, ErrorList& findings) const;
+
  private:
+  void find_outranked(ErrorList& findings) const;
+  void find_idle_numbers(std::span<const std::string> layer_names, ErrorList& findings) const;
   bool selects_number_of(std::string_view layer_name) const;
   bool selects_type_of(std::string_view layer_name) const;
 
-  std::optional<std::vector<std::string>> exact_names_;
+  std::optional<std::vector<LocatedName>> exact_names_;
   std::optional<PythonRegex> regex_;
   std::optional<std::vector<NumberRange>> numbers_;
-  std::optional<std::vector<std::string>> types_;
+  std::optional<std::vector<LocatedName>> types_;
   bool all_types_ = false;
+  std::vector<LocatedName> keys_;  // as they stand in the map
 };
 
 // The first number in a layer's name, as layer_numbers counts it: the digits of fc1 and of gemm_0

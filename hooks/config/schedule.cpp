@@ -1,5 +1,8 @@
 #include "hooks/config/schedule.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -71,6 +74,23 @@ std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) con
     if (!next || multiple < *next) next = multiple;
   }
   return next;
+}
+
+std::string describe(const Schedule& schedule) {
+  std::string text = schedule.freq() == 1 ? std::string("every iteration")
+                                          : fmt::format("every {} iterations", schedule.freq());
+  std::vector<std::string> ranges;
+  for (const StepRange& range : schedule.ranges()) {
+    const std::int64_t first = std::max(range.first, std::int64_t{0});
+    if (range.last) {
+      ranges.push_back(fmt::format("{} to {}", first, *range.last));
+    } else if (first > 0) {
+      ranges.push_back(fmt::format("from {}", first));
+    } else {
+      return text;  // whatever the other ranges are
+    }
+  }
+  return fmt::format("{}, {}", text, fmt::join(ranges, " and "));
 }
 
 Schedule parse_schedule(const Value& map, ErrorList& errors) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Schedule {
   std::int64_t freq_ = 1;
   std::vector<StepRange> ranges_{StepRange{}};
 };
+
+// "every iteration", "every 10 iterations, 0 to 20 and from 80"
+std::string describe(const Schedule& schedule);
 
 // The keys that make a schedule.
 inline constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_step", "end_step",

@@ -13,26 +13,12 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "features/disable_fp8_options.h"
-#include "features/fake_quant_options.h"
-#include "features/log_fp8_tensor_stats_options.h"
-#include "features/log_tensor_stats_options.h"
+#include "features/builtin_options.h"
 #include "hooks/config/config.h"
 #include "hooks/config/yaml_reader.h"
 
 namespace telens::config {
 namespace {
-
-Descriptions make_descriptions() {
-  Descriptions descriptions;
-  descriptions.add(features::log_tensor_stats_description());
-  descriptions.add(features::base_log_tensor_stats_description());
-  descriptions.add(features::log_fp8_tensor_stats_description());
-  descriptions.add(features::fake_quant_description());
-  descriptions.add(features::disable_fp8_gemm_description());
-  descriptions.add(features::disable_fp8_layer_description());
-  return descriptions;
-}
 
 Value due_steps(const Schedule& schedule, std::int64_t steps) {
   Value::List due;
@@ -113,7 +99,7 @@ int main() {
   ErrorList errors;
   const Value questions = read_yaml(text, "stdin", errors);
   errors.raise_if_any();
-  const Descriptions descriptions = make_descriptions();
+  const Descriptions descriptions = telens::features::builtin_descriptions();
   for (const Value& question : questions.as_list()) {
     Value reply;
     try {

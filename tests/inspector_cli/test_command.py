@@ -1,7 +1,5 @@
 """The telens command as a program: output and exit codes."""
 
-import csv
-import io
 import json
 import os
 import pty
@@ -11,21 +9,8 @@ import xml.etree.ElementTree
 
 import h5py
 import pytest
+from command_results import expect_one_line_error, rows_of
 from conftest import COMMAND, WRITE_RUN
-
-
-def rows_of(result):
-    assert result.returncode == 0, result.stderr
-    return list(csv.DictReader(io.StringIO(result.stdout)))
-
-
-def expect_one_line_error(result, *parts):
-    assert result.returncode == 2, result.stdout
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("telens: ")
-    for part in parts:
-        assert part in result.stderr
 
 
 @pytest.mark.parametrize("where", ["", "telens", "telens/run", "telens/run/rank00000.h5"])

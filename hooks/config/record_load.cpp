@@ -1,0 +1,208 @@
+#include "hooks/config/record_load.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace telens::config {
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// Iterations looked at between two changes of the schedules; a pattern that is longer is judged by
+// its beginning.
+constexpr std::int64_t kLongestPeriod = 10'000;
+
+// A number of records that are written whenever one of these schedules is due.
+using Schedules = std::set<const Schedule*>;
+using Records = std::map<Schedules, std::int64_t>;
+
+// The records of one layer. Features that ask for the same statistic of a tensor share its record.
+Records records_of_layer(std::span<const PlanRow> rows) {
+  std::map<std::pair<std::string, std::string>, Schedules> series;  // by tensor and statistic
+  for (const PlanRow& row : rows) {
+    const FeatureDescription& description = *row.entry->description;
+    if (!row.selection || row.idle() || !description.recorded) continue;
+    for (std::string& name : description.recorded(row.selection->parameters, row.tensor())) {
+      // The two LogTensorStats measure different tensors even where these have one name.
+      const std::string tensor = description.feature_namespace == kBaseNamespace
+                                     ? fmt::format("{} {}", kBaseNamespace, row.tensor())
+                                     : row.tensor();
+      series[{tensor, std::move(name)}].insert(&row.selection->schedule);
+    }
+  }
+  Records records;
+  for (const auto& [names, schedules] : series) ++records[schedules];
+  return records;
+}
+
+// Layers that the same entries select record the same, which is worked out once.
+Records records_of(const Plan& plan) {
+  std::map<std::vector<const void*>, Records> known;
+  Records all;
+  for (auto begin = plan.rows.begin(); begin != plan.rows.end();) {
+    const auto end = std::find_if(begin, plan.rows.end(),
+                                  [&](const PlanRow& row) { return row.layer != begin->layer; });
+    std::vector<const void*> key;
+    for (auto row = begin; row != end; ++row) {
+      key.push_back(row->selection ? static_cast<const void*>(row->selection) : row->entry);
+    }
+    const auto [found, is_new] = known.try_emplace(std::move(key));
+    if (is_new) found->second = records_of_layer({begin, end});
+    for (const auto& [schedules, count] : found->second) all[schedules] += count;
+    begin = end;
+  }
+  return all;
+}
+
+bool any_due(const Schedules& schedules, std::int64_t iteration) {
+  return std::ranges::any_of(schedules,
+                             [&](const Schedule* schedule) { return schedule->due(iteration); });
+}
+
+std::int64_t records_at(const Records& records, std::int64_t iteration) {
+  std::int64_t total = 0;
+  for (const auto& [schedules, count] : records) {
+    if (any_due(schedules, iteration)) total += count;
+  }
+  return total;
+}
+
+std::int64_t period_of(const Schedules& schedules) {
+  std::int64_t period = 1;
+  for (const Schedule* schedule : schedules) {
+    if (schedule->freq() >= kLongestPeriod) return kLongestPeriod;
+    period = std::min(kLongestPeriod, std::lcm(period, schedule->freq()));
+  }
+  return period;
+}
+
+// How often one of the schedules is due in the `length` iterations from `begin`, between two
+// changes, over length.
+double density(const Schedules& schedules, std::int64_t begin, std::int64_t length) {
+  if (schedules.size() == 1 && length == kNever) {
+    const Schedule& schedule = **schedules.begin();
+    const bool ever = schedule.next_due_after(begin - 1).has_value();
+    return ever ? 1.0 / static_cast<double>(schedule.freq()) : 0.0;
+  }
+  const std::int64_t seen =
+      length == kNever ? period_of(schedules) : std::min(length, kLongestPeriod);
+  std::int64_t due = 0;
+  for (std::int64_t iteration = begin; iteration < begin + seen; ++iteration) {
+    if (any_due(schedules, iteration)) ++due;
+  }
+  return static_cast<double>(due) / static_cast<double>(seen);
+}
+
+// Where ranges begin and end. Between two of these a schedule is periodic.
+struct Changes {
+  std::set<std::int64_t> iterations{0};
+  bool endless = false;
+};
+
+Changes changes_of(const Schedules& schedules) {
+  Changes changes;
+  for (const Schedule* schedule : schedules) {
+    for (const StepRange& range : schedule->ranges()) {
+      const std::int64_t first = std::max(range.first, std::int64_t{0});
+      if (range.last && *range.last < first) continue;
+      changes.iterations.insert(first);
+      if (range.last) changes.iterations.insert(*range.last + 1);
+      changes.endless = changes.endless || !range.last;
+    }
+  }
+  return changes;
+}
+
+// Iterations that may be the busiest: a period behind each change, and each schedule's first.
+std::set<std::int64_t> busy_iterations(const Schedules& schedules, const Changes& changes) {
+  std::set<std::int64_t> iterations;
+  const std::int64_t period = period_of(schedules);
+  for (auto change = changes.iterations.begin(); change != changes.iterations.end(); ++change) {
+    const auto next = std::next(change);
+    const std::int64_t length = next == changes.iterations.end() ? kNever : *next - *change;
+    for (std::int64_t i = 0; i < std::min(period, length); ++i) iterations.insert(*change + i);
+    for (const Schedule* schedule : schedules) {
+      if (const auto due = schedule->next_due_after(*change - 1)) iterations.insert(*due);
+    }
+  }
+  return iterations;
+}
+
+std::vector<std::string> not_counted(const Plan& plan) {
+  std::set<std::string> names;
+  for (const PlanRow& row : plan.rows) {
+    if (!row.entry->description->recorded) names.insert(qualified_name(*row.entry->description));
+  }
+  return {names.begin(), names.end()};
+}
+
+std::string size_text(double records) {
+  const double bytes = records * kBytesPerRecord;
+  constexpr double kKilo = 1000, kMega = 1e6;
+  if (bytes >= kMega) return fmt::format("{:.1f} MB", bytes / kMega);
+  return bytes >= kKilo ? fmt::format("{:.1f} kB", bytes / kKilo)
+                        : fmt::format("{:.0f} bytes", bytes);
+}
+
+}  // namespace
+
+RecordLoad estimate_load(const Plan& plan) {
+  const Records records = records_of(plan);
+  Schedules schedules;
+  for (const auto& [each, count] : records) schedules.insert(each.begin(), each.end());
+  const Changes changes = changes_of(schedules);
+  RecordLoad load;
+  load.not_counted = not_counted(plan);
+  std::optional<std::int64_t> first_due;
+  for (const std::int64_t iteration : busy_iterations(schedules, changes)) {
+    const std::int64_t now = records_at(records, iteration);
+    if (now > 0 && !first_due) first_due = iteration;
+    if (now <= load.most) continue;
+    load.most = now;
+    load.busiest = iteration;
+  }
+  const std::int64_t end = *changes.iterations.rbegin();
+  load.first = changes.endless ? end : first_due.value_or(0);
+  if (!changes.endless) load.last = std::max(load.first, end - 1);
+  const auto steps = static_cast<double>(load.last ? *load.last - load.first + 1 : 1);
+  for (auto from = changes.iterations.begin(); from != changes.iterations.end(); ++from) {
+    const bool is_last = std::next(from) == changes.iterations.end();
+    if (is_last != changes.endless) continue;  // endless: what follows the last change, alone
+    const std::int64_t length = is_last ? kNever : *std::next(from) - *from;
+    for (const auto& [each, count] : records) {
+      load.average += static_cast<double>(count) * density(each, *from, length) *
+                      (is_last ? 1.0 : static_cast<double>(length) / steps);
+    }
+  }
+  return load;
+}
+
+std::int64_t records_in(const Plan& plan, std::int64_t iteration) {
+  return records_at(records_of(plan), iteration);
+}
+
+std::string RecordLoad::text() const {
+  std::string text = "nothing is recorded";
+  if (most > 0) {
+    std::string when;
+    if (last) when = fmt::format(" from {} to {}", first, *last);
+    if (!last && first > 0) when = fmt::format(" from {} on", first);
+    text = fmt::format(
+        "{:.4g} records ({}) a step on average{}, at most {} ({}) in iteration {}, if every layer "
+        "runs quantized",
+        average, size_text(average), when, most, size_text(static_cast<double>(most)), busiest);
+  }
+  if (!not_counted.empty()) {
+    text += fmt::format("; not counted: {}", fmt::join(not_counted, ", "));
+  }
+  return text;
+}
+
+}  // namespace telens::config
