@@ -44,7 +44,7 @@ LayerHooks::LayerHooks(std::string name) : name_(std::move(name)) {}
 void LayerHooks::set_name(std::string name) {
   if (name != name_) {
     name_ = std::move(name);
-    asleep_until_ = 1;  // another name, other features: ask anew
+    asleep_until_ = {1, 1};  // another name, other features: ask anew
     state_.reset();
   }
 }

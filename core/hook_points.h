@@ -7,6 +7,7 @@
 // bits are set. The backward of that forward uses the same plan.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -103,7 +104,7 @@ class HookListener {
  public:
   virtual ~HookListener() = default;
 
-  // The plan of this forward; sets layer.asleep_until. An empty plan means the fused path.
+  // The plan of this forward; may call layer.sleep_until(). An empty plan means the fused path.
   virtual RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) = 0;
 
   // Returns the tensor that takes the place of the given one; with call.out nothing of use.
@@ -121,6 +122,7 @@ class HookListener {
 namespace hook_points {
 
 inline constexpr int kIterationBits = 40;
+inline constexpr std::int64_t kLastIteration = (std::int64_t{1} << kIterationBits) - 1;
 
 constexpr std::uint64_t tick_of(std::uint64_t session, std::int64_t iteration) {
   return session << kIterationBits | static_cast<std::uint64_t>(iteration);
@@ -158,21 +160,31 @@ class TELENS_EXPORT LayerHooks {
 
   // The plan of this forward, or nullptr for the fused path.
   std::shared_ptr<const RoutingPlan> begin_forward(const RoutingRequest& request) {
-    if (hook_points::current_tick.load(std::memory_order_relaxed) < asleep_until_) [[likely]] {
+    if (sleeps(request)) [[likely]] {
       return nullptr;
     }
     return ask(request);
   }
 
-  // For the listener: the layer is not asked again before this tick.
-  void sleep_until(std::uint64_t tick) { asleep_until_ = tick; }
+  // Whether the listener is left alone.
+  bool sleeps(const RoutingRequest& request) const {
+    return hook_points::current_tick.load(std::memory_order_relaxed) <
+           asleep_until_[request.under_recipe];
+  }
+
+  // For the listener: the layer is not asked again before this tick. A layer sleeps inside and
+  // outside of recipes on its own: fp8_gemm_enabled has a meaning under a recipe only.
+  void sleep_until(std::uint64_t tick, const RoutingRequest& request) {
+    asleep_until_[request.under_recipe] = tick;
+  }
 
   std::unique_ptr<LayerState>& state() { return state_; }
 
  private:
   std::shared_ptr<const RoutingPlan> ask(const RoutingRequest& request);
 
-  std::uint64_t asleep_until_ = 1;  // the first tick of any session is larger
+  // By under_recipe. The first tick of any session is larger than 1.
+  std::array<std::uint64_t, 2> asleep_until_{1, 1};
   std::string name_;
   std::unique_ptr<LayerState> state_;
 };

@@ -15,7 +15,8 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
       : entry_(entry), services_(services) {}
 
   std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
-                                     const at::Tensor& tensor) override {
+                                     const at::Tensor& tensor,
+                                     const debug::ReductionGroup& group) override {
     const config::Selection* selection = entry_.find(std::nullopt, tensor_name);
     if (selection == nullptr || !selection->schedule.due(at.iteration)) return {};
     std::vector<std::string> names;
@@ -24,7 +25,8 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
       names.push_back(format_statistic_name(name));
     }
     StatisticsEngine& engine = services_.statistics();
-    const std::vector<double> values = engine.evaluate(*engine.prepare(names), tensor);
+    const std::string name = fmt::format("{} {} {}", at.iteration, tensor_name, at.layer_name);
+    const std::vector<double> values = engine.evaluate(*engine.prepare(names), name, tensor, group);
     std::vector<NamedValue> result;
     for (std::size_t i = 0; i < names.size(); ++i) {
       result.push_back({std::move(names[i]), values[i]});

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -87,7 +85,7 @@ class Reading final : public TensorReading {
       casts.scales.push_back(scale_of(cast, x, call_.quantizer));
       casts.formats.push_back(cast.format);
     }
-    engine_.observation(layer_name_, call_.tensor_name, iteration_).read(x, set_, casts);
+    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts);
   }
 
  private:
@@ -147,15 +145,16 @@ class Rows {
   std::vector<StatisticName> added_;
 };
 
-// What a person calls the group.
-std::string name_of(const c10d::ProcessGroup& group) {
-  return group.getGroupDesc().empty() ? group.getGroupName() : group.getGroupDesc();
-}
-
 }  // namespace
 
 std::string TensorObservation::name() const {
   return observation_name(layer_name_, tensor_, iteration_);
+}
+
+debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
+  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
+  const auto own = reductions.tensors_of_layers.find(layer_name_);
+  return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
 }
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
@@ -230,12 +229,18 @@ StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names) 
   return request;
 }
 
-std::vector<double> OnePassEngine::evaluate(const StatisticsRequest& request,
-                                            const at::Tensor& tensor) {
-  const auto sums = from_words<TensorSums>(words_of(statistics(tensor)));
+std::vector<double> OnePassEngine::evaluate(const StatisticsRequest& request, std::string_view name,
+                                            const at::Tensor& tensor,
+                                            const debug::ReductionGroup& group) {
+  AnySums shared = from_words<TensorSums>(words_of(statistics(tensor)));
+  if (has_several_ranks(group)) {
+    const SharedSums own{std::string(name), &shared};
+    merge_over_ranks({&own, 1}, *group);
+  }
+  const auto& sums = std::get<TensorSums>(shared);
   std::vector<double> values;
-  for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
-    values.push_back(telens::finish(name.statistic, sums));
+  for (const StatisticName& each : static_cast<const NamedStatistics&>(request).names) {
+    values.push_back(telens::finish(each.statistic, sums));
   }
   return values;
 }
@@ -246,19 +251,38 @@ std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
   return std::make_unique<Reading>(*this, layer_name, iteration, call);
 }
 
-TensorObservation& OnePassEngine::observation(std::string_view layer_name, TensorName tensor,
+TensorObservation& OnePassEngine::observation(std::string_view layer_name,
+                                              const InspectTensorCall& call,
                                               std::int64_t iteration) {
-  const std::string key = observation_name(layer_name, tensor, iteration);
+  debug::ReductionGroup weight_group;
+  if (call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1) {
+    weight_group = share(call.tensor_parallel.group);
+  }
+  const std::string key = observation_name(layer_name, call.tensor_name, iteration);
   const std::lock_guard lock(mutex_);
+  if (weight_group) weight_groups_.try_emplace(id_of(*weight_group), weight_group);
   TensorObservation*& known = by_key_[key];
   if (known == nullptr) {
-    observations_.push_back(std::make_unique<TensorObservation>(layer_name, tensor, iteration));
+    observations_.push_back(std::make_unique<TensorObservation>(
+        layer_name, call.tensor_name, iteration, std::move(weight_group)));
     known = observations_.back().get();
   }
   return *known;
 }
 
-std::vector<Row> OnePassEngine::collect(c10d::ProcessGroup* group) {
+OnePassEngine::Groups OnePassEngine::groups_of(const Reductions& reductions) {
+  Groups groups;
+  const auto add = [&](const debug::ReductionGroup& group) {
+    if (has_several_ranks(group)) groups.try_emplace(id_of(*group), group);
+  };
+  add(reductions.tensors);
+  for (const auto& [layer, group] : reductions.tensors_of_layers) add(group);
+  const std::lock_guard lock(mutex_);
+  if (reductions.weights) groups.insert(weight_groups_.begin(), weight_groups_.end());
+  return groups;
+}
+
+std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
   std::vector<std::unique_ptr<TensorObservation>> observations;
   {
     const std::lock_guard lock(mutex_);
@@ -266,23 +290,23 @@ std::vector<Row> OnePassEngine::collect(c10d::ProcessGroup* group) {
     by_key_.clear();
   }
   std::vector<Totals> totals;
-  for (const auto& each : observations) totals.push_back(each->totals());
-  const bool reduces = group != nullptr && group->getSize() > 1;
-  if (reduces) {
-    std::vector<SharedSums> shared;
-    for (std::size_t i = 0; i < observations.size(); ++i) {
-      if (!observations[i]->is_reduced()) continue;
-      for (Totals::Named& each : totals[i].all()) {
-        shared.push_back({observations[i]->name() + each.name, &each.sums});
-      }
-    }
-    merge_over_ranks(shared, *group);
+  std::vector<debug::ReductionGroup> shared_with;
+  std::map<std::string, std::vector<SharedSums>> shared;
+  for (const auto& each : observations) {
+    totals.push_back(each->totals());
+    shared_with.push_back(each->group(reductions));
   }
-  const std::string group_name = reduces ? name_of(*group) : "";
+  for (std::size_t i = 0; i < observations.size(); ++i) {
+    if (!has_several_ranks(shared_with[i])) continue;
+    for (Totals::Named& each : totals[i].all()) {
+      shared[id_of(*shared_with[i])].push_back({observations[i]->name() + each.name, &each.sums});
+    }
+  }
+  // In the order of their names: ranks that share several groups come to them in the same order.
+  for (const auto& [id, group] : groups_of(reductions)) merge_over_ranks(shared[id], *group);
   std::vector<Row> rows;
   for (std::size_t i = 0; i < observations.size(); ++i) {
-    const TensorObservation& each = *observations[i];
-    each.append_rows(totals[i], each.is_reduced() ? group_name : "", series_, rows);
+    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_, rows);
   }
   return rows;
 }

@@ -2,6 +2,7 @@
 // turns the sums into rows.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,8 +20,13 @@ namespace telens::features {
 // What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
 class TensorObservation {
  public:
-  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration)
-      : layer_name_(layer_name), tensor_(tensor), iteration_(iteration) {}
+  // weight_group: the tensor-parallel group of a weight; null: none.
+  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
+                    debug::ReductionGroup weight_group)
+      : layer_name_(layer_name),
+        tensor_(tensor),
+        iteration_(iteration),
+        weight_group_(std::move(weight_group)) {}
 
   // scales: one for each cast of the set. Of a weight the first read counts, others add up.
   void read(const at::Tensor& x, const RequestSet& set, const StatisticsCasts& casts);
@@ -32,8 +38,10 @@ class TensorObservation {
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
                    std::vector<Row>& rows) const;
 
-  // Whether the reduction group shares the sums. A weight is its rank's own.
-  bool is_reduced() const { return tensor_ != TensorName::weight; }
+  // With whom the sums are shared; null: nobody.
+  debug::ReductionGroup group(const Reductions& reductions) const;
+
+  // The same on every rank.
   std::string name() const;
 
  private:
@@ -50,6 +58,7 @@ class TensorObservation {
   std::string layer_name_;
   TensorName tensor_;
   std::int64_t iteration_;
+  debug::ReductionGroup weight_group_;
   std::mutex mutex_;  // over parts_
   std::vector<Part> parts_;
 };
@@ -59,20 +68,27 @@ class OnePassEngine final : public StatisticsEngine {
   explicit OnePassEngine(SeriesTable& series) : series_(series) {}
 
   StatisticsRequestPtr prepare(std::span<const std::string> names) override;
-  std::vector<double> evaluate(const StatisticsRequest& request, const at::Tensor& tensor) override;
+  std::vector<double> evaluate(const StatisticsRequest& request, std::string_view name,
+                               const at::Tensor& tensor,
+                               const debug::ReductionGroup& group) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
-  std::vector<Row> collect(c10d::ProcessGroup* group) override;
+  std::vector<Row> collect(const Reductions& reductions) override;
 
   // The observation that a read adds to; made where there is none since the last collect().
-  TensorObservation& observation(std::string_view layer_name, TensorName tensor,
+  TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,
                                  std::int64_t iteration);
 
  private:
+  // The groups of a collect(), by the name that all ranks know them by.
+  using Groups = std::map<std::string, debug::ReductionGroup>;
+  Groups groups_of(const Reductions& reductions);
+
   SeriesTable& series_;
   std::mutex mutex_;                                              // over what follows
   std::vector<std::unique_ptr<TensorObservation>> observations_;  // in the order of first reads
   std::unordered_map<std::string, TensorObservation*> by_key_;
+  Groups weight_groups_;  // that weights were seen with in this session
 };
 
 }  // namespace telens::features

@@ -1,5 +1,6 @@
 #include "hooks/debug.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,7 +21,8 @@ struct Process {
 };
 
 // A forked child shares the memory of its parent's session, but not the threads behind it: to the
-// child there is no session, and it takes care to leave the parent's alone.
+// child there is no session, and it takes care to leave the parent's alone. Its layers run as if
+// nobody watched.
 std::unique_ptr<Session>& open_session() {
   static Process process;
   if (process.owner != getpid()) {
@@ -28,6 +30,12 @@ std::unique_ptr<Session>& open_session() {
     process.owner = getpid();
   }
   return process.session;
+}
+
+void leave_sessions_to_the_parent() {
+  static std::once_flag once;
+  std::call_once(
+      once, [] { pthread_atfork(nullptr, nullptr, [] { hook_points::install(nullptr, 0); }); });
 }
 
 Session& session_for(std::string_view function) {
@@ -57,9 +65,11 @@ void initialize(const InitializeOptions& options) {
   if (open_session()) {
     raise<UsageError>("debug.initialize: there is a session already; call debug.end_debug() first");
   }
+  leave_sessions_to_the_parent();
   open_session() = std::make_unique<Session>(options);
-  // Handlers run in reverse order. HDF5 registered one of its own when the session opened the run
-  // file, so ours comes after that, once for each session; those of ended sessions find nothing.
+  // Exit handlers and destructors of static objects run in the reverse order: once for each
+  // session, so that whatever it was the first to need is still there. Those of ended sessions find
+  // nothing.
   std::atexit(close_at_exit);
 }
 
@@ -83,14 +93,17 @@ void record(std::string_view name, double value) {
   session_for("record").record_scalar(name, value);
 }
 
+void log_scalar(std::string_view name, double value, std::int64_t iteration) {
+  session_for("log_scalar").log_scalar(name, value, iteration);
+}
+
 std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view layer_name,
                                                              std::string_view tensor_name,
                                                              const at::Tensor& tensor,
                                                              const LogTensorStatsOptions& options) {
   std::vector<std::pair<std::string, double>> values;
   Session& session = session_for("log_tensor_stats");
-  const std::int64_t at = options.iteration.value_or(session.iteration());
-  for (NamedValue& each : session.log_tensor(layer_name, tensor_name, tensor, at)) {
+  for (NamedValue& each : session.log_tensor(layer_name, tensor_name, tensor, options)) {
     values.emplace_back(std::move(each.name), each.value);
   }
   return values;
@@ -121,8 +134,8 @@ std::string explain_features(const std::vector<std::string>& names) {
   return text;
 }
 
-void set_tensor_reduction_group(ReductionGroup group) {
-  session_for("set_tensor_reduction_group").set_reduction_group(std::move(group));
+void set_tensor_reduction_group(ReductionGroup group, std::string_view layer_name) {
+  session_for("set_tensor_reduction_group").set_reduction_group(std::move(group), layer_name);
 }
 
 ReductionGroup get_tensor_reduction_group() {

@@ -88,12 +88,24 @@ TELENS_EXPORT std::int64_t iteration();
 // Puts a number of the running iteration into the run file under a name of one's own.
 TELENS_EXPORT void record(std::string_view name, double value);
 
+// Hands a value to every logger and to the run file at the next step(). A name
+// "<layer>_<tensor>_<statistic>" with a tensor of the contract is a record like any other; the run
+// file keeps other names where record() puts them.
+TELENS_EXPORT void log_scalar(std::string_view name, double value, std::int64_t iteration);
+
 // Logs statistics of a tensor of the program's own, as sections with the base feature
 // LogTensorStats ask for it: at once, in the running iteration or the given one. Returns
 // (statistic, value) in the configuration's order; nothing where the tensor is not selected or not
 // due.
+//
+// The statistics are those of all ranks' tensors joined. Over the given group, or the one that
+// set_tensor_reduction_group() chose: every rank of it logs and returns them. Without either, over
+// the whole world: the last rank logs and returns them, the others nothing. Every rank of the group
+// has to make the call.
 struct LogTensorStatsOptions {
   std::optional<std::int64_t> iteration = {};
+  bool skip_reduction = false;  // each rank logs and returns its own
+  ReductionGroup reduction_group = {};
 };
 TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
     std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
@@ -109,10 +121,14 @@ TELENS_EXPORT void log_message(std::string_view message, std::string_view layer_
 TELENS_EXPORT std::vector<std::string> list_features();
 TELENS_EXPORT std::string explain_features(const std::vector<std::string>& names);
 
-// The group over which statistics of activations, gradients and outputs are reduced.
-TELENS_EXPORT void set_tensor_reduction_group(ReductionGroup group);
+// The group over which statistics of activations, gradients and outputs are reduced, of one layer
+// or of all that have none of their own; to be set on every rank of the group, in the same
+// iteration. Null: the default, InitializeOptions::world.
+TELENS_EXPORT void set_tensor_reduction_group(ReductionGroup group,
+                                              std::string_view layer_name = {});
 TELENS_EXPORT ReductionGroup get_tensor_reduction_group();
-// Whether a weight's statistics are reduced over its tensor-parallel group.
+// Whether a weight's statistics are reduced over its tensor-parallel group, if that has several
+// ranks; else they stay its rank's own. On by default.
 TELENS_EXPORT void set_weight_tensor_tp_group_reduce(bool enabled);
 
 // The folder or file that the session records into, for a message to the user; "" if none.

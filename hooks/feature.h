@@ -27,6 +27,16 @@ struct RoutingAnswer {
   static RoutingAnswer always() { return {true, std::nullopt}; }
 };
 
+// Which of the routing calls a feature answers otherwise than the contract's default.
+struct RoutingCalls {
+  bool fp8_gemm = true;
+  bool modify = true;
+  bool inspect = true;
+  bool inspect_postquantize = true;
+
+  static RoutingCalls none() { return {false, false, false, false}; }
+};
+
 // Which layer calls, and when.
 struct FeatureCall {
   std::string_view layer_name;
@@ -55,6 +65,16 @@ class FeatureServices {
 class TELENS_EXPORT Feature {
  public:
   virtual ~Feature() = default;
+
+  // What is left out here is never asked, so that layers need not stay awake for it.
+  virtual RoutingCalls routing_calls() const { return {}; }
+
+  // Whether inspect_tensor asks its TensorReading for statistics of the tensor in an iteration in
+  // which the entry is due: ranks exchange them then. The answer may depend on the configuration
+  // alone, so that all ranks give the same one.
+  virtual bool reads_statistics(TensorName tensor, std::int64_t iteration) const {
+    return routing_calls().inspect;
+  }
 
   virtual RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
     return RoutingAnswer::always();
@@ -95,9 +115,13 @@ struct NamedValue {
 // A feature that a script drives by debug.log_tensor_stats(), for tensors with names of its own.
 class TELENS_EXPORT ScriptDrivenFeature : public Feature {
  public:
-  // The tensor's statistics in their order; empty where it is not selected or not due.
+  RoutingCalls routing_calls() const final { return RoutingCalls::none(); }
+
+  // The tensor's statistics in their order; empty where it is not selected or not due, which the
+  // configuration and the iteration alone decide. Those of all ranks' tensors if there is a group.
   virtual std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
-                                             const at::Tensor& tensor) = 0;
+                                             const at::Tensor& tensor,
+                                             const debug::ReductionGroup& group) = 0;
 };
 
 // Makes the instance for an entry; throws ConfigError for what the description could not check.

@@ -1,6 +1,7 @@
 #include "hooks/feature_registry.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace {
 struct Registered {
   std::mutex mutex;
   std::vector<FeatureRegistration> features;
+  std::multimap<std::string, std::string> namespaces;  // by owner
 };
 
 Registered& registered() {
@@ -23,6 +25,14 @@ std::vector<FeatureRegistration> registered_features() {
   return all.features;
 }
 
+std::vector<std::string> registered_namespaces() {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  std::vector<std::string> names;
+  for (const auto& [owner, name] : all.namespaces) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
 void register_feature(FeatureRegistration registration) {
@@ -32,15 +42,23 @@ void register_feature(FeatureRegistration registration) {
   all.features.push_back(std::move(registration));
 }
 
+void register_namespace(const std::string& name, const std::string& owner) {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  all.namespaces.emplace(owner, name);
+}
+
 void unregister_features(const std::string& owner) {
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.features, [&](const auto& each) { return each.description.owner == owner; });
+  all.namespaces.erase(owner);
 }
 
 FeatureRegistry::FeatureRegistry() {
   for (FeatureRegistration& each : builtin_features()) add(std::move(each));
   for (FeatureRegistration& each : registered_features()) add(std::move(each));
+  for (const std::string& each : registered_namespaces()) descriptions_.add_namespace(each);
 }
 
 void FeatureRegistry::add(FeatureRegistration registration) {

@@ -23,7 +23,11 @@ std::vector<FeatureRegistration> builtin_features();
 // of one's own. A name or alias that is taken already throws UsageError naming both owners.
 TELENS_EXPORT void register_feature(FeatureRegistration registration);
 
-// Forgets what `owner` registered (FeatureDescription::owner); for tests and reloaded modules.
+// Lets configurations of sessions that begin after it name a namespace that has no feature yet.
+TELENS_EXPORT void register_namespace(const std::string& name, const std::string& owner);
+
+// Forgets the features (FeatureDescription::owner) and namespaces that `owner` registered; for
+// tests and reloaded modules.
 TELENS_EXPORT void unregister_features(const std::string& owner);
 
 // What one session knows: a copy of the lists at its beginning, and its plugins.

@@ -26,13 +26,18 @@ LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
     : session_(session),
       layer_name_(std::move(layer_name)),
       features_(features),
-      questions_(all_questions(features.size())) {}
+      questions_(all_questions(features)) {}
 
 // fp8_gemm comes last: whether it is asked depends on who modifies.
-std::vector<LayerRouting::Question> LayerRouting::all_questions(std::size_t features) {
+std::vector<LayerRouting::Question> LayerRouting::all_questions(
+    const std::vector<FeatureInstance*>& features) {
   std::vector<Question> questions;
   const auto add = [&](Call call, Gemm gemm, TensorName tensor) {
-    for (std::size_t i = 0; i < features; ++i) questions.push_back({i, call, gemm, tensor});
+    for (std::size_t i = 0; i < features.size(); ++i) {
+      if (answers(features[i]->feature->routing_calls(), call)) {
+        questions.push_back({i, call, gemm, tensor});
+      }
+    }
   };
   for (const TensorName tensor : kAllTensors) {
     add(Call::inspect, gemms_of(tensor).first, tensor);
@@ -44,6 +49,20 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(std::size_t feat
   }
   for (const Gemm gemm : kAllGemms) add(Call::fp8_gemm, gemm, TensorName::activation);
   return questions;
+}
+
+bool LayerRouting::answers(const RoutingCalls& calls, Call call) {
+  switch (call) {
+    case Call::fp8_gemm:
+      return calls.fp8_gemm;
+    case Call::modify:
+      return calls.modify;
+    case Call::inspect:
+      return calls.inspect;
+    case Call::inspect_postquantize:
+      break;
+  }
+  return calls.inspect_postquantize;
 }
 
 std::string_view LayerRouting::name_of(Call call) {
@@ -167,10 +186,12 @@ int LayerRouting::count_forward(std::uint64_t steps) {
   return forwards_.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-std::optional<std::int64_t> LayerRouting::sleep_until(std::int64_t iteration) const {
+std::optional<std::int64_t> LayerRouting::sleep_until(std::int64_t iteration,
+                                                      bool under_recipe) const {
   const std::lock_guard lock(mutex_);
   std::int64_t earliest = kNever;
   for (const Question& question : questions_) {
+    if (question.call == Call::fp8_gemm && !under_recipe) continue;
     if (question.due(iteration)) return std::nullopt;
     earliest = std::min(earliest, question.next);
   }

@@ -58,9 +58,9 @@ class LayerRouting final : public LayerState {
   // while a feature is asked.
   RoutingPlan route(std::int64_t iteration, bool under_recipe, const SwitchOff& switch_off);
 
-  // After a route() that asked nobody and came out empty: the iteration to wake the layer in;
-  // nullopt: stay awake. kNever: not in this session.
-  std::optional<std::int64_t> sleep_until(std::int64_t iteration) const;
+  // After a route() that asked nobody and came out empty: the iteration to wake the layer in, if it
+  // runs under a recipe again or not; nullopt: stay awake. kNever: not in this session.
+  std::optional<std::int64_t> sleep_until(std::int64_t iteration, bool under_recipe) const;
 
   std::uint64_t session() const { return session_; }
   const std::string& layer_name() const { return layer_name_; }
@@ -96,7 +96,8 @@ class LayerRouting final : public LayerState {
   };
 
   static std::string_view name_of(Call call);
-  static std::vector<Question> all_questions(std::size_t features);
+  static bool answers(const RoutingCalls& calls, Call call);
+  static std::vector<Question> all_questions(const std::vector<FeatureInstance*>& features);
   static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
   void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;
   void enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const;

@@ -45,6 +45,17 @@ RoutingAnswer ScheduledFeature::answer(bool does, std::optional<Gemm> gemm,
   return answer;
 }
 
+RoutingCalls ScheduledFeature::routing_calls() const {
+  return {.fp8_gemm = does_.disable_fp8_gemm,
+          .modify = does_.modify,
+          .inspect = does_.inspect,
+          .inspect_postquantize = does_.inspect_postquantize};
+}
+
+bool ScheduledFeature::reads_statistics(TensorName tensor, std::int64_t iteration) const {
+  return answer(does_.inspect && does_.read_statistics, std::nullopt, tensor, iteration).enabled;
+}
+
 // A False holds until its next_iteration, so while a switch is off it asks to be asked at once.
 RoutingAnswer ScheduledFeature::fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
   const RoutingAnswer off = answer(does_.disable_fp8_gemm, gemm, std::nullopt, at.iteration);

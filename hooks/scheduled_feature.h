@@ -8,6 +8,8 @@ namespace telens {
 
 class TELENS_EXPORT ScheduledFeature : public Feature {
  public:
+  RoutingCalls routing_calls() const final;
+  bool reads_statistics(TensorName tensor, std::int64_t iteration) const final;
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
   RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) final;
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) final;
@@ -19,6 +21,8 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   struct Does {
     bool modify = false;
     bool inspect = false;
+    bool read_statistics = true;  // inspect_tensor asks its TensorReading; false spares ranks a
+                                  // collective
     bool inspect_postquantize = false;
     bool disable_fp8_gemm = false;
   };

@@ -13,6 +13,7 @@ namespace telens::debug {
 namespace {
 
 constexpr int kForwardsBeforeWarning = 1000;
+constexpr int kMostWarnings = 1000;  // in the run file
 
 FeatureRegistry registry_with_plugins(const std::vector<std::string>& feature_dirs) {
   FeatureRegistry registry;
@@ -43,6 +44,53 @@ std::vector<std::shared_ptr<ScalarLogger>> make_loggers(const InitializeOptions&
   return loggers;
 }
 
+// The parts of "<layer>_<tensor>_<statistic>"; empty for another name. Of several words that name a
+// tensor the last one counts: layers are called after weights, statistics after nothing.
+std::optional<SeriesTable::Names> names_in(std::string_view name) {
+  std::optional<SeriesTable::Names> names;
+  std::size_t last = 0;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string middle = fmt::format("_{}_", telens::name_of(tensor));
+    const std::size_t at = name.rfind(middle);
+    if (at == name.npos || at <= last || at + middle.size() == name.size()) continue;
+    last = at;
+    names = {.layer = name.substr(0, at),
+             .tensor = telens::name_of(tensor),
+             .statistic = name.substr(at + middle.size())};
+  }
+  return names;
+}
+
+// The common reading, as one feature sees it: keeps in mind whether the feature wanted anything.
+class NotedReading final : public TensorReading {
+ public:
+  explicit NotedReading(TensorReading& reading) : reading_(reading) {}
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    wanted_ = true;
+    return reading_.want(request);
+  }
+  void read() override { reading_.read(); }
+
+  bool wanted() const { return wanted_; }
+
+ private:
+  TensorReading& reading_;
+  bool wanted_ = false;
+};
+
+void check_iteration(std::string_view what, std::int64_t iteration) {
+  if (iteration < 0 || iteration > hook_points::kLastIteration) {
+    raise<UsageError>("debug.{}: the iteration cannot be {}; iterations count from 0 to {}", what,
+                      iteration, hook_points::kLastIteration);
+  }
+}
+
+InitializeOptions checked(InitializeOptions options) {
+  check_iteration("initialize, init_training_step", options.init_training_step);
+  return options;
+}
+
 std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
                        std::string_view call) {
   return fmt::format("{} in layer '{}', {}", feature.title(), layer_name, call);
@@ -51,14 +99,13 @@ std::string context_of(const FeatureInstance& feature, std::string_view layer_na
 }  // namespace
 
 Session::Session(InitializeOptions options)
-    : options_(std::move(options)),
+    : options_(checked(std::move(options))),
       registry_(registry_with_plugins(options_.feature_dirs)),
       config_(load_config(options_, registry_.descriptions())),
       messages_(options_.log_dir, options_.rank),
       statistics_(make_statistics_engine(series_)),
       loggers_(make_loggers(options_)),
-      iteration_(options_.init_training_step),
-      reduction_group_(options_.world) {
+      iteration_(options_.init_training_step) {
   make_features();
   run_file_ = make_run_file_sink(options_, config_.text(), [this](const std::string& error) {
     messages_.write(error, {}, LogLevel::warning);
@@ -126,9 +173,11 @@ RoutingPlan Session::route(LayerHooks& layer, const RoutingRequest& request) {
                     [this](FeatureInstance& feature, std::string_view layer_name,
                            std::string_view call) { switch_off(feature, layer_name, call); });
   if (plan.empty()) {
-    if (const auto wake = routing.sleep_until(now)) {
-      layer.sleep_until(*wake == LayerRouting::kNever ? hook_points::tick_of(number_ + 1, 0)
-                                                      : hook_points::tick_of(number_, *wake));
+    if (const auto wake = routing.sleep_until(now, request.under_recipe)) {
+      const bool ever = *wake <= hook_points::kLastIteration;
+      layer.sleep_until(
+          ever ? hook_points::tick_of(number_, *wake) : hook_points::tick_of(number_ + 1, 0),
+          request);
     }
   }
   log_plan(routing, plan, request.under_recipe);
@@ -207,19 +256,20 @@ void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const Inspect
   const FeatureCall at{answers.layer_name, plan.iteration};
   const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
   const auto reading = statistics_->begin(answers.layer_name, plan.iteration, call);
+  std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
+    NotedReading noted(*reading);
     observe(*part.feature, answers.layer_name, kCall,
-            [&] { part.feature->feature->inspect_tensor(at, call, *reading); });
+            [&] { part.feature->feature->inspect_tensor(at, call, noted); });
+    if (noted.wanted()) readers.push_back(part.feature);
   }
-  // What goes wrong in the common read is the failure of all who take part in it.
+  // What goes wrong in the common read is the failure of all who asked for it.
   const at::NoGradGuard no_grad;
   try {
     reading->read();
   } catch (...) {
-    for (const PlanAnswers::Part& part : answers.parts) {
-      if (part.inspect & bit) switch_off(*part.feature, answers.layer_name, kCall);
-    }
+    for (FeatureInstance* reader : readers) switch_off(*reader, answers.layer_name, kCall);
   }
 }
 
@@ -239,7 +289,7 @@ void Session::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
 
 void Session::record(const Row& row) {
   const std::lock_guard lock(pending_mutex_);
-  pending_.push_back(row);
+  pending_.rows.push_back(row);
 }
 
 void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level) {
@@ -251,66 +301,133 @@ void Session::log_message(std::string_view message, std::string_view layer_name,
 bool Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                           std::string_view once_per) {
   const bool written = messages_.write(message, layer_name, level, once_per);
-  if (written && level >= LogLevel::warning) {
-    run_file_->event(iteration(), "warning", message, layer_name);
-  }
+  if (written && level >= LogLevel::warning) record_warning(message, layer_name);
   return written;
+}
+
+// The run file keeps every text that it was given in memory and on disk, so it is given a number of
+// them that a person might still read.
+void Session::record_warning(std::string_view message, std::string_view layer_name) {
+  const int recorded = warnings_.fetch_add(1, std::memory_order_relaxed);
+  if (recorded < kMostWarnings) {
+    run_file_->event(iteration(), "warning", message, layer_name);
+  } else if (recorded == kMostWarnings) {
+    run_file_->event(iteration(), "warning", "further warnings are in the text log only", {});
+  }
 }
 
 void Session::record_scalar(std::string_view name, double value) {
   run_file_->scalar(iteration(), name, value);
 }
 
+void Session::log_scalar(std::string_view name, double value, std::int64_t iteration) {
+  const std::optional<SeriesTable::Names> names = names_in(name);
+  const std::lock_guard lock(pending_mutex_);
+  if (names) {
+    pending_.rows.push_back({iteration, &series_.find_or_add(*names), value});
+  } else {
+    pending_.scalars.push_back({std::string(name), value, iteration});
+  }
+}
+
 std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
                                             std::string_view tensor_name, const at::Tensor& tensor,
-                                            std::int64_t iteration) {
+                                            const LogTensorStatsOptions& options) {
   const at::NoGradGuard no_grad;
+  const std::int64_t iteration = options.iteration.value_or(this->iteration());
+  ReductionGroup group;
+  bool logs = true;
+  if (!options.skip_reduction) {
+    group = chosen_group_for(layer_name, options);
+    logs = group != nullptr || options_.rank + 1 == options_.world_size;
+    if (group == nullptr) group = options_.world;
+  }
   std::vector<NamedValue> values;
   for (FeatureInstance* instance : features_of(layer_name)) {
     auto* feature = dynamic_cast<ScriptDrivenFeature*>(instance->feature.get());
     if (feature == nullptr) continue;
-    for (NamedValue& each : feature->log_tensor({layer_name, iteration}, tensor_name, tensor)) {
+    for (NamedValue& each :
+         feature->log_tensor({layer_name, iteration}, tensor_name, tensor, group)) {
       values.push_back(std::move(each));
     }
   }
+  if (!logs) return {};
+  const std::string group_name = name_of(group);
   std::vector<Row> rows;
   for (const NamedValue& each : values) {
-    const Series& series =
-        series_.find_or_add({.layer = layer_name, .tensor = tensor_name, .statistic = each.name});
+    const Series& series = series_.find_or_add(
+        {.layer = layer_name, .tensor = tensor_name, .statistic = each.name, .group = group_name});
     rows.push_back({iteration, &series, each.value});
   }
-  deliver(rows);
+  deliver({rows, {}});
   return values;
 }
 
 void Session::set_iteration(std::int64_t iteration) {
+  check_iteration("initialize_training_step", iteration);
   iteration_.store(iteration, std::memory_order_relaxed);
   install();
 }
 
+void Session::set_reduction_group(ReductionGroup group, std::string_view layer_name) {
+  if (layer_name.empty()) {
+    chosen_group_ = std::move(group);
+  } else if (group) {
+    layer_groups_.insert_or_assign(std::string(layer_name), std::move(group));
+  } else {
+    layer_groups_.erase(std::string(layer_name));
+  }
+}
+
+ReductionGroup Session::chosen_group_for(std::string_view layer_name,
+                                         const LogTensorStatsOptions& options) const {
+  if (options.reduction_group) return options.reduction_group;
+  const auto of_layer = layer_groups_.find(layer_name);
+  return of_layer == layer_groups_.end() ? chosen_group_ : of_layer->second;
+}
+
 // What every rank answers alike, from the configuration alone: ranks whose layers did not run have
 // to come to the collective too.
-bool Session::reduces_in(std::int64_t iteration) const {
-  return std::ranges::any_of(features_,
-                             [&](const auto& each) { return each->entry->due(iteration); });
+Reductions Session::reductions_in(std::int64_t iteration) const {
+  const auto read = [&](bool weights) {
+    return std::ranges::any_of(features_, [&](const auto& each) {
+      return each->entry->due(iteration) &&
+             std::ranges::any_of(kAllTensors, [&](TensorName tensor) {
+               return (tensor == TensorName::weight) == weights &&
+                      each->feature->reads_statistics(tensor, iteration);
+             });
+    });
+  };
+  Reductions reductions{.weights = reduce_weights_ && read(/*weights=*/true)};
+  if (read(/*weights=*/false)) {
+    reductions.tensors = reduction_group();
+    reductions.tensors_of_layers = layer_groups_;
+  }
+  return reductions;
 }
 
-std::vector<Row> Session::collect_rows(c10d::ProcessGroup* group) {
-  std::vector<Row> rows = statistics_->collect(group);
+Session::Logged Session::collect(const Reductions& reductions) {
+  std::vector<Row> rows = statistics_->collect(reductions);
   const std::lock_guard lock(pending_mutex_);
-  rows.insert(rows.end(), pending_.begin(), pending_.end());
-  pending_.clear();
-  return rows;
+  Logged logged = std::exchange(pending_, {});
+  logged.rows.insert(logged.rows.begin(), rows.begin(), rows.end());
+  return logged;
 }
 
-void Session::deliver(const std::vector<Row>& rows) {
-  run_file_->rows(rows);
+void Session::deliver(const Logged& logged) {
+  run_file_->rows(logged.rows);
+  for (const NamedScalar& each : logged.scalars) {
+    run_file_->scalar(each.iteration, each.name, each.value);
+  }
   for (const std::shared_ptr<ScalarLogger>& logger : loggers_) {
-    for (const Row& row : rows) {
+    for (const Row& row : logged.rows) {
       if (!row.asked) continue;
       const Series& series = *row.series;
       logger->log_scalar(fmt::format("{}_{}_{}", series.layer, series.tensor, series.statistic),
                          row.value, row.iteration);
+    }
+    for (const NamedScalar& each : logged.scalars) {
+      logger->log_scalar(each.name, each.value, each.iteration);
     }
     logger->flush();
   }
@@ -323,11 +440,11 @@ void Session::step(std::optional<double> loss) {
     observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
   if (loss) run_file_->scalar(ending, "loss", *loss);
-  const std::vector<Row> rows = collect_rows(reduces_in(ending) ? reduction_group_.get() : nullptr);
+  const Logged logged = collect(reductions_in(ending));
   iteration_.store(ending + 1, std::memory_order_relaxed);
   hook_points::set_iteration(ending + 1);
   steps_.fetch_add(1, std::memory_order_relaxed);
-  deliver(rows);
+  deliver(logged);
 }
 
 void Session::end() {
@@ -336,8 +453,7 @@ void Session::end() {
     observe(*each, {}, "end", [&] { each->feature->end(); });
   }
   // The other ranks may be gone: what was not stepped stays this rank's.
-  const std::vector<Row> rows = collect_rows(nullptr);
-  deliver(rows);
+  deliver(collect({}));
   run_file_->flush();
   messages_.flush();
 }

@@ -36,15 +36,20 @@ class Session final : public HookListener, private FeatureServices {
   void set_iteration(std::int64_t iteration);
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
   void record_scalar(std::string_view name, double value);
+  void log_scalar(std::string_view name, double value, std::int64_t iteration);
   std::vector<NamedValue> log_tensor(std::string_view layer_name, std::string_view tensor_name,
-                                     const at::Tensor& tensor, std::int64_t iteration);
+                                     const at::Tensor& tensor,
+                                     const LogTensorStatsOptions& options);
   bool log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
   const Sink& run_file() const { return *run_file_; }
 
-  void set_reduction_group(ReductionGroup group) { reduction_group_ = std::move(group); }
-  const ReductionGroup& reduction_group() const { return reduction_group_; }
+  // Of one layer, or with an empty name of all others. Null: the default.
+  void set_reduction_group(ReductionGroup group, std::string_view layer_name);
+  const ReductionGroup& reduction_group() const {
+    return chosen_group_ ? chosen_group_ : options_.world;
+  }
   void set_weight_group_reduce(bool enabled) { reduce_weights_ = enabled; }
 
  private:
@@ -54,6 +59,7 @@ class Session final : public HookListener, private FeatureServices {
   void record(const Row& row) override;
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override;
 
+  void record_warning(std::string_view message, std::string_view layer_name);
   void make_features();
   void install();
   std::vector<FeatureInstance*> features_of(std::string_view layer_name) const;
@@ -68,9 +74,23 @@ class Session final : public HookListener, private FeatureServices {
   void switch_off(FeatureInstance& feature, std::string_view layer_name,
                   std::string_view call_name);
 
-  bool reduces_in(std::int64_t iteration) const;
-  std::vector<Row> collect_rows(c10d::ProcessGroup* group);
-  void deliver(const std::vector<Row>& rows);
+  Reductions reductions_in(std::int64_t iteration) const;
+  // That log_tensor() reduces over; null: nothing was chosen.
+  ReductionGroup chosen_group_for(std::string_view layer_name,
+                                  const LogTensorStatsOptions& options) const;
+
+  struct NamedScalar {
+    std::string name;
+    double value;
+    std::int64_t iteration;
+  };
+  // What the loggers get of an iteration.
+  struct Logged {
+    std::vector<Row> rows;
+    std::vector<NamedScalar> scalars;
+  };
+  Logged collect(const Reductions& reductions);
+  void deliver(const Logged& logged);
 
   const InitializeOptions options_;
   FeatureRegistry registry_;
@@ -87,16 +107,17 @@ class Session final : public HookListener, private FeatureServices {
   std::uint64_t first_number_ = 0;  // of the first install()
   std::atomic<std::int64_t> iteration_{0};
   std::atomic<std::uint64_t> steps_{0};
+  std::atomic<int> warnings_{0};
 
   std::mutex layers_mutex_;  // over unnamed_layers_ and the making of a layer's state
   int unnamed_layers_ = 0;
 
   std::mutex pending_mutex_;
-  std::vector<Row> pending_;  // what features recorded themselves
+  Logged pending_;  // what features and the program logged themselves
 
-  ReductionGroup reduction_group_;
+  ReductionGroup chosen_group_;  // null: the default
+  Reductions::OfLayers layer_groups_;
   bool reduce_weights_ = true;
-  bool ended_ = false;
 };
 
 }  // namespace telens::debug

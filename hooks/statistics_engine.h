@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/hook_points.h"
+#include "hooks/reductions.h"
 #include "hooks/sink.h"
 
 namespace telens {
@@ -44,19 +45,21 @@ class StatisticsEngine {
   // UsageError with the nearest name.
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names) = 0;
 
-  // The values of statistics of the high-precision tensor, at once and of this rank alone; NaN for
-  // an empty tensor. Throws UsageError for statistics of a cast.
-  virtual std::vector<double> evaluate(const StatisticsRequest& request,
-                                       const at::Tensor& tensor) = 0;
+  // The values of statistics of the high-precision tensor, at once; NaN for an empty tensor. With a
+  // group, every rank of which has to call this for the tensor of this name, they are those of all
+  // ranks' tensors joined; with null, of this rank's.
+  virtual std::vector<double> evaluate(const StatisticsRequest& request, std::string_view name,
+                                       const at::Tensor& tensor,
+                                       const debug::ReductionGroup& group) = 0;
 
   // Any thread.
   virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                                const InspectTensorCall& call) = 0;
 
   // The rows of all that was read since the last call, micro-batches combined. The iteration of a
-  // row is that of its forward. With a group, every rank of which has to call this, values are
-  // those of the whole group; a weight's stay this rank's.
-  virtual std::vector<Row> collect(c10d::ProcessGroup* group) = 0;
+  // row is that of its forward. One exchange for each group that is named here, every rank of which
+  // has to call this with it, and for each tensor-parallel group that a weight was seen with.
+  virtual std::vector<Row> collect(const Reductions& reductions) = 0;
 };
 
 }  // namespace telens

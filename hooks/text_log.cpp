@@ -1,6 +1,7 @@
 #include "hooks/text_log.h"
 
 #include <fmt/chrono.h>
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <iostream>
 #include <system_error>
+#include <utility>
 
 namespace telens::debug {
 namespace {
@@ -80,7 +82,7 @@ std::string LogClock::now() {
     second_ = second;
     text_of_second_ = fmt::format("{:%Y-%m-%d %H:%M:%S}", local_time(second));
   }
-  return fmt::format("{},{:03}", text_of_second_, milliseconds);
+  return fmt::format(FMT_COMPILE("{},{:03}"), text_of_second_, milliseconds);
 }
 
 LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank) {
@@ -107,6 +109,17 @@ void LogFile::flush() {
   file_.flush();
 }
 
+bool SeenTexts::add(std::string text) {
+  const auto [place, is_new] = texts_.insert(std::move(text));
+  if (!is_new) return false;
+  oldest_first_.push_back(&*place);
+  if (oldest_first_.size() > kMost) {
+    texts_.erase(texts_.find(*oldest_first_.front()));
+    oldest_first_.pop_front();
+  }
+  return true;
+}
+
 MessageLog::MessageLog(const std::string& log_dir, int rank)
     : file_(log_dir, "nvdlfw_inspect_logs", rank), level_(level_of_environment()) {}
 
@@ -115,7 +128,7 @@ bool MessageLog::write(std::string_view message, std::string_view layer_name, Lo
   const std::string text =
       layer_name.empty() ? std::string(message) : fmt::format("LAYER={}: {}", layer_name, message);
   const std::lock_guard lock(mutex_);
-  if (!written_.insert(fmt::format("{}\x1f{}", text, once_per)).second) return false;
+  if (!written_.add(fmt::format("{}\x1f{}", text, once_per))) return false;
   if (level < level_) return true;
   const std::string line = fmt::format("{} - {} - {}", clock_.now(), name_of(level), text);
   file_.write(line);
@@ -130,9 +143,9 @@ StatisticsLog::StatisticsLog(const std::string& log_dir, int rank)
     : file_(log_dir, "nvdlfw_inspect_statistics_logs", rank) {}
 
 void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t iteration) {
-  constexpr std::string_view kTabs = "\t\t\t\t";
-  file_.write(fmt::format("{} - INFO - {} {} iteration={:06} {} value={:.4f}", clock_.now(), name,
-                          kTabs, iteration, kTabs, value));
+  file_.write(
+      fmt::format(FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
+                  clock_.now(), name, iteration, value));
 }
 
 }  // namespace telens::debug

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <deque>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -43,12 +44,27 @@ class LogClock {
   std::string text_of_second_;  // formatting a date costs more than the rest of a line
 };
 
+// Tells new texts from those it has seen. Of more than kMost it forgets the oldest, so that a
+// program whose messages never repeat does not grow with them.
+class SeenTexts {
+ public:
+  static constexpr std::size_t kMost = 1 << 16;  // about 10 MB of lines
+
+  // Returns whether the text is new.
+  bool add(std::string text);
+
+ private:
+  std::unordered_set<std::string> texts_;
+  std::deque<const std::string*> oldest_first_;  // in texts_, which does not move its elements
+};
+
 // Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) on, on stderr from WARNING on.
 class MessageLog {
  public:
   MessageLog(const std::string& log_dir, int rank);
 
-  // Any thread. Once per text, layer and `once_per`; returns whether it was written now.
+  // Any thread. Once per text, layer and `once_per` (see SeenTexts); returns whether it was written
+  // now.
   bool write(std::string_view message, std::string_view layer_name, LogLevel level,
              std::string_view once_per = {});
   void flush() { file_.flush(); }
@@ -58,7 +74,7 @@ class MessageLog {
   LogLevel level_;
   std::mutex mutex_;  // over what follows
   LogClock clock_;
-  std::unordered_set<std::string> written_;
+  SeenTexts written_;
 };
 
 // Statistics: "<time> - INFO - <name> <tabs> iteration=%06d <tabs> value=%.4f".

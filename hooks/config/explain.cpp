@@ -1,4 +1,4 @@
-// The texts of list_features and explain_features.
+// The text of explain_features.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -45,14 +45,6 @@ std::string explain_selection(const FeatureDescription& description) {
 }
 
 }  // namespace
-
-std::string list_features(const Descriptions& descriptions) {
-  std::string text;
-  for (const FeatureDescriptionPtr& description : descriptions.all()) {
-    text += qualified_name(*description) + '\n';
-  }
-  return text;
-}
 
 std::string explain(const FeatureDescription& description) {
   std::string text = qualified_name(description);

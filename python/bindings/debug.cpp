@@ -73,8 +73,12 @@ void log_message(const std::string& message, const std::string& layer_name, int 
 
 std::vector<std::pair<std::string, double>> log_tensor_stats(
     const std::string& layer_name, const std::string& tensor_name, const at::Tensor& tensor,
-    std::optional<std::int64_t> iteration) {
-  return debug::log_tensor_stats(layer_name, tensor_name, tensor, {.iteration = iteration});
+    std::optional<std::int64_t> iteration, bool skip_reduction, const py::object& reduction_group) {
+  const debug::LogTensorStatsOptions options{.iteration = iteration,
+                                             .skip_reduction = skip_reduction,
+                                             .reduction_group = to_process_group(reduction_group)};
+  py::gil_scoped_release no_gil;
+  return debug::log_tensor_stats(layer_name, tensor_name, tensor, options);
 }
 
 // What a configuration does to layers: {layer: [{section, feature, config, selections}]}.
@@ -132,13 +136,17 @@ void bind_debug(py::module_& parent) {
   module.def("log_message", &log_message, py::arg("message"), py::arg("layer_name"),
              py::arg("level"), py::arg("once_per"), no_gil);
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
-             py::arg("tensor"), py::arg("iteration"), no_gil);
+             py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
+             py::arg("reduction_group"));
   module.def("plan", &plan, py::arg("config_file"), py::arg("config_text"), py::arg("layer_names"));
   module.def("list_features", &debug::list_features);
   module.def("explain_features", &debug::explain_features, py::arg("names"));
-  module.def("set_tensor_reduction_group", [](const py::object& group) {
-    debug::set_tensor_reduction_group(to_process_group(group));
-  });
+  module.def(
+      "set_tensor_reduction_group",
+      [](const py::object& group, const std::string& layer_name) {
+        debug::set_tensor_reduction_group(to_process_group(group), layer_name);
+      },
+      py::arg("group"), py::arg("layer_name"));
   module.def("get_tensor_reduction_group",
              [] { return from_process_group(debug::get_tensor_reduction_group().get()); });
   module.def("set_weight_tensor_tp_group_reduce", &debug::set_weight_tensor_tp_group_reduce,

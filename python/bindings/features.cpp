@@ -4,7 +4,6 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <atomic>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,39 +26,43 @@ namespace {
 
 std::string text(std::string_view name) { return std::string(name); }
 
-// The running session's services while it has Python features; nullptr otherwise.
-std::atomic<FeatureServices*> current_services{nullptr};
-
 // A Python feature class in C++'s clothes. It calls a telens.debug._features.FeatureCaller, which
 // matches the configuration and passes on what the class declares.
 class PythonFeature final : public Feature {
  public:
   // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.
-  PythonFeature(py::object caller, std::set<std::string> calls, FeatureServices& services)
-      : caller_(share(std::move(caller))), calls_(std::move(calls)) {
-    current_services = &services;
+  PythonFeature(py::object caller, std::set<std::string> calls)
+      : caller_(share(std::move(caller))), calls_(std::move(calls)) {}
+
+  RoutingCalls routing_calls() const override {
+    return {.fp8_gemm = calls_.contains("fp8_gemm_enabled"),
+            .modify = calls_.contains("modify_tensor_enabled"),
+            .inspect = calls_.contains("inspect_tensor_enabled"),
+            .inspect_postquantize = calls_.contains("inspect_tensor_postquantize_enabled")};
   }
-  ~PythonFeature() override { current_services = nullptr; }
+
+  // Feature classes compute their values themselves.
+  bool reads_statistics(TensorName, std::int64_t) const override { return false; }
 
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
-    return route("fp8_gemm_enabled", at, gemm, std::nullopt, RoutingAnswer::always());
+    return route("fp8_gemm_enabled", at, gemm, std::nullopt);
   }
   RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm,
                                       TensorName tensor) override {
-    return route("modify_tensor_enabled", at, gemm, tensor, RoutingAnswer::never());
+    return route("modify_tensor_enabled", at, gemm, tensor);
   }
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override {
-    return route("inspect_tensor_enabled", at, std::nullopt, tensor, RoutingAnswer::never());
+    return route("inspect_tensor_enabled", at, std::nullopt, tensor);
   }
   RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
                                                     TensorName tensor) override {
-    return route("inspect_tensor_postquantize_enabled", at, gemm, tensor, RoutingAnswer::never());
+    return route("inspect_tensor_postquantize_enabled", at, gemm, tensor);
   }
 
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override {
     py::gil_scoped_acquire gil;
     const bool is_input = is_gemm_input(call.tensor_name);
-    const py::object out = call.out == nullptr ? py::object(py::none()) : wrap_quantized(*call.out);
+    const py::object out = call.out == nullptr ? py::object(py::none()) : from_operand(*call.out);
     const py::object dtype =
         is_input && call.out == nullptr ? py::cast(call.dtype) : py::object(py::none());
     const py::object result = caller_->attr("modify_tensor")(
@@ -68,8 +71,11 @@ class PythonFeature final : public Feature {
     if (call.out == nullptr) {
       return to_operand(result);
     }
-    *call.out = unwrap_quantized(out.ptr());
-    return call.tensor;
+    if (is_wrapped_quantized(out.ptr())) {
+      *call.out = unwrap_quantized(out.ptr());
+    }
+    // A class that knows nothing of `out` returns a tensor as ever.
+    return result.is_none() || result.is(out) ? *call.out : call.deliver(to_operand(result));
   }
 
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
@@ -97,10 +103,7 @@ class PythonFeature final : public Feature {
 
  private:
   RoutingAnswer route(const char* call, const FeatureCall& at, std::optional<Gemm> gemm,
-                      std::optional<TensorName> tensor, RoutingAnswer otherwise) {
-    if (!calls_.contains(call)) {
-      return otherwise;
-    }
+                      std::optional<TensorName> tensor) {
     py::gil_scoped_acquire gil;
     const py::object answer = caller_->attr("route")(
         call, text(at.layer_name), gemm ? py::cast(text(name_of(*gemm))) : py::none(),
@@ -116,32 +119,12 @@ class PythonFeature final : public Feature {
 // make_caller(config: dict) -> (FeatureCaller, names of its calls)
 FeatureFactory make_factory(py::object make_caller) {
   return [make_caller = share(std::move(make_caller))](
-             const config::FeatureEntry& entry,
-             FeatureServices& services) -> std::unique_ptr<Feature> {
+             const config::FeatureEntry& entry, FeatureServices&) -> std::unique_ptr<Feature> {
     py::gil_scoped_acquire gil;
     const py::tuple made = (*make_caller)(to_python(entry.config));
     return std::make_unique<PythonFeature>(py::object(made[0]),
-                                           made[1].cast<std::set<std::string>>(), services);
+                                           made[1].cast<std::set<std::string>>());
   };
-}
-
-// A value that a feature class logs itself. "<layer>_<tensor>_<statistic>" with a tensor of the
-// contract is a record like any other; other names go where debug.record() puts them.
-void log_scalar(const std::string& name, double value, std::int64_t iteration) {
-  FeatureServices* services = current_services;
-  for (const TensorName tensor : kAllTensors) {
-    const std::string middle = fmt::format("_{}_", name_of(tensor));
-    const std::size_t at = name.find(middle);
-    if (services != nullptr && at != std::string::npos) {
-      const Series& series =
-          services->series().find_or_add({.layer = std::string_view(name).substr(0, at),
-                                          .tensor = name_of(tensor),
-                                          .statistic = name.substr(at + middle.size())});
-      services->record({iteration, &series, value});
-      return;
-    }
-  }
-  debug::record(name, value);
 }
 
 }  // namespace
@@ -162,8 +145,9 @@ void bind_features(py::module_& module) {
       },
       py::kw_only(), py::arg("feature_namespace"), py::arg("name"), py::arg("summary"),
       py::arg("doc"), py::arg("owner"), py::arg("make_caller"));
-  module.def("log_scalar", &log_scalar, py::arg("name"), py::arg("value"), py::arg("iteration"),
-             py::call_guard<py::gil_scoped_release>());
+  module.def("log_scalar", &debug::log_scalar, py::arg("name"), py::arg("value"),
+             py::arg("iteration"), py::call_guard<py::gil_scoped_release>());
+  module.def("register_namespace", &register_namespace, py::arg("name"), py::arg("owner"));
   module.def("unregister_features", &unregister_features, py::arg("owner"));
   module.def(
       "matched_config",

@@ -15,10 +15,12 @@ using ::testing::HasSubstr;
 
 class RoutingTest : public testing::SessionTest {
  protected:
-  // Runs the layer once in each of the first `count` iterations; returns those that were unfused.
+  // Runs the layer once in each of the first `count` iterations; returns those that were unfused,
+  // and writes down those in which the session was asked for a plan.
   Iterations unfused_iterations(std::int64_t count, bool under_recipe = false) {
     Iterations unfused;
     for (std::int64_t i = 0; i < count; ++i) {
+      if (!layer.hooks.sleeps({under_recipe})) routed.push_back(i);
       if (layer.run(at::ones({2, 4}), under_recipe)) unfused.push_back(i);
       debug::step();
     }
@@ -28,7 +30,7 @@ class RoutingTest : public testing::SessionTest {
   void begin(const std::string& yaml) { debug::initialize(options(section(yaml))); }
 
   FakeLayer layer;
-  Iterations asked, inspected;
+  Iterations asked, inspected, routed;
 };
 
 // Inspects the activation; answers by `answer` and writes down who was asked and called when.
@@ -55,6 +57,44 @@ TEST_F(RoutingTest, an_answer_holds_for_its_iteration_and_the_layer_sleeps_until
   EXPECT_THAT(unfused_iterations(12), ElementsAre(0, 5, 10));
   EXPECT_THAT(asked, ElementsAre(0, 5, 10));
   EXPECT_THAT(inspected, ElementsAre(0, 5, 10));
+  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: the first that found nobody due
+}
+
+TEST_F(RoutingTest, a_layer_with_observers_alone_sleeps_between_them_under_a_recipe_too) {
+  begin("LogTensorStats: {enabled: True, tensors: [activation], stats: [max], freq: 5}");
+  EXPECT_THAT(unfused_iterations(12, /*under_recipe=*/true), ElementsAre(0, 5, 10));
+  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));
+}
+
+TEST_F(RoutingTest, a_routing_call_that_a_feature_leaves_out_is_never_asked) {
+  Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 3};
+  });
+  script.calls = {.fp8_gemm = false, .modify = false, .inspect_postquantize = false};
+  script.fp8_gemm = [](std::int64_t, Gemm) -> RoutingAnswer { throw UsageError("asked"); };
+  script.modify_enabled = [](std::int64_t, Gemm, TensorName) -> RoutingAnswer {
+    throw UsageError("asked");
+  };
+  features.add("Watch", script);
+  begin("Watch: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(5, /*under_recipe=*/true), ElementsAre(0, 3));
+  EXPECT_THAT(routed, ElementsAre(0, 1, 3, 4));
+}
+
+TEST_F(RoutingTest, a_next_iteration_beyond_all_iterations_means_never_in_this_session) {
+  std::int64_t next = 0;
+  const Script script = watcher(asked, inspected, [&](std::int64_t) {
+    return RoutingAnswer{true, next};
+  });
+  features.add("Watch", script);
+  for (const int bits : {40, 41, 62}) {
+    next = std::int64_t{1} << bits;
+    routed.clear();
+    begin("Watch: {enabled: True}");
+    EXPECT_THAT(unfused_iterations(4), ElementsAre(0)) << bits;  // the new session woke it up
+    EXPECT_THAT(routed, ElementsAre(0, 1)) << bits;
+    debug::end_debug();
+  }
 }
 
 TEST_F(RoutingTest, a_feature_that_says_never_again_is_never_asked_again) {
@@ -202,6 +242,16 @@ TEST_F(RoutingTest, fp8_gemm_enabled_is_asked_only_under_a_recipe) {
   EXPECT_EQ(high_precision(layer, false), 0);
 }
 
+TEST_F(RoutingTest, a_layer_that_only_fp8_gemm_enabled_is_about_sleeps_outside_of_recipes) {
+  const Script script = disabler(asked, {false, std::nullopt});
+  features.add("Disable", script);
+  begin("Disable: {enabled: True}");
+  EXPECT_THAT(unfused_iterations(4), ElementsAre());
+  EXPECT_THAT(routed, ElementsAre(0, 1));
+  EXPECT_EQ(high_precision(layer, true), RoutingPlan::bit_of(Gemm::fprop));
+  EXPECT_TRUE(layer.hooks.sleeps({.under_recipe = false}));
+}
+
 TEST_F(RoutingTest, fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified) {
   Script script = disabler(asked, {false, std::nullopt});
   script.modify_enabled = [](std::int64_t, Gemm gemm, TensorName tensor) {
@@ -291,6 +341,24 @@ TEST_F(RoutingTest, an_observer_that_throws_is_switched_off_recorded_and_warned_
   const record::RunReader run(folder.str());
   ASSERT_EQ(run.events().size(), 1U);
   EXPECT_EQ(run.names(record::Dictionary::word)[run.events()[0].kind], "feature_off");
+}
+
+TEST_F(RoutingTest, a_read_that_fails_switches_off_only_those_who_asked_for_it) {
+  const Script script = watcher(asked, inspected, [](std::int64_t i) {
+    return RoutingAnswer{true, i + 1};
+  });
+  features.add("Watch", script);
+  begin(
+      "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n"
+      "Watch: {enabled: True}");
+  for (int i = 0; i < 3; ++i) {
+    layer.run(at::ones({2, 4}, at::kLong));  // there are no statistics of integers
+    debug::step();
+  }
+  EXPECT_THAT(inspected, ElementsAre(0, 1, 2));
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr("feature 'LogTensorStats' of section 'section' in layer"));
+  EXPECT_THAT(messages(), ::testing::Not(HasSubstr("feature 'Watch'")));
 }
 
 TEST_F(RoutingTest, an_observer_that_throws_in_its_routing_call_is_switched_off) {

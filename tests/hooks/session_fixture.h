@@ -43,6 +43,7 @@ inline std::string text_of(const std::filesystem::path& path) {
 
 // The calls of one scripted feature; what is left empty answers the contract's default.
 struct Script {
+  RoutingCalls calls = {};
   std::function<RoutingAnswer(std::int64_t, Gemm)> fp8_gemm;
   std::function<RoutingAnswer(std::int64_t, Gemm, TensorName)> modify_enabled;
   std::function<RoutingAnswer(std::int64_t, TensorName)> inspect_enabled;
@@ -56,6 +57,7 @@ class ScriptedFeature final : public Feature {
  public:
   explicit ScriptedFeature(const Script& script) : script_(script) {}
 
+  RoutingCalls routing_calls() const override { return script_.calls; }
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
     return script_.fp8_gemm ? script_.fp8_gemm(at.iteration, gemm) : RoutingAnswer::always();
   }
@@ -149,8 +151,9 @@ class FakeLayer {
       operand = listener->modify_tensor(hooks, plan, {gemm, name, x, nullptr, x.scalar_type()});
     }
     if (plan.inspects(name)) {
-      listener->inspect_tensor(hooks, plan,
-                               {name, &x, &operand, &operand, quantizer, {}, first_microbatch});
+      listener->inspect_tensor(
+          hooks, plan,
+          {name, &x, &operand, &operand, quantizer, tensor_parallel, first_microbatch});
     }
     for (const Gemm gemm : {first, second}) {
       if (!plan.inspects_quantized(gemm, name)) continue;
@@ -166,6 +169,7 @@ class FakeLayer {
   }
 
   LayerHooks hooks;
+  TensorParallel tensor_parallel;
 };
 
 struct StoredValue {

@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <regex>
 
+#include "hooks/text_log.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {
@@ -90,6 +92,28 @@ TEST_F(SessionTest, iterations_count_from_init_training_step) {
   EXPECT_EQ(debug::iteration(), 41);
   debug::initialize_training_step(7);
   EXPECT_EQ(debug::iteration(), 7);
+}
+
+TEST_F(SessionTest, iterations_that_cannot_be_are_refused) {
+  const std::int64_t too_many = std::int64_t{1} << 40;
+  for (const std::int64_t wrong : {std::int64_t{-1}, too_many}) {
+    debug::InitializeOptions begin = options();
+    begin.init_training_step = wrong;
+    EXPECT_THROW(debug::initialize(begin), UsageError);
+    EXPECT_FALSE(debug::is_initialized());
+  }
+  debug::initialize(options());
+  for (const std::int64_t wrong : {std::int64_t{-1}, too_many}) {
+    try {
+      debug::initialize_training_step(wrong);
+      FAIL() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(wrong)));
+    }
+  }
+  EXPECT_EQ(debug::iteration(), 0);
+  debug::initialize_training_step(too_many - 1);
+  EXPECT_EQ(debug::iteration(), too_many - 1);
 }
 
 TEST_F(SessionTest, statistics_not_yet_stepped_are_flushed_by_end_debug) {
@@ -250,6 +274,57 @@ TEST_F(SessionTest, a_tensor_of_the_program_itself_is_logged_at_once_and_its_val
 }
 
 // ---- loggers and logs
+
+TEST_F(SessionTest, a_value_of_ones_own_reaches_loggers_and_run_file_in_any_session) {
+  const auto logger = std::make_shared<Recorder>();
+  debug::InitializeOptions with_logger = options();
+  with_logger.statistics_logger = logger;
+  debug::initialize(with_logger);
+  debug::log_scalar("fc_weight_norm_activation_share%", 1.5, 3);
+  debug::log_scalar("learning_rate", 0.5, 4);
+  EXPECT_THAT(logger->lines, IsEmpty());
+  debug::step();
+  EXPECT_THAT(logger->lines,
+              ElementsAre("3:fc_weight_norm_activation_share%=1.5", "4:learning_rate=0.5"));
+  debug::end_debug();
+  const std::vector<StoredValue> values = stored_values(folder.str());
+  ASSERT_EQ(values.size(), 1U);
+  EXPECT_EQ(values[0].layer, "fc_weight_norm");
+  EXPECT_EQ(values[0].tensor, "activation");
+  EXPECT_EQ(values[0].statistic, "share%");
+  EXPECT_EQ(values[0].iteration, 3);
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.scalars().size(), 1U);
+  EXPECT_EQ(run.names(record::Dictionary::word)[run.scalars()[0].name], "learning_rate");
+  EXPECT_EQ(run.scalars()[0].iteration, 4);
+}
+
+TEST_F(SessionTest, messages_that_never_repeat_are_forgotten_in_the_end) {
+  debug::initialize(options());
+  debug::log_message("first");
+  for (std::size_t i = 0; i < debug::SeenTexts::kMost; ++i) debug::log_message(std::to_string(i));
+  debug::log_message("first");
+  debug::log_message(std::to_string(debug::SeenTexts::kMost / 2));
+  debug::end_debug();
+  const std::string log = messages();
+  const auto lines = static_cast<std::size_t>(std::ranges::count(log, '\n'));
+  EXPECT_EQ(lines, debug::SeenTexts::kMost + 2);  // the first was written again
+  EXPECT_THAT(log.substr(log.size() - 6), "first\n");
+}
+
+TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
+  debug::initialize(options());
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 1500; ++i)
+    debug::log_message(std::to_string(i), {}, debug::LogLevel::warning);
+  ::testing::internal::GetCapturedStderr();
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr("WARNING - 1499"));
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.events().size(), 1001U);
+  EXPECT_THAT(run.names(record::Dictionary::word)[run.events()[1000].text],
+              HasSubstr("further warnings"));
+}
 
 TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) {
   const auto logger = std::make_shared<Recorder>();
@@ -458,6 +533,67 @@ TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
     ::raise(SIGTERM);
   });
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+struct sigaction below_ours_puts = {};
+void call_what_was_there(int number, siginfo_t* info, void* context) {
+  below_ours_puts.sa_sigaction(number, info, context);
+}
+
+TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_later_session) {
+  const int status = status_of_child([&] {
+    debug::initialize(options());
+    struct sigaction over_ours = {};
+    over_ours.sa_sigaction = call_what_was_there;
+    over_ours.sa_flags = SA_SIGINFO;
+    sigaction(SIGTERM, &over_ours, &below_ours_puts);
+    debug::end_debug();
+    debug::InitializeOptions later = options(section(kMaxOfActivation));
+    later.run_id = "later";
+    debug::initialize(later);
+    FakeLayer().run();
+    debug::step();
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
+              ElementsAre("0:layer=1"));
+}
+
+TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer layer;
+  EXPECT_TRUE(layer.run());
+  const int status = status_of_child([&] {
+    const bool watched = layer.run(at::full({4}, 9.0F)) || FakeLayer("fresh").run();
+    _exit(watched ? 3 : 0);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  debug::step();
+  EXPECT_TRUE(layer.run(at::full({4}, 2.0F)));
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=2"));
+}
+
+TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer layer;
+  EXPECT_TRUE(layer.run());
+  testing::TemporaryFolder own;
+  const int status = status_of_child([&] {
+    debug::InitializeOptions mine = options(section(kMaxOfActivation));
+    mine.log_dir = own.str();
+    debug::initialize(mine);
+    layer.run(at::full({4}, 9.0F));
+    debug::step();
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(values_of("max", own.str()), ElementsAre("0:layer=9"));
 }
 
 TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone) {

@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         promise="free when off: a layer that no feature touches is not asked",
         file="core/hook_points.h",
-        before="current_tick.load(std::memory_order_relaxed) < asleep_until_",
-        after="current_tick.load(std::memory_order_relaxed) == 0",
+        before="    if (sleeps(request)) [[likely]] {",
+        after="    if (hook_points::current_tick.load() == 0) [[likely]] {",
         program="routing_test",
         tests="*a_layer_that_no_section_selects_is_asked_about_once",
     ),

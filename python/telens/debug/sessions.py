@@ -185,9 +185,16 @@ def log_tensor_stats(
 ) -> dict[str, torch.Tensor]:
     """Logs the statistics that the base feature LogTensorStats asks for of this tensor, at once.
 
+    The statistics are those of all ranks' tensors joined: over ``reduction_group``, or the group
+    that ``set_tensor_reduction_group`` chose, every rank of which has to make the call, and logs
+    and returns them. Without either they are the whole world's, and the last rank alone logs and
+    returns them. With ``skip_reduction`` each rank logs and returns its own.
+
     Returns {statistic: 0-dim float tensor}; {} where it is not selected or not due.
     """
-    values = _C.debug.log_tensor_stats(layer_name, tensor_name, tensor.detach(), iteration)
+    values = _C.debug.log_tensor_stats(
+        layer_name, tensor_name, tensor.detach(), iteration, skip_reduction, reduction_group
+    )
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in values}
 
 
@@ -232,8 +239,12 @@ def explain_features(features: str | Iterable[str] = "all") -> str:
 def set_tensor_reduction_group(
     group: torch.distributed.ProcessGroup | None, layer_name: str | None = None
 ) -> None:
-    """Sets the group over which statistics of activations, gradients and outputs are reduced."""
-    _C.debug.set_tensor_reduction_group(group)
+    """Sets the group over which statistics of activations, gradients and outputs are reduced.
+
+    Of one layer, or of all that have no group of their own; to be called on every rank of the
+    group, in the same iteration. None: the default, all ranks.
+    """
+    _C.debug.set_tensor_reduction_group(group, layer_name or "")
 
 
 def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
@@ -242,7 +253,10 @@ def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
 
 
 def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
-    """Whether a weight's statistics are reduced over its tensor-parallel group (default: yes)."""
+    """Whether a weight's statistics are reduced over its tensor-parallel group (default: yes).
+
+    Where that group has one rank only, and where this is off, they are their rank's own.
+    """
     _C.debug.set_weight_tensor_tp_group_reduce(enabled)
 
 

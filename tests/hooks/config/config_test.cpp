@@ -517,7 +517,6 @@ Example:
 Round:
   enabled: True
 )");
-  EXPECT_THAT(list_features(test_descriptions()), HasSubstr("transformer_engine.Modify\n"));
 }
 
 }  // namespace

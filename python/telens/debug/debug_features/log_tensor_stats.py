@@ -32,10 +32,17 @@ class LogTensorStats(BaseConfigAPIMapper):
         *,
         tensor_name: str,
         tensor: torch.Tensor,
+        skip_reduction: bool = False,
+        reduction_group: torch.distributed.ProcessGroup | None = None,
         iteration: int | None = None,
         **kwargs: Any,
     ) -> dict[str, torch.Tensor]:
         """Logs what the base features of the configuration ask for, and returns it."""
         return sessions.log_tensor_stats(
-            layer_name, tensor_name=tensor_name, tensor=tensor, iteration=iteration
+            layer_name,
+            tensor_name=tensor_name,
+            tensor=tensor,
+            skip_reduction=skip_reduction,
+            reduction_group=reduction_group,
+            iteration=iteration,
         )

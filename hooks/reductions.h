@@ -1,0 +1,34 @@
+// Over which process groups statistics are reduced.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "hooks/debug.h"
+
+namespace telens {
+
+struct Reductions {
+  using OfLayers = std::map<std::string, debug::ReductionGroup, std::less<>>;
+
+  // Of activations, gradients and outputs; null: they stay this rank's.
+  debug::ReductionGroup tensors = {};
+  OfLayers tensors_of_layers = {};  // in place of that
+  // Weights are reduced over the tensor-parallel group of their layer; false: they stay this
+  // rank's.
+  bool weights = false;
+};
+
+// What a person calls a group; "" for null and for a group of one rank, over which nothing is
+// reduced.
+std::string name_of(const debug::ReductionGroup& group);
+
+// The name under which all ranks of a group know it.
+std::string id_of(const c10d::ProcessGroup& group);
+
+bool has_several_ranks(const debug::ReductionGroup& group);
+
+// Shares the ownership of a group that somebody else owns; null for null.
+debug::ReductionGroup share(c10d::ProcessGroup* group);
+
+}  // namespace telens

@@ -1,0 +1,204 @@
+// Which collectives a session makes, and what of its statistics they reach.
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeLayer;
+using ::testing::IsEmpty;
+using testing::section;
+using testing::stored_values;
+using testing::StoredValue;
+
+// A group of two, of which the other rank has just what this one has.
+class EchoGroup final : public c10d::ProcessGroup {
+ public:
+  EchoGroup(int rank, std::string name) : ProcessGroup(rank, 2), name_(std::move(name)) {}
+
+  const std::string& getGroupName() const override { return name_; }
+  const std::string& getGroupDesc() const override { return name_; }
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions&) override {
+    ++gathers;
+    for (at::Tensor& each : outputs[0]) each.copy_(inputs[0]);
+    return c10::make_intrusive<Done>();
+  }
+
+  int gathers = 0;
+
+ private:
+  struct Done final : c10d::Work {
+    bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  std::string name_;
+};
+
+class ReductionTest : public testing::SessionTest {
+ protected:
+  void begin(const std::string& yaml, int rank = 0) {
+    debug::InitializeOptions begin = options(yaml);
+    begin.world = share(world.get());
+    begin.rank = rank;
+    begin.world_size = 2;
+    debug::initialize(begin);
+  }
+
+  // Ends the session; "layer tensor statistic=value" of a statistic, for each record.
+  std::vector<std::string> recorded(const std::string& statistic) {
+    debug::end_debug();
+    std::vector<std::string> values;
+    for (const StoredValue& each : stored_values(folder.str())) {
+      if (each.statistic != statistic) continue;
+      values.push_back(fmt::format("{} {}={}", each.layer, each.tensor, each.value));
+    }
+    return values;
+  }
+
+  std::vector<std::string> groups() const {
+    return record::RunReader(folder.str()).names(record::Dictionary::scope);
+  }
+
+  c10::intrusive_ptr<EchoGroup> world = c10::make_intrusive<EchoGroup>(0, "world");
+  c10::intrusive_ptr<EchoGroup> other = c10::make_intrusive<EchoGroup>(0, "other");
+  FakeLayer layer;
+  at::Tensor x = at::ones({2, 4});
+};
+
+const char* const kNumel = "LogTensorStats: {enabled: True, tensors: [activation], stats: [numel]}";
+const char* const kWeight = "LogTensorStats: {enabled: True, tensors: [weight], stats: [numel]}";
+
+TEST_F(ReductionTest, what_reduces_nothing_costs_no_collective) {
+  const std::string base =
+      "s:\n  enabled: True\n  layers: {layer_types: [all]}\n"
+      "  LogTensorStats: {enabled: True, tensors: [logits], stats: [max]}\n";
+  for (const std::string& yaml :
+       {section("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], "
+                "quant_format: FP8E4M3}"),
+        section("DisableFP8Layer: {enabled: True}"), section(kWeight), base}) {
+    begin(yaml);
+    layer.run(x, /*under_recipe=*/true);
+    debug::step();
+    EXPECT_EQ(world->gathers, 0) << yaml;
+    debug::end_debug();
+  }
+}
+
+TEST_F(ReductionTest, a_due_statistic_costs_a_header_even_where_no_layer_ran) {
+  begin(section("LogTensorStats: {enabled: True, tensors: [activation], stats: [numel], freq: 2}"));
+  debug::step();
+  EXPECT_EQ(world->gathers, 1);
+  debug::step();  // nothing is due in 1
+  EXPECT_EQ(world->gathers, 1);
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(world->gathers, 3);  // header and sums
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer activation=16"));
+  EXPECT_THAT(groups(), ElementsAre("world"));
+}
+
+TEST_F(ReductionTest, a_layer_may_have_a_group_of_its_own) {
+  begin(section(kNumel));
+  debug::set_tensor_reduction_group(share(other.get()), "layer");
+  EXPECT_EQ(debug::get_tensor_reduction_group().get(), world.get());
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(world->gathers, 1);  // a header: other layers might be reduced there
+  EXPECT_EQ(other->gathers, 2);
+  debug::set_tensor_reduction_group(nullptr, "layer");
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(world->gathers, 3);
+  EXPECT_EQ(other->gathers, 2);
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer activation=16", "layer activation=16"));
+  EXPECT_THAT(groups(), ElementsAre("other", "world"));
+}
+
+TEST_F(ReductionTest, the_chosen_group_takes_the_place_of_the_world) {
+  begin(section(kNumel));
+  debug::set_tensor_reduction_group(share(other.get()));
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(world->gathers, 0);
+  EXPECT_EQ(other->gathers, 2);
+  debug::set_tensor_reduction_group(nullptr);
+  EXPECT_EQ(debug::get_tensor_reduction_group().get(), world.get());
+}
+
+TEST_F(ReductionTest, a_weight_is_reduced_over_its_tensor_parallel_group) {
+  begin(section(kWeight));
+  layer.tensor_parallel = {other.get(), 2};
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(other->gathers, 2);
+  debug::step();  // a header: the layer might have run on the other rank
+  EXPECT_EQ(other->gathers, 3);
+  debug::set_weight_tensor_tp_group_reduce(false);
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(other->gathers, 3);
+  EXPECT_EQ(world->gathers, 0);
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=16", "layer weight=8"));
+}
+
+TEST_F(ReductionTest, a_weight_without_tensor_parallelism_stays_its_ranks_own) {
+  begin(section(kWeight));
+  layer.tensor_parallel = {other.get(), 1};
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(other->gathers, 0);
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=8"));
+}
+
+// ---- debug.log_tensor_stats
+
+const char* const kLogits =
+    "s:\n  enabled: True\n  layers: {layer_types: [head]}\n"
+    "  LogTensorStats: {enabled: True, tensors: [logits], stats: [l1_norm]}\n";
+
+using Values = std::vector<std::pair<std::string, double>>;
+
+TEST_F(ReductionTest, without_a_group_the_worlds_statistics_are_the_last_ranks) {
+  begin(kLogits, /*rank=*/0);
+  EXPECT_THAT(debug::log_tensor_stats("head", "logits", x), IsEmpty());
+  EXPECT_EQ(world->gathers, 2);  // it took part
+  EXPECT_THAT(recorded("l1_norm"), IsEmpty());
+  begin(kLogits, /*rank=*/1);
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x), (Values{{"l1_norm", 16}}));
+}
+
+TEST_F(ReductionTest, every_rank_of_a_group_logs_the_groups_statistics) {
+  begin(kLogits);
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x, {.reduction_group = share(other.get())}),
+            (Values{{"l1_norm", 16}}));
+  EXPECT_EQ(other->gathers, 2);
+  debug::set_tensor_reduction_group(share(other.get()));
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x), (Values{{"l1_norm", 16}}));
+  EXPECT_EQ(other->gathers, 4);
+  EXPECT_EQ(world->gathers, 0);
+  EXPECT_THAT(recorded("l1_norm"), ElementsAre("head logits=16", "head logits=16"));
+  EXPECT_THAT(groups(), ElementsAre("other"));
+}
+
+TEST_F(ReductionTest, with_skip_reduction_each_rank_logs_its_own) {
+  begin(kLogits);
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", x, {.skip_reduction = true}),
+            (Values{{"l1_norm", 8}}));
+  EXPECT_EQ(world->gathers, 0);
+  EXPECT_THAT(recorded("l1_norm"), ElementsAre("head logits=8"));
+  EXPECT_THAT(groups(), IsEmpty());
+}
+
+TEST_F(ReductionTest, what_is_not_due_costs_no_collective) {
+  begin(kLogits);
+  debug::log_tensor_stats("head", "labels", x);
+  debug::log_tensor_stats("body", "logits", x);
+  EXPECT_EQ(world->gathers, 0);
+}
+
+}  // namespace
+}  // namespace telens
