@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "core/base/names.h"
 #include "features/statistics/statistic_name.h"
@@ -41,25 +43,27 @@ std::tuple<int, std::int32_t, int> turn_of(const SeriesKey& key, const record::R
   return {backward ? 1 : 0, backward ? -key.layer : key.layer, order};
 }
 
-// The earliest value above zero, and how many other series have one in that iteration.
+// The earliest value above zero, and how many other tensors have one in that iteration, on however
+// many ranks and for however many recipes.
 std::optional<Trouble> earliest_above_zero(const record::RunReader& run, record::RecordQuery query,
                                            Statistic statistic, std::int64_t& others) {
   query.statistics = ids_of(run, statistic);
   if (query.statistics->empty()) return std::nullopt;
   std::optional<Trouble> first;
+  std::set<std::pair<std::int32_t, std::int32_t>> tensors;  // in first's iteration
   for_each_record(run, query, [&](const record::Record& record) {
     if (!(record.value > 0) || (first && record.iteration > first->iteration)) return;
     const Trouble trouble{{record.layer, record.tensor, record.gemm, record.statistic},
                           record.iteration,
                           record.value};
-    if (!first || trouble.iteration < first->iteration) {
-      others = 0;
-      first = trouble;
-      return;
+    if (first && trouble.iteration < first->iteration) {
+      first.reset();
+      tensors.clear();
     }
-    ++others;
-    if (turn_of(trouble.where, run) < turn_of(first->where, run)) first = trouble;
+    tensors.emplace(record.layer, record.tensor);
+    if (!first || turn_of(trouble.where, run) < turn_of(first->where, run)) first = trouble;
   });
+  others = tensors.empty() ? 0 : static_cast<std::int64_t>(tensors.size()) - 1;
   return first;
 }
 

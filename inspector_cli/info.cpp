@@ -126,7 +126,9 @@ void print_events(const record::RunReader& run) {
 }
 
 void run_info(const InfoOptions& options) {
-  const record::RunReader run(options.run);
+  const record::RunReader run(options.run, [](const std::string& damage) {
+    line("damaged", coloured(damage, Colour::red));
+  });
   if (options.config) {
     fmt::print("{}", run.config_text());
     return;

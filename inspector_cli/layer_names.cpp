@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "features/record/run_reader.h"
+#include "inspector_cli/series.h"
 
 namespace telens::cli {
 namespace {
@@ -35,7 +36,7 @@ bool is_hdf5(std::istream& file) {
 }
 
 std::vector<std::string> from_path(const std::string& path) {
-  const auto from_run = [&] { return record::RunReader(path).names(record::Dictionary::layer); };
+  const auto from_run = [&] { return open_run(path).names(record::Dictionary::layer); };
   if (std::filesystem::is_directory(path)) return from_run();
   std::ifstream file(path, std::ios::binary);
   if (!file) {

@@ -37,7 +37,7 @@ void run_plot(const PlotOptions& options) {
   if (!options.out.empty() && !html && !options.out.ends_with(".svg")) {
     raise<UsageError>("--out {}: a name that ends in .svg or .html was expected", options.out);
   }
-  const record::RunReader run(options.run);
+  const record::RunReader run = open_run(options.run);
   const bool to_file = !options.out.empty();
   const Chart chart =
       make_chart(run, resolve(options.selection, run), to_file ? kInFile : kOnTerminal);

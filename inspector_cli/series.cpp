@@ -22,6 +22,11 @@ class ReducedOnce {
 
 }  // namespace
 
+record::RunReader open_run(const std::string& path) {
+  return record::RunReader(
+      path, [](const std::string& line) { fmt::print(stderr, "telens: warning: {}\n", line); });
+}
+
 std::size_t SeriesHash::operator()(const SeriesKey& key) const {
   const auto mix = [](std::uint64_t hash, std::int32_t value) {
     constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15U;  // 2^64 / phi: Knuth's multiplier

@@ -10,6 +10,9 @@
 
 namespace telens::cli {
 
+// A damaged file of a run of several is named on stderr and left out.
+record::RunReader open_run(const std::string& path);
+
 // One statistic of one tensor of one layer, for one GEMM or (kNoName) for the tensor itself.
 struct SeriesKey {
   std::int32_t layer = record::kNoName;

@@ -129,7 +129,7 @@ Table course_table(const record::RunReader& run, const record::RecordQuery& quer
 }
 
 void run_stats(const StatsOptions& options) {
-  const record::RunReader run(options.run);
+  const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
   const auto query = resolve(options.selection, run);
   const Table table = query.statistics ? course_table(run, query, options.top)

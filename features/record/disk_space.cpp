@@ -1,6 +1,7 @@
 #include "features/record/disk_space.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,8 +33,14 @@ struct flock live_byte(short kind) {
 
 }  // namespace
 
-DiskSpace::DiskSpace(const std::string& path, std::uint64_t most_bytes)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)), most_bytes_(most_bytes) {
+MaxSizeReached::MaxSizeReached(std::uint64_t max_size)
+    : DiskFull(fmt::format("the recording's max_size of {} bytes is reached", max_size)) {}
+
+DiskSpace::DiskSpace(const std::string& path, std::uint64_t max_size, std::uint64_t used_bytes)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)),
+      max_size_(max_size),
+      used_bytes_(used_bytes) {
   if (descriptor_ < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
 }
 
@@ -44,13 +51,15 @@ DiskSpace::~DiskSpace() {
 DiskSpace::DiskSpace(DiskSpace&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      most_bytes_(other.most_bytes_),
+      max_size_(other.max_size_),
+      used_bytes_(other.used_bytes_),
       reserved_end_(other.reserved_end_) {}
 
 DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
-  std::swap(most_bytes_, other.most_bytes_);
+  std::swap(max_size_, other.max_size_);
+  std::swap(used_bytes_, other.used_bytes_);
   std::swap(reserved_end_, other.reserved_end_);
   return *this;
 }
@@ -58,9 +67,7 @@ DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
 void DiskSpace::reserve(std::uint64_t bytes) {
   const std::uint64_t needed = file_size() + bytes + kEndReserve;
   if (needed <= reserved_end_) return;
-  if (most_bytes_ > 0 && needed > most_bytes_) {
-    raise<DiskFull>("the max_size of the recording is reached");
-  }
+  if (max_size_ > 0 && used_bytes_ + needed > max_size_) throw MaxSizeReached(max_size_);
   rlimit limit{};
   // A file beyond this limit raises SIGXFSZ, which would end the training.
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

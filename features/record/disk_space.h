@@ -16,11 +16,19 @@ class DiskFull : public RecordError {
   using RecordError::RecordError;
 };
 
+// The disk has room, but the recording may not take it.
+class MaxSizeReached final : public DiskFull {
+ public:
+  explicit MaxSizeReached(std::uint64_t max_size);
+};
+
 class DiskSpace {
  public:
   DiskSpace() = default;
-  // The file may grow to `most_bytes`; 0: as far as the disk lets it.
-  explicit DiskSpace(const std::string& path, std::uint64_t most_bytes = 0);
+  // The file may grow to max_size less `used_bytes`, those of other files; 0: as far as the disk
+  // lets it.
+  explicit DiskSpace(const std::string& path, std::uint64_t max_size = 0,
+                     std::uint64_t used_bytes = 0);
   ~DiskSpace();
   DiskSpace(DiskSpace&& other) noexcept;
   DiskSpace& operator=(DiskSpace&& other) noexcept;
@@ -38,7 +46,8 @@ class DiskSpace {
  private:
   std::string path_;
   int descriptor_ = -1;
-  std::uint64_t most_bytes_ = 0;
+  std::uint64_t max_size_ = 0;
+  std::uint64_t used_bytes_ = 0;
   std::uint64_t reserved_end_ = 0;
 };
 

@@ -50,8 +50,6 @@ class Handle {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id >= 0 ? close_(id) : 0;
   }
-  // Forgets the identifier without closing it: after a failed write, closing would try again.
-  void abandon() { id_ = H5I_INVALID_HID; }
 
   operator hid_t() const { return id_; }  // NOLINT: handles stand where HDF5 wants a hid_t
   explicit operator bool() const { return id_ >= 0; }

@@ -116,6 +116,11 @@ PackedReader::PackedReader(hid_t file, const std::string& name) : name_(name) {
   tail_.resize(has_tail ? std::min<std::uint64_t>(count - packed_rows_, chunk_rows_) : 0);
 }
 
+void PackedReader::keep_first(std::uint64_t rows) {
+  packed_rows_ = std::min(packed_rows_, rows);
+  tail_.resize(std::min<std::uint64_t>(tail_.size(), rows - packed_rows_));
+}
+
 std::vector<std::uint8_t> PackedReader::read_chunk(std::uint64_t chunk) const {
   const hdf5::Lock lock;
   const hsize_t offset = chunk * chunk_rows_;

@@ -41,6 +41,7 @@ class PackedReader {
   PackedReader(hid_t file, const std::string& name);
 
   std::uint64_t rows() const { return packed_rows_ + tail_.size(); }
+  void keep_first(std::uint64_t rows);  // as if there were no others
   // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
   void read(const RecordFilter& filter,
             const std::function<void(std::span<const StoredRecord>)>& use,

@@ -1,5 +1,7 @@
 #include "features/record/run_reader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -33,8 +35,12 @@ class JoinedNames {
   std::vector<std::string> list_;
 };
 
+// What is kept of a file between reads: it is opened anew for each, so that the number of ranks is
+// not limited by how many files a process may open.
 struct JoinedSegment {
-  std::unique_ptr<SegmentReader> file;
+  Segment about;
+  std::int64_t first_loss = INT64_MAX;  // the first iteration with one
+  bool damaged = false;
   std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
 
   std::int32_t joined(Dictionary dictionary, std::int32_t id) const {
@@ -93,17 +99,66 @@ std::vector<std::string> run_files(const std::string& path) {
 
 class RunReader::Impl {
  public:
-  explicit Impl(const std::string& path) {
-    for (const std::string& file : run_files(path)) {
-      JoinedSegment segment{std::make_unique<SegmentReader>(file), {}};
-      for (const auto& layout : kDictionaryLayouts) {
-        const auto index = static_cast<std::size_t>(layout.dictionary);
-        segment.joined_ids[index] = names_[index].add(segment.file->names(layout.dictionary));
+  Impl(const std::string& path, Warn warn) : warn_(std::move(warn)) {
+    const std::vector<std::string> files = run_files(path);
+    for (const std::string& file : files) {
+      try {
+        with_file(file, UINT64_MAX, [this](const SegmentReader& segment) { add(segment); });
+      } catch (const RecordError& error) {
+        const bool all_are_damaged = joined_.empty() && file == files.back();
+        if (!warn_ || all_are_damaged) throw;
+        warn_(without(error));
       }
-      joined_.push_back(std::move(segment));
     }
     find_superseded();
-    for (const auto& segment : joined_) segments_.push_back(segment.file->about());
+    for (const auto& segment : joined_) segments_.push_back(segment.about);
+  }
+
+  // Calls use(file) for a segment. What a damaged one holds before the damage has been used.
+  template <typename Use>
+  void visit(JoinedSegment& segment, Use use) {
+    if (segment.damaged) return;
+    try {
+      with_file(segment.about.path, segment.about.records, use);
+    } catch (const RecordError& error) {
+      if (!warn_ || joined_.size() == 1) throw;
+      segment.damaged = true;
+      warn_(without(error));
+    }
+  }
+
+  const JoinedNames& names(Dictionary dictionary) const {
+    return names_[static_cast<std::size_t>(dictionary)];
+  }
+
+  std::array<JoinedNames, kDictionaries> names_;
+  std::vector<JoinedSegment> joined_;
+  std::vector<Segment> segments_;
+
+ private:
+  static std::string without(const RecordError& error) {
+    return fmt::format("{}; the run is read without it", error.what());
+  }
+
+  template <typename Use>
+  static void with_file(const std::string& path, std::uint64_t most_records, Use use) {
+    const SegmentReader file(path, most_records);
+    try {
+      use(file);
+    } catch (const RecordError& error) {
+      raise<RecordError>("{}: truncated or damaged ({})", path, error.what());
+    }
+  }
+
+  void add(const SegmentReader& file) {
+    JoinedSegment segment;
+    segment.about = file.about();
+    segment.first_loss = first_loss(file);
+    for (const auto& layout : kDictionaryLayouts) {
+      const auto index = static_cast<std::size_t>(layout.dictionary);
+      segment.joined_ids[index] = names_[index].add(file.names(layout.dictionary));
+    }
+    joined_.push_back(std::move(segment));
   }
 
   // With a schedule the first record may come long after the first loss. Other scalars do not
@@ -122,26 +177,20 @@ class RunReader::Impl {
   void find_superseded() {
     std::int64_t from = INT64_MAX;
     for (std::size_t i = joined_.size(); i-- > 0;) {
-      Segment& about = joined_[i].file->about();
-      const bool last_of_rank =
-          i + 1 == joined_.size() || joined_[i + 1].file->about().rank != about.rank;
+      Segment& about = joined_[i].about;
+      const bool last_of_rank = i + 1 == joined_.size() || joined_[i + 1].about.rank != about.rank;
       if (last_of_rank) from = INT64_MAX;
       about.superseded_from = from;
       if (about.records > 0) from = std::min(from, about.first_iteration);
-      from = std::min(from, first_loss(*joined_[i].file));
+      from = std::min(from, joined_[i].first_loss);
     }
   }
 
-  const JoinedNames& names(Dictionary dictionary) const {
-    return names_[static_cast<std::size_t>(dictionary)];
-  }
-
-  std::array<JoinedNames, kDictionaries> names_;
-  std::vector<JoinedSegment> joined_;
-  std::vector<Segment> segments_;
+  Warn warn_;
 };
 
-RunReader::RunReader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+RunReader::RunReader(const std::string& path, Warn warn)
+    : impl_(std::make_unique<Impl>(path, std::move(warn))) {}
 RunReader::~RunReader() = default;
 RunReader::RunReader(RunReader&&) noexcept = default;
 
@@ -151,10 +200,12 @@ const std::vector<std::string>& RunReader::names(Dictionary dictionary) const {
   return impl_->names(dictionary).list();
 }
 
-std::string RunReader::config_text() const { return impl_->joined_.front().file->config_text(); }
+std::string RunReader::config_text() const {
+  return SegmentReader(segments().front().path).config_text();
+}
 
 std::vector<std::pair<std::string, std::string>> RunReader::environment() const {
-  return impl_->joined_.front().file->environment();
+  return SegmentReader(segments().front().path).environment();
 }
 
 std::uint64_t RunReader::record_count() const {
@@ -167,8 +218,8 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
                      const Progress& progress) const {
   std::uint64_t looked_at = 0;
   std::vector<Record> records;
-  for (const JoinedSegment& segment : impl_->joined_) {
-    const Segment& about = segment.file->about();
+  for (JoinedSegment& segment : impl_->joined_) {
+    const Segment& about = segment.about;
     if (query.rank && *query.rank != about.rank) continue;
     RecordFilter filter;
     filter.layer = segment.own_ids(Dictionary::layer, query.layers);
@@ -194,37 +245,38 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
     const auto report = [&](std::uint64_t rows) {
       if (progress) progress(looked_at + rows);
     };
-    try {
-      segment.file->records().read(filter, join, report);
-    } catch (const RecordError& error) {
-      raise<RecordError>("{}: truncated or damaged ({})", about.path, error.what());
-    }
+    impl_->visit(segment,
+                 [&](const SegmentReader& file) { file.records().read(filter, join, report); });
     looked_at += about.records;
   }
 }
 
 std::vector<Scalar> RunReader::scalars() const {
   std::vector<Scalar> scalars;
-  for (const JoinedSegment& segment : impl_->joined_) {
-    const Segment& about = segment.file->about();
-    for (const StoredScalar& row : segment.file->scalars()) {
-      if (row.iteration >= about.superseded_from) continue;
-      scalars.push_back(
-          {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
-    }
+  for (JoinedSegment& segment : impl_->joined_) {
+    const Segment& about = segment.about;
+    impl_->visit(segment, [&](const SegmentReader& file) {
+      for (const StoredScalar& row : file.scalars()) {
+        if (row.iteration >= about.superseded_from) continue;
+        scalars.push_back(
+            {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
+      }
+    });
   }
   return scalars;
 }
 
 std::vector<Event> RunReader::events() const {
   std::vector<Event> events;
-  for (const JoinedSegment& segment : impl_->joined_) {
-    for (const StoredEvent& row : segment.file->events()) {
-      events.push_back({segment.file->about().rank, row.time, row.iteration,
-                        segment.joined(Dictionary::word, row.kind),
-                        segment.joined(Dictionary::word, row.text),
-                        segment.joined(Dictionary::layer, row.layer)});
-    }
+  for (JoinedSegment& segment : impl_->joined_) {
+    impl_->visit(segment, [&](const SegmentReader& file) {
+      for (const StoredEvent& row : file.events()) {
+        events.push_back({segment.about.rank, row.time, row.iteration,
+                          segment.joined(Dictionary::word, row.kind),
+                          segment.joined(Dictionary::word, row.text),
+                          segment.joined(Dictionary::layer, row.layer)});
+      }
+    });
   }
   return events;
 }

@@ -1,5 +1,6 @@
 // Reads a run: joins the files of its ranks and segments, while it is written, after it ended, and
-// after its process was killed. Throws RecordError with one line that names the file and the cause.
+// after its process was killed. What it tells is what there was when it was constructed; no file
+// stays open in between. Throws RecordError with one line that names the file and the cause.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,6 @@ struct Segment {
   std::int64_t first_iteration = 0;  // of the records; meaningless without any
   std::int64_t last_iteration = 0;
   std::uint64_t dropped = 0;                 // rows that the full queue refused
-  std::int64_t thinned_to = 1;               // only each thinned_to-th iteration is kept
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
 };
 
@@ -71,8 +71,11 @@ struct RecordQuery {
 
 class TELENS_EXPORT RunReader {
  public:
+  using Warn = std::function<void(const std::string& line)>;
   // A run's folder, one of its files, or a log_dir (or its telens folder) that holds one run.
-  explicit RunReader(const std::string& path);
+  // With `warn` a run of several files is read without those that are damaged, as long as one is
+  // not: it is called once for each, with one line that names the file and the cause.
+  explicit RunReader(const std::string& path, Warn warn = {});
   ~RunReader();
   RunReader(RunReader&&) noexcept;
 

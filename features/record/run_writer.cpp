@@ -31,6 +31,12 @@ constexpr std::size_t kWakeRows = 4096;
 // The part of the queue that only losses and events may use, so that details cannot crowd them out.
 constexpr std::size_t kReservedShare = 8;
 
+constexpr std::string_view kFreeSpace =
+    "free space or set another log_dir, then start the run again to resume it";
+constexpr std::string_view kRecordLess =
+    "record less (a larger freq, fewer layers or statistics) or raise max_size, then start the run "
+    "again to resume it";
+
 // Signals belong to the training's threads; SIGXFSZ in particular must not end the process.
 void block_all_signals() {
   sigset_t all;
@@ -174,7 +180,8 @@ class RunWriter::Impl {
   bool write_once();
   void finish();
   void end_as_failed(const std::string& cause);
-  void stop_recording(const std::string& cause, std::uint64_t lost_rows);
+  void stop_recording(const std::string& cause, std::uint64_t lost_rows,
+                      std::string_view advice = kFreeSpace);
 
   RunOptions options_;
   std::string first_path_;
@@ -261,6 +268,9 @@ void RunWriter::Impl::open_first_segment() {
     const hdf5::Lock lock;  // for what a constructor that throws has to close
     segment_ = std::make_unique<SegmentWriter>(options_, folder);
     first_path_ = segment_->path();
+  } catch (const MaxSizeReached& cause) {
+    first_path_ = folder;
+    stop_recording(cause.what(), 0, kRecordLess);
   } catch (const std::exception& cause) {
     first_path_ = folder;
     stop_recording(cause.what(), 0);
@@ -298,6 +308,10 @@ bool RunWriter::Impl::write_once() {
   try {
     segment_->write(batch_);
     if (last) finish();
+  } catch (const MaxSizeReached& cause) {
+    end_as_failed(cause.what());
+    stop_recording(cause.what(), batch_.rows(), kRecordLess);
+    return false;
   } catch (const DiskFull& cause) {
     end_as_failed(cause.what());
     stop_recording(cause.what(), batch_.rows());
@@ -333,12 +347,11 @@ void RunWriter::Impl::end_as_failed(const std::string& cause) {
   }
 }
 
-void RunWriter::Impl::stop_recording(const std::string& cause, std::uint64_t lost_rows) {
+void RunWriter::Impl::stop_recording(const std::string& cause, std::uint64_t lost_rows,
+                                     std::string_view advice) {
   segment_.reset();
-  std::string message = fmt::format(
-      "telens: recording stopped, training goes on: {}: {}; free space or set another log_dir, "
-      "then start the run again to resume it",
-      first_path_, cause);
+  std::string message = fmt::format("telens: recording stopped, training goes on: {}: {}; {}",
+                                    first_path_, cause, advice);
   {
     const std::scoped_lock lock(mutex_);
     state_ = State::off;
@@ -355,6 +368,12 @@ RunWriter::RunWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RunWriter::~RunWriter() = default;
 
 std::unique_ptr<RunWriter> RunWriter::open(const RunOptions& options) {
+  if (options.max_size > 0 && options.max_size < kLeastMaxSize) {
+    raise<UsageError>(
+        "recording: max_size {} is too small; expected at least {} bytes, or 0 for no "
+        "limit",
+        options.max_size, kLeastMaxSize);
+  }
   return std::unique_ptr<RunWriter>(new RunWriter(std::make_unique<Impl>(options)));
 }
 

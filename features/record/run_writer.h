@@ -23,6 +23,9 @@ enum class OnFull : std::uint8_t { drop, block };
 // (which only repair can write down). A file without an end still goes on, or was killed.
 enum class End : std::uint8_t { clean, failed, killed };
 
+// As much is kept free for ending a file: below it nothing could be recorded.
+inline constexpr std::uint64_t kLeastMaxSize = 256 << 10;
+
 struct RunOptions {
   std::string log_dir = ".";
   // "": TELENS_RUN_ID if set, else a time stamp that no run in log_dir has yet. Ranks other than 0
@@ -34,6 +37,7 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> environment;
   OnFull on_full = OnFull::drop;
   // Bytes of this rank's files together, at which recording stops as on a full disk; 0: no limit.
+  // At least kLeastMaxSize.
   std::uint64_t max_size = 0;
   std::size_t queue_capacity = 1U << 18;  // rows that may wait for the disk
   // Called at most once, when recording stops because of an error, with one line that names the
@@ -53,7 +57,8 @@ struct Counters {
 // two seconds after its push.
 class TELENS_EXPORT RunWriter {
  public:
-  // Never null. Where the file cannot be created, the writer is off: see recording().
+  // Never null. Where the file cannot be created, the writer is off: see recording(). Throws
+  // UsageError for a max_size that is too small.
   static std::unique_ptr<RunWriter> open(const RunOptions& options);
   ~RunWriter();  // close(End::clean), if close was not called
   RunWriter(const RunWriter&) = delete;

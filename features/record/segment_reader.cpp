@@ -101,7 +101,7 @@ hdf5::Handle open_run_file(const std::string& path, Access access) {
   return file;
 }
 
-SegmentReader::SegmentReader(const std::string& path) {
+SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {
   const hdf5::Lock lock;
   about_.path = path;
   about_.live = is_being_written(path);
@@ -109,6 +109,7 @@ SegmentReader::SegmentReader(const std::string& path) {
   try {
     read_about();
     records_ = std::make_unique<PackedReader>(file_, "records");
+    records_->keep_first(most_records);
     about_.records = records_->rows();
     if (about_.records > 0) {
       about_.first_iteration = records_->first().iteration;

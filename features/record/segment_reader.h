@@ -17,10 +17,10 @@ hdf5::Handle open_run_file(const std::string& path, Access access);
 
 class SegmentReader {
  public:
-  explicit SegmentReader(const std::string& path);
+  // Of a file that grows meanwhile at most the first `most_records` records are read.
+  explicit SegmentReader(const std::string& path, std::uint64_t most_records = UINT64_MAX);
   ~SegmentReader();
 
-  Segment& about() { return about_; }
   const Segment& about() const { return about_; }
   const PackedReader& records() const { return *records_; }
   std::vector<std::string> names(Dictionary dictionary) const;

@@ -90,16 +90,13 @@ hdf5::Handle create_file(const std::string& path) {
   return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, path);
 }
 
-// What this segment may grow to. Throws DiskFull where the segments before it leave nothing.
-std::uint64_t room_within(std::uint64_t max_size, const std::string& folder, int rank) {
-  if (max_size == 0) return 0;
-  std::uint64_t used = 0;
+std::uint64_t bytes_of_segments(const std::string& folder, int rank) {
+  std::uint64_t bytes = 0;
   for (const SegmentFile& file : segments_in(folder)) {
     std::error_code ignored;
-    if (file.rank == rank) used += std::filesystem::file_size(file.path, ignored);
+    if (file.rank == rank) bytes += std::filesystem::file_size(file.path, ignored);
   }
-  if (used >= max_size) raise<DiskFull>("the max_size of the recording is reached");
-  return max_size - used;
+  return bytes;
 }
 
 int first_free_segment(const std::string& folder, int rank) {
@@ -129,7 +126,7 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folde
       fmt::format("{}/.rank{:05}.{}.tmp", folder, options.rank, ::getpid());
   file_ = create_file(temporary);
   try {
-    space_ = DiskSpace(temporary, room_within(options.max_size, folder, options.rank));
+    space_ = DiskSpace(temporary, options.max_size, bytes_of_segments(folder, options.rank));
     space_.reserve(0);
     int segment = first_free_segment(folder, options.rank);
     write_context(options);

@@ -113,11 +113,4 @@ double finish(const BlockRanges& ranges) {
   return ranges.blocks == 0 || ranges.nan_blocks > 0 ? kNan : std::log2(ranges.max_ratio);
 }
 
-double finish(const StatisticRequest& request, const TensorResults& results) {
-  const Statistic statistic = request.name.statistic;
-  if (request.cast) return finish(statistic, results.sums.casts().at(*request.cast));
-  if (request.blocks) return finish(results.ranges.at(*request.blocks));
-  return finish(statistic, results.sums.tensor());
-}
-
 }  // namespace telens

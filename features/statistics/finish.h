@@ -32,7 +32,4 @@ double finish(Statistic statistic, const CastSums& sums);
 // a block has a NaN or nothing but Inf and zeros.
 double finish(const BlockRanges& ranges);
 
-// The value of a request of the set that the results belong to.
-double finish(const StatisticRequest& request, const TensorResults& results);
-
 }  // namespace telens

@@ -48,14 +48,6 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
   return request;
 }
 
-void TensorResults::merge(const TensorResults& other) { add_words(other.words()); }
-
-std::vector<std::int64_t> TensorResults::words() const {
-  std::vector<std::int64_t> words = sums.words();
-  for (const BlockRanges& each : ranges) append_words(words, each);
-  return words;
-}
-
 void TensorResults::add_words(std::span<const std::int64_t> words) {
   const std::size_t sums_words = statistics_words(static_cast<std::int64_t>(sums.casts().size()));
   if (words.size() != sums_words + ranges.size() * kBlockRangesWords) {

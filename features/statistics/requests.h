@@ -60,10 +60,7 @@ struct TensorResults {
   explicit TensorResults(const RequestSet& set)
       : sums(set.casts().size()), ranges(set.blocks().size()) {}
 
-  void merge(const TensorResults& other);
-
-  // In front the words of sums, then those of ranges; add_words takes the same.
-  std::vector<std::int64_t> words() const;
+  // In front the words of sums, then those of ranges.
   void add_words(std::span<const std::int64_t> words);
 
   StatisticsAccumulator sums;

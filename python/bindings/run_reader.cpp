@@ -90,6 +90,12 @@ py::list read_segments(const RunReader& reader) {
   return rows;
 }
 
+// Of a file that is damaged, and left out.
+void warn_in_python(const std::string& line) {
+  const py::gil_scoped_acquire held;
+  if (PyErr_WarnEx(PyExc_UserWarning, line.c_str(), 2) != 0) throw py::error_already_set();
+}
+
 }  // namespace
 
 void bind_run_reader(py::module_& module) {
@@ -101,7 +107,8 @@ void bind_run_reader(py::module_& module) {
       .value("scope", Dictionary::scope)
       .value("word", Dictionary::word);
   py::class_<RunReader>(module, "RunReader", "Joins the files of a run.")
-      .def(py::init<const std::string&>(), py::arg("path"))
+      .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
+           py::arg("path"))
       .def("names", &RunReader::names, py::arg("dictionary"))
       .def("config_text", &RunReader::config_text)
       .def("environment", &RunReader::environment)

@@ -57,6 +57,7 @@ namespace telens::record {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using Clock = std::chrono::steady_clock;
 
@@ -280,12 +281,25 @@ TEST(RecordCrash, max_size_is_a_limit_on_all_segments_together) {
   std::string error;
   options.on_error = [&](const std::string& message) { error = message; };
   for (int i = 0; i < 10; ++i) RunWriter::open(options);  // restarts get what is left
-  EXPECT_THAT(error, HasSubstr("max_size"));
+  EXPECT_THAT(error, HasSubstr("max_size of 2097152 bytes is reached; record less"));
+  EXPECT_THAT(error, Not(HasSubstr("free space")));
   std::uintmax_t bytes = 0;
   for (const std::string& file : run_files(folder.path())) {
     bytes += std::filesystem::file_size(file);
   }
   EXPECT_LE(bytes, options.max_size);
+}
+
+TEST(RecordCrash, a_max_size_in_which_nothing_fits_is_refused) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  options.max_size = kLeastMaxSize - 1;
+  try {
+    RunWriter::open(options);
+    FAIL() << "max_size " << options.max_size << " was accepted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("max_size 262143 is too small; expected at least 262144"));
+  }
 }
 
 TEST(RecordCrash, a_full_disk_stops_recording_and_the_file_says_so) {

@@ -210,25 +210,23 @@ TEST(RequestSet, keeps_block_shapes_apart) {
   EXPECT_EQ(set.blocks().size(), 2U);
 }
 
-TEST(TensorResults, merge_and_finish_by_request) {
+TEST(TensorResults, the_words_of_several_reads_add_up) {
   RequestSet set;
-  const auto mean = set.add({Statistic::mean}, kDelayedE5m2);
-  const auto mse = set.add({Statistic::mse}, kDelayedE5m2);
-  const auto range = set.add({Statistic::max_blockwise_dynamic_range}, kDelayedE5m2);
-  const auto results = [&](const std::vector<double>& values, double error, double ratio) {
+  set.add({Statistic::mse}, kDelayedE5m2);
+  set.add({Statistic::max_blockwise_dynamic_range}, kDelayedE5m2);
+  TensorResults whole(set);
+  const auto add = [&](const std::vector<double>& values, double error, double ratio) {
     std::vector<std::int64_t> words;
     append_words(words, sums_of(values));
     append_words(words, CastSums{static_cast<std::int64_t>(values.size()), 0, 0, 0, error, 1, 1});
     append_words(words, BlockRanges{1, 0, ratio});
-    TensorResults each(set);
-    each.add_words(words);
-    return each;
+    whole.add_words(words);
   };
-  TensorResults whole = results({1, 2}, 0.5, 4);
-  whole.merge(results({3, 6}, 1.5, 16));
-  EXPECT_DOUBLE_EQ(finish(*mean, whole), 3);
-  EXPECT_DOUBLE_EQ(finish(*mse, whole), 0.5);
-  EXPECT_DOUBLE_EQ(finish(*range, whole), 4);
+  add({1, 2}, 0.5, 4);
+  add({3, 6}, 1.5, 16);
+  EXPECT_DOUBLE_EQ(finish(Statistic::mean, whole.sums.tensor()), 3);
+  EXPECT_DOUBLE_EQ(finish(Statistic::mse, whole.sums.casts().front()), 0.5);
+  EXPECT_DOUBLE_EQ(finish(whole.ranges.front()), 4);
 }
 
 }  // namespace

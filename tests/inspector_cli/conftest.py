@@ -15,9 +15,10 @@ WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run
 def write_run(tmp_path_factory):
     """Writes a run in a new log_dir and returns the log_dir."""
 
-    def write(run_id="run", iterations=40, log_dir=None):
+    def write(run_id="run", iterations=40, log_dir=None, rank=0):
         log_dir = log_dir or tmp_path_factory.mktemp("log_dir")
-        subprocess.run([WRITE_RUN, str(log_dir), run_id, str(iterations)], check=True)
+        command = [WRITE_RUN, str(log_dir), run_id, str(iterations), str(rank)]
+        subprocess.run(command, check=True)
         return log_dir
 
     return write

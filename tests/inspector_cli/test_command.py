@@ -29,6 +29,26 @@ def test_info_says_what_went_wrong_first(telens, log_dir):
     assert "layers.2.fc1: activation is not finite" in output
 
 
+def test_a_tensor_that_several_ranks_have_counts_once(telens, write_run):
+    log_dir = write_run()
+    write_run(log_dir=log_dir, rank=1)
+    result = telens("info", log_dir)
+    assert "iteration 30, layers.2.fc1 activation: 3 elements\n" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["info", "stats", "plot"])
+def test_a_damaged_rank_is_named_and_the_others_are_read(telens, write_run, command):
+    log_dir = write_run()
+    write_run(log_dir=log_dir, rank=1)
+    damaged = log_dir / "telens/run/rank00001.h5"
+    damaged.write_bytes(damaged.read_bytes()[:5000])
+    result = telens(command, log_dir)
+    said = result.stdout if command == "info" else result.stderr
+    assert result.returncode == 0
+    assert said.count(f"{damaged}: truncated or damaged (") == 1
+    assert "layers.2.fc1" in result.stdout
+
+
 def test_info_prints_config_and_environment(telens, log_dir):
     assert telens("info", log_dir, "--config").stdout == "everything:\n  enabled: True\n"
     assert telens("info", log_dir, "--environment").stdout == "torch=2.11.0\n"

@@ -1,4 +1,5 @@
-// Writes the run that the tests of the command look at: write_run LOG_DIR RUN_ID [ITERATIONS]
+// Writes the run that the tests of the command look at: write_run LOG_DIR RUN_ID [ITERATIONS
+// [RANK]]
 //
 // Four layers, an activation and a gradient each. In iteration 30 the activation of layers.2.fc1
 // becomes non-finite, after its FP8 cast has overflowed from iteration 25 on; layers.3.fc1 follows
@@ -60,6 +61,7 @@ int main(int argc, char** argv) {
   options.run_id = argv[2];
   options.config_text = "everything:\n  enabled: True\n";
   options.environment = {{"torch", "2.11.0"}};
+  if (argc > 4) options.rank = std::atoi(argv[4]);
   constexpr std::int64_t kUsual = 40;
   const std::int64_t asked = argc > 3 ? std::atoll(argv[3]) : kUsual;
   const bool waits = asked < 0;
