@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "hooks/sink.h"
 
 namespace telens {
@@ -23,7 +25,8 @@ const Series& SeriesTable::find_or_add(const Names& names) {
   if (found != by_key_.end()) return *found->second;
   series_.push_back({static_cast<std::uint32_t>(series_.size()), std::string(names.layer),
                      std::string(names.tensor), std::string(names.gemm),
-                     std::string(names.statistic), std::string(names.group)});
+                     std::string(names.statistic), std::string(names.group),
+                     fmt::format("{}_{}_{}", names.layer, names.tensor, names.statistic)});
   by_key_.emplace(std::move(key), &series_.back());
   return series_.back();
 }

@@ -20,7 +20,8 @@ struct Series {
   std::string tensor;
   std::string gemm;  // "" where the value belongs to the tensor and not to its copy for one GEMM
   std::string statistic;
-  std::string group;  // that the value was reduced over; "": this rank alone
+  std::string group;      // that the value was reduced over; "": this rank alone
+  std::string logged_as;  // what loggers call it: "<layer>_<tensor>_<statistic>"
 };
 
 // All series of a session. Any thread may ask; addresses live as long as the table.
