@@ -36,7 +36,8 @@ def at_least(value):
 
 @dataclass
 class Row:
-    """One benchmark. `samples`: what `value` was computed from, by contender."""
+    """One benchmark. `samples`: what `value` was computed from, by contender. `if_missed`: why the
+    target cannot be met on such a machine, as measured; kept as `reason` where it was missed."""
 
     name: str
     value: float
@@ -44,16 +45,27 @@ class Row:
     target: Target | None
     samples: dict[str, list[float]] = field(default_factory=dict)
     note: str = ""
+    if_missed: str = ""
 
     @property
     def met(self):
         return None if self.target is None else self.target.met_by(self.value)
 
+    @property
+    def reason(self):
+        """Why the target was missed; "" where it was met, or there is none."""
+        if self.met is not False:
+            return ""
+        return self.if_missed or "unknown: profile it, and write down here what was found"
+
     def as_json(self):
-        row = asdict(self) | {"target": str(self.target) if self.target else None, "met": self.met}
-        return {
-            key: row[key] for key in ("name", "value", "unit", "target", "met", "note", "samples")
+        row = asdict(self) | {
+            "target": str(self.target) if self.target else None,
+            "met": self.met,
+            "reason": self.reason,
         }
+        keys = ("name", "value", "unit", "target", "met", "reason", "note", "samples")
+        return {key: row[key] for key in keys}
 
 
 @dataclass
@@ -79,6 +91,8 @@ class Report:
         lines.insert(1, "-" * max(len(line) for line in lines))
         lines += [f"not run: {name}: {reason}" for name, reason in self.not_run.items()]
         lines += [f"note: {row.name}: {row.note}" for row in self.rows if row.note]
+        if not self.quick:
+            lines += [f"missed: {row.name}: {row.reason}" for row in self.rows if row.reason]
         return "\n".join(lines)
 
     def write(self, folder):

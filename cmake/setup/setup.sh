@@ -69,7 +69,7 @@ check_other_system() {
     command -v "$name" >/dev/null || missing+=("$name")
   done
   if command -v pkg-config >/dev/null; then
-    for name in yaml-cpp fmt libpcre2-8 libhwy zlib gtest gmock benchmark; do
+    for name in yaml-cpp fmt libpcre2-8 libhwy zlib gtest gmock; do
       pkg-config --exists "$name" || missing+=("$name (development files)")
     done
   fi

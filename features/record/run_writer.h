@@ -23,8 +23,9 @@ enum class OnFull : std::uint8_t { drop, block };
 // (which only repair can write down). A file without an end still goes on, or was killed.
 enum class End : std::uint8_t { clean, failed, killed };
 
-// As much is kept free for ending a file: below it nothing could be recorded.
-inline constexpr std::uint64_t kLeastMaxSize = 256 << 10;
+// A file without any record takes 240 KiB, and as much is kept free for ending it: below this
+// nothing could be recorded.
+inline constexpr std::uint64_t kLeastMaxSize = 512 << 10;
 
 struct RunOptions {
   std::string log_dir = ".";

@@ -298,7 +298,7 @@ TEST(RecordCrash, a_max_size_in_which_nothing_fits_is_refused) {
     RunWriter::open(options);
     FAIL() << "max_size " << options.max_size << " was accepted";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("max_size 262143 is too small; expected at least 262144"));
+    EXPECT_THAT(error.what(), HasSubstr("max_size 524287 is too small; expected at least 524288"));
   }
 }
 

@@ -1,0 +1,194 @@
+// What RunWriter hides: the bounded queue that any thread fills, and the thread that empties it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "features/record/run_writer.h"
+#include "features/record/segment_writer.h"
+
+namespace telens::record {
+
+// The ids of a dictionary's names, in the order of their first use.
+class NameIds {
+ public:
+  // The id, and whether the name is new.
+  std::pair<std::int32_t, bool> intern(std::string_view name) {
+    const auto found = ids_.find(name);
+    if (found != ids_.end()) return {found->second, false};
+    const auto id = static_cast<std::int32_t>(list_.size());
+    list_.emplace_back(name);
+    ids_.emplace(name, id);
+    return {id, true};
+  }
+  const std::vector<std::string>& list() const { return list_; }
+
+ private:
+  std::map<std::string, std::int32_t, std::less<>> ids_;
+  std::vector<std::string> list_;
+};
+
+class RunWriter::Impl {
+  using Clock = std::chrono::steady_clock;
+
+ public:
+  explicit Impl(const RunOptions& options);
+  ~Impl() { close(End::clean); }
+
+  std::int32_t intern(Dictionary dictionary, std::string_view name) {
+    const std::scoped_lock lock(mutex_);
+    return intern_locked(dictionary, name);
+  }
+
+  // Runs add(batch) if `rows` rows, which stay together, may be queued.
+  template <typename Add>
+  void enqueue(std::size_t rows, std::size_t limit, std::int64_t iteration, Add add) {
+    std::unique_lock lock(mutex_);
+    if (room(lock, {rows, rows, limit, iteration}) > 0) queue(rows, add);
+  }
+
+  void push(std::span<const Record> records) {
+    std::unique_lock lock(mutex_);
+    while (!records.empty()) {
+      const std::size_t taken =
+          room(lock, {records.size(), 1, capacity(), records.front().iteration});
+      if (taken == 0) return;
+      queue(taken, [&](Batch& batch) {
+        batch.records.insert(batch.records.end(), records.begin(), records.begin() + taken);
+      });
+      if (options_.on_full == OnFull::drop) return;
+      records = records.subspan(taken);
+    }
+  }
+
+  std::size_t capacity() const { return options_.queue_capacity; }
+  std::size_t capacity_for_losses() const { return capacity() + capacity() / kReservedShare + 1; }
+
+  void flush() {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t ticket = ++flushes_asked_;
+    work_.notify_one();
+    changed_.wait(lock, [&] { return flushes_done_ >= ticket || state_ != State::recording; });
+  }
+
+  void flush_soon() {
+    const std::scoped_lock lock(mutex_);
+    ++flushes_asked_;
+    work_.notify_one();
+  }
+
+  void close(End end) {
+    {
+      const std::scoped_lock lock(mutex_);
+      end_ = end;
+      stopping_ = true;
+      work_.notify_one();
+    }
+    const std::scoped_lock joining(join_mutex_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  bool recording() const {
+    const std::scoped_lock lock(mutex_);
+    return state_ == State::recording && !stopping_;
+  }
+  std::string error() const {
+    const std::scoped_lock lock(mutex_);
+    return error_;
+  }
+  Counters counters() const {
+    const std::scoped_lock lock(mutex_);
+    return counters_;
+  }
+  const std::string& path() const { return first_path_; }
+  const std::string& run_id() const { return options_.run_id; }
+
+  std::int32_t intern_locked(Dictionary dictionary, std::string_view name) {
+    const auto index = static_cast<std::size_t>(dictionary);
+    const auto [id, is_new] = names_[index].intern(name);
+    if (is_new) incoming_.names[index].emplace_back(name);
+    return id;
+  }
+
+ private:
+  // Rows that wake the writer before a second has passed: a compressed chunk's worth.
+  static constexpr std::size_t kWakeRows = 4096;
+  // The part of the queue that only losses and events may use, so that details cannot crowd them
+  // out.
+  static constexpr std::size_t kReservedShare = 8;
+
+  enum class State : std::uint8_t { recording, off };
+
+  struct Wanted {
+    std::size_t rows;
+    std::size_t least;  // of them; fewer would be of no use
+    std::size_t limit;  // that the queue may grow to
+    std::int64_t iteration;
+  };
+  std::size_t room(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
+  void count_dropped(std::size_t rows, std::int64_t iteration);
+  template <typename Add>
+  void queue(std::size_t rows, Add add);
+  bool has_work() const {
+    return stopping_ || flushes_asked_ > flushes_done_ || queued_ >= wake_rows() ||
+           (waiting_for_space_ > 0 && queued_ > 0);
+  }
+  std::size_t wake_rows() const { return std::min(kWakeRows, (capacity() + 1) / 2); }
+
+  void run();
+  void open_first_segment();
+  void wait_for_work(std::unique_lock<std::mutex>& lock);
+  bool write_once();
+  void finish();
+  void end_as_failed(const std::string& cause);
+  void stop_recording(const std::string& cause, std::uint64_t lost_rows, std::string_view advice);
+
+  RunOptions options_;
+  std::string first_path_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;     // for the writer: there is something to do
+  std::condition_variable changed_;  // for the others: space, a flush, the opening, the end
+  State state_ = State::recording;
+  bool opened_ = false;
+  bool stopping_ = false;
+  End end_ = End::clean;
+  std::string error_;
+  Batch incoming_;
+  std::size_t queued_ = 0;  // rows in incoming_
+  int waiting_for_space_ = 0;
+  Clock::time_point oldest_;
+  std::uint64_t flushes_asked_ = 0;
+  std::uint64_t flushes_done_ = 0;
+  Counters counters_;
+  std::array<NameIds, kDictionaries> names_;
+
+  // The writer's thread's own.
+  Batch batch_;
+  std::unique_ptr<SegmentWriter> segment_;
+
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+template <typename Add>
+void RunWriter::Impl::queue(std::size_t rows, Add add) {
+  const bool was_empty = queued_ == 0;
+  const bool was_small = queued_ < wake_rows();
+  add(incoming_);
+  queued_ += rows;
+  if (was_empty) oldest_ = Clock::now();
+  if (was_empty || (was_small && queued_ >= wake_rows())) work_.notify_one();
+}
+
+}  // namespace telens::record
