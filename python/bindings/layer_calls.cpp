@@ -49,6 +49,9 @@ class WatchedLayer {
     plan_ = hooks_->begin_forward({.under_recipe = under_recipe});
   }
 
+  // Whether begin_forward would ask nobody.
+  bool sleeps(bool under_recipe) const { return hooks_->sleeps({.under_recipe = under_recipe}); }
+
   bool fp8_gemm_enabled(const std::string& gemm) const {
     return !plan_ || !plan_->runs_in_high_precision(gemm_named(gemm));
   }
@@ -136,6 +139,7 @@ void bind_layer_calls(py::module_& module) {
   py::class_<WatchedLayer>(module, "WatchedLayer", "A layer that Python code watches itself.")
       .def(py::init<std::string>(), py::arg("name"))
       .def("begin_forward", &WatchedLayer::begin_forward, py::arg("under_recipe"))
+      .def("sleeps", &WatchedLayer::sleeps, py::arg("under_recipe"))
       .def("fp8_gemm_enabled", &WatchedLayer::fp8_gemm_enabled, py::arg("gemm"))
       .def("modify_tensor_enabled", &WatchedLayer::modify_tensor_enabled, py::arg("gemm"),
            py::arg("tensor_name"))
@@ -144,15 +148,15 @@ void bind_layer_calls(py::module_& module) {
            &WatchedLayer::inspect_tensor_postquantize_enabled, py::arg("gemm"),
            py::arg("tensor_name"))
       .def("modify_tensor", &WatchedLayer::modify_tensor, py::kw_only(), py::arg("gemm"),
-           py::arg("tensor_name"), py::arg("tensor"), py::arg("default_quantizer"),
-           py::arg("dtype"), py::arg("out"))
+           py::arg("tensor_name"), py::arg("tensor"), py::arg("default_quantizer") = py::none(),
+           py::arg("dtype") = py::none(), py::arg("out") = py::none())
       .def("inspect_tensor", &WatchedLayer::inspect_tensor, py::kw_only(), py::arg("tensor_name"),
-           py::arg("tensor"), py::arg("rowwise_quantized_tensor"),
-           py::arg("columnwise_quantized_tensor"), py::arg("quantizer"), py::arg("tp_group"),
-           py::arg("tp_size"))
+           py::arg("tensor"), py::arg("rowwise_quantized_tensor") = py::none(),
+           py::arg("columnwise_quantized_tensor") = py::none(), py::arg("quantizer") = py::none(),
+           py::arg("tp_group") = py::none(), py::arg("tp_size") = 1)
       .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize, py::kw_only(),
-           py::arg("gemm"), py::arg("tensor_name"), py::arg("tensor"), py::arg("rowwise"),
-           py::arg("tp_group"), py::arg("tp_size"));
+           py::arg("gemm"), py::arg("tensor_name"), py::arg("tensor"), py::arg("rowwise") = true,
+           py::arg("tp_group") = py::none(), py::arg("tp_size") = 1);
 }
 
 }  // namespace telens::python

@@ -280,17 +280,17 @@ TEST_F(SessionTest, a_value_of_ones_own_reaches_loggers_and_run_file_in_any_sess
   debug::InitializeOptions with_logger = options();
   with_logger.statistics_logger = logger;
   debug::initialize(with_logger);
-  debug::log_scalar("fc_weight_norm_activation_share%", 1.5, 3);
+  debug::log_scalar("fc_activation_weight_norm_weight_share%", 1.5, 3);
   debug::log_scalar("learning_rate", 0.5, 4);
   EXPECT_THAT(logger->lines, IsEmpty());
   debug::step();
   EXPECT_THAT(logger->lines,
-              ElementsAre("3:fc_weight_norm_activation_share%=1.5", "4:learning_rate=0.5"));
+              ElementsAre("3:fc_activation_weight_norm_weight_share%=1.5", "4:learning_rate=0.5"));
   debug::end_debug();
   const std::vector<StoredValue> values = stored_values(folder.str());
   ASSERT_EQ(values.size(), 1U);
-  EXPECT_EQ(values[0].layer, "fc_weight_norm");
-  EXPECT_EQ(values[0].tensor, "activation");
+  EXPECT_EQ(values[0].layer, "fc_activation_weight_norm");
+  EXPECT_EQ(values[0].tensor, "weight");
   EXPECT_EQ(values[0].statistic, "share%");
   EXPECT_EQ(values[0].iteration, 3);
   const record::RunReader run(folder.str());

@@ -341,6 +341,32 @@ def test_an_exception_in_a_logger_passes_through(tmp_path, layer, x):
         train(layer, x)
 
 
+class WatchedInWorker(torch.utils.data.Dataset):
+    """Runs a layer for each sample; in a forked worker nobody watches that."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.layer(torch.full((16, 32), 100.0)).sum()
+
+
+def test_layers_in_workers_of_a_data_loader_record_nothing(tmp_path, layer, x):
+    loader = torch.utils.data.DataLoader(
+        WatchedInWorker(layer), num_workers=2, multiprocessing_context="fork", timeout=60
+    )
+    with debug.session(CONFIG, log_dir=tmp_path):
+        train(layer, x)
+        assert len(list(loader)) == 4
+        train(layer, x)
+    records = telens.open_run(tmp_path).records(tensor="activation", statistic="max")
+    assert records["value"].tolist() == [x.max().item()] * 2
+
+
 def test_a_session_left_open_is_closed_at_exit_with_python_loggers(tmp_path):
     program = f"""
 import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})

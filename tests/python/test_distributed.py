@@ -121,3 +121,78 @@ def test_statistics_are_reduced_over_the_ranks_into_one_run(tmp_path):
     records = run.records(statistic="max", tensor="activation")
     assert set(zip(records["iteration"], records["value"], strict=True)) == {(0, 1.0), (1, 11.0)}
     assert run.losses.tolist() == [0.0, 0.0]
+
+
+def base_config(**feature) -> dict:
+    return {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "LogTensorStats": {"enabled": True, "tensors": ["logits"]} | feature,
+        }
+    }
+
+
+def own_statistics(rank: int, folder: str) -> None:
+    """Rank r's tensor holds 10 * (r + 1) once more than its number."""
+    x = torch.full((rank + 2,), 10.0 * (rank + 1))
+
+    def log(**options) -> dict[str, float]:
+        values = debug.log_tensor_stats("head", tensor_name="logits", tensor=x, **options)
+        return {name: value.item() for name, value in values.items()}
+
+    alone = [dist.new_group([each]) for each in range(2)]
+    config = base_config(stats=["mean", "l1_norm"], freq=2)
+    with debug.session(config, log_dir=folder):
+        whole = {"mean": 16.0, "l1_norm": 80.0}
+        own = {"mean": x.mean().item(), "l1_norm": x.sum().item()}
+        assert log() == (whole if rank == 1 else {})
+        assert log(iteration=2, skip_reduction=True) == own
+        assert log(iteration=4, reduction_group=dist.group.WORLD) == whole
+        debug.set_tensor_reduction_group(alone[rank], layer_name="head")
+        assert log(iteration=6) == own
+        debug.set_tensor_reduction_group(None, layer_name="head")
+        debug.set_tensor_reduction_group(dist.group.WORLD)
+        assert log(iteration=8) == whole
+        assert log(iteration=9) == {}
+
+
+def test_statistics_of_ones_own_tensors_follow_the_groups(tmp_path):
+    run_ranks(own_statistics, str(tmp_path))
+    records = telens.open_run(tmp_path).records(statistic="mean")
+    logged = sorted(zip(records["iteration"], records["value"], strict=True))
+    last_rank, both = [(0, 16.0)], [(4, 16.0), (8, 16.0)]
+    own = [(2, 10.0), (2, 20.0), (6, 10.0), (6, 20.0)]
+    assert logged == sorted(last_rank + 2 * both + own)
+
+
+def sharded_weight(rank: int, folder: str) -> None:
+    config = base_config()["section"] | {
+        "transformer_engine": {
+            "LogTensorStats": {"enabled": True, "stats": ["max", "numel"], "tensors": ["weight"]}
+        }
+    }
+    del config["LogTensorStats"]
+    calls = debug.transformer_engine
+    with debug.session({"section": config}, log_dir=folder):
+        for reduces in (True, False):
+            debug.set_weight_tensor_tp_group_reduce(reduces)
+            calls.inspect_tensor(
+                layer_name="fc",
+                tensor_name="weight",
+                tensor=torch.full((4,), float(rank)),
+                tp_group=dist.group.WORLD,
+                tp_size=2,
+            )
+            debug.step()
+
+
+def test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished(tmp_path):
+    run_ranks(sharded_weight, str(tmp_path))
+    records = telens.open_run(tmp_path).records(statistic="numel")
+    assert sorted(zip(records["iteration"], records["value"], strict=True)) == [
+        (0, 8.0),
+        (0, 8.0),
+        (1, 4.0),
+        (1, 4.0),
+    ]

@@ -257,6 +257,69 @@ def test_a_class_may_parse_its_configuration_itself(tmp_path, register, layer, x
     assert calls == ["wgrad"]
 
 
+def test_a_layer_sleeps_between_the_calls_that_a_class_declares(tmp_path, register):
+    class Seldom(TEConfigAPIMapper):
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return True, iteration + 5
+
+    class Disabler(TEConfigAPIMapper):
+        @api_method
+        def fp8_gemm_enabled(self, config, layer_name, gemm, iteration):
+            return True
+
+    for feature, awake in ((Seldom, [0, 1, 5, 6]), (Disabler, [0, 1, 2, 3, 4, 5, 6])):
+        register(feature)
+        layer = _C.WatchedLayer("fc")
+        parameters = {"tensors": ["activation"]} if feature is Seldom else {"gemms": ["fprop"]}
+        routed = []
+        with debug.session(config_of(feature.__name__, **parameters), log_dir=tmp_path):
+            for iteration in range(7):
+                if not layer.sleeps(under_recipe=True):
+                    routed.append(iteration)
+                layer.begin_forward(under_recipe=True)
+                debug.step()
+        assert routed == awake
+
+
+def test_a_class_logs_its_own_values_under_names_with_several_tensor_words(tmp_path):
+    class Scalars(debug.BaseLogger):
+        rows = []  # noqa: RUF012
+
+        def log_scalar(self, name, value, iteration, **kwargs):
+            self.rows.append((name, value, iteration))
+
+    with debug.session("", statistics_logger=Scalars(), log_dir=tmp_path):
+        debug.MetricLogger.log_scalar("fc_weight_norm_weight_share", 0.5, 3)
+        debug.MetricLogger.log_scalar("rate", torch.tensor(0.25), 4)
+        debug.step()
+    assert Scalars.rows == [("fc_weight_norm_weight_share", 0.5, 3), ("rate", 0.25, 4)]
+    records = telens.open_run(tmp_path).records(statistic="share")
+    assert records["layer"].tolist() == ["fc_weight_norm"]
+
+
+def test_a_namespace_of_ones_own_is_known_to_configurations(tmp_path, register):
+    config = {"section": {"enabled": True, "layers": {"layer_types": "all"}, "mine": {}}}
+    with pytest.raises(telens.ConfigError, match="mine"):
+        debug.initialize(config, log_dir=tmp_path)
+
+    class Calls(debug.BaseNamespaceAPI):
+        def double(self, x):
+            return 2 * x
+
+    Registry.register_namespace_api(namespace="mine")(Calls)
+    try:
+        with debug.session(config, log_dir=tmp_path):
+            assert debug.mine.name == "mine"
+            assert debug.mine.double(4) == 8
+    finally:
+        Registry.forget(f"{Calls.__module__}.{Calls.__qualname__}")
+    with pytest.raises(AttributeError, match="mine"):
+        _ = debug.mine
+    with pytest.raises(TypeError, match="BaseNamespaceAPI"):
+        Registry.register_namespace_api(namespace="mine")(object)
+
+
 def test_a_name_that_is_taken_is_an_error_that_names_the_owners(register):
     class FakeQuant(TEConfigAPIMapper):
         pass

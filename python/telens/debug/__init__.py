@@ -19,6 +19,14 @@ from telens.debug.registry import *  # noqa: F403
 from telens.debug.sessions import *  # noqa: F403
 from telens.debug.utils import *  # noqa: F403
 
+
+def __getattr__(name: str) -> base.BaseNamespaceAPI:
+    api = registry.Registry.namespace_api(name)
+    if api is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return api
+
+
 __all__ = [
     "TEConfigAPIMapper",
     *base.__all__,

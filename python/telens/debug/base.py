@@ -27,6 +27,6 @@ class BaseConfigAPIMapper(abc.ABC):
 
 
 class BaseNamespaceAPI:
-    """Base of a namespace of one's own; its methods are the calls' answers without a feature."""
+    """Base of what ``telens.debug.<namespace>`` is for a namespace of one's own."""
 
     name: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from telens import _C
 
 __all__ = ["LayerCalls"]
@@ -58,70 +56,28 @@ class LayerCalls:
         """Whether a feature looks at the quantized tensor."""
         return self._layer(layer_name).inspect_tensor_postquantize_enabled(gemm, tensor_name)
 
-    def modify_tensor(
-        self,
-        *,
-        layer_name: str,
-        gemm: str,
-        tensor_name: str,
-        tensor: torch.Tensor,
-        default_quantizer: _C.Quantizer | None = None,
-        iteration: int | None = None,
-        dtype: torch.dtype | None = None,
-        out: Any = None,
-    ) -> Any:
-        """What takes the tensor's place; the tensor itself where no feature modifies it."""
-        return self._layer(layer_name).modify_tensor(
-            gemm=gemm,
-            tensor_name=tensor_name,
-            tensor=tensor,
-            default_quantizer=default_quantizer,
-            dtype=dtype,
-            out=out,
-        )
+    def modify_tensor(self, *, layer_name: str, iteration: int | None = None, **call: Any) -> Any:
+        """What takes the tensor's place; the tensor itself where no feature modifies it.
 
-    def inspect_tensor(
-        self,
-        *,
-        layer_name: str,
-        tensor_name: str,
-        tensor: torch.Tensor | None,
-        iteration: int | None = None,
-        tp_group: torch.distributed.ProcessGroup | None = None,
-        tp_size: int = 1,
-        rowwise_quantized_tensor: torch.Tensor | None = None,
-        columnwise_quantized_tensor: torch.Tensor | None = None,
-        quantizer: _C.Quantizer | None = None,
-    ) -> None:
-        """Shows the tensor to the features that look at it."""
-        self._layer(layer_name).inspect_tensor(
-            tensor_name=tensor_name,
-            tensor=tensor,
-            rowwise_quantized_tensor=rowwise_quantized_tensor,
-            columnwise_quantized_tensor=columnwise_quantized_tensor,
-            quantizer=quantizer,
-            tp_group=tp_group,
-            tp_size=tp_size,
-        )
+        Takes ``gemm``, ``tensor_name``, ``tensor``, and if there are any ``default_quantizer``,
+        ``dtype`` and ``out``.
+        """
+        return self._layer(layer_name).modify_tensor(**call)
+
+    def inspect_tensor(self, *, layer_name: str, iteration: int | None = None, **call: Any) -> None:
+        """Shows the tensor to the features that look at it.
+
+        Takes ``tensor_name``, ``tensor``, and if there are any ``rowwise_quantized_tensor``,
+        ``columnwise_quantized_tensor``, ``quantizer``, ``tp_group`` and ``tp_size``.
+        """
+        self._layer(layer_name).inspect_tensor(**call)
 
     def inspect_tensor_postquantize(
-        self,
-        *,
-        layer_name: str,
-        gemm: str,
-        tensor_name: str,
-        tensor: torch.Tensor,
-        iteration: int | None = None,
-        rowwise: bool = True,
-        tp_group: torch.distributed.ProcessGroup | None = None,
-        tp_size: int = 1,
+        self, *, layer_name: str, iteration: int | None = None, **call: Any
     ) -> None:
-        """Shows the quantized tensor to the features that look at it."""
-        self._layer(layer_name).inspect_tensor_postquantize(
-            gemm=gemm,
-            tensor_name=tensor_name,
-            tensor=tensor,
-            rowwise=rowwise,
-            tp_group=tp_group,
-            tp_size=tp_size,
-        )
+        """Shows the quantized tensor to the features that look at it.
+
+        Takes ``gemm``, ``tensor_name``, ``tensor``, ``rowwise`` (True), and if there are any
+        ``tp_group`` and ``tp_size``.
+        """
+        self._layer(layer_name).inspect_tensor_postquantize(**call)

@@ -32,7 +32,7 @@ def api_method(function: Callable) -> Callable:
 class Registry:
     """Where feature classes are registered."""
 
-    _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012
+    _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012  # by owner
 
     @classmethod
     def register_feature(cls, namespace: str) -> Callable[[type], type]:
@@ -43,7 +43,7 @@ class Registry:
         """
 
         def register(feature_class: type) -> type:
-            owner = f"{feature_class.__module__}.{feature_class.__qualname__}"
+            owner = _owner_of(feature_class)
             _C.unregister_features(owner)
             feature = feature_class()
             if not hasattr(feature, "parse_config_and_api"):
@@ -71,16 +71,42 @@ class Registry:
         return register
 
     @classmethod
+    def namespace_api(cls, namespace: str) -> BaseNamespaceAPI | None:
+        """The API of a namespace of one's own; None: there is none."""
+        found = [api for api in cls._namespaces.values() if api.name == namespace]
+        return found[-1] if found else None
+
+    @classmethod
+    def forget(cls, owner: str) -> None:
+        """Forgets what a class registered."""
+        cls._namespaces.pop(owner, None)
+        _C.unregister_features(owner)
+
+    @classmethod
     def register_namespace_api(cls, namespace: str) -> Callable[[type], type]:
-        """Declares a namespace of one's own, for code that is not of this package to call."""
+        """Makes a namespace known to configurations of sessions that begin later.
+
+        The class is built without arguments; the instance is ``telens.debug.<namespace>``, for code
+        that is not of this package to call.
+        """
 
         def register(api_class: type) -> type:
             api = api_class()
+            if not isinstance(api, BaseNamespaceAPI):
+                raise TypeError(f"the API of the namespace {namespace} must be a BaseNamespaceAPI")
             api.name = namespace
-            cls._namespaces[namespace] = api
+            owner = _owner_of(api_class)
+            _C.unregister_features(owner)
+            _C.register_namespace(namespace, owner)
+            cls._namespaces[owner] = api
+            _registered_now.append(owner)
             return api_class
 
         return register
+
+
+def _owner_of(registered: type) -> str:
+    return f"{registered.__module__}.{registered.__qualname__}"
 
 
 # Owners registered since the list was last taken, for the features of feature_dirs.

@@ -19,7 +19,7 @@ import torch.distributed
 
 from telens import _C
 from telens.debug.calls import LayerCalls
-from telens.debug.registry import take_registered
+from telens.debug.registry import Registry, take_registered
 
 __all__ = [
     "end_debug",
@@ -295,7 +295,7 @@ def _run_feature_files(folder: pathlib.Path) -> None:
 
 def _forget_session_features() -> None:
     for owner in _session_owners:
-        _C.unregister_features(owner)
+        Registry.forget(owner)
     _session_owners.clear()
 
 
