@@ -11,16 +11,11 @@
 
 #include "core/base/error.h"
 #include "hooks/config/python_regex.h"
+#include "hooks/config/python_regex_scanner.h"
 
 namespace telens::config {
 namespace {
 
-constexpr std::uint32_t kMaxCodePoint = 0x10ffff;
-constexpr std::uint32_t kMaxOctal = 0377;  // Python refuses larger octal escapes
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_octal(char c) { return c >= '0' && c <= '7'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_identifier(std::string_view name) {
   if (name.empty() || is_digit(name[0])) return false;
   for (const char c : name) {
@@ -38,9 +33,9 @@ std::string literal(char c) {
   return is_ascii_sign ? std::string{'\\', c} : std::string{c};
 }
 
-class Translator {
+class Translator : private PatternScanner {
  public:
-  explicit Translator(std::string_view pattern) : pattern_(pattern) {}
+  explicit Translator(std::string_view pattern) : PatternScanner(pattern) {}
 
   std::string translate() {
     while (!at_end()) {
@@ -94,60 +89,11 @@ class Translator {
   // What a quantifier would apply to.
   enum class Before { nothing, assertion, item, repeat };
 
-  bool at_end() const { return position_ == pattern_.size(); }
-  char peek() const { return at_end() ? '\0' : pattern_[position_]; }
-  char take() { return pattern_[position_++]; }
-  bool accept(std::string_view text) {
-    if (!pattern_.substr(position_).starts_with(text)) return false;
-    position_ += text.size();
-    return true;
-  }
-
-  // The next character for a message; nothing of a character that takes several bytes.
-  std::string ascii_sign() const {
-    return peek() > ' ' && peek() < 0x7f ? std::string{peek()} : std::string{};
-  }
-
-  [[noreturn]] void refuse(std::string_view why) const {
-    raise<UsageError>("the regular expression '{}' is refused at character {}: {}", pattern_,
-                      position_, why);
-  }
-
   void emit(std::string_view text, Before before) {
     output_ += text;
     before_ = before;
   }
   void emit_item(std::string_view text) { emit(text, Before::item); }
-
-  std::string take_until(char end, std::string_view what) {
-    const auto found = pattern_.find(end, position_);
-    if (found == std::string_view::npos) refuse(fmt::format("{} is not closed", what));
-    std::string text(pattern_.substr(position_, found - position_));
-    position_ = found + 1;
-    return text;
-  }
-
-  std::uint32_t hexadecimal(std::size_t digits, char letter) {
-    const std::string_view text = pattern_.substr(position_, digits);
-    std::uint32_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (text.size() != digits || error != std::errc{} || end != text.data() + digits) {
-      refuse(fmt::format("\\{} needs {} hexadecimal digits", letter, digits));
-    }
-    if (value > kMaxCodePoint) refuse("no such character");
-    position_ += digits;
-    return value;
-  }
-
-  // Up to `digits` octal digits in all, the first of which is given.
-  std::uint32_t octal(char first, int digits) {
-    std::uint32_t value = static_cast<std::uint32_t>(first - '0');
-    for (int i = 1; i < digits && is_octal(peek()); ++i) {
-      value = value * 8 + static_cast<std::uint32_t>(take() - '0');
-    }
-    if (value > kMaxOctal) refuse("an octal escape above \\377");
-    return value;
-  }
 
   // Escapes with the same meaning inside and outside of [...]; nullopt: not one of them.
   std::optional<std::string> common_escape(char c) {
@@ -200,8 +146,7 @@ class Translator {
   std::string back_reference(char first) {
     int number = first - '0';
     if (is_digit(peek())) {
-      const bool is_octal_escape = position_ + 1 < pattern_.size() && is_octal(first) &&
-                                   is_octal(peek()) && is_octal(pattern_[position_ + 1]);
+      const bool is_octal_escape = is_octal(first) && is_octal(peek()) && is_octal(peek(1));
       if (is_octal_escape) return code_point(octal(first, 3));
       number = number * 10 + (take() - '0');
     }
@@ -241,8 +186,7 @@ class Translator {
       first = false;
       const Member low = class_member();
       text += low.text;
-      const bool is_range =
-          peek() == '-' && position_ + 1 < pattern_.size() && pattern_[position_ + 1] != ']';
+      const bool is_range = peek() == '-' && has(1) && peek(1) != ']';
       if (!is_range) continue;
       take();
       const Member high = class_member();
@@ -350,7 +294,7 @@ class Translator {
 
   // {m}, {m,}, {,n}, {m,n} or {,} is a repetition, any other brace itself.
   void brace() {
-    const std::size_t begin = position_;
+    const std::size_t begin = position();
     const auto number = [&] {
       std::string digits;
       while (is_digit(peek())) digits += take();
@@ -360,15 +304,13 @@ class Translator {
     const bool has_comma = accept(",");
     const std::string high = has_comma ? number() : low;
     if (!accept("}") || (low.empty() && !has_comma)) {
-      position_ = begin;
+      go_back_to(begin);
       return emit_item("\\{");
     }
     const std::string from = low.empty() ? "0" : low;
     repeat(has_comma ? fmt::format("{{{},{}}}", from, high) : fmt::format("{{{}}}", from));
   }
 
-  std::string_view pattern_;
-  std::size_t position_ = 0;
   std::string output_;
   Before before_ = Before::nothing;
   std::size_t flags_size_ = 0;     // of the flags at the start of the output

@@ -1,0 +1,49 @@
+// Goes through a pattern of Python's `re` character by character.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace telens::config {
+
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+inline bool is_octal(char c) { return c >= '0' && c <= '7'; }
+inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// A place in a pattern, which moves forward over what has been read. Throws UsageError that names
+// the pattern and the place.
+class PatternScanner {
+ public:
+  explicit PatternScanner(std::string_view pattern) : pattern_(pattern) {}
+
+  bool at_end() const { return position_ == pattern_.size(); }
+  bool has(std::size_t ahead) const { return position_ + ahead < pattern_.size(); }
+  char peek() const { return peek(0); }
+  char peek(std::size_t ahead) const {  // NUL beyond the end
+    return has(ahead) ? pattern_[position_ + ahead] : '\0';
+  }
+  char take() { return pattern_[position_++]; }
+  bool accept(std::string_view text);  // takes it if it comes next
+
+  std::size_t position() const { return position_; }
+  void go_back_to(std::size_t position) { position_ = position; }
+
+  // The next character for a message; nothing of a character that takes several bytes.
+  std::string ascii_sign() const;
+  // What stands before `end`, which is taken too.
+  std::string take_until(char end, std::string_view what);
+  // Exactly `digits` digits, as after \x; `letter` is for the message.
+  std::uint32_t hexadecimal(std::size_t digits, char letter);
+  // Up to `digits` octal digits in all, the first of which is given.
+  std::uint32_t octal(char first, int digits);
+
+  [[noreturn]] void refuse(std::string_view why) const;
+
+ private:
+  std::string_view pattern_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace telens::config
