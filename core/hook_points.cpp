@@ -39,7 +39,51 @@ HookListener* listener_of(const RoutingPlan& plan) {
 
 }  // namespace hook_points
 
+namespace {
+
+bool same_layout(const QuantizedData& a, const QuantizedData& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.codes.sizes() == b.codes.sizes() && a.scale_inv.sizes() == b.scale_inv.sizes();
+}
+
+bool same_layout(const Operand& a, const Operand& b) {
+  if (is_quantized(a) != is_quantized(b)) return false;
+  if (!is_quantized(a)) {
+    const auto &left = std::get<at::Tensor>(a), &right = std::get<at::Tensor>(b);
+    return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type();
+  }
+  const auto &left = std::get<QuantizedTensor>(a), &right = std::get<QuantizedTensor>(b);
+  return left.format == right.format && left.mode == right.mode && left.sizes == right.sizes &&
+         same_layout(left.rowwise, right.rowwise) && same_layout(left.columnwise, right.columnwise);
+}
+
+void copy(const QuantizedData& from, const QuantizedData& to) {
+  if (!to.defined()) return;
+  to.codes.copy_(from.codes);
+  to.scale_inv.copy_(from.scale_inv);
+}
+
+}  // namespace
+
+Operand ModifyTensorCall::deliver(Operand value) const {
+  if (out == nullptr) return value;
+  if (!same_layout(value, *out)) {
+    *out = value;
+  } else if (const auto* quantized = std::get_if<QuantizedTensor>(&value)) {
+    copy(quantized->rowwise, std::get<QuantizedTensor>(*out).rowwise);
+    copy(quantized->columnwise, std::get<QuantizedTensor>(*out).columnwise);
+  } else {
+    std::get<at::Tensor>(*out).copy_(std::get<at::Tensor>(value));
+  }
+  return value;
+}
+
 LayerHooks::LayerHooks(std::string name) : name_(std::move(name)) {}
+
+void LayerHooks::share_automatic_name(const LayerHooks& first, std::string suffix) {
+  automatic_name_ = first.automatic_name_;
+  automatic_suffix_ = std::move(suffix);
+}
 
 void LayerHooks::set_name(std::string name) {
   if (name != name_) {

@@ -74,10 +74,16 @@ struct TensorParallel {
 struct ModifyTensorCall {
   Gemm gemm;
   TensorName tensor_name;
-  const at::Tensor& tensor;        // high precision, as it came
-  Quantizer* default_quantizer;    // nullptr outside fp8_autocast
-  at::ScalarType dtype;            // that the cast would have had; the tensor's for outputs
-  QuantizedTensor* out = nullptr;  // an update of the weight cache: to be filled
+  const at::Tensor& tensor;      // high precision, as it came
+  Quantizer* default_quantizer;  // nullptr outside fp8_autocast
+  at::ScalarType dtype;          // that the cast would have had; the tensor's for outputs
+  // An update of the weight cache: what modify_tensor returned for the weight's earlier value, to
+  // be filled in place.
+  Operand* out = nullptr;
+
+  // What a feature returns: `value`, which with `out` is copied into its storage first. Where kind,
+  // shape or dtype of the two differ, `out` becomes `value` itself.
+  TELENS_EXPORT Operand deliver(Operand value) const;
 };
 
 struct InspectTensorCall {
@@ -155,6 +161,10 @@ class TELENS_EXPORT LayerHooks {
   // forwards; name() stays empty.
   explicit LayerHooks(std::string name = {});
 
+  // Without a name the layer is "Layer_<n><suffix>", with the same n as `first`: modules with
+  // several layers count as one.
+  void share_automatic_name(const LayerHooks& first, std::string suffix);
+
   const std::string& name() const { return name_; }
   void set_name(std::string name);
 
@@ -180,12 +190,22 @@ class TELENS_EXPORT LayerHooks {
 
   std::unique_ptr<LayerState>& state() { return state_; }
 
+  // For the listener: the "Layer_<n>" that it gave, and in which session.
+  struct AutomaticName {
+    std::uint64_t session = 0;
+    std::string name;
+  };
+  AutomaticName& automatic_name() { return *automatic_name_; }
+  const std::string& automatic_suffix() const { return automatic_suffix_; }
+
  private:
   std::shared_ptr<const RoutingPlan> ask(const RoutingRequest& request);
 
   // By under_recipe. The first tick of any session is larger than 1.
   std::array<std::uint64_t, 2> asleep_until_{1, 1};
   std::string name_;
+  std::shared_ptr<AutomaticName> automatic_name_ = std::make_shared<AutomaticName>();
+  std::string automatic_suffix_;
   std::unique_ptr<LayerState> state_;
 };
 

@@ -28,7 +28,7 @@ FakeQuant::FakeQuant(const config::FeatureEntry& entry)
 Operand FakeQuant::modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) {
   const std::optional<FormatId> format =
       formats_[static_cast<std::size_t>(call.gemm)][static_cast<std::size_t>(call.tensor_name)];
-  return fake_quantize(call.tensor, format.value()).to(call.dtype);
+  return call.deliver(fake_quantize(call.tensor, format.value()).to(call.dtype));
 }
 
 FeatureRegistration fake_quant() {

@@ -47,6 +47,21 @@ std::optional<CastRequest> running_cast(const InspectTensorCall& call) {
   return CastRequest{recipe, call.quantizer->format()};
 }
 
+// The codes of a weight that is stored in low precision; nullptr for all other tensors.
+const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
+  if (call.tensor != nullptr) return nullptr;
+  for (const Operand* operand : {call.rowwise, call.columnwise}) {
+    if (is_quantized(operand)) return &std::get<QuantizedTensor>(*operand);
+  }
+  return nullptr;
+}
+
+// Whether codes and scales alone tell the statistic.
+bool needs_no_original(const StatisticName& name) {
+  return !name.what_if &&
+         (name.statistic == Statistic::scale_inv_min || name.statistic == Statistic::scale_inv_max);
+}
+
 // The scale of a cast. Current scaling costs a read of its own: the amax.
 at::Tensor scale_of(const CastRequest& cast, const at::Tensor& x, const Quantizer* quantizer) {
   if (cast.recipe == RecipeId::fp8_delayed_scaling) return quantizer->known_scale();
@@ -63,12 +78,14 @@ class Reading final : public TensorReading {
         layer_name_(layer_name),
         iteration_(iteration),
         call_(call),
+        stored_(stored_codes(call)),
         running_(running_cast(call)) {}
 
   std::optional<std::string> want(const StatisticsRequest& request) override {
     std::vector<std::string> left_out;
     for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
-      if (call_.tensor == nullptr || !set_.add(name, running_)) {
+      const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
+      if (!readable || !set_.add(name, running_)) {
         left_out.push_back(format_statistic_name(name, call_.tensor_name));
       }
     }
@@ -79,16 +96,23 @@ class Reading final : public TensorReading {
   void read() override {
     const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
     if (set_.empty() || counted) return;
-    const at::Tensor& x = *call_.tensor;
-    StatisticsCasts casts;
+    const at::Tensor x = stored_ ? stored_->dequantize() : *call_.tensor;
+    ops::StatisticsCasts casts;
     for (const CastRequest& cast : set_.casts()) {
-      casts.scales.push_back(scale_of(cast, x, call_.quantizer));
+      casts.scales.push_back(stored_ ? stored_scale() : scale_of(cast, x, call_.quantizer));
       casts.formats.push_back(cast.format);
     }
     engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts);
   }
 
  private:
+  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
+  // same FP32 number again.
+  at::Tensor stored_scale() const {
+    return (stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise)
+        .scale_inv.reciprocal();
+  }
+
   std::string_view reason() const {
     if (call_.tensor == nullptr) return "the high-precision tensor does not exist";
     if (!running_) return "it runs unquantized here";
@@ -99,6 +123,7 @@ class Reading final : public TensorReading {
   std::string_view layer_name_;
   std::int64_t iteration_;
   const InspectTensorCall& call_;
+  const QuantizedTensor* stored_;
   std::optional<CastRequest> running_;
   RequestSet set_;
 };
@@ -162,23 +187,23 @@ TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
   const auto found = std::ranges::find_if(
       parts_, [&](const Part& part) { return part.set == set && part.sums.device() == device; });
   if (found != parts_.end()) return *found;
-  Part part{set, empty_statistics(static_cast<std::int64_t>(set.casts().size()), device), {}};
+  Part part{set, ops::empty_statistics(static_cast<std::int64_t>(set.casts().size()), device), {}};
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
-    part.ranges.push_back(empty_block_ranges(device));
+    part.ranges.push_back(ops::empty_block_ranges(device));
   }
   return parts_.emplace_back(std::move(part));
 }
 
 void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
-                             const StatisticsCasts& casts) {
+                             const ops::StatisticsCasts& casts) {
   const std::lock_guard lock(mutex_);
   if (tensor_ == TensorName::weight && !parts_.empty()) return;
   Part& part = part_for(set, x.device());
-  accumulate_statistics(x, casts, part.sums);
+  ops::accumulate_statistics(x, casts, part.sums);
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
     const BlockShape& shape = set.blocks()[i];
-    accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
-                                       part.ranges[i]);
+    ops::accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
+                                            part.ranges[i]);
   }
 }
 
@@ -232,7 +257,7 @@ StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names) 
 std::vector<double> OnePassEngine::evaluate(const StatisticsRequest& request, std::string_view name,
                                             const at::Tensor& tensor,
                                             const debug::ReductionGroup& group) {
-  AnySums shared = from_words<TensorSums>(words_of(statistics(tensor)));
+  AnySums shared = from_words<TensorSums>(words_of(ops::statistics(tensor)));
   if (has_several_ranks(group)) {
     const SharedSums own{std::string(name), &shared};
     merge_over_ranks({&own, 1}, *group);

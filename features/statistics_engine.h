@@ -29,7 +29,7 @@ class TensorObservation {
         weight_group_(std::move(weight_group)) {}
 
   // scales: one for each cast of the set. Of a weight the first read counts, others add up.
-  void read(const at::Tensor& x, const RequestSet& set, const StatisticsCasts& casts);
+  void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts);
 
   // On the host, this rank's.
   Totals totals() const;

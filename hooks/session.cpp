@@ -155,8 +155,11 @@ LayerRouting& Session::routing_of(LayerHooks& layer) {
 
   std::string name = layer.name();
   if (name.empty()) {
-    const bool named_before = known != nullptr && known->session() >= first_number_;
-    name = named_before ? known->layer_name() : fmt::format("Layer_{}", ++unnamed_layers_);
+    LayerHooks::AutomaticName& automatic = layer.automatic_name();
+    if (automatic.session < first_number_) {
+      automatic = {number_, fmt::format("Layer_{}", ++unnamed_layers_)};
+    }
+    name = automatic.name + layer.automatic_suffix();
   }
   const std::vector<FeatureInstance*> features = features_of(name);
   auto routing = std::make_unique<LayerRouting>(number_, std::move(name), features);

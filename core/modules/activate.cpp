@@ -1,6 +1,10 @@
 #include "core/modules/activate.h"
 #include "core/modules/second_derivative.h"
 
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace telens {
@@ -27,9 +31,33 @@ class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
   }
 };
 
+at::Tensor apply_in_double(ops::ActivationFunction function, const at::Tensor& x) {
+  switch (function) {
+    case ops::ActivationFunction::gelu:
+      return at::gelu(x, "tanh");
+    case ops::ActivationFunction::qgelu:
+      return x * at::sigmoid(1.702 * x);
+    case ops::ActivationFunction::relu:
+      return at::relu(x);
+    case ops::ActivationFunction::srelu:
+      return at::relu(x).square();
+    case ops::ActivationFunction::silu:
+      break;
+  }
+  return at::silu(x);
+}
+
+// FP64 is for checking numbers: LibTorch's operators, as often differentiable as they are.
+at::Tensor activate_in_double(const ops::Activation& activation, const at::Tensor& x) {
+  if (!activation.gated) return apply_in_double(activation.function, x);
+  const auto halves = x.chunk(2, -1);
+  return apply_in_double(activation.function, halves[0]) * halves[1];
+}
+
 }  // namespace
 
 at::Tensor activate(const ops::Activation& activation, const at::Tensor& x) {
+  if (x.scalar_type() == at::kDouble) return activate_in_double(activation, x);
   return ActivateFunction::apply(x, std::string(activation.name));
 }
 

@@ -19,12 +19,14 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
       activation_(ops::activation_from_name(options_.activation)),
       fc1_(layer_name(options_.name, ".fc1")),
       fc2_(layer_name(options_.name, ".fc2")) {
+  fc1_.hooks().share_automatic_name(fc1_.hooks(), ".fc1");
+  fc2_.hooks().share_automatic_name(fc1_.hooks(), ".fc2");
   const std::int64_t hidden = options_.hidden_size;
   const std::int64_t ffn = options_.ffn_hidden_size;
   const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
   const ParameterOptions& parameters = options_.parameters;
-  ParameterOptions output_parameters = parameters;
-  output_parameters.init_method = options_.output_layer_init_method;
+  const ParameterOptions output_parameters =
+      parameters.with_init_method(options_.output_layer_init_method);
 
   norm_.make({.features = hidden,
               .normalization = options_.normalization,

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/gemm/gemm.h"
+#include "core/modules/operand_preparation.h"
 #include "core/modules/saved_operand.h"
 #include "core/modules/second_derivative.h"
-#include "core/modules/weight_preparation.h"
 
 namespace telens {
 namespace {
@@ -72,15 +72,6 @@ PreparationRequest request_for(const LayerPass& pass, TensorName name, const at:
           .first_quantized = runs_quantized(pass, first),
           .second_quantized = runs_quantized(pass, second),
           .second_needed = second_needed};
-}
-
-PreparedTensor prepare_operand(LinearOperation::State& state, const LayerPass& pass,
-                               const PreparationRequest& request) {
-  if (pass.calibrating && pass.recipe) {
-    request.quantizer->calibrate(request.tensor);
-  }
-  return pass.plan ? prepare_watched(request, {state.hooks, *pass.plan, !pass.recomputation})
-                   : prepare(request);
 }
 
 // An output rounded to the FP8 values of its quantizer, where the caller asked for it.
@@ -222,6 +213,9 @@ variable_list LinearFunction::backward(AutogradContext* context, variable_list g
   auto& backward = static_cast<LinearBackward&>(*holder);
   refuse_second_derivative(backward.state->name());
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
+  // Nothing here is differentiable again, and above autograd each operator of ours would be called
+  // with boxed arguments.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Gradients gradients =
       compute_gradients(backward, context->get_saved_variables(), grad_outputs[0]);
   if (backward.pass.first_in_region) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -38,8 +39,13 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
     std::vector<std::int64_t> sizes = first.sizes().vec();
     sizes[0] = 0;
     for (const std::int64_t part : rows) sizes[0] += part;
-    return at::empty({0}, first.options())
-        .set_(first.storage(), first.storage_offset(), sizes, first.strides());
+    at::Tensor joined = at::empty({0}, first.options())
+                            .set_(first.storage(), first.storage_offset(), sizes, first.strides());
+    // A view that was made below autograd counts versions by itself; the backward must notice an
+    // in-place change of the parts, which are views of one tensor and so share their counter.
+    torch::autograd::impl::set_version_counter(joined,
+                                               torch::autograd::impl::version_counter(first));
+    return joined;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {

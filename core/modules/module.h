@@ -39,6 +39,9 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   void set_tensor(const std::string& name, at::Tensor tensor,
                   std::optional<QuantizedTensor> quantized = std::nullopt);
 
+  // Whether the parameter is the weight of GEMMs, which may be stored in low precision.
+  bool is_gemm_weight(const std::string& name) const { return weight_slots_.contains(name); }
+
   // What goes into state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
   // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
   virtual at::Tensor extra_state() const { return {}; }

@@ -91,15 +91,17 @@ std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::
                                                         std::int64_t out_features,
                                                         std::vector<ParameterPart> split) {
   const bool output = std::string_view(child) == "proj";
-  ParameterOptions parameters = options_.parameters;
-  if (output) parameters.init_method = options_.output_layer_init_method;
+  const ParameterOptions& parameters = options_.parameters;
   return register_module(
-      child, std::make_shared<Linear>(LinearOptions{.in_features = in_features,
-                                                    .out_features = out_features,
-                                                    .bias = options_.bias,
-                                                    .return_bias = output && options_.return_bias,
-                                                    .parameters = std::move(parameters),
-                                                    .parameters_split = std::move(split)}));
+      child,
+      std::make_shared<Linear>(LinearOptions{
+          .in_features = in_features,
+          .out_features = out_features,
+          .bias = options_.bias,
+          .return_bias = output && options_.return_bias,
+          .parameters =
+              output ? parameters.with_init_method(options_.output_layer_init_method) : parameters,
+          .parameters_split = std::move(split)}));
 }
 
 std::int64_t MultiheadAttention::head_size() const {

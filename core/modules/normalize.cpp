@@ -1,6 +1,8 @@
 #include "core/modules/normalize.h"
 #include "core/modules/second_derivative.h"
 
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/rms_norm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace telens {
@@ -37,6 +39,19 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 };
 
+// FP64 is for checking numbers: LibTorch's operators, as often differentiable as they are.
+at::Tensor normalize_in_double(Normalization normalization, const at::Tensor& x,
+                               const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                               const ops::NormOptions& options) {
+  const at::Tensor typed = weight.to(at::kDouble);
+  const at::Tensor factor = options.zero_centered_gamma ? typed + 1 : typed;
+  if (normalization == Normalization::rms_norm) {
+    return at::rms_norm(x, weight.sizes(), factor, options.eps);
+  }
+  return at::layer_norm(x, weight.sizes(), factor,
+                        bias ? std::optional(bias->to(at::kDouble)) : std::nullopt, options.eps);
+}
+
 }  // namespace
 
 Normalization normalization_from_name(std::string_view name) {
@@ -49,6 +64,9 @@ at::Tensor normalize(Normalization normalization, const at::Tensor& x, const at:
                      const at::Tensor& bias, const ops::NormOptions& options) {
   const bool centered = normalization == Normalization::layer_norm;
   const auto optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+  if (x.scalar_type() == at::kDouble) {
+    return normalize_in_double(normalization, x, weight, optional_bias, options);
+  }
   return NormalizeFunction::apply(x, weight, optional_bias, centered, options.eps,
                                   options.zero_centered_gamma);
 }

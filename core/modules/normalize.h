@@ -16,7 +16,7 @@ enum class Normalization : std::uint8_t { layer_norm, rms_norm };
 TELENS_EXPORT Normalization normalization_from_name(std::string_view name);
 
 // x [..., *weight.sizes()] -> the same shape and dtype. bias: as weight, or undefined; RMS has
-// none. Differentiable in all three.
+// none. Differentiable in all three. x is BF16, FP16, FP32 or FP64.
 TELENS_EXPORT at::Tensor normalize(Normalization normalization, const at::Tensor& x,
                                    const at::Tensor& weight, const at::Tensor& bias,
                                    const ops::NormOptions& options);

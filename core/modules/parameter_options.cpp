@@ -6,6 +6,8 @@
 #include <ATen/ops/full.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "core/ops/dispatcher.h"
+
 namespace telens {
 namespace {
 
@@ -15,12 +17,17 @@ constexpr double kInitialDeviation = 0.023;
 at::TensorOptions placement_of(const ParameterOptions& options) {
   const at::ScalarType dtype =
       options.params_dtype.value_or(c10::get_default_dtype_as_scalartype());
-  const at::Device device =
-      options.device.value_or(at::Device(at::hasCUDA() ? at::kCUDA : at::kCPU));
-  return at::TensorOptions().dtype(dtype).device(device);
+  return at::TensorOptions().dtype(dtype).device(
+      options.device.value_or(default_device(at::hasCUDA())));
 }
 
 }  // namespace
+
+at::Device default_device(bool has_gpu) {
+  // A build without CUDA lacks the kernels, whatever LibTorch and the machine have.
+  const bool runs_there = has_gpu && ops::has_kernel("telens::gemm", c10::DispatchKey::CUDA);
+  return runs_there ? at::kCUDA : at::kCPU;
+}
 
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
   at::Tensor weight = at::empty(sizes, placement_of(*this));

@@ -6,15 +6,22 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
+
+#include "core/base/error.h"
 
 namespace telens {
+
+// Where modules are made that name no device: cuda if there is a GPU and the operators have kernels
+// for it, else cpu.
+TELENS_EXPORT at::Device default_device(bool has_gpu);
 
 struct ParameterOptions {
   // Fills a fresh tensor in place, such as torch's init functions.
   using InitMethod = std::function<void(at::Tensor)>;
 
   std::optional<at::ScalarType> params_dtype;  // default: torch's default dtype
-  std::optional<at::Device> device;            // default: cuda if there is one, else cpu
+  std::optional<at::Device> device;            // default: default_device()
   InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
 
   // Where a struct of options describes itself. Modules without random weights describe the
@@ -24,13 +31,22 @@ struct ParameterOptions {
     visit.nested("params_dtype", member, &ParameterOptions::params_dtype,
                  "dtype of the parameters; default: torch's default dtype");
     visit.nested("device", member, &ParameterOptions::device,
-                 "where the parameters are made; default: cuda if there is one, else cpu");
+                 "where the parameters are made; default: cuda if there is one and this build has "
+                 "kernels for "
+                 "it, else cpu");
   }
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {
     describe_placement_in<Owner>(visit, member);
     visit.nested("init_method", member, &ParameterOptions::init_method,
                  "fills a weight in place; default: normal with mean 0 and deviation 0.023");
+  }
+
+  // The same with another init_method: output projections have one of their own.
+  ParameterOptions with_init_method(InitMethod method) const {
+    ParameterOptions options = *this;
+    options.init_method = std::move(method);
+    return options;
   }
 
   // A weight, filled by init_method.

@@ -10,12 +10,36 @@ Operand cast_or_plain(const PreparationRequest& request, bool quantized,
   return quantized ? Operand(*cast) : Operand(request.tensor);
 }
 
+void count_change(const at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_inference()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+// Below autograd nobody counts that a tensor was filled.
+void count_changes(const Operand& filled) {
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&filled)) {
+    for (const QuantizedData* data : {&quantized->rowwise, &quantized->columnwise}) {
+      count_change(data->codes);
+      count_change(data->scale_inv);
+    }
+  } else {
+    count_change(std::get<at::Tensor>(filled));
+  }
+}
+
 std::optional<QuantizedTensor> cast(const PreparationRequest& request, bool first, bool second) {
   if (!first && !second) {
     return std::nullopt;
   }
   request.quantizer->set_usage({.rowwise = first, .columnwise = second});
-  return request.quantizer->quantize(request.tensor);
+  if (request.update == nullptr) {
+    return request.quantizer->quantize(request.tensor);
+  }
+  auto kept = std::get<QuantizedTensor>(first ? request.update->first : request.update->second);
+  request.quantizer->quantize_into(request.tensor, kept);
+  count_changes(kept);
+  return kept;
 }
 
 }  // namespace
@@ -29,8 +53,10 @@ PreparedTensor prepare(const PreparationRequest& request) {
 
 PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedLayer& layer) {
   HookListener* listener = hook_points::listener_of(layer.plan);
-  if (listener == nullptr) {
-    return prepare(request);
+  if (listener == nullptr) {  // the session has just ended
+    PreparationRequest plain = request;
+    plain.update = nullptr;
+    return prepare(plain);
   }
   const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
   const auto modifies = [&](Gemm gemm) { return layer.plan.modifies(gemm, request.tensor_name); };
@@ -44,22 +70,40 @@ PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedL
   const std::optional<QuantizedTensor> quantized = cast(request, first, second);
   PreparedTensor prepared{cast_or_plain(request, first, quantized),
                           cast_or_plain(request, second, quantized)};
-  const auto modify = [&](Gemm gemm) {
-    return listener->modify_tensor(layer.hooks, layer.plan,
-                                   {.gemm = gemm,
-                                    .tensor_name = request.tensor_name,
-                                    .tensor = request.tensor,
-                                    .default_quantizer = request.quantizer,
-                                    .dtype = request.dtype});
-  };
-  if (request.second_needed && modifies(second_gemm)) {
-    prepared.second = modify(second_gemm);
-  }
-  if (modifies(first_gemm)) {
-    prepared.first = modify(first_gemm);
-  }
+  modify_prepared(request, layer, prepared);
   observe_prepared(request, layer, prepared);
   return prepared;
+}
+
+void modify_prepared(const PreparationRequest& request, const WatchedLayer& layer,
+                     PreparedTensor& prepared) {
+  HookListener* listener = hook_points::listener_of(layer.plan);
+  if (listener == nullptr) {
+    return;
+  }
+  const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
+  const auto modify = [&](Gemm gemm, Operand PreparedTensor::*part) {
+    ModifyTensorCall call{.gemm = gemm,
+                          .tensor_name = request.tensor_name,
+                          .tensor = request.tensor,
+                          .default_quantizer = request.quantizer,
+                          .dtype = request.dtype};
+    if (request.update == nullptr) {
+      prepared.*part = listener->modify_tensor(layer.hooks, layer.plan, call);
+      return;
+    }
+    Operand kept = request.update->*part;
+    call.out = &kept;
+    listener->modify_tensor(layer.hooks, layer.plan, call);
+    count_changes(kept);
+    prepared.*part = std::move(kept);
+  };
+  if (request.second_needed && layer.plan.modifies(second_gemm, request.tensor_name)) {
+    modify(second_gemm, &PreparedTensor::second);
+  }
+  if (layer.plan.modifies(first_gemm, request.tensor_name)) {
+    modify(first_gemm, &PreparedTensor::first);
+  }
 }
 
 void observe_prepared(const PreparationRequest& request, const WatchedLayer& layer,

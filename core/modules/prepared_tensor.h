@@ -15,12 +15,15 @@ struct PreparedTensor {
 
 struct PreparationRequest {
   TensorName tensor_name;
-  const at::Tensor& tensor;  // [rows, columns], high precision
-  Quantizer* quantizer;      // nullptr outside fp8_autocast
-  at::ScalarType dtype;      // of the layer's computation
-  bool first_quantized;      // whether the recipe wants the first and the second GEMM in FP8
+  at::Tensor tensor;     // [rows, columns], high precision
+  Quantizer* quantizer;  // nullptr outside fp8_autocast
+  at::ScalarType dtype;  // of the layer's computation
+  bool first_quantized;  // whether the recipe wants the first and the second GEMM in FP8
   bool second_quantized;
   bool second_needed = true;  // false where no gradient will be asked of the second GEMM
+  // What was prepared from an earlier value of the tensor, of the same kinds; it is filled in place
+  // and comes back as the result. A backward that still needs the old values will notice.
+  const PreparedTensor* update = nullptr;
 };
 
 // The fused path: one cast for both GEMMs, nobody is called.
@@ -35,6 +38,10 @@ struct WatchedLayer {
   bool first_microbatch = true;  // false where a kept weight is used again
 };
 PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedLayer& layer);
+
+// The altering half of prepare_watched alone: replaces what the plan lets features modify.
+void modify_prepared(const PreparationRequest& request, const WatchedLayer& layer,
+                     PreparedTensor& prepared);
 
 // The observing half of prepare_watched alone, for a tensor that was prepared earlier (a kept
 // weight) or is stored quantized (request.tensor undefined).

@@ -9,6 +9,12 @@
 namespace telens {
 
 at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t dim, double base) {
+  if (dim < 2 || dim % 2 != 0) {
+    raise<UsageError>(
+        "rotary position embedding: dim is {}; expected an even number of at least 2, since "
+        "channels are rotated in pairs",
+        dim);
+  }
   const auto floats = at::TensorOptions().dtype(at::kFloat);
   const at::Tensor frequencies =
       at::pow(base, at::arange(0, dim, 2, floats).div(-static_cast<double>(dim)));
@@ -20,9 +26,10 @@ at::Tensor apply_rotary_embedding(const at::Tensor& t, const at::Tensor& angles,
                                   std::int64_t batch_dim) {
   const std::int64_t sequence = t.size(1 - batch_dim);
   const std::int64_t rotated = angles.size(-1);
-  if (angles.size(0) < sequence || rotated > t.size(-1)) {
+  if (angles.size(0) < sequence || rotated > t.size(-1) || rotated % 2 != 0) {
     raise<ShapeError>(
-        "rotary_pos_emb is {}; expected at least {} positions and at most {} channels",
+        "rotary_pos_emb is {}; expected at least {} positions and an even number of at most {} "
+        "channels",
         angles.sizes(), sequence, t.size(-1));
   }
   at::Tensor phase = angles.narrow(0, 0, sequence).to(at::kFloat);

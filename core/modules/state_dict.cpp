@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <functional>
+#include <string_view>
 
 #include "core/modules/module.h"
 
@@ -13,8 +14,10 @@ namespace {
 using VisitTensor = std::function<void(const std::string& name, const at::Tensor& tensor)>;
 using VisitModule = std::function<void(const std::string& name, Module& module)>;
 
+constexpr std::string_view kExtraState = "_extra_state";
+
 // Tensors by name, and the modules that keep an extra state by the name of that state.
-void visit_state(const torch::nn::Module& module, const std::string& prefix,
+void visit_state(torch::nn::Module& module, const std::string& prefix,
                  const VisitTensor& visit_tensor, const VisitModule& visit_module) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     visit_tensor(prefix + item.key(), item.value());
@@ -22,13 +25,11 @@ void visit_state(const torch::nn::Module& module, const std::string& prefix,
   for (const auto& item : module.named_buffers(/*recurse=*/false)) {
     visit_tensor(prefix + item.key(), item.value());
   }
+  if (auto* own = dynamic_cast<Module*>(&module); own != nullptr && own->extra_state().defined()) {
+    visit_module(prefix + std::string(kExtraState), *own);
+  }
   for (const auto& item : module.named_children()) {
-    const std::string name = prefix + item.key();
-    if (auto* child = dynamic_cast<Module*>(item.value().get());
-        child != nullptr && child->extra_state().defined()) {
-      visit_module(name + "._extra_state", *child);
-    }
-    visit_state(*item.value(), name + ".", visit_tensor, visit_module);
+    visit_state(*item.value(), prefix + item.key() + ".", visit_tensor, visit_module);
   }
 }
 
@@ -45,14 +46,16 @@ void check_names(const StateDict& expected, const StateDict& state) {
   }
 }
 
-bool is_extra_state(const std::string& name) { return name.ends_with("._extra_state"); }
+bool is_extra_state(std::string_view name) {
+  return name == kExtraState || name.ends_with(std::string(".").append(kExtraState));
+}
 
 }  // namespace
 
 StateDict state_dict(const torch::nn::Module& module) {
   StateDict state;
   visit_state(
-      module, "",
+      const_cast<torch::nn::Module&>(module), "",  // the visits below only read
       [&](const std::string& name, const at::Tensor& tensor) { state[name] = tensor.detach(); },
       [&](const std::string& name, Module& owner) { state[name] = owner.extra_state(); });
   return state;

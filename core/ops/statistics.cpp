@@ -1,6 +1,5 @@
 #include "core/ops/statistics.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <torch/library.h>
@@ -9,37 +8,21 @@
 #include <array>
 #include <bit>
 
+#include "core/ops/checks.h"
+#include "core/ops/dispatcher.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
 
-namespace telens {
+namespace telens::ops {
 namespace {
 
 constexpr auto kWordType = at::kLong;
-
-bool is_fp8(std::int64_t format) {
-  return format == static_cast<std::int64_t>(FormatId::e4m3) ||
-         format == static_cast<std::int64_t>(FormatId::e5m2);
-}
-
-void check_dtype(const char* operation, const at::Tensor& x) {
-  const at::ScalarType dtype = x.scalar_type();
-  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) {
-    raise<ShapeError>("{}: x has dtype {}; expected BFloat16, Half or Float; convert it first",
-                      operation, c10::toString(dtype));
-  }
-}
 
 std::vector<std::int64_t> as_integers(const std::vector<FormatId>& formats) {
   std::vector<std::int64_t> integers(formats.size());
   std::transform(formats.begin(), formats.end(), integers.begin(),
                  [](FormatId format) { return static_cast<std::int64_t>(format); });
   return integers;
-}
-
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
 template <typename Sums>
@@ -52,31 +35,20 @@ void append(std::vector<std::int64_t>& words, const Sums& sums) {
 }  // namespace
 
 void check_statistics(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
-  check_dtype("statistics", x);
+  check_high_precision("statistics", "x", x.scalar_type());
   if (scales.size() != formats.size()) {
     raise<UsageError>("statistics: {} scales and {} formats; expected one scale per format",
                       scales.size(), formats.size());
   }
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    const at::Tensor& scale = scales[i];
-    if (scale.scalar_type() != at::kFloat || scale.numel() != 1) {
-      raise<ShapeError>("statistics: scale {} is {} with {} elements; expected Float with 1", i,
-                        c10::toString(scale.scalar_type()), scale.numel());
-    }
-    if (scale.device() != x.device()) {
-      raise<ShapeError>("statistics: scale {} is on {} and x on {}; move one of them", i,
-                        scale.device().str(), x.device().str());
-    }
-    if (!is_fp8(formats[i])) {
-      raise<UsageError>("statistics: format {} is {}; expected E4M3 (0) or E5M2 (1)", i,
-                        formats[i]);
-    }
+    check_one_float("statistics", fmt::format("scale {}", i), scales[i], x);
+    check_fp8_format("statistics", formats[i]);
   }
 }
 
 void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size,
                                    std::int64_t dims) {
-  check_dtype("blockwise_dynamic_range", x);
+  check_high_precision("blockwise_dynamic_range", "x", x.scalar_type());
   if (block_size < 1) {
     raise<UsageError>("blockwise_dynamic_range: block_size is {}; expected at least 1", block_size);
   }
@@ -165,12 +137,12 @@ void accumulate_blockwise_dynamic_range_meta(const at::Tensor& x, std::int64_t b
 }
 
 }  // namespace
-}  // namespace telens
+}  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
-  library.impl("statistics", telens::statistics_meta);
-  library.impl("accumulate_statistics", telens::accumulate_statistics_meta);
-  library.impl("blockwise_dynamic_range", telens::blockwise_dynamic_range_meta);
+  library.impl("statistics", telens::ops::statistics_meta);
+  library.impl("accumulate_statistics", telens::ops::accumulate_statistics_meta);
+  library.impl("blockwise_dynamic_range", telens::ops::blockwise_dynamic_range_meta);
   library.impl("accumulate_blockwise_dynamic_range",
-               telens::accumulate_blockwise_dynamic_range_meta);
+               telens::ops::accumulate_blockwise_dynamic_range_meta);
 }

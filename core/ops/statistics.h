@@ -15,7 +15,7 @@
 #include "core/base/error.h"
 #include "core/formats/format_id.h"
 
-namespace telens {
+namespace telens::ops {
 
 // The casts whose effect is measured along: the i-th has scales[i] (FP32, 1 element, on x's device:
 // what x is multiplied by before encoding) and formats[i] (E4M3 or E5M2).
@@ -53,4 +53,4 @@ TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x,
 
 TELENS_EXPORT at::Tensor empty_block_ranges(const at::Device& device);
 
-}  // namespace telens
+}  // namespace telens::ops

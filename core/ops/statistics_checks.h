@@ -7,7 +7,7 @@
 
 #include "core/ops/statistics.h"
 
-namespace telens {
+namespace telens::ops {
 
 void check_statistics(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats);
 void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size, std::int64_t dims);
@@ -16,4 +16,4 @@ void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size,
 void check_accumulator(const char* operation, const at::Tensor& x, const at::Tensor& accumulator,
                        std::int64_t words);
 
-}  // namespace telens
+}  // namespace telens::ops

@@ -1,5 +1,6 @@
 #include "core/quantization/autocast.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -32,6 +33,7 @@ void Region::add(const std::shared_ptr<LayerQuantization>& layer,
 }
 
 void Region::update(bool backward) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // spares the boxed autograd fallback
   std::vector<std::pair<std::shared_ptr<LayerQuantization>, const Member*>> alive;
   for (const Member& member : members_) {
     if (auto layer = member.layer.lock()) {

@@ -1,6 +1,8 @@
 #include "python/bindings/layer_calls.h"
 
+#include <c10/core/GradMode.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -36,6 +38,24 @@ TensorName tensor_named(const std::string& name) {
         name);
   }
   return *tensor;
+}
+
+// `filled` is what a feature made of the operand behind `out`: its own tensors, or others.
+void take_over(const py::object& out, const Operand& filled) {
+  if (is_wrapped_quantized(out.ptr()) != is_quantized(filled)) {
+    raise<UsageError>(
+        "modify_tensor: the feature filled `out` with a {} tensor, and it is a {} one; hand over "
+        "what it returned without `out`",
+        is_quantized(filled) ? "quantized" : "plain", is_quantized(filled) ? "plain" : "quantized");
+  }
+  if (is_quantized(filled)) {
+    unwrap_quantized(out.ptr()) = std::get<QuantizedTensor>(filled);
+    return;
+  }
+  const at::Tensor& target = THPVariable_Unpack(out.ptr());
+  const auto& values = std::get<at::Tensor>(filled);
+  const c10::AutoGradMode no_grad(false);
+  if (!values.is_same(target)) target.copy_(values);
 }
 
 // A layer that Python code watches itself: it has a name and hook points, and no modules.
@@ -74,18 +94,21 @@ class WatchedLayer {
     if (listener == nullptr || !modify_tensor_enabled(gemm, tensor_name)) {
       return py::cast(tensor);
     }
-    QuantizedTensor* target = out.is_none() ? nullptr : &unwrap_quantized(out.ptr());
+    std::optional<Operand> target;
+    if (!out.is_none()) target = to_operand(out);
     const ModifyTensorCall call{gemm_named(gemm),
                                 tensor_named(tensor_name),
                                 tensor,
                                 default_quantizer.get(),
                                 dtype.value_or(tensor.scalar_type()),
-                                target};
+                                target ? &*target : nullptr};
     const Operand result = [&] {
       py::gil_scoped_release no_gil;
       return listener->modify_tensor(*hooks_, *plan_, call);
     }();
-    return target == nullptr ? from_operand(result) : py::object(py::none());
+    if (!target) return from_operand(result);
+    take_over(out, *target);
+    return py::none();
   }
 
   void inspect_tensor(const std::string& tensor_name, const std::optional<at::Tensor>& tensor,

@@ -227,6 +227,11 @@ void ModuleAdapter::release_graphs() {
       slot.bound = at::Tensor();
     }
   }
+  for (const Child& child : children_) {
+    if (child.direct->holds_graph_) {
+      child.direct->release_graphs();
+    }
+  }
   holds_graph_ = false;
 }
 
@@ -248,6 +253,7 @@ void ModuleAdapter::synchronize_children(PyObject* attributes) {
         child.direct->override_with(child.callee);
       }
       child.direct->synchronize(object);
+      holds_graph_ = holds_graph_ || child.direct->holds_graph_;
     } else if (!child.callee || PyWeakref_GetObject(child.callee.ptr()) != object) {
       child.callee = py::weakref(object);
       child.direct->override_with(child.callee);

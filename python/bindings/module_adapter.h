@@ -71,14 +71,15 @@ class ModuleAdapter {
   void synchronize_tensors(PyObject* owner, PyObject* attributes);
   void synchronize_children(PyObject* attributes);
   void bind(Slot& slot, PyObject* value);
-  // Lets go of tensors that carry an autograd graph: they are of one forward only.
+  // Lets go of tensors that carry an autograd graph, its own and those of the children that C++
+  // calls itself: they are of one forward only.
   void release_graphs();
 
   std::shared_ptr<Module> module_;
   const ModuleType& type_;
   std::vector<Slot> slots_;
   std::vector<Child> children_;
-  bool holds_graph_ = false;
+  bool holds_graph_ = false;  // a tensor with a graph is bound here or below
 };
 
 // Tells the adapter what an untouched Python module looks like: `module_class` is the common base

@@ -88,6 +88,10 @@ void bind_module_adapter(py::module_& module) {
       .def("make_call", &make_call, "forward(owner, args: tuple, kwargs: dict)")
       .def("options", &ModuleAdapter::options)
       .def("parameters", &ModuleAdapter::parameters, "[(name, tensor)], not of children")
+      .def("is_gemm_weight",
+           [](ModuleAdapter& adapter, const std::string& name) {
+             return adapter.module().is_gemm_weight(name);
+           })
       .def("buffers", &ModuleAdapter::buffers, "[(name, tensor)], not of children")
       .def("children",
            [](const ModuleAdapter& adapter) {

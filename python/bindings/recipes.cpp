@@ -61,6 +61,14 @@ std::shared_ptr<Recipe> make_current_scaling(Fp8Format format, const Scaling& in
   return recipe;
 }
 
+// Delayed scaling has no history for a weight that is stored in low precision: its own amax serves.
+std::shared_ptr<Quantizer> make_weight_quantizer(const Recipe& recipe) {
+  if (recipe.as_delayed_scaling() != nullptr) {
+    return std::make_shared<CurrentScalingQuantizer>(recipe.format_of(TensorRole::weight));
+  }
+  return recipe.make_quantizer(TensorRole::weight, nullptr);
+}
+
 }  // namespace
 
 void bind_recipes(py::module_& module) {
@@ -73,7 +81,9 @@ void bind_recipes(py::module_& module) {
       .value("most_recent", AmaxAlgorithm::most_recent);
   py::class_<Recipe, std::shared_ptr<Recipe>>(
       module, "Recipe", "A recipe of the C++ core; made by telens.common.recipe.")
-      .def_property_readonly("name", &Recipe::name);
+      .def_property_readonly("name", &Recipe::name)
+      .def("make_weight_quantizer", &make_weight_quantizer,
+           "What makes a weight that is stored in low precision.");
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("margin"), py::arg("amax_history_len"), py::arg("algorithm"),
              py::arg("amax_function"), py::arg("scale_function"), py::arg("reduce_amax"),

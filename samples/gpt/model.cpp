@@ -45,7 +45,7 @@ at::Tensor Model::forward(const at::Tensor& bytes) {
   for (const auto& layer : layers_) {
     hidden = (*layer)({.hidden_states = hidden, .rotary_pos_emb = {angles_}})[0];
   }
-  return head_->forward((*norm_)({.inp = hidden})[0]);
+  return (*head_)({.inp = (*norm_)({.inp = hidden})[0]})[0];
 }
 
 }  // namespace gpt

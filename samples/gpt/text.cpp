@@ -72,17 +72,23 @@ Text Text::load(const std::string& folder, std::int64_t max_bytes) {
   const fs::path path = folder.empty() ? find_python_library() : fs::path(folder);
   if (path.empty()) {
     telens::raise<telens::UsageError>(
-        "no text: Python's standard library is not under /usr/lib or /usr/local/lib; pass a folder "
-        "of text files with --text");
+        "no text to train on: Python's standard library is not under /usr/lib or /usr/local/lib; "
+        "install it (apt install python3), or name any folder of text files of at least {} KB "
+        "with --text FOLDER",
+        kLeastBytes / 1024);
   }
   if (!fs::is_directory(path)) {
-    telens::raise<telens::UsageError>("no text: {} is not a folder", path.string());
+    telens::raise<telens::UsageError>(
+        "no text to train on: {} is not a folder; name one with text "
+        "files of at least {} KB with --text FOLDER",
+        path.string(), kLeastBytes / 1024);
   }
   const std::string text = read_text(path, max_bytes);
   const auto size = static_cast<std::int64_t>(text.size());
   if (size < kLeastBytes) {
     telens::raise<telens::UsageError>(
-        "too little text: the text files under {} have {} bytes; expected at least {}",
+        "too little text: the text files under {} have {} bytes; expected at least {}; name a "
+        "folder with more (of source code, for example) with --text FOLDER",
         path.string(), size, kLeastBytes);
   }
   const at::Tensor bytes = at::empty({size}, at::kByte);

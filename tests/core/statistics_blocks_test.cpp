@@ -15,6 +15,8 @@
 namespace telens {
 namespace {
 
+using namespace ops;  // what is tested
+
 BlockRanges typed(const at::Tensor& words) {
   return from_words<BlockRanges>({words.const_data_ptr<std::int64_t>(), kBlockRangesWords});
 }

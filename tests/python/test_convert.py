@@ -3,8 +3,10 @@
 import pytest
 import torch
 import transformers
+from torch.nn.utils import prune
 
 import telens.pytorch as te
+from telens.common.recipe import Float8CurrentScaling
 
 
 def make_model() -> torch.nn.Sequential:
@@ -60,6 +62,52 @@ def test_hooks_and_evaluation_mode_move_along():
     te.convert(model)(torch.randn(4, 32))
     assert seen == [1]
     assert not model[0].training
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_an_encoder_layer_in_evaluation_runs_the_modules_and_not_torchs_fused_kernel(padded):
+    torch.manual_seed(1)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0, batch_first=True)
+    model = te.convert(torch.nn.TransformerEncoder(layer, 2)).eval()
+    mask = torch.zeros(4, 16, dtype=torch.bool)
+    mask[0, 10:] = padded
+    x = torch.randn(4, 16, 32)
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=mask)
+        with te.autocast(recipe=Float8CurrentScaling()):
+            in_fp8 = model(x, src_key_padding_mask=mask)
+    assert plain.shape == x.shape
+    assert not torch.equal(in_fp8, plain)
+    torch.testing.assert_close(in_fp8, plain, rtol=0.2, atol=0.2)
+    trained = model.train()(x, src_key_padding_mask=mask)
+    torch.testing.assert_close(plain, trained, rtol=1e-5, atol=1e-5)
+
+
+def test_a_pruned_linear_stays_pruned():
+    module = torch.nn.Linear(32, 16)
+    prune.l1_unstructured(module, "weight", amount=0.5)
+    x = torch.randn(4, 32)
+    expected, mask = module(x), module.weight_mask.clone()
+    names = set(module.state_dict())
+    made = te.convert(module)
+    assert type(made) is te.Linear
+    assert set(made.state_dict()) - {"_extra_state"} == names
+    torch.testing.assert_close(made(x), expected)
+    made(x).sum().backward()
+    assert torch.equal(made.weight_orig.grad != 0, mask != 0)
+    with torch.no_grad():
+        made.weight_orig.mul_(2)
+    torch.testing.assert_close(made(x) - made.bias, (expected - made.bias) * 2)
+    prune.remove(made, "weight")
+    assert int((made.weight == 0).sum()) == 256
+
+
+def test_double_precision_is_taken_by_all_three():
+    model, x = make_model().double(), torch.randn(8, 32, dtype=torch.float64, requires_grad=True)
+    expected = model(x)
+    te.convert(model)
+    torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(model, (x,))
 
 
 def test_a_module_that_stands_in_two_places_stays_one():

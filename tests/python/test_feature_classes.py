@@ -10,6 +10,7 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens import _C
+from telens.common.recipe import Float8CurrentScaling
 from telens.debug.base import BaseConfigAPIMapper
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.registry import Registry, api_method
@@ -155,6 +156,104 @@ def te_copy(layer: te.Linear) -> te.Linear:
         fresh.weight.copy_(layer.weight)
         fresh.bias.copy_(layer.bias)
     return fresh
+
+
+class Halves(TEConfigAPIMapper):
+    """Halves weights, and hands them over as it was asked to."""
+
+    given = ()
+
+    @api_method
+    def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+        return True, iteration + 1
+
+    @api_method
+    def modify_tensor(
+        self, config, layer_name, *, gemm, tensor, default_quantizer, out=None, dtype=None, **kwargs
+    ):
+        type(self).given += ((gemm, out is not None, dtype),)
+        value = tensor * 0.5
+        if out is None:
+            return value if default_quantizer is None else default_quantizer(value)
+        if default_quantizer is None:
+            out.copy_(value)
+        else:
+            default_quantizer.update_quantized(value, out)
+        return None
+
+
+class HalvesAnew(Halves):
+    """Knows nothing of `out`."""
+
+    @api_method
+    def modify_tensor(self, config, layer_name, *, gemm, tensor, default_quantizer):
+        value = tensor * 0.5
+        return value if default_quantizer is None else default_quantizer(value)
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("feature", [Halves, HalvesAnew])
+def test_an_update_of_the_weight_cache_passes_out(tmp_path, register, layer, x, feature, fp8):
+    register(feature)
+    Halves.given = ()
+
+    def forward(is_first_microbatch):
+        with te.autocast(enabled=fp8, recipe=Float8CurrentScaling()):
+            return layer(x, is_first_microbatch=is_first_microbatch)
+
+    config = config_of(feature.__name__, gemms=["fprop", "dgrad"], tensors=["weight"])
+    with debug.session(config, log_dir=tmp_path):
+        first = forward(True)
+        debug.step()
+        with torch.no_grad():
+            layer.weight.mul_(-4)
+        before = layer.weight.clone()
+        updated, kept = forward(True), forward(False)
+        anew = forward(None)
+    assert torch.equal(layer.weight, before)
+    assert torch.equal(updated, kept)
+    assert torch.equal(updated, anew)
+    assert not torch.equal(updated, first)
+    if feature is Halves:
+        dtype = torch.float32
+        assert Halves.given == (
+            ("dgrad", False, dtype),
+            ("fprop", False, dtype),
+            ("dgrad", True, None),
+            ("fprop", True, None),
+            ("dgrad", False, dtype),
+            ("fprop", False, dtype),
+        )
+
+
+@pytest.mark.parametrize("feature", ["FakeQuant", "Halves"])
+def test_a_weight_that_is_stored_in_fp8_can_be_modified(tmp_path, register, x, feature):
+    register(Halves)
+    with te.fp8_model_init():
+        layer = te.Linear(32, 32, bias=False, name="fc1")
+    parameters = {"gemms": ["fprop"], "tensors": ["weight"]}
+    if feature == "FakeQuant":
+        parameters["quant_format"] = "FP8E5M2"
+    plain = layer(x)
+    with debug.session(config_of(feature, **parameters), log_dir=tmp_path):
+        modified = layer(x)
+    if feature == "Halves":
+        assert torch.equal(modified, plain / 2)
+    else:
+        assert not torch.equal(modified, plain)
+        torch.testing.assert_close(modified, plain, rtol=0.1, atol=0.1)
+
+
+def test_parts_of_an_unnamed_layer_share_its_automatic_name(tmp_path):
+    config = config_of("LogTensorStats", stats=["max"], tensors=["activation"])
+    config["section"]["layers"] = {"layer_types": ["all"]}
+    first, mlp, last = te.Linear(32, 32), te.LayerNormMLP(32, 64), te.Linear(32, 32)
+    for run in ("once", "again"):
+        with debug.session(config, log_dir=tmp_path / run):
+            last(mlp(first(torch.randn(16, 32))))
+            debug.step()
+        layers = set(telens.open_run(tmp_path / run).records()["layer"])
+        assert layers == {"Layer_1", "Layer_2.fc1", "Layer_2.fc2", "Layer_3"}
 
 
 def test_fp8_gemm_enabled_false_runs_the_gemm_in_high_precision(tmp_path, register, layer, x):

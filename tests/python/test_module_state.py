@@ -1,8 +1,10 @@
 """State of modules: state_dict, copies, pickles, dtype, swapped parameters."""
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -160,6 +162,17 @@ def test_functional_call_uses_the_given_tensors_for_one_call(x):
     changed.sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
     assert torch.equal(layer(x), before)
+
+
+def test_functional_call_leaves_no_graph_in_the_modules_inside():
+    layer = te.TransformerLayer(32, 64, 2, hidden_dropout=0, attention_dropout=0)
+    layer(torch.randn(16, 2, 32))
+    doubled = {name: p * 2 for name, p in layer.named_parameters()}
+    inner = weakref.ref(doubled["layernorm_mlp.fc1_weight"].grad_fn)
+    torch.func.functional_call(layer, doubled, (torch.randn(16, 2, 32),))
+    del doubled
+    gc.collect()
+    assert inner() is None
 
 
 def test_tied_weights_stay_tied():

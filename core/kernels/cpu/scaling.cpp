@@ -3,7 +3,10 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "core/ops/scale_formula.h"
 #include "core/ops/scaling_checks.h"
@@ -24,8 +27,28 @@ at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilo
   return scale;
 }
 
-// A NaN in the window wins: the amax is then not finite and keeps the scale.
-float larger_or_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+// Rows that are compared at once: with any number of slots they fill vectors.
+constexpr std::int64_t kRowBlock = 16;
+
+// The largest amax of each slot. Amaxes are not negative, and the bits of such floats are in the
+// order of their values; a NaN has the largest bits of all, so one in the window wins: the amax is
+// then not finite and keeps the scale.
+std::vector<std::uint32_t> largest_by_slot(const float* history, std::int64_t rows,
+                                           std::int64_t slots) {
+  const auto block = static_cast<std::size_t>(kRowBlock * slots);
+  std::vector<std::uint32_t> largest(block, 0);
+  std::vector<std::uint32_t> bits(block);
+  for (std::int64_t row = 0; row < rows; row += kRowBlock) {
+    const auto count = static_cast<std::size_t>(std::min(kRowBlock, rows - row) * slots);
+    std::memcpy(bits.data(), history + row * slots, count * sizeof(float));
+    for (std::size_t i = 0; i < count; ++i) largest[i] = std::max(largest[i], bits[i]);
+  }
+  for (std::size_t i = static_cast<std::size_t>(slots); i < block; ++i) {
+    std::uint32_t& slot = largest[i % static_cast<std::size_t>(slots)];
+    slot = std::max(slot, largest[i]);
+  }
+  return largest;
+}
 
 at::Tensor amax_of_history(const at::Tensor& amax_history, c10::string_view algorithm) {
   ops::check_history("amax_of_history", amax_history);
@@ -33,14 +56,9 @@ at::Tensor amax_of_history(const at::Tensor& amax_history, c10::string_view algo
   const std::int64_t length = algorithm == "max" ? amax_history.size(0) : 1;
   const std::int64_t slots = amax_history.size(1);
   at::Tensor amax = at::empty({slots}, amax_history.options());
-  const float* history = amax_history.const_data_ptr<float>();
-  float* result = amax.mutable_data_ptr<float>();
-  std::memcpy(result, history, static_cast<std::size_t>(slots) * sizeof(float));
-  for (std::int64_t row = 1; row < length; ++row) {
-    for (std::int64_t slot = 0; slot < slots; ++slot) {
-      result[slot] = larger_or_nan(history[row * slots + slot], result[slot]);
-    }
-  }
+  const auto largest = largest_by_slot(amax_history.const_data_ptr<float>(), length, slots);
+  std::memcpy(amax.mutable_data_ptr<float>(), largest.data(),
+              static_cast<std::size_t>(slots) * sizeof(float));
   return amax;
 }
 

@@ -61,7 +61,7 @@ Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
 }
 
 Part read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
-  check_statistics(x, scales, formats);
+  ops::check_statistics(x, scales, formats);
   std::vector<CastPlan> plans;
   for (std::size_t i = 0; i < scales.size(); ++i) {
     plans.push_back(kernels::plan_cast(format_of(x.scalar_type()),
@@ -85,8 +85,8 @@ at::Tensor statistics_cpu(const at::Tensor& x, at::TensorList scales, at::IntArr
 
 void accumulate_statistics_cpu(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats,
                                at::Tensor& accumulator) {
-  check_accumulator("accumulate_statistics", x, accumulator,
-                    statistics_words(static_cast<std::int64_t>(scales.size())));
+  ops::check_accumulator("accumulate_statistics", x, accumulator,
+                         statistics_words(static_cast<std::int64_t>(scales.size())));
   const Part part = read_tensor(x, scales, formats);
   auto* words = accumulator.mutable_data_ptr<std::int64_t>();
   merge_words(part.tensor, words);

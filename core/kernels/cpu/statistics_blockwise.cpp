@@ -20,7 +20,7 @@ constexpr std::int64_t kGrain = 1 << 16;
 
 BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims,
                         bool both_orientations) {
-  check_blockwise_dynamic_range(x, block_size, dims);
+  ops::check_blockwise_dynamic_range(x, block_size, dims);
   BlockRanges whole;
   if (x.numel() == 0) return whole;
   const at::Tensor dense = x.contiguous();
@@ -59,7 +59,7 @@ at::Tensor blockwise_dynamic_range_cpu(const at::Tensor& x, std::int64_t block_s
 void accumulate_blockwise_dynamic_range_cpu(const at::Tensor& x, std::int64_t block_size,
                                             std::int64_t dims, bool both_orientations,
                                             at::Tensor& accumulator) {
-  check_accumulator("accumulate_blockwise_dynamic_range", x, accumulator, kBlockRangesWords);
+  ops::check_accumulator("accumulate_blockwise_dynamic_range", x, accumulator, kBlockRangesWords);
   kernels::merge_words(read_blocks(x, block_size, dims, both_orientations),
                        accumulator.mutable_data_ptr<std::int64_t>());
 }

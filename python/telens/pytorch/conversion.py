@@ -17,8 +17,13 @@ Filter = Callable[[torch.nn.Module, str], bool]
 def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Module:
     """Replaces ``nn.Linear``, ``nn.LayerNorm`` and ``nn.RMSNorm`` by ours, and returns the model.
 
-    The parameters stay the same objects, so an optimizer and tied weights go on working. Subclasses
-    of the three are left alone, since they may compute something else.
+    The parameters stay the same objects, so an optimizer and tied weights go on working; pruned
+    modules stay pruned. Subclasses of the three are left alone, since they may compute something
+    else (the projections inside ``nn.MultiheadAttention`` are of that kind).
+
+    ``nn.TransformerEncoderLayer`` has a fused kernel for evaluation that reads its children's
+    weights without calling them; it is switched off where a child was replaced, so that evaluation
+    runs the modules that training runs.
 
     Parameters
     ----------
@@ -49,7 +54,15 @@ def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Mo
         for name, child in list(parent._modules.items()):
             if child is None:
                 continue
-            setattr(parent, name, replacement(child, f"{parent_name}.{name}".lstrip(".")))
+            made = replacement(child, f"{parent_name}.{name}".lstrip("."))
+            setattr(parent, name, made)
+            if made is not child and isinstance(parent, torch.nn.TransformerEncoderLayer):
+                parent.activation_relu_or_gelu = 0  # the condition on which torch's fast path hangs
+    for module in model.modules():
+        if isinstance(module, torch.nn.TransformerEncoder) and any(
+            isinstance(child, Module) for child in module.layers.modules()
+        ):
+            module.use_nested_tensor = False  # only the fast path takes nested tensors
     return replacement(model, "")
 
 
@@ -72,9 +85,7 @@ def _linear(module: torch.nn.Linear) -> Module:
         params_dtype=module.weight.dtype,
         device="meta",
     )
-    made.weight = module.weight
-    made.bias = module.bias
-    return made
+    return _with_tensors_of(module, made)
 
 
 def _layer_norm(module: torch.nn.LayerNorm) -> Module | None:
@@ -86,9 +97,7 @@ def _layer_norm(module: torch.nn.LayerNorm) -> Module | None:
         params_dtype=module.weight.dtype,
         device="meta",
     )
-    made.weight = module.weight
-    made.bias = module.bias
-    return made
+    return _with_tensors_of(module, made)
 
 
 def _rms_norm(module: torch.nn.RMSNorm) -> Module | None:
@@ -99,7 +108,21 @@ def _rms_norm(module: torch.nn.RMSNorm) -> Module | None:
     made = RMSNorm(
         list(module.normalized_shape), eps=eps, params_dtype=module.weight.dtype, device="meta"
     )
-    made.weight = module.weight
+    return _with_tensors_of(module, made)
+
+
+def _with_tensors_of(module: torch.nn.Module, made: Module) -> Module:
+    """Hands over all of a module's tensors.
+
+    Of a pruned module ``weight_orig`` is a parameter, ``weight_mask`` a buffer, and ``weight`` an
+    attribute that a hook computes from them.
+    """
+    made._parameters.clear()
+    made._parameters.update(module._parameters)
+    made._buffers.update(module._buffers)
+    made._non_persistent_buffers_set.update(module._non_persistent_buffers_set)
+    computed = {"weight", "bias"} & module.__dict__.keys()
+    made.__dict__.update({name: module.__dict__[name] for name in computed})
     return made
 
 

@@ -48,7 +48,7 @@ class Module(torch.nn.Module):
         self._attach(adapter)
         options = adapter.options()
         for name, tensor in adapter.parameters():
-            self.register_parameter(name, initial_parameter(tensor))
+            self.register_parameter(name, initial_parameter(tensor, adapter.is_gemm_weight(name)))
         for name, tensor in adapter.buffers():
             self.register_buffer(name, tensor)
         for name, child in adapter.children():

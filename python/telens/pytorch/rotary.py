@@ -15,13 +15,14 @@ class RotaryPositionEmbedding(torch.nn.Module):
     Parameters
     ----------
     dim
-        channels of a head that are rotated
+        channels of a head that are rotated; an even number
     rotary_base
         of the geometric series of periods
     """
 
     def __init__(self, dim: int, rotary_base: float = 10000.0) -> None:
         super().__init__()
+        _C.rotary_angles(0, dim, rotary_base)  # refuses an odd dim here, not in the first forward
         self.dim = dim
         self.rotary_base = rotary_base
 

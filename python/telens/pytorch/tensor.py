@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from telens import _C
 from telens._C import Float8CurrentScalingQuantizer, Float8Quantizer, Quantizer
-from telens.common.recipe import Recipe
+from telens.common.recipe import DelayedScaling, Recipe
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -31,13 +31,20 @@ class QuantizedTensor(torch.Tensor):
     """A tensor whose values are codes and scales, and whose dtype is the high-precision one.
 
     Operations on it see its dequantized values; an in-place operation quantizes its result into the
-    same codes, with a scale of their own amax.
+    same codes, with the quantizer that made it if that is known (weights of ``fp8_model_init``),
+    else with a scale of their own amax.
     """
 
     _storage: _C.QuantizedStorage
+    _quantizer: Quantizer | None
 
     @staticmethod
-    def __new__(cls, storage: _C.QuantizedStorage, requires_grad: bool = False) -> QuantizedTensor:
+    def __new__(
+        cls,
+        storage: _C.QuantizedStorage,
+        requires_grad: bool = False,
+        quantizer: Quantizer | None = None,
+    ) -> QuantizedTensor:
         codes = (
             storage.rowwise_data if storage.rowwise_data is not None else storage.columnwise_data
         )
@@ -49,6 +56,7 @@ class QuantizedTensor(torch.Tensor):
             requires_grad=requires_grad,
         )
         made._storage = storage
+        made._quantizer = quantizer
         return made
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -57,9 +65,10 @@ class QuantizedTensor(torch.Tensor):
         return values if dtype is None else values.to(dtype)
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
-        """Takes on the values of a high-precision tensor, rounded, with a scale of their amax."""
+        """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
+        quantizer = self._quantizer or _quantizer_of(self._storage)
         with torch.no_grad():
-            _quantizer_of(self._storage).update_quantized(tensor.detach().to(self.dtype), self)
+            quantizer.update_quantized(tensor.detach().to(self.dtype), self)
         return self
 
     def update_usage(
@@ -110,9 +119,9 @@ class QuantizedTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in (aten.detach.default, aten.alias.default):
-            return wrap(args[0]._storage)
+            return QuantizedTensor(args[0]._storage, quantizer=args[0]._quantizer)
         if func is aten.clone.default:
-            return wrap(_copy_storage(args[0]._storage))
+            return QuantizedTensor(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
         if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
             return args[0].quantize_(_plain(args[1]))
         plain_args, plain_kwargs = tree_map(_plain, args), tree_map(_plain, kwargs)
@@ -205,7 +214,7 @@ _C.set_quantized_tensor_class(QuantizedTensor, wrap)
 
 
 class _ModelInit(threading.local):
-    active = False
+    recipe: Recipe | None = None  # None: modules are made as usual
     preserve = False
 
 
@@ -218,7 +227,7 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> Iterator[None]:
-    """Modules that are made inside keep their GEMM weights in FP8 (E4M3) only.
+    """Modules that are made inside keep their GEMM weights in low precision only.
 
     The optimizer steps a high-precision master copy and hands it over with
     ``parameter.quantize_(master)``.
@@ -228,31 +237,32 @@ def fp8_model_init(
     enabled
         False: modules are made as usual
     recipe
-        accepted as in Transformer Engine; weights get a scale of their own amax whatever it says
+        tells the weights' format and scaling; default: delayed scaling, whose weights are E4M3 with
+        a scale of their own amax, since what is stored has no history
     preserve_high_precision_init_val
         the initial values are kept on the CPU: ``parameter.get_high_precision_init_val()``,
         ``parameter.clear_high_precision_init_val()``
     """
-    before = _model_init.active, _model_init.preserve
-    _model_init.active, _model_init.preserve = enabled, preserve_high_precision_init_val
+    before = _model_init.recipe, _model_init.preserve
+    _model_init.recipe = (recipe or DelayedScaling()) if enabled else None
+    _model_init.preserve = preserve_high_precision_init_val
     try:
         yield
     finally:
-        _model_init.active, _model_init.preserve = before
+        _model_init.recipe, _model_init.preserve = before
 
 
 quantized_model_init = fp8_model_init
 
 
-def initial_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
-    """The parameter of a fresh module: FP8 for the weights of GEMMs inside fp8_model_init.
-
-    Those are the matrices: weights of norms and biases have one dimension.
-    """
-    if not (_model_init.active and tensor.dim() == 2):
+def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Parameter:
+    """The parameter of a fresh module: quantized for the weights of GEMMs inside fp8_model_init."""
+    if _model_init.recipe is None or not is_gemm_weight:
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
-    quantized = Float8CurrentScalingQuantizer(_C.DType.kFloat8E4M3)(tensor.detach())
-    parameter = torch.nn.Parameter(quantized, requires_grad=tensor.requires_grad)
+    quantizer = _model_init.recipe._native().make_weight_quantizer()
+    made = quantizer(tensor.detach())
+    made._quantizer = quantizer
+    parameter = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     if _model_init.preserve:
         kept = [tensor.detach().cpu()]
         parameter.get_high_precision_init_val = lambda: kept[0] if kept else None

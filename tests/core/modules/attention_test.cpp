@@ -158,6 +158,13 @@ TEST(RotaryEmbedding, turns_pairs_of_channels_by_the_position_times_their_freque
   EXPECT_THROW(apply_rotary_embedding(x, rotary_angles(4, 4), 1), ShapeError);
 }
 
+TEST(RotaryEmbedding, refuses_an_odd_number_of_channels) {
+  EXPECT_THROW(rotary_angles(5, 3), UsageError);
+  EXPECT_THROW(rotary_angles(5, 0), UsageError);
+  EXPECT_THROW(apply_rotary_embedding(at::randn({5, 2, 3, 6}), at::ones({5, 1, 1, 3}), 1),
+               ShapeError);
+}
+
 MultiheadAttentionOptions self_attention() {
   return {.hidden_size = 32,
           .num_attention_heads = 4,

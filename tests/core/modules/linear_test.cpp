@@ -5,14 +5,19 @@
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include "core/gemm/gemm.h"
+#include "core/modules/state_dict.h"
+#include "core/ops/dispatcher.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
+#include "tests/core/modules/same_tensor.h"
 
 namespace telens {
 namespace {
 
+using test::same_bits;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -36,11 +41,6 @@ at::Tensor parameter(Linear& linear, const char* name) {
 }
 
 at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requires_grad_(); }
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
-}
 
 TEST(Linear, in_bf16_gives_the_bits_of_torch_linear) {
   at::manual_seed(1);
@@ -252,6 +252,46 @@ TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
     EXPECT_THAT([&] { output.sum().backward(); },
                 ThrowsMessage<std::exception>(HasSubstr("modified by an inplace operation")));
   }
+}
+
+TEST(Linear, notices_that_a_part_of_its_weight_was_changed_in_place_before_the_backward) {
+  LinearOptions options = options_of(16, 16, at::kFloat);
+  options.parameters_split = {{"query", 8}, {"key", 8}};
+  for (const char* part : {"query_weight", "key_weight"}) {
+    Linear linear(options);
+    const at::Tensor output = linear.forward(at::randn({4, 16}).requires_grad_());
+    {
+      const at::NoGradGuard no_grad;
+      parameter(linear, part).add_(1);
+    }
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<std::exception>(HasSubstr("modified by an inplace operation")));
+  }
+}
+
+TEST(Linear, alone_has_its_extra_state_in_its_state_dict) {
+  Linear linear(options_of(32, 16, at::kBFloat16));
+  {
+    Autocast autocast;  // delayed scaling
+    linear.forward(at::randn({16, 32}, at::kBFloat16));
+  }
+  const StateDict state = state_dict(linear);
+  ASSERT_TRUE(state.contains("_extra_state"));
+  Linear other(options_of(32, 16, at::kBFloat16));
+  load_state_dict(other, state);
+  EXPECT_TRUE(same_bits(other.extra_state(), linear.extra_state()));
+  EXPECT_GT(linear.extra_state().numel(), 0);
+}
+
+TEST(DefaultDevice, is_the_one_that_operators_have_kernels_for) {
+  EXPECT_EQ(default_device(false), at::Device(at::kCPU));
+  const bool has_kernel = ops::has_kernel("telens::gemm", c10::DispatchKey::CUDA);
+  EXPECT_EQ(default_device(true).is_cuda(), has_kernel);
+  if (has_kernel) GTEST_SKIP() << "this build has CUDA kernels";
+  torch::Library with_cuda(torch::Library::IMPL, "telens", c10::DispatchKey::CUDA, __FILE__,
+                           __LINE__);
+  with_cuda.impl("gemm", torch::CppFunction::makeFallthrough());
+  EXPECT_TRUE(default_device(true).is_cuda());
 }
 
 TEST(Linear, refuses_a_second_derivative) {

@@ -36,6 +36,43 @@ TEST_F(NormModules, start_with_a_factor_of_one_whether_zero_centered_or_not) {
   EXPECT_TRUE(at::equal(plain.forward({x})[0], centered.forward({x})[0]));
 }
 
+TEST_F(NormModules, in_double_are_those_of_torch) {
+  const at::Tensor x = at::randn({3, 5, 24}, at::kDouble);
+  NormModuleOptions options{.normalized_shape = {24}, .zero_centered_gamma = true};
+  options.parameters.params_dtype = at::kDouble;
+  LayerNorm layer_norm(options);
+  RMSNorm rms_norm(options);
+  test::randomize(layer_norm);
+  test::randomize(rms_norm);
+  const auto parameters = layer_norm.named_parameters();
+  EXPECT_TRUE(at::equal(layer_norm.forward({x})[0],
+                        at::layer_norm(x, {24}, parameters["weight"] + 1, parameters["bias"])));
+  EXPECT_TRUE(at::equal(rms_norm.forward({x})[0],
+                        at::rms_norm(x, {24}, rms_norm.named_parameters()["weight"] + 1, 1e-5)));
+}
+
+TEST_F(NormModules, of_an_mlp_take_double_with_every_activation) {
+  for (const ops::Activation& activation : ops::kActivations) {
+    LayerNormMLPOptions options{.hidden_size = 8, .ffn_hidden_size = 16};
+    options.activation = activation.name;
+    LayerNormMLP single(options);
+    options.parameters.params_dtype = at::kDouble;
+    LayerNormMLP module(options);
+    test::randomize(single);
+    for (const auto& item : single.named_parameters()) {
+      const at::NoGradGuard no_grad;
+      module.named_parameters()[item.key()].copy_(item.value());
+    }
+    const at::Tensor x = at::randn({3, 8});
+    const at::Tensor wide = x.to(at::kDouble).requires_grad_();
+    const at::Tensor output = module.forward({.inp = wide})[0];
+    EXPECT_EQ(output.scalar_type(), at::kDouble);
+    EXPECT_TRUE(near(single.forward({.inp = x})[0], output, 1e-4, 1e-5)) << activation.name;
+    output.sum().backward();
+    EXPECT_EQ(wide.grad().scalar_type(), at::kDouble);
+  }
+}
+
 struct LinearCase {
   std::string normalization;
   bool bias;

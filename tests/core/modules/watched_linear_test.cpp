@@ -3,64 +3,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "core/hook_points.h"
 #include "core/modules/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
+#include "tests/core/modules/recording_listener.h"
+#include "tests/core/modules/same_tensor.h"
 
 namespace telens {
 namespace {
 
+using test::RecordingListener;
+using test::same_bits;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr std::uint8_t kAllTensorBits = 0b111111;
 constexpr std::uint32_t kAllPairBits = (1U << (kAllGemms.size() * kAllTensors.size())) - 1;
-
-// Answers with a fixed plan and writes down every call.
-class RecordingListener final : public HookListener {
- public:
-  using Modification = std::function<Operand(const ModifyTensorCall&)>;
-
-  explicit RecordingListener(RoutingPlan plan, Modification modification = {})
-      : plan_(plan), modification_(std::move(modification)) {
-    hook_points::install(this, 0);
-  }
-  ~RecordingListener() override { hook_points::install(nullptr, 0); }
-
-  RoutingPlan route(LayerHooks&, const RoutingRequest&) override {
-    ++routed;
-    return plan_;
-  }
-  Operand modify_tensor(LayerHooks&, const RoutingPlan&, const ModifyTensorCall& call) override {
-    note("modify", call.gemm, call.tensor_name);
-    return modification_(call);
-  }
-  void inspect_tensor(LayerHooks&, const RoutingPlan&, const InspectTensorCall& call) override {
-    calls.push_back("inspect " + std::string(name_of(call.tensor_name)));
-  }
-  void inspect_tensor_postquantize(LayerHooks&, const RoutingPlan&,
-                                   const InspectPostquantizeCall& call) override {
-    note("postquantize", call.gemm, call.tensor_name);
-  }
-
-  std::vector<std::string> calls;
-  int routed = 0;
-
- private:
-  void note(const char* call, Gemm gemm, TensorName tensor) {
-    calls.push_back(std::string(call) + " " + std::string(name_of(gemm)) + " " +
-                    std::string(name_of(tensor)));
-  }
-
-  RoutingPlan plan_;
-  Modification modification_;
-};
 
 LinearOptions options() {
   LinearOptions options;
@@ -93,10 +53,6 @@ Results train_step(Linear& linear, const at::Tensor& input, bool fp8) {
   const auto parameters = linear.named_parameters();
   return {output.detach(), x.grad(), parameters["weight"].grad().clone(),
           parameters["bias"].grad().clone()};
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
 }
 
 void expect_same_bits(const Results& a, const Results& b) {
@@ -151,6 +107,15 @@ TEST(WatchedLinear, modifies_for_the_second_gemm_first_and_inspects_the_original
   Linear plain(options());
   plain.set_tensor("weight", linear.named_parameters()["weight"].detach().requires_grad_());
   expect_same_bits(modified, train_step(plain, x, /*fp8=*/false));
+}
+
+TEST(WatchedLinear, calls_below_autograd_in_forward_and_backward) {
+  // Above it each of our operators would be called with boxed arguments.
+  Linear linear(options());
+  RecordingListener listener({.inspect = kAllTensorBits});
+  train_step(linear, at::ones({16, 32}, at::kBFloat16), /*fp8=*/true);
+  EXPECT_EQ(listener.calls.size(), 6U);
+  EXPECT_EQ(listener.above_autograd, 0);
 }
 
 TEST(WatchedLinear, without_a_cast_calls_no_postquantize) {

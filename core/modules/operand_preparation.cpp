@@ -1,4 +1,4 @@
-#include "core/modules/weight_preparation.h"
+#include "core/modules/operand_preparation.h"
 
 #include <utility>
 
@@ -17,18 +17,27 @@ std::uint32_t modifications(const LayerPass& pass) {
                    : 0;
 }
 
-// Whether what the layer kept is what this pass would make: the same GEMMs quantized.
-bool serves(const PreparedTensor& kept, const PreparationRequest& request, const LayerPass& pass) {
-  const auto [first, second] = gemms_of(TensorName::weight);
-  const auto wanted = [&](Gemm gemm, bool quantized) {
-    return quantized && !(pass.plan && (pass.plan->runs_in_high_precision(gemm)));
-  };
-  if (modifications(pass) != 0) {
-    return true;  // the feature decided when it was asked first
+// Whether what the layer kept is of the kind that this pass would make.
+bool serves(const LinearOperation::State& state, const LayerPass& pass,
+            const PreparationRequest& request) {
+  if (!state.cached_weight || state.cached_modifications != modifications(pass)) {
+    return false;
   }
-  const bool second_fits = !request.second_needed ||
-                           is_quantized(kept.second) == wanted(second, request.second_quantized);
-  return is_quantized(kept.first) == wanted(first, request.first_quantized) && second_fits;
+  const auto fits = [&](Gemm gemm, const Operand& kept, bool quantized) {
+    if (pass.plan && pass.plan->modifies(gemm, TensorName::weight)) {
+      return true;  // the feature decided when it was asked first
+    }
+    const bool wanted = quantized && !(pass.plan && pass.plan->runs_in_high_precision(gemm));
+    const auto* codes = std::get_if<QuantizedTensor>(&kept);
+    return wanted == (codes != nullptr) &&
+           (!wanted || (codes->format == request.quantizer->format() &&
+                        codes->mode == request.quantizer->mode() &&
+                        request.tensor.sizes() == at::IntArrayRef(codes->sizes)));
+  };
+  const auto [first, second] = gemms_of(TensorName::weight);
+  return fits(first, state.cached_weight->first, request.first_quantized) &&
+         (!request.second_needed ||
+          fits(second, state.cached_weight->second, request.second_quantized));
 }
 
 // A weight stored in low precision, as an operand: its codes under FP8, its values elsewhere.
@@ -44,30 +53,42 @@ PreparedTensor prepare_stored(LinearOperation::State& state, const LayerPass& pa
   if (request.second_needed) {
     prepared.second = operand(second, request.second_quantized);
   }
-  if (pass.plan) {
-    const at::Tensor no_original;
-    observe_prepared({.tensor_name = TensorName::weight,
-                      .tensor = no_original,
-                      .quantizer = request.quantizer,
-                      .dtype = request.dtype,
-                      .first_quantized = request.first_quantized,
-                      .second_quantized = request.second_quantized,
-                      .second_needed = request.second_needed},
-                     {state.hooks, *pass.plan, !pass.recomputation}, prepared);
+  if (!pass.plan) {
+    return prepared;
+  }
+  const WatchedLayer layer{state.hooks, *pass.plan, !pass.recomputation};
+  PreparationRequest own = request;
+  if (modifications(pass) != 0) {
+    own.tensor = stored.dequantize().to(request.dtype);
+    modify_prepared(own, layer, prepared);
+  }
+  own.tensor = at::Tensor();  // there is no original to look at
+  observe_prepared(own, layer, prepared);
+  return prepared;
+}
+
+// What is kept is filled at the next update: it must not be the weight itself, which a feature may
+// have returned as it is.
+PreparedTensor without_alias(PreparedTensor prepared, const at::Tensor& weight) {
+  for (Operand* operand : {&prepared.first, &prepared.second}) {
+    auto* plain = std::get_if<at::Tensor>(operand);
+    if (plain != nullptr && plain->is_alias_of(weight)) {
+      *plain = plain->clone();
+    }
   }
   return prepared;
 }
 
-PreparedTensor prepare_fresh(LinearOperation::State& state, const LayerPass& pass,
-                             const PreparationRequest& request) {
+}  // namespace
+
+PreparedTensor prepare_operand(LinearOperation::State& state, const LayerPass& pass,
+                               const PreparationRequest& request) {
   if (pass.calibrating && pass.recipe) {
     request.quantizer->calibrate(request.tensor);
   }
   return pass.plan ? prepare_watched(request, {state.hooks, *pass.plan, !pass.recomputation})
                    : prepare(request);
 }
-
-}  // namespace
 
 PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pass,
                               const Weight& weight, std::optional<bool> is_first_microbatch,
@@ -76,16 +97,14 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
     return prepare_stored(state, pass, *weight.quantized, request);
   }
   if (!is_first_microbatch.has_value()) {
-    return prepare_fresh(state, pass, request);
+    return prepare_operand(state, pass, request);
   }
   if (*is_first_microbatch && pass.recomputation) {
     // What is kept may by now be a later minibatch's. The scales are those of the first forward, so
     // the bits are too.
-    return prepare_fresh(state, pass, request);
+    return prepare_operand(state, pass, request);
   }
-  const bool fits = state.cached_weight && state.cached_modifications == modifications(pass) &&
-                    serves(*state.cached_weight, request, pass);
-  if (!*is_first_microbatch && fits) {
+  if (!*is_first_microbatch && serves(state, pass, request)) {
     if (pass.plan) {
       observe_prepared(request,
                        {state.hooks, *pass.plan, !pass.recomputation, /*first_microbatch=*/false},
@@ -96,10 +115,14 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
   // What is kept must serve micro-batches that need a gradient even if this one does not.
   PreparationRequest both = request;
   both.second_needed = true;
-  PreparedTensor prepared = prepare_fresh(state, pass, both);
-  if (both_quantized(prepared) || pass.plan) {
-    state.cached_weight = prepared;
+  both.update = serves(state, pass, both) ? &*state.cached_weight : nullptr;
+  PreparedTensor prepared = prepare_operand(state, pass, both);
+  if (modifications(pass) != 0) {
+    state.cached_weight = without_alias(prepared, request.tensor);
     state.cached_modifications = modifications(pass);
+  } else if (both_quantized(prepared) || pass.plan) {
+    state.cached_weight = prepared;
+    state.cached_modifications = 0;
   } else {
     state.cached_weight.reset();  // a plain weight is no work to make again
   }

@@ -1,0 +1,166 @@
+// Weights that a layer keeps for its micro-batches or stores in FP8, and the features that modify
+// them.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/modules/linear.h"
+#include "core/quantization/autocast.h"
+#include "core/quantization/current_scaling.h"
+#include "tests/core/modules/recording_listener.h"
+#include "tests/core/modules/same_tensor.h"
+
+namespace telens {
+namespace {
+
+using test::RecordingListener;
+using test::same_bits;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::uint32_t kBothWeightBits = RoutingPlan::bit_of(Gemm::fprop, TensorName::weight) |
+                                          RoutingPlan::bit_of(Gemm::dgrad, TensorName::weight);
+constexpr std::uint8_t kWeightBit = RoutingPlan::bit_of(TensorName::weight);
+
+class KeptWeight : public testing::Test {
+ protected:
+  void SetUp() override { at::manual_seed(3); }
+
+  static LinearOptions options() {
+    LinearOptions options;
+    options.in_features = 32;
+    options.out_features = 16;
+    options.bias = false;
+    options.name = "fc";
+    options.parameters.params_dtype = at::kBFloat16;
+    options.parameters.device = at::kCPU;
+    return options;
+  }
+
+  at::Tensor run(std::optional<bool> first_microbatch, bool fp8 = true) {
+    AutocastOptions options;
+    options.enabled = fp8;
+    options.recipe = std::make_shared<const Float8CurrentScaling>();
+    Autocast autocast(options);
+    return linear_.forward(LinearInputs{x_, first_microbatch, false, false})[0];
+  }
+
+  at::Tensor weight() { return *linear_.named_parameters().find("weight"); }
+
+  void scale_weight(double factor) {
+    const at::NoGradGuard no_grad;
+    weight().mul_(factor);
+  }
+
+  Linear linear_{options()};
+  at::Tensor x_ = at::randn({16, 32}, at::kBFloat16).requires_grad_();
+};
+
+TEST_F(KeptWeight, is_filled_in_place_by_the_next_minibatch) {
+  RecordingListener listener({.inspect = kWeightBit});
+  std::vector<const void*> codes;
+  listener.inspected = [&](const InspectTensorCall& call) {
+    codes.push_back(std::get<QuantizedTensor>(*call.rowwise).rowwise.codes.const_data_ptr());
+    codes.push_back(std::get<QuantizedTensor>(*call.columnwise).columnwise.codes.const_data_ptr());
+  };
+  run(true);
+  scale_weight(-3);
+  const at::Tensor updated = run(true);
+  ASSERT_EQ(codes.size(), 4U);
+  EXPECT_EQ(codes[2], codes[0]);
+  EXPECT_EQ(codes[3], codes[1]);
+  EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
+}
+
+TEST_F(KeptWeight, lets_a_backward_notice_that_it_was_filled_since) {
+  for (const bool watched : {false, true}) {
+    std::optional<RecordingListener> listener;
+    if (watched) listener.emplace(RoutingPlan{.inspect = kWeightBit});
+    const at::Tensor output = run(true);
+    run(true);
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<std::exception>(HasSubstr("modified by an inplace operation")));
+  }
+}
+
+TEST_F(KeptWeight, is_made_anew_for_another_format) {
+  const auto run_in = [&](Fp8Format format, std::optional<bool> first) {
+    AutocastOptions options;
+    auto recipe = std::make_shared<Float8CurrentScaling>();
+    recipe->fp8_format = format;
+    options.recipe = recipe;
+    const at::NoGradGuard no_grad;
+    Autocast autocast(options);
+    return linear_.forward(LinearInputs{x_, first, false, false})[0];
+  };
+  // The E4M3 weight stays kept; to run E5M2 activations with it would mix the formats.
+  const at::Tensor kept = run_in(Fp8Format::e4m3, true);
+  EXPECT_TRUE(same_bits(run_in(Fp8Format::e4m3, false), kept));
+  RecordingListener listener({.inspect = kWeightBit});
+  std::vector<FormatId> formats;
+  listener.inspected = [&](const InspectTensorCall& call) {
+    formats.push_back(std::get<QuantizedTensor>(*call.rowwise).format);
+  };
+  EXPECT_THROW(run_in(Fp8Format::e5m2, false), UsageError) << "E5M2 x E5M2 has no product";
+  EXPECT_EQ(formats, std::vector{FormatId::e5m2});
+}
+
+// What a feature makes of the weight: high precision outside of recipes, FP8 inside.
+Operand negated(const ModifyTensorCall& call) {
+  const at::Tensor value = call.tensor.neg();
+  if (call.default_quantizer == nullptr) return value;
+  const std::shared_ptr<Quantizer> quantizer = call.default_quantizer->copy();
+  quantizer->set_usage({.rowwise = true, .columnwise = true});
+  return quantizer->quantize(value);
+}
+
+TEST_F(KeptWeight, hands_what_it_kept_to_the_feature_that_made_it) {
+  for (const bool fp8 : {false, true}) {
+    std::vector<bool> given;
+    RecordingListener listener({.modify = kBothWeightBits}, [&](const ModifyTensorCall& call) {
+      given.push_back(call.out != nullptr);
+      return call.deliver(negated(call));
+    });
+    EXPECT_TRUE(same_bits(run(true, fp8), run(std::nullopt, fp8)));
+    scale_weight(2);
+    const at::Tensor updated = run(true, fp8);
+    EXPECT_TRUE(same_bits(updated, run(std::nullopt, fp8)));
+    EXPECT_TRUE(same_bits(updated, run(false, fp8)));
+    // Two GEMMs each: first minibatch, not kept, update, not kept, kept.
+    const std::vector<bool> expected{false, false, false, false, true, true, false, false};
+    EXPECT_EQ(given, expected);
+  }
+}
+
+TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
+  RecordingListener listener({.modify = kBothWeightBits}, [](const ModifyTensorCall& call) {
+    if (call.out != nullptr) std::get<at::Tensor>(*call.out).zero_();
+    return Operand(call.tensor);
+  });
+  const at::Tensor before = weight().detach().clone();
+  run(true, /*fp8=*/false);
+  EXPECT_EQ(run(true, /*fp8=*/false).abs().sum().item<float>(), 0) << "what was filled is not used";
+  EXPECT_TRUE(same_bits(weight().detach(), before));
+}
+
+TEST_F(KeptWeight, stored_in_fp8_is_modified_by_features) {
+  const QuantizedTensor stored =
+      CurrentScalingQuantizer(FormatId::e4m3).quantize(weight().detach());
+  linear_.set_tensor("weight", at::zeros({1}, at::kBFloat16).expand({16, 32}).requires_grad_(),
+                     stored);
+  std::vector<const at::Tensor*> originals;
+  RecordingListener listener({.modify = kBothWeightBits, .inspect = kWeightBit}, negated);
+  listener.inspected = [&](const InspectTensorCall& call) { originals.push_back(call.tensor); };
+  for (const bool fp8 : {false, true}) {
+    const at::Tensor output = run(std::nullopt, fp8);
+    hook_points::install(nullptr, 0);
+    const at::Tensor plain = run(std::nullopt, fp8);
+    hook_points::install(&listener, 0);
+    EXPECT_TRUE(at::allclose(output, -plain)) << "fp8: " << fp8;
+    EXPECT_FALSE(plain.eq(0).all().item<bool>());
+  }
+  EXPECT_THAT(originals, ::testing::ElementsAre(nullptr, nullptr));
+}
+
+}  // namespace
+}  // namespace telens
