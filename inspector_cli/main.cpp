@@ -14,7 +14,8 @@ namespace {
 // Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
 constexpr int kBadInput = 2;
 
-constexpr std::array kSubcommands{add_info, add_stats, add_plot, add_repair, add_plan};
+constexpr std::array kSubcommands{add_info, add_stats,    add_plot,      add_repair,
+                                  add_plan, add_features, add_new_plugin};
 
 int run(int argc, char** argv) {
   CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",

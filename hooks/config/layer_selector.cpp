@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/base/error.h"
+#include "hooks/config/parameter_check.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::config {
@@ -44,13 +45,9 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-Value::List list_of(const Value& value) {
-  return value.is_list() ? value.as_list() : Value::List{value};
-}
-
 std::vector<LocatedName> parse_names(const Value& value, std::string_view key, ErrorList& errors) {
   std::vector<LocatedName> names;
-  for (const Value& item : list_of(value)) {
+  for (const Value& item : as_list(value)) {
     if (item.is_string()) {
       names.push_back({item.as_string(), item.location()});
     } else {
@@ -79,7 +76,7 @@ std::optional<NumberRange> parse_number(const Value& value) {
 
 std::vector<NumberRange> parse_numbers(const Value& value, ErrorList& errors) {
   std::vector<NumberRange> ranges;
-  for (const Value& item : list_of(value)) {
+  for (const Value& item : as_list(value)) {
     if (auto range = parse_number(item)) {
       range->location = item.location();
       ranges.push_back(*range);
@@ -134,6 +131,7 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
   }
   for (const MapEntry& entry : layers.as_map()) {
     selector.keys_.push_back({entry.key, entry.key_location});
+    if (entry.key != kRegex) check_not_empty(entry.value, entry.key, errors);
     if (entry.key == kExactNames) {
       selector.exact_names_ = parse_names(entry.value, entry.key, errors);
     } else if (entry.key == kRegex) {

@@ -39,11 +39,22 @@ Value::List as_list(const Value& value) {
   return value.is_list() ? value.as_list() : Value::List{value};
 }
 
+void check_not_empty(const Value& value, std::string_view key, ErrorList& errors) {
+  if (!value.is_list() || !value.as_list().empty()) return;
+  errors.add(value.location(),
+             "'{}' is empty; name at least one, or write 'enabled: False' to "
+             "switch off what it belongs to",
+             key);
+}
+
 void check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors) {
   if (!fits(parameter.type, value)) {
     errors.add(value.location(), "'{}' must be {}, not {}", parameter.name, name_of(parameter.type),
                describe(value));
     return;
+  }
+  if (parameter.required && is_list_type(parameter.type)) {
+    check_not_empty(value, parameter.name, errors);
   }
   bool right = true;
   if (!parameter.allowed_values.empty()) {

@@ -9,6 +9,9 @@ namespace telens::config {
 // The items of a list; what is no list stands for a list of one.
 Value::List as_list(const Value& value);
 
+// An empty list chooses nothing, which nobody means: an error.
+void check_not_empty(const Value& value, std::string_view key, ErrorList& errors);
+
 // Type, allowed values, then the parameter's own validator.
 void check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors);
 

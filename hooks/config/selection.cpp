@@ -141,8 +141,10 @@ class Resolver {
   void check_axis(const Value& map, const Axis& axis) {
     const bool is_gemm = axis.item == kGemmAxis.item;
     if (const Value* items = map.find(axis.structure)) {
+      check_not_empty(*items, axis.structure, errors_);
       check_struct(*items, axis);
     } else if (const Value* names = map.find(axis.list)) {
+      check_not_empty(*names, axis.list, errors_);
       for (const Value& name : as_list(*names)) check_name(name, axis);
     } else {
       errors_.add(map.location(), "'{}' is missing: give '{}: [{}]' or '{}: [{{{}: {}}}]'",

@@ -340,6 +340,20 @@ constexpr Mistake kMistakes[] = {
     {"    Gemms: {enabled: True, gemms: [1]}",
      "f.yaml:5:36: section 's', feature 'Gemms': 'gemms' must be a list of strings, not "
      "the number 1"},
+    {"    Gemms: {enabled: True, gemms: []}",
+     "f.yaml:5:35: section 's', feature 'Gemms': 'gemms' is empty; name at least one, or write "
+     "'enabled: False' to switch off what it belongs to"},
+    {"    Gemms: {enabled: True, gemms_struct: []}",
+     "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' is empty; name at least one, or "
+     "write 'enabled: False' to switch off what it belongs to"},
+    {"    Watch: {enabled: True, what: [], tensors: []}",
+     "f.yaml:5:34: section 's', feature 'Watch': 'what' is empty; name at least one, or write "
+     "'enabled: False' to switch off what it belongs to\n"
+     "f.yaml:5:47: section 's', feature 'Watch': 'tensors' is empty; name at least one, or write "
+     "'enabled: False' to switch off what it belongs to"},
+    {"    Modify: {enabled: True, how: round, gemms_struct: [{gemm: fprop, tensors: []}]}",
+     "f.yaml:5:79: section 's', feature 'Modify': 'tensors' is empty; name at least one, or write "
+     "'enabled: False' to switch off what it belongs to"},
     {"    Gemms: {enabled: True, gemms_struct: {gemm: fprop}}",
      "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' must be a list of "
      "mappings, each with 'gemm', not the mapping {\"gemm\": \"fprop\"}"},
@@ -403,6 +417,12 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
   EXPECT_EQ(error_of("s: {layers: {layer_types: all}}\n"),
             "f.yaml:1:1: section 's': 'enabled' is missing; write 'enabled: True' or 'enabled: "
             "False'");
+  for (const char* key : {"exact_layer_names", "layer_types", "layer_numbers"}) {
+    EXPECT_EQ(error_of(fmt::format("s: {{enabled: True, layers: {{{}: []}}}}\n", key)),
+              fmt::format("f.yaml:1:{}: section 's': '{}' is empty; name at least one, or write "
+                          "'enabled: False' to switch off what it belongs to",
+                          31 + std::string_view(key).size(), key));
+  }
   EXPECT_EQ(error_of("s: {enabled: True}\n"),
             "f.yaml:1:1: section 's': 'layers' is missing; say which layers, for example 'layers: "
             "{layer_types: [all]}'");

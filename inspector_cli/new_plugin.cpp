@@ -1,0 +1,139 @@
+// telens new-plugin: writes a project for a feature of one's own, which builds and passes its test.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "core/base/error.h"
+#include "features/builtin_options.h"
+#include "inspector_cli/plugin_templates.h"
+#include "inspector_cli/subcommands.h"
+
+namespace telens::cli {
+namespace {
+
+// What the templates call the feature, its files and its section.
+constexpr std::string_view kTemplateName = "MyFeature";
+constexpr std::string_view kTemplateFile = "my_feature";
+
+// Words that are reserved in C++ or Python and begin with a capital letter.
+constexpr std::array<std::string_view, 3> kReservedNames{"False", "None", "True"};
+
+struct NewPluginOptions {
+  std::string name;
+  bool cpp = false;
+  bool python = false;
+  std::string folder = ".";
+};
+
+bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+void check_name(const std::string& name) {
+  const bool is_word = !name.empty() && is_upper(name[0]) && std::ranges::all_of(name, [](char c) {
+    return is_upper(c) || is_lower(c) || is_digit(c);
+  });
+  if (!is_word) {
+    raise<UsageError>(
+        "'{}' is no name for a feature: expected letters and digits, beginning with a capital "
+        "letter, as in LogOutliers",
+        name);
+  }
+  const auto known = features::builtin_descriptions().find_all(name);
+  if (!known.empty() || std::ranges::find(kReservedNames, name) != kReservedNames.end()) {
+    raise<UsageError>("the name '{}' is taken{}; choose another", name,
+                      known.empty() ? "" : " by the built-in feature");
+  }
+}
+
+// "LogFP8Outliers" -> "log_fp8_outliers": a word begins at a capital letter behind a small one or a
+// digit, and at the last of several capital letters that a small one follows.
+std::string snake_case(std::string_view name) {
+  std::string snake;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool begins = i > 0 && is_upper(name[i]) &&
+                        (!is_upper(name[i - 1]) || (i + 1 < name.size() && is_lower(name[i + 1])));
+    if (begins) snake += '_';
+    snake += static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
+  }
+  return snake;
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != std::string::npos;
+       at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) raise<UsageError>("cannot write {}; check the folder", path.string());
+}
+
+void write_project(const NewPluginOptions& options, const std::filesystem::path& project) {
+  const std::string file_name = project.filename().string();
+  const auto named = [&](std::string_view text) {
+    return replaced(replaced(std::string(text), kTemplateName, options.name), kTemplateFile,
+                    file_name);
+  };
+  for (const TemplateFile& file : options.cpp ? kCppPlugin : kPythonPlugin) {
+    write_file(project / named(file.path), named(file.text));
+  }
+}
+
+void run_new_plugin(const NewPluginOptions& options) {
+  if (options.cpp == options.python) {
+    raise<UsageError>("new-plugin: say in which language: --cpp or --python");
+  }
+  check_name(options.name);
+  const std::filesystem::path project =
+      std::filesystem::path(options.folder) / snake_case(options.name);
+  if (std::filesystem::exists(project)) {
+    raise<UsageError>("{} exists already; choose another name or --dir", project.string());
+  }
+  try {
+    write_project(options, project);
+  } catch (const std::filesystem::filesystem_error& error) {
+    raise<UsageError>("cannot write {}: {}", project.string(), error.code().message());
+  }
+  fmt::print("{}\n", project.string());
+  fmt::print("next: cd {} && {}\n", project.string(),
+             options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
+                           "--build build && ctest --test-dir build"
+                         : "python -m pytest");
+}
+
+}  // namespace
+
+void add_new_plugin(CLI::App& app) {
+  auto options = std::make_shared<NewPluginOptions>();
+  CLI::App* command = app.add_subcommand(
+      "new-plugin",
+      "Writes a project for a feature of your own: source, config and a test that passes.");
+  command
+      ->add_option("NAME", options->name,
+                   "The feature's name, as in LogOutliers; its folder and files become "
+                   "log_outliers")
+      ->required();
+  CLI::Option* cpp = command->add_flag("--cpp", options->cpp, "A shared library in C++");
+  command->add_flag("--python", options->python, "A class in Python")->excludes(cpp);
+  command->add_option("--dir", options->folder, "Where the project's folder goes; default: here");
+  command->footer(
+      "Examples:\n"
+      "  telens new-plugin LogOutliers --python\n"
+      "  telens new-plugin LogOutliers --cpp --dir plugins");
+  command->callback([options] { run_new_plugin(*options); });
+}
+
+}  // namespace telens::cli

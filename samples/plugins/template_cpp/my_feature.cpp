@@ -1,0 +1,66 @@
+// MyFeature: logs how many percent of a tensor's elements are larger than a threshold.
+//
+// Replace what it measures by what you want to know; docs/plugins.md explains the parts.
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "hooks/plugin.h"
+#include "hooks/scheduled_feature.h"
+
+namespace {
+
+using namespace telens;
+
+// Help, documentation and the checks of the configuration are made from this.
+config::FeatureDescription description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "MyFeature",
+      .summary = "percentage of elements beyond a threshold",
+      .example =
+          "MyFeature:\n"
+          "  enabled: True\n"
+          "  tensors: [activation]\n"
+          "  threshold: 2.5\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::all_tensor_names(),
+      .parameters = {{.name = "threshold",
+                      .type = config::ParameterType::number,
+                      .default_value = 1.0,
+                      .doc = "magnitude that an element has to exceed"}},
+  };
+}
+
+// One instance serves all layers of a section. The base class answers the routing calls from the
+// section's selection and schedule.
+class MyFeature final : public ScheduledFeature {
+ public:
+  MyFeature(const config::FeatureEntry& entry, FeatureServices& services)
+      : ScheduledFeature(entry, {.inspect = true}), services_(services) {}
+
+  // Once a micro-batch for each selected tensor, perhaps on several threads. It must not change
+  // the tensor.
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading&) override {
+    if (call.tensor == nullptr || call.tensor->numel() == 0) return;
+    const config::Value& parameters = selection(std::nullopt, call.tensor_name)->parameters;
+    const double threshold = parameters.find("threshold")->as_number();
+    const auto beyond = call.tensor->abs().gt(threshold).sum().item<double>();
+    const Series& series = services_.series().find_or_add(
+        {.layer = at.layer_name, .tensor = name_of(call.tensor_name), .statistic = "beyond%"});
+    services_.record(
+        {at.iteration, &series, 100 * beyond / static_cast<double>(call.tensor->numel())});
+  }
+
+ private:
+  FeatureServices& services_;
+};
+
+}  // namespace
+
+TELENS_PLUGIN(plugin) {
+  plugin.add({description(), [](const config::FeatureEntry& entry, FeatureServices& services) {
+                return std::make_unique<MyFeature>(entry, services);
+              }});
+}

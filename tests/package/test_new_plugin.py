@@ -1,0 +1,53 @@
+"""What `telens new-plugin` writes builds against an installed telens, and its tests pass."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+
+
+def run(*command: object, **options) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    prefix = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", BUILD, "--prefix", prefix)
+    return prefix
+
+
+def new_plugin(prefix, folder, language):
+    run(prefix / "bin/telens", "new-plugin", "CountLarge", f"--{language}", "--dir", folder)
+    return folder / "count_large"
+
+
+def test_a_new_cpp_plugin_builds_and_its_test_passes(prefix, tmp_path):
+    project = new_plugin(prefix, tmp_path, "cpp")
+    build = tmp_path / "build"
+    run(
+        *("cmake", "-S", project, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug"),
+        *(f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTELENS_TORCH_PYTHON={sys.executable}"),
+    )
+    run("cmake", "--build", build)
+    assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure")
+
+
+def test_a_new_python_plugin_passes_its_test(prefix, tmp_path):
+    project = new_plugin(prefix, tmp_path, "python")
+    packages = os.environ.get("TELENS_PACKAGES", str(BUILD / "python"))
+    output = run(
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", project),
+        env=os.environ | {"PYTHONPATH": packages},
+        cwd=project,
+    )
+    assert "1 passed" in output
