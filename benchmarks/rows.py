@@ -240,6 +240,14 @@ def recorder_rows(programs):
     )
 
 
+CONFIG = ["load and resolve a config of 100 sections for 1,000 layers"]
+
+
+def config_rows(programs):
+    samples = programs.run("config")["load and resolve"]
+    yield Row(CONFIG[0], statistics.median(samples["telens"]), "s", at_most(0.5), samples)
+
+
 def groups():
     for simd in (AVX512, AVX2):
         yield Group(
@@ -253,3 +261,4 @@ def groups():
     yield Group(FP8_LINEAR, fp8_linear_rows)
     yield Group(SAMPLE, sample_rows)
     yield Group(RECORDER, recorder_rows)
+    yield Group(CONFIG, config_rows)
