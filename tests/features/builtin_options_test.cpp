@@ -1,0 +1,25 @@
+// The list that the command reads without LibTorch is the list of what runs.
+#include "features/builtin_options.h"
+
+#include <gmock/gmock.h>
+
+#include "hooks/feature_registry.h"
+
+namespace telens {
+namespace {
+
+std::vector<std::string> texts(const std::vector<config::FeatureDescriptionPtr>& descriptions) {
+  std::vector<std::string> texts;
+  for (const auto& each : descriptions) texts.push_back(config::explain(*each));
+  return texts;
+}
+
+TEST(BuiltinFeatures, are_described_alike_with_and_without_libtorch) {
+  config::Descriptions running;
+  for (FeatureRegistration& each : builtin_features()) running.add(std::move(each.description));
+  EXPECT_THAT(texts(features::builtin_descriptions().all()),
+              ::testing::UnorderedElementsAreArray(texts(running.all())));
+}
+
+}  // namespace
+}  // namespace telens
