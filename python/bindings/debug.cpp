@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/config/config.h"
 #include "hooks/debug.h"
-#include "hooks/feature_registry.h"
-#include "python/bindings/config_value.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/process_group.h"
 
@@ -81,38 +78,6 @@ std::vector<std::pair<std::string, double>> log_tensor_stats(
   return debug::log_tensor_stats(layer_name, tensor_name, tensor, options);
 }
 
-// What a configuration does to layers: {layer: [{section, feature, config, selections}]}.
-py::dict plan(const std::string& config_file, const std::optional<std::string>& config_text,
-              const std::vector<std::string>& layer_names) {
-  const FeatureRegistry registry;
-  const config::Config loaded =
-      config_text ? config::load_config_text(*config_text, "config", registry.descriptions())
-                  : config::load_config_file(config_file, registry.descriptions());
-  py::dict layers;
-  for (const std::string& layer : layer_names) {
-    py::list features;
-    for (const config::FeatureEntry* entry : loaded.entries_for(layer)) {
-      py::list selections;
-      for (const config::Selection& selection : entry->selections) {
-        py::dict selected;
-        selected["gemm"] = selection.gemm ? py::cast(std::string(name_of(*selection.gemm)))
-                                          : py::object(py::none());
-        selected["tensor"] = selection.tensor;
-        selected["parameters"] = to_python(selection.parameters);
-        selections.append(selected);
-      }
-      py::dict feature;
-      feature["section"] = entry->section;
-      feature["feature"] = config::qualified_name(*entry->description);
-      feature["config"] = to_python(entry->config);
-      feature["selections"] = selections;
-      features.append(feature);
-    }
-    layers[py::str(layer)] = features;
-  }
-  return layers;
-}
-
 }  // namespace
 
 // The GIL is released wherever features, loggers or other ranks may be waited for.
@@ -138,7 +103,6 @@ void bind_debug(py::module_& parent) {
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
              py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
              py::arg("reduction_group"));
-  module.def("plan", &plan, py::arg("config_file"), py::arg("config_text"), py::arg("layer_names"));
   module.def("list_features", &debug::list_features);
   module.def("explain_features", &debug::explain_features, py::arg("names"));
   module.def(

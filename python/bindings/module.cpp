@@ -7,6 +7,7 @@
 #include "python/bindings/features.h"
 #include "python/bindings/layer_calls.h"
 #include "python/bindings/modules.h"
+#include "python/bindings/plan.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
 #include "python/bindings/run_reader.h"
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_autocast(module);
   telens::python::bind_modules(module);
   telens::python::bind_debug(module);
+  telens::python::bind_plan(module);
   telens::python::bind_features(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);

@@ -251,24 +251,6 @@ def test_the_base_feature_is_a_class_to_build_on(tmp_path):
     assert values["max"].item() == 3.0
 
 
-def test_a_plan_tells_what_a_configuration_does_to_layers():
-    planned = debug.plan(CONFIG, ["layers.0.fc1", "head"])
-    assert list(planned) == ["layers.0.fc1", "head"]
-    (feature,) = planned["head"]
-    assert feature["section"] == "all_layers"
-    assert feature["feature"] == "transformer_engine.LogTensorStats"
-    assert [each["tensor"] for each in feature["selections"]] == [
-        "activation",
-        "weight",
-        "gradient",
-    ]
-    assert feature["selections"][0]["parameters"]["stats"] == ["min", "max", "mean", "l1_norm"]
-    nothing = CONFIG["all_layers"] | {"layers": {"layer_types": "fc2"}}
-    assert debug.plan({"section": nothing}, ["layers.0.fc1"]) == {"layers.0.fc1": []}
-    with pytest.raises(telens.ConfigError):
-        debug.plan("/nowhere/debug.yaml", ["fc1"])
-
-
 def test_layer_names_follow_the_structure_of_the_model(tmp_path):
     class Model(torch.nn.Module):
         def __init__(self):

@@ -10,11 +10,12 @@ for batch in batches:
 debug.end_debug()
 """
 
-from telens.debug import base, layer_names, logging, registry, sessions, utils
+from telens.debug import base, layer_names, logging, planning, registry, sessions, utils
 from telens.debug.base import *  # noqa: F403
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.layer_names import *  # noqa: F403
 from telens.debug.logging import *  # noqa: F403
+from telens.debug.planning import *  # noqa: F403
 from telens.debug.registry import *  # noqa: F403
 from telens.debug.sessions import *  # noqa: F403
 from telens.debug.utils import *  # noqa: F403
@@ -32,6 +33,7 @@ __all__ = [
     *base.__all__,
     *layer_names.__all__,
     *logging.__all__,
+    *planning.__all__,
     *registry.__all__,
     *sessions.__all__,
     *utils.__all__,

@@ -30,7 +30,6 @@ __all__ = [
     "list_features",
     "log_message",
     "log_tensor_stats",
-    "plan",
     "record",
     "run_path",
     "session",
@@ -196,24 +195,6 @@ def log_tensor_stats(
         layer_name, tensor_name, tensor.detach(), iteration, skip_reduction, reduction_group
     )
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in values}
-
-
-def plan(
-    config: str | os.PathLike | dict, layer_names: Iterable[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """What a configuration would do to layers of these names; needs no session.
-
-    Returns for each layer its features in the order of the text: ``section``, ``feature`` (with its
-    namespace), ``config`` as written, and ``selections``, each with ``gemm``, ``tensor`` and
-    ``parameters`` (defaults filled in). Knows built-in features and those registered by the
-    program.
-    """
-    is_dict = isinstance(config, dict)
-    return _C.debug.plan(
-        "" if is_dict else os.fspath(config),
-        json.dumps(config) if is_dict else None,
-        list(layer_names),
-    )
 
 
 def list_features() -> list[str]:

@@ -1,0 +1,81 @@
+"""What a configuration would do to layers, and what it would record, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from telens import _C
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Plan", "plan"]
+
+_COLUMNS = ["layer", "gemm", "tensor", "feature", "section", "when"]
+
+
+@dataclass
+class Plan:
+    """What ``plan`` returns; printed, it is a table with the warnings and the load below.
+
+    rows
+        one a feature on a (gemm, tensor) of a layer: dicts with ``layer``, ``gemm`` and ``tensor``
+        (None where the feature does not choose them), ``feature`` with its namespace, ``section``,
+        ``when`` (the schedule in words) and ``parameters`` (defaults filled in)
+    warnings
+        selectors that fit none of the layers, each with file, line and column
+    load
+        what would be recorded if every layer runs quantized: ``average_records`` a step, from
+        iteration ``first`` to ``last`` (None: for ever), ``most_records`` in iteration ``busiest``,
+        ``bytes_per_record``, ``not_counted`` (features of which it is not known), ``text``
+    """
+
+    rows: list[dict[str, Any]]
+    warnings: list[str]
+    load: dict[str, Any]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a pandas table."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=[*_COLUMNS, "parameters"])
+
+    def __str__(self) -> str:
+        table = [_COLUMNS, *([row[name] or "" for name in _COLUMNS] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in table
+        ]
+        warnings = [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join([*lines, "", *warnings, self.load["text"]])
+
+
+def plan(
+    config: str | os.PathLike | dict, layer_names: Iterable[str], iteration: int | None = None
+) -> Plan:
+    """What a configuration would do to layers of these names; needs no session.
+
+    ``iteration``: only what is on in that iteration. Knows built-in features and those registered
+    by the program. Raises ``telens.ConfigError`` as ``initialize`` does, and where two sections
+    select a layer or two features modify one tensor.
+    """
+    is_dict = isinstance(config, dict)
+    return Plan(
+        **_C.debug.plan(
+            "" if is_dict else os.fspath(config),
+            json.dumps(config) if is_dict else None,
+            list(layer_names),
+            iteration,
+        )
+    )
