@@ -3,7 +3,8 @@
 #
 # Input:   TELENS_TORCH_PYTHON (a Python that has torch) or LIBTORCH_ROOT (the folder `torch`).
 # Output:  LibTorch::torch (CPU libraries and headers), LibTorch::python (libtorch_python),
-#          LIBTORCH_ROOT, LIBTORCH_VERSION.
+#          LibTorch::cuda (libtorch_cuda, libc10_cuda; where torch was built with CUDA),
+#          LIBTORCH_ROOT, LIBTORCH_VERSION, LIBTORCH_CUDA_LIBRARY.
 if(NOT LIBTORCH_ROOT)
   if(NOT TELENS_TORCH_PYTHON)
     if(SKBUILD)  # pip installs for the Python that runs it
@@ -31,6 +32,8 @@ endif()
 
 find_library(LIBTORCH_CPU_LIBRARY torch_cpu PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
 find_library(LIBTORCH_C10_LIBRARY c10 PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
+find_library(LIBTORCH_CUDA_LIBRARY torch_cuda PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
+find_library(LIBTORCH_C10_CUDA_LIBRARY c10_cuda PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
 find_library(LIBTORCH_PYTHON_LIBRARY torch_python PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
 # at::parallel_for is OpenMP inside its caller (serial without -fopenmp), and the caller must use the
 # runtime that libtorch_cpu uses: a second one would bring a second pool of threads.
@@ -61,6 +64,16 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   # The wheels are built with the C++11 ABI, c10d with gloo.
   target_compile_definitions(LibTorch::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED
                                                        USE_C10D_GLOO)
+  if(LIBTORCH_CUDA_LIBRARY)
+    add_library(LibTorch::c10_cuda SHARED IMPORTED)
+    set_target_properties(LibTorch::c10_cuda PROPERTIES IMPORTED_LOCATION
+                                                        "${LIBTORCH_C10_CUDA_LIBRARY}")
+    add_library(LibTorch::cuda SHARED IMPORTED)
+    set_target_properties(
+      LibTorch::cuda PROPERTIES
+      IMPORTED_LOCATION "${LIBTORCH_CUDA_LIBRARY}"
+      INTERFACE_LINK_LIBRARIES "LibTorch::torch;LibTorch::c10_cuda")
+  endif()
   if(LIBTORCH_PYTHON_LIBRARY)
     add_library(LibTorch::python SHARED IMPORTED)
     set_target_properties(

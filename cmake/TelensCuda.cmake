@@ -1,0 +1,72 @@
+# The CUDA backend: whether it is built, for which cards, and with which compiler flags.
+#
+# TELENS_CUDA   OFF: the CPU alone. ON: CUDA is required. AUTO: CUDA if there is an nvcc and the
+#               LibTorch found has CUDA of the same major version.
+set(TELENS_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# 90a: Hopper, machine code. 100f: the Blackwell family of data-center cards, machine code. 90:
+# PTX, which the driver compiles at start for any newer card.
+set(TELENS_CUDA_TARGETS "90a;100f;90-virtual" CACHE STRING
+    "GPU targets: compute capabilities, with -virtual for PTX")
+
+# telens_enable_cuda(): decides, and with CUDA enables the language. Sets TELENS_WITH_CUDA.
+macro(telens_enable_cuda)
+  set(TELENS_WITH_CUDA FALSE)
+  if(TELENS_TORCH AND NOT TELENS_CUDA STREQUAL "OFF")
+    find_program(TELENS_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+    if(TELENS_NVCC AND LIBTORCH_CUDA_LIBRARY)
+      set(TELENS_WITH_CUDA TRUE)
+    elseif(NOT TELENS_CUDA STREQUAL "AUTO")
+      message(FATAL_ERROR
+        "TELENS_CUDA=${TELENS_CUDA} needs an nvcc (found: ${TELENS_NVCC}) and a torch built with "
+        "CUDA (found: ${LIBTORCH_CUDA_LIBRARY}); install the CUDA toolkit and a CUDA build of "
+        "torch, or pass -DTELENS_CUDA=OFF")
+    endif()
+  endif()
+  if(TELENS_WITH_CUDA)
+    set(CMAKE_CUDA_COMPILER "${TELENS_NVCC}" CACHE FILEPATH "The CUDA compiler")
+    # Targets go to nvcc as they are: this CMake may be older than some of their names.
+    set(CMAKE_CUDA_ARCHITECTURES OFF)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know C++20 of nvcc 13
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    # Not a static runtime beside LibTorch's shared one: core/kernels/cuda links the latter.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+    find_package(CUDAToolkit REQUIRED)
+    telens_cuda_flags()
+  endif()
+  message(STATUS "CUDA backend: ${TELENS_WITH_CUDA} (TELENS_CUDA=${TELENS_CUDA})")
+endmacro()
+
+# telens_cuda_options: what every .cu file of ours is compiled with.
+function(telens_cuda_flags)
+  add_library(telens_cuda_options INTERFACE)
+  foreach(_target IN LISTS TELENS_CUDA_TARGETS)
+    if(_target MATCHES "^(.+)-virtual$")
+      set(_code "compute_${CMAKE_MATCH_1}")
+      set(_architecture "${CMAKE_MATCH_1}")
+    else()
+      set(_code "sm_${_target}")
+      set(_architecture "${_target}")
+    endif()
+    list(APPEND _flags "--generate-code=arch=compute_${_architecture},code=${_code}")
+  endforeach()
+  target_compile_options(
+    telens_cuda_options
+    INTERFACE
+      ${_flags}
+      # Bits must agree between devices: no fused multiply-add unasked, IEEE division and roots, no
+      # flushing of subnormals (the last three are nvcc's defaults).
+      --fmad=false
+      # std::numeric_limits and the constexpr functions of core/formats in device code.
+      --expt-relaxed-constexpr
+      -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off
+      $<$<BOOL:${TELENS_WERROR}>:-Werror=all-warnings>
+      $<$<BOOL:${TELENS_WERROR}>:-Xcompiler=-Werror>)
+  target_include_directories(telens_cuda_options INTERFACE "${PROJECT_SOURCE_DIR}")
+endfunction()

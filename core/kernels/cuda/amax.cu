@@ -1,0 +1,33 @@
+#include "core/kernels/cuda/amax.cuh"
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+template <typename Format, int width>
+__global__ void __launch_bounds__(kThreads) amax_kernel(AmaxArguments arguments) {
+  __shared__ BlockMaximum shared;
+  amax<Format, width>(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_amax(const AmaxArguments& arguments, FormatId format,
+                        const LaunchContext& context) {
+  if (arguments.size == 0) return cudaSuccess;
+  return dispatch_high_precision(format, [&]<typename Format>() {
+    constexpr int kWidth = kPackOf<typename Format::Bits>;
+    constexpr std::int64_t kTile = tile_of(kWidth, kAmaxUnroll);
+    const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
+    if (is_aligned(arguments.x, 16)) {
+      amax_kernel<Format, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
+    } else {
+      amax_kernel<Format, 1><<<grid, kThreads, 0, context.stream>>>(arguments);
+    }
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,150 @@
+// Conversions between formats with the GPU's own instructions, and on the host with core/formats,
+// whose bits they are to have. The instructions' results are those of the PTX ISA manual, "cvt".
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/formats/convert.h"
+#include "core/kernels/cuda/thread.cuh"
+
+namespace telens::cuda {
+
+// The FP32 value of a code of BF16, FP16 or FP32. Exact; a NaN stays one.
+template <SignedFormat Format>
+TELENS_DEVICE float widen(typename Format::Bits code) {
+  if constexpr (Format::kId == FormatId::fp32) {
+    return bits_as<float>(code);
+  } else if constexpr (Format::kId == FormatId::bf16) {
+    return bits_as<float>(static_cast<std::uint32_t>(code) << 16);
+  } else {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return value;
+#else
+    return decode<Format>(code);
+#endif
+  }
+}
+
+// The code of BF16, FP16 or FP32 nearest to the value, ties to even; infinity beyond the range, and
+// the NaN of core/formats with the value's sign. The instruction makes all NaNs 0x7fff.
+template <SignedFormat Format>
+TELENS_DEVICE typename Format::Bits narrow(float value) {
+  if constexpr (Format::kId == FormatId::fp32) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    return value == value ? bits : (bits & FP32::kSignMask) | FP32::kNanCode;
+  } else {
+#if defined(__CUDA_ARCH__)
+    std::uint16_t code;
+    if constexpr (Format::kId == FormatId::bf16) {
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(value));
+    } else {
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(value));
+    }
+    const auto sign = static_cast<std::uint16_t>((bits_as<std::uint32_t>(value) >> 16) & 0x8000U);
+    return value == value ? code : static_cast<std::uint16_t>(Format::kNanCode | sign);
+#else
+    return encode<Format>(value, Saturation::non_saturating);
+#endif
+  }
+}
+
+// The codes of two magnitudes, saturating, the first in the low byte. Values are not negative or
+// NaN of any sign; a NaN becomes 0x7f.
+template <SignedFormat Format>
+TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
+  static_assert(Format::kWidth == 8 && Format::kNanCode == 0x7f);
+#if defined(__CUDA_ARCH__)
+  std::uint16_t pair;  // the instruction's first operand becomes the upper byte
+  if constexpr (Format::kId == FormatId::e4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+#else
+  const auto code = [](float value) -> std::uint32_t {
+    return encode<Format>(value, Saturation::saturating) & Format::kMagnitudeMask;
+  };
+  return code(first) | code(second) << 8;
+#endif
+}
+
+// The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays one.
+struct FloatPair {
+  float first;
+  float second;
+};
+
+template <SignedFormat Format>
+TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t halves;  // every FP8 value is a FP16 value
+  if constexpr (Format::kId == FormatId::e4m3) {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  } else {
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  }
+  return {widen<FP16>(static_cast<std::uint16_t>(halves)),
+          widen<FP16>(static_cast<std::uint16_t>(halves >> 16))};
+#else
+  return {decode<Format>(static_cast<std::uint8_t>(codes)),
+          decode<Format>(static_cast<std::uint8_t>(codes >> 8))};
+#endif
+}
+
+// Two 16-bit lanes a word: Hopper has instructions for these (VIMNMX.U16x2, .S16x2).
+TELENS_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __vmaxu2(a, b);
+#else
+  const auto larger = [](std::uint32_t x, std::uint32_t y) { return x > y ? x : y; };
+  return larger(a & 0xffffU, b & 0xffffU) | larger(a >> 16, b >> 16) << 16;
+#endif
+}
+
+TELENS_DEVICE std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __vminu2(a, b);
+#else
+  return ~max_u16x2(~a, ~b);
+#endif
+}
+
+TELENS_DEVICE std::uint32_t max_s16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __vmaxs2(a, b);
+#else
+  constexpr std::uint32_t kSigns = 0x80008000U;  // flipped, signed order is unsigned order
+  return max_u16x2(a ^ kSigns, b ^ kSigns) ^ kSigns;
+#endif
+}
+
+TELENS_DEVICE std::uint32_t min_s16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __vmins2(a, b);
+#else
+  return ~max_s16x2(~a, ~b);
+#endif
+}
+
+// Bytes of the pair (low: b's or a's byte 0) picked by the four hexadecimal digits of `selector`,
+// the last one for the lowest byte: digits 0 to 3 are the bytes of a, 4 to 7 those of b.
+TELENS_DEVICE std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
+                                          std::uint32_t selector) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(a, b, selector);
+#else
+  const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
+  std::uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t from = (selector >> (4 * i)) & 7U;
+    result |= static_cast<std::uint32_t>(both >> (8 * from) & 0xffU) << (8 * i);
+  }
+  return result;
+#endif
+}
+
+}  // namespace telens::cuda

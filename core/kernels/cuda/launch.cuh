@@ -1,0 +1,60 @@
+// What the launchers of all kernels share: from formats known at run time to types, grids.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "core/formats/formats.h"
+#include "core/kernels/cuda/thread.cuh"
+
+namespace telens::cuda {
+
+// A launcher gets its stream and the card's multiprocessors; it returns the error of the launch.
+struct LaunchContext {
+  cudaStream_t stream;
+  int multiprocessors;
+};
+
+// Calls visitor.operator()<Format>(), which returns a cudaError_t. Callers have checked the format.
+template <typename Visitor>
+cudaError_t dispatch_high_precision(FormatId format, Visitor&& visitor) {
+  switch (format) {
+    case FormatId::bf16:
+      return std::forward<Visitor>(visitor).template operator()<BF16>();
+    case FormatId::fp16:
+      return std::forward<Visitor>(visitor).template operator()<FP16>();
+    case FormatId::fp32:
+      return std::forward<Visitor>(visitor).template operator()<FP32>();
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+template <typename Visitor>
+cudaError_t dispatch_fp8(FormatId format, Visitor&& visitor) {
+  switch (format) {
+    case FormatId::e4m3:
+      return std::forward<Visitor>(visitor).template operator()<E4M3>();
+    case FormatId::e5m2:
+      return std::forward<Visitor>(visitor).template operator()<E5M2>();
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+// Blocks for `work` pieces, of which a block takes one at a time: as many as are resident at once,
+// so that no block waits for a place.
+inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
+                         const LaunchContext& context) {
+  const std::int64_t resident = std::int64_t{context.multiprocessors} * blocks_per_multiprocessor;
+  return static_cast<unsigned>(std::clamp<std::int64_t>(work, 1, resident));
+}
+
+inline bool is_aligned(const void* address, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,63 @@
+// The launchers of all kernels: what the bindings call. Each launches on the context's stream,
+// allocates nothing, waits for nothing, and returns the error of the launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/formats/format_id.h"
+#include "core/kernels/cuda/activation.cuh"
+#include "core/kernels/cuda/amax.cuh"
+#include "core/kernels/cuda/dequantize.cuh"
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/normalization.cuh"
+#include "core/kernels/cuda/quantize.cuh"
+#include "core/kernels/cuda/quantize_transpose.cuh"
+#include "core/kernels/cuda/scaling.cuh"
+#include "core/kernels/cuda/statistics.cuh"
+#include "core/kernels/cuda/statistics_blocks.cuh"
+
+namespace telens::cuda {
+
+cudaError_t launch_amax(const AmaxArguments& arguments, FormatId format,
+                        const LaunchContext& context);
+
+cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, FormatId output,
+                            const LaunchContext& context);
+cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& arguments, FormatId input,
+                                      FormatId output, const LaunchContext& context);
+cudaError_t launch_dequantize(const DequantizeArguments& arguments, FormatId input, FormatId output,
+                              const LaunchContext& context);
+
+cudaError_t launch_scale_from_amax(const ScaleFromAmaxArguments& arguments,
+                                   const LaunchContext& context);
+cudaError_t launch_amax_of_history(const AmaxOfHistoryArguments& arguments,
+                                   const LaunchContext& context);
+cudaError_t launch_update_scale(const UpdateScaleArguments& arguments,
+                                const LaunchContext& context);
+cudaError_t launch_advance_history(const AmaxHistory& history, const LaunchContext& context);
+cudaError_t launch_update_windows(const UpdateWindowsArguments& arguments, int windows,
+                                  const LaunchContext& context);
+
+cudaError_t launch_statistics(const StatisticsArguments& arguments, FormatId format,
+                              const LaunchContext& context);
+cudaError_t launch_merge_statistics(const MergeStatisticsArguments& arguments,
+                                    const LaunchContext& context);
+cudaError_t launch_block_ranges(const BlockRangesArguments& arguments, FormatId format,
+                                const LaunchContext& context);
+cudaError_t launch_merge_block_ranges(const MergeBlockRangesArguments& arguments,
+                                      const LaunchContext& context);
+
+cudaError_t launch_activation(const ActivationArguments& arguments, FormatId format,
+                              ops::ActivationFunction function, const LaunchContext& context);
+cudaError_t launch_activation_backward(const ActivationGradientArguments& arguments,
+                                       FormatId format, ops::ActivationFunction function,
+                                       const LaunchContext& context);
+
+cudaError_t launch_normalize(const NormArguments& arguments, FormatId format,
+                             const LaunchContext& context);
+cudaError_t launch_normalize_backward(const NormGradientArguments& arguments, FormatId format,
+                                      const LaunchContext& context);
+cudaError_t launch_norm_parameter_gradients(const NormParameterGradientArguments& arguments,
+                                            FormatId format, const LaunchContext& context);
+
+}  // namespace telens::cuda

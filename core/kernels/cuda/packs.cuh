@@ -1,0 +1,104 @@
+// Reading memory in packs of 16 bytes, several in flight a thread, and reducing over a block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/formats/convert.h"
+#include "core/kernels/cuda/thread.cuh"
+
+namespace telens::cuda {
+
+// Elements that travel together. A pack of up to 16 bytes is one load or store.
+template <typename T, int size>
+struct alignas(sizeof(T) * size < 16 ? sizeof(T) * size : 16) Pack {
+  T values[size];
+};
+
+template <int size, typename T>
+TELENS_DEVICE Pack<T, size> load_pack(const T* address) {
+  return *reinterpret_cast<const Pack<T, size>*>(address);
+}
+
+template <int size, typename T>
+TELENS_DEVICE void store_pack(T* address, const Pack<T, size>& pack) {
+  *reinterpret_cast<Pack<T, size>*>(address) = pack;
+}
+
+// Calls visit(pack, offset) once for every element below `size`, with packs of `width` elements
+// that start at multiples of width, and packs of one for the rest. All threads of the grid share
+// the work; each loads `unroll` packs before it visits the first. With width > 1, x must be aligned
+// to a pack.
+template <int width, int unroll, typename T, typename Thread, typename Visit>
+TELENS_DEVICE void for_each_pack(const Thread& thread, const T* x, std::int64_t size,
+                                 Visit&& visit) {
+  constexpr std::int64_t kTile = std::int64_t{kThreads} * width * unroll;
+  for (std::int64_t tile = thread.block() * kTile; tile < size; tile += thread.blocks() * kTile) {
+    if (tile + kTile <= size) {
+      const std::int64_t first = tile + thread.index() * width;
+      Pack<T, width> packs[unroll];
+      TELENS_UNROLL
+      for (int i = 0; i < unroll; ++i) {
+        packs[i] = load_pack<width>(x + first + std::int64_t{i} * kThreads * width);
+      }
+      TELENS_UNROLL
+      for (int i = 0; i < unroll; ++i) {
+        visit(packs[i], first + std::int64_t{i} * kThreads * width);
+      }
+    } else {
+      for (std::int64_t i = tile + thread.index(); i < size; i += kThreads) {
+        visit(load_pack<1>(x + i), i);
+      }
+    }
+  }
+}
+
+// How many elements a block covers before it moves on: for the launcher's choice of a grid.
+constexpr std::int64_t tile_of(int width, int unroll) {
+  return std::int64_t{kThreads} * width * unroll;
+}
+
+// Elements in 16 bytes.
+template <typename T>
+inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(T));
+
+// One value a warp.
+struct BlockMaximum {
+  std::uint32_t of_warp[kThreads / kWarp];
+};
+
+// The largest value of a block, known to its first warp afterwards.
+template <typename Thread>
+TELENS_DEVICE std::uint32_t largest_of_block(const Thread& thread, std::uint32_t value,
+                                             BlockMaximum& shared) {
+  const auto of_warp = [&](std::uint32_t mine, int lanes) {
+    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+      const std::uint32_t other = thread.shuffle_xor(mine, mask);
+      mine = other > mine ? other : mine;
+    }
+    return mine;
+  };
+  value = of_warp(value, kWarp);
+  if (thread.index() % kWarp == 0) shared.of_warp[thread.index() / kWarp] = value;
+  thread.sync();
+  constexpr int kWarps = kThreads / kWarp;
+  if (thread.index() < kWarp) {
+    value = of_warp(shared.of_warp[thread.index() % kWarps], kWarps);
+  }
+  return value;
+}
+
+// amax = max(amax, magnitude) over a whole grid; magnitudes are codes of Format without sign. Bits
+// of FP32 numbers that are not negative grow with them, NaNs above all. Every thread must call it.
+template <typename Format, typename Thread>
+TELENS_DEVICE void update_amax(const Thread& thread, std::uint32_t magnitude, float* amax,
+                               BlockMaximum& shared) {
+  magnitude = largest_of_block(thread, magnitude, shared);
+  if (thread.index() == 0 && magnitude > 0) {
+    // decode makes all NaNs the quiet one, whatever their payload.
+    const float value = decode<Format>(static_cast<typename Format::Bits>(magnitude));
+    thread.atomic_max(reinterpret_cast<std::uint32_t*>(amax), bits_as<std::uint32_t>(value));
+  }
+}
+
+}  // namespace telens::cuda

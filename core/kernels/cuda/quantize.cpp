@@ -1,0 +1,75 @@
+// amax, quantize_fp8, dequantize_fp8 and decode_fp8 on CUDA.
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "core/kernels/cuda/device.h"
+#include "core/kernels/cuda/launchers.h"
+#include "core/ops/checks.h"
+#include "core/ops/quantize_checks.h"
+
+namespace telens::cuda {
+namespace {
+
+at::Tensor amax_cuda(const at::Tensor& x) {
+  const FormatId format = ops::check_high_precision("amax", "x", x.scalar_type());
+  const DeviceScope scope("amax", x);
+  // A maximum does not ask in which order the elements come.
+  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  at::Tensor result = at::zeros({}, x.options().dtype(at::kFloat));
+  check_launch(
+      "amax", launch_amax({dense.const_data_ptr(), dense.numel(), result.mutable_data_ptr<float>()},
+                          format, scope.context()));
+  return result;
+}
+
+float* floats_or_null(const std::optional<at::Tensor>& tensor) {
+  return tensor ? tensor->mutable_data_ptr<float>() : nullptr;
+}
+
+at::Tensor quantize_fp8_cuda(const at::Tensor& x, const at::Tensor& scale,
+                             const std::optional<at::Tensor>& amax, std::int64_t format) {
+  const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
+  const FormatId input = ops::check_high_precision("quantize_fp8", "x", x.scalar_type());
+  const DeviceScope scope("quantize_fp8", x);
+  const at::Tensor contiguous = x.contiguous();
+  at::Tensor codes = ops::empty_codes(x);
+  check_launch("quantize_fp8", launch_quantize({contiguous.const_data_ptr(), contiguous.numel(),
+                                                scale.const_data_ptr<float>(), floats_or_null(amax),
+                                                codes.mutable_data_ptr<std::uint8_t>()},
+                                               input, output, scope.context()));
+  return codes;
+}
+
+at::Tensor convert_codes(const char* operation, const at::Tensor& codes, const float* scale_inv,
+                         FormatId format, at::ScalarType dtype) {
+  const DeviceScope scope(operation, codes);
+  const at::Tensor dense = codes.is_non_overlapping_and_dense() ? codes : codes.contiguous();
+  at::Tensor values = ops::empty_values(dense, dtype);
+  check_launch(operation,
+               launch_dequantize({dense.const_data_ptr<std::uint8_t>(), dense.numel(), scale_inv,
+                                  values.mutable_data_ptr()},
+                                 format, ops::check_high_precision(operation, "the result", dtype),
+                                 scope.context()));
+  return values;
+}
+
+at::Tensor dequantize_fp8_cuda(const at::Tensor& codes, const at::Tensor& scale_inv,
+                               std::int64_t format, at::ScalarType dtype) {
+  const FormatId input = ops::check_dequantize_fp8(codes, scale_inv, format, dtype);
+  return convert_codes("dequantize_fp8", codes, scale_inv.const_data_ptr<float>(), input, dtype);
+}
+
+at::Tensor decode_fp8_cuda(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype) {
+  const FormatId input = ops::check_decode_fp8(codes, format, dtype);
+  return convert_codes("decode_fp8", codes, nullptr, input, dtype);
+}
+
+}  // namespace
+}  // namespace telens::cuda
+
+TORCH_LIBRARY_IMPL(telens, CUDA, library) {
+  library.impl("amax", TORCH_FN(telens::cuda::amax_cuda));
+  library.impl("quantize_fp8", TORCH_FN(telens::cuda::quantize_fp8_cuda));
+  library.impl("dequantize_fp8", TORCH_FN(telens::cuda::dequantize_fp8_cuda));
+  library.impl("decode_fp8", TORCH_FN(telens::cuda::decode_fp8_cuda));
+}

@@ -1,0 +1,35 @@
+#include "core/kernels/cuda/quantize.cuh"
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+template <typename Input, typename Output, int width>
+__global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeArguments arguments) {
+  __shared__ BlockMaximum shared;
+  quantize<Input, Output, width>(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, FormatId output,
+                            const LaunchContext& context) {
+  if (arguments.size == 0) return cudaSuccess;
+  return dispatch_high_precision(input, [&]<typename Input>() {
+    return dispatch_fp8(output, [&]<typename Output>() {
+      constexpr int kWidth = kPackOf<typename Input::Bits>;
+      constexpr std::int64_t kTile = tile_of(kWidth, kQuantizeUnroll);
+      const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
+      if (is_aligned(arguments.x, 16) && is_aligned(arguments.codes, kWidth)) {
+        quantize_kernel<Input, Output, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
+      } else {
+        quantize_kernel<Input, Output, 1><<<grid, kThreads, 0, context.stream>>>(arguments);
+      }
+      return cudaGetLastError();
+    });
+  });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,34 @@
+#include "core/kernels/cuda/quantize_transpose.cuh"
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+template <typename Input, typename Output>
+__global__ void __launch_bounds__(kThreads)
+    quantize_transpose_kernel(QuantizeTransposeArguments arguments) {
+  __shared__ TransposeShared shared;
+  quantize_transpose<Input, Output>(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& arguments, FormatId input,
+                                      FormatId output, const LaunchContext& context) {
+  if (arguments.rows == 0 || arguments.columns == 0) return cudaSuccess;
+  const auto tiles_of = [](std::int64_t size) {
+    return (size + kTransposeTile - 1) / kTransposeTile;
+  };
+  const unsigned grid =
+      grid_for(tiles_of(arguments.rows) * tiles_of(arguments.columns), 4, context);
+  return dispatch_high_precision(input, [&]<typename Input>() {
+    return dispatch_fp8(output, [&]<typename Output>() {
+      quantize_transpose_kernel<Input, Output><<<grid, kThreads, 0, context.stream>>>(arguments);
+      return cudaGetLastError();
+    });
+  });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,138 @@
+// Scales from amaxes: device code. A handful of numbers a layer, so one block a tensor.
+#pragma once
+
+#include "core/kernels/cuda/thread.cuh"
+#include "core/ops/scale_formula.h"
+
+namespace telens::cuda {
+
+struct ScaleFromAmaxArguments {
+  const float* amax;
+  float* scale;
+  std::int64_t size;
+  float fp8_max;
+  float epsilon;
+  bool power_of_two;
+};
+
+template <typename Thread>
+TELENS_DEVICE void scale_from_amax(const ScaleFromAmaxArguments& arguments, const Thread& thread) {
+  for (std::int64_t i = thread.block() * kThreads + thread.index(); i < arguments.size;
+       i += thread.blocks() * kThreads) {
+    arguments.scale[i] = current_scale(arguments.amax[i], arguments.fp8_max, arguments.epsilon,
+                                       arguments.power_of_two);
+  }
+}
+
+// A history [length, slots]; row 0 is the newest.
+struct AmaxHistory {
+  float* rows;
+  std::int64_t length;
+  std::int64_t slots;
+};
+
+// A NaN wins: the amax is then not finite and keeps the scale.
+TELENS_DEVICE float larger_or_nan(float a, float b) { return a != a || a > b ? a : b; }
+
+// The amax of a slot over the first `length` rows, known to all threads of the warp that asks.
+template <typename Thread>
+TELENS_DEVICE float amax_of_slot(const AmaxHistory& history, std::int64_t length, std::int64_t slot,
+                                 const Thread& thread) {
+  float amax = history.rows[slot];
+  for (std::int64_t row = thread.index() % kWarp; row < length; row += kWarp) {
+    amax = larger_or_nan(history.rows[row * history.slots + slot], amax);
+  }
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    amax = larger_or_nan(thread.shuffle_xor(amax, mask), amax);
+  }
+  return amax;
+}
+
+struct AmaxOfHistoryArguments {
+  AmaxHistory history;
+  bool most_recent;  // row 0 alone, else the largest of all rows
+  float* amax;       // [slots]
+};
+
+template <typename Thread>
+TELENS_DEVICE void amax_of_history(const AmaxOfHistoryArguments& arguments, const Thread& thread) {
+  const std::int64_t length = arguments.most_recent ? 1 : arguments.history.length;
+  for (std::int64_t slot = thread.index() / kWarp; slot < arguments.history.slots;
+       slot += kThreads / kWarp) {
+    const float amax = amax_of_slot(arguments.history, length, slot, thread);
+    if (thread.index() % kWarp == 0) arguments.amax[slot] = amax;
+  }
+}
+
+struct UpdateScaleArguments {
+  const float* amax;
+  float* scale;
+  const float* fp8_max;
+  std::int64_t slots;
+  int margin;
+  bool power_of_two;
+};
+
+template <typename Thread>
+TELENS_DEVICE void update_scale(const UpdateScaleArguments& arguments, const Thread& thread) {
+  for (std::int64_t slot = thread.index(); slot < arguments.slots; slot += kThreads) {
+    arguments.scale[slot] =
+        delayed_scale(arguments.amax[slot], arguments.scale[slot], arguments.fp8_max[slot],
+                      arguments.margin, arguments.power_of_two);
+  }
+}
+
+// Moves every row back by one place, in place and from the last one, and clears row 0.
+template <typename Thread>
+TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thread) {
+  const std::int64_t slots = history.slots;
+  std::int64_t end = (history.length - 1) * slots;
+  while (end > 0) {
+    const std::int64_t i = end - kThreads + thread.index();
+    const float value = i >= 0 ? history.rows[i] : 0.0F;
+    thread.sync();  // what the others have read may be overwritten
+    if (i >= 0) history.rows[i + slots] = value;
+    thread.sync();
+    end -= kThreads;
+  }
+  for (std::int64_t slot = thread.index(); slot < slots; slot += kThreads) {
+    history.rows[slot] = 0.0F;
+  }
+}
+
+// The end of an autocast region for many layers at once: block i does for window i what
+// amax_of_history, update_scale and advance_history do.
+struct DelayedWindow {
+  AmaxHistory history;
+  float* scale;  // [slots]
+  float fp8_max;
+};
+
+// As many as a kernel's 4 KB of parameters hold.
+inline constexpr int kWindowsOfLaunch = 80;
+
+struct UpdateWindowsArguments {
+  DelayedWindow windows[kWindowsOfLaunch];
+  bool most_recent;
+  int margin;
+  bool power_of_two;
+};
+static_assert(sizeof(UpdateWindowsArguments) <= 4096);
+
+template <typename Thread>
+TELENS_DEVICE void update_windows(const UpdateWindowsArguments& arguments, const Thread& thread) {
+  const DelayedWindow& window = arguments.windows[thread.block()];
+  const std::int64_t length = arguments.most_recent ? 1 : window.history.length;
+  for (std::int64_t slot = thread.index() / kWarp; slot < window.history.slots;
+       slot += kThreads / kWarp) {
+    const float amax = amax_of_slot(window.history, length, slot, thread);
+    if (thread.index() % kWarp == 0) {
+      window.scale[slot] = delayed_scale(amax, window.scale[slot], window.fp8_max, arguments.margin,
+                                         arguments.power_of_two);
+    }
+  }
+  thread.sync();  // every amax is taken
+  advance_history(window.history, thread);
+}
+
+}  // namespace telens::cuda

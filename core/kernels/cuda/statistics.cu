@@ -1,0 +1,38 @@
+#include "core/kernels/cuda/statistics.cuh"
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+template <typename Format>
+__global__ void __launch_bounds__(kThreads, 3) statistics_kernel(StatisticsArguments arguments) {
+  __shared__ StatisticsShared shared;
+  statistics<Format>(arguments, GpuThread(), shared);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    merge_statistics_kernel(MergeStatisticsArguments arguments) {
+  __shared__ MergeShared shared;
+  merge_statistics(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_statistics(const StatisticsArguments& arguments, FormatId format,
+                              const LaunchContext& context) {
+  const auto grid = static_cast<unsigned>(statistics_blocks(arguments.size));
+  return dispatch_high_precision(format, [&]<typename Format>() {
+    statistics_kernel<Format><<<grid, kThreads, 0, context.stream>>>(arguments);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t launch_merge_statistics(const MergeStatisticsArguments& arguments,
+                                    const LaunchContext& context) {
+  merge_statistics_kernel<<<1, kThreads, 0, context.stream>>>(arguments);
+  return cudaGetLastError();
+}
+
+}  // namespace telens::cuda

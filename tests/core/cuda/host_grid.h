@@ -1,0 +1,217 @@
+// Runs the device code of core/kernels/cuda on the host: every thread of every block of a grid.
+//
+// A thread is a fiber with a stack of its own, so that barriers and shuffles are what they are on a
+// GPU: a thread stops at one until the others have come, and goes on where it stopped. What a GPU
+// leaves open, the order in which threads run between two barriers, is a parameter: results that
+// differ between orders betray a race. A barrier that some threads of a block (or of a warp) never
+// reach is an error, as is a block whose threads end while others wait.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "core/kernels/cuda/thread.cuh"
+
+namespace telens::testing {
+
+// In which order the threads of a block run between barriers, and the blocks of a grid.
+enum class Order { forward, backward, shuffled };
+inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::shuffled};
+
+class HostBlock;
+
+// What device code sees: the same members as cuda::GpuThread.
+class HostThread {
+ public:
+  HostThread(HostBlock& block, int index) : block_(&block), index_(index) {}
+
+  int index() const { return index_; }
+  inline std::int64_t block() const;
+  inline std::int64_t blocks() const;
+  inline void sync() const;
+
+  template <typename T>
+  T shuffle_xor(T value, int lane_mask) const;
+  inline std::uint32_t ballot(bool predicate) const;
+
+  // This thread's word of the shuffle at hand. Two sets of words take turns: when a thread writes
+  // to one again, the shuffle between has seen to it that all others have read it.
+  inline std::uint64_t* exchanged() const;
+
+  void atomic_max(std::uint32_t* address, std::uint32_t value) const {
+    *address = std::max(*address, value);
+  }
+
+ private:
+  HostBlock* block_;
+  int index_;
+  mutable bool second_set_ = false;
+};
+
+using HostKernel = std::function<void(const HostThread&)>;
+
+// The fibers of one block at a time; reused for all blocks of a grid.
+class HostBlock {
+ public:
+  HostBlock(int threads, std::int64_t blocks, Order order)
+      : blocks_(blocks), order_(order), random_(1), fibers_(static_cast<std::size_t>(threads)) {
+    for (Fiber& fiber : fibers_) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    lanes_.resize(2 * fibers_.size());
+  }
+
+  void run(std::int64_t block, const HostKernel& kernel) {
+    block_ = block;
+    kernel_ = &kernel;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) start(i);
+    while (true) {
+      for (const std::size_t i : in_order(fibers_.size())) resume(i);
+      if (all(0, fibers_.size(), State::finished)) return;
+      release();
+    }
+  }
+
+ private:
+  friend class HostThread;
+
+  static constexpr std::size_t kStackBytes = 64 * 1024;
+  enum class State { runnable, at_block_barrier, at_warp_barrier, finished };
+
+  struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<std::byte[]> stack;
+    State state = State::finished;
+  };
+
+  void start(std::size_t i) {
+    Fiber& fiber = fibers_[i];
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = &scheduler_;
+    fiber.state = State::runnable;
+    starting() = this;
+    makecontext(&fiber.context, reinterpret_cast<void (*)()>(&HostBlock::enter), 1,
+                static_cast<int>(i));
+  }
+
+  // makecontext passes integers only; blocks run one at a time.
+  static HostBlock*& starting() {
+    static HostBlock* block = nullptr;
+    return block;
+  }
+  static void enter(int index) {
+    HostBlock& block = *starting();
+    (*block.kernel_)(HostThread(block, index));
+    block.fibers_[static_cast<std::size_t>(index)].state = State::finished;
+  }
+
+  void resume(std::size_t i) {
+    if (fibers_[i].state == State::runnable) swapcontext(&scheduler_, &fibers_[i].context);
+  }
+
+  void wait(int index, State barrier) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(index)];
+    fiber.state = barrier;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  bool all(std::size_t begin, std::size_t end, State state) const {
+    return std::all_of(fibers_.begin() + static_cast<std::ptrdiff_t>(begin),
+                       fibers_.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&](const Fiber& fiber) { return fiber.state == state; });
+  }
+
+  // Lets those go whose barrier is complete.
+  void release() {
+    const auto release_range = [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) fibers_[i].state = State::runnable;
+    };
+    bool released = false;
+    for (std::size_t warp = 0; warp < fibers_.size(); warp += cuda::kWarp) {
+      if (all(warp, warp + cuda::kWarp, State::at_warp_barrier)) {
+        release_range(warp, warp + cuda::kWarp);
+        released = true;
+      }
+    }
+    if (released) return;
+    if (!all(0, fibers_.size(), State::at_block_barrier)) {
+      throw std::logic_error("a barrier that not all threads of the block or warp reach");
+    }
+    release_range(0, fibers_.size());
+  }
+
+  std::vector<std::size_t> in_order(std::size_t count) {
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    if (order_ == Order::backward) std::reverse(order.begin(), order.end());
+    if (order_ == Order::shuffled) std::shuffle(order.begin(), order.end(), random_);
+    return order;
+  }
+
+  std::int64_t block_ = 0;
+  std::int64_t blocks_;
+  Order order_;
+  std::mt19937 random_;
+  const HostKernel* kernel_ = nullptr;
+  ucontext_t scheduler_{};
+  std::vector<Fiber> fibers_;
+  std::vector<std::uint64_t> lanes_;  // what the threads exchange in shuffles
+};
+
+inline std::int64_t HostThread::block() const { return block_->block_; }
+inline std::int64_t HostThread::blocks() const { return block_->blocks_; }
+inline void HostThread::sync() const { block_->wait(index_, HostBlock::State::at_block_barrier); }
+
+inline std::uint64_t* HostThread::exchanged() const {
+  second_set_ = !second_set_;
+  return &block_->lanes_[second_set_ ? block_->fibers_.size() : 0];
+}
+
+template <typename T>
+T HostThread::shuffle_xor(T value, int lane_mask) const {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t* words = exchanged();
+  std::memcpy(&words[index_], &value, sizeof(T));
+  block_->wait(index_, HostBlock::State::at_warp_barrier);
+  T other;
+  std::memcpy(&other, &words[index_ ^ lane_mask], sizeof(T));
+  return other;
+}
+
+inline std::uint32_t HostThread::ballot(bool predicate) const {
+  std::uint64_t* words = exchanged();
+  words[index_] = predicate;
+  block_->wait(index_, HostBlock::State::at_warp_barrier);
+  std::uint32_t votes = 0;
+  const int first = index_ / cuda::kWarp * cuda::kWarp;
+  for (int lane = 0; lane < cuda::kWarp; ++lane) {
+    votes |= static_cast<std::uint32_t>(words[first + lane]) << lane;
+  }
+  return votes;
+}
+
+// Runs kernel(thread, shared) for every thread of a grid. `Shared` is the block's shared memory,
+// which begins with garbage, as on a GPU.
+template <typename Shared, typename Kernel>
+void run_grid(std::int64_t blocks, Order order, const Kernel& kernel) {
+  HostBlock block(cuda::kThreads, blocks, order);
+  alignas(Shared) static std::byte memory[sizeof(Shared)];
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    std::memset(memory, 0xa5, sizeof(memory));
+    auto& shared = reinterpret_cast<Shared&>(memory);
+    block.run(order == Order::backward ? blocks - 1 - i : i,
+              [&](const HostThread& thread) { kernel(thread, shared); });
+  }
+}
+
+}  // namespace telens::testing

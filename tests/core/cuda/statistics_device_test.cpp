@@ -1,0 +1,183 @@
+// The device code of the statistics, run on the host thread by thread, against the CPU's kernels:
+// counters and extremes are equal, sums within the bound that devices promise each other.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "core/kernels/cpu/statistics_range.h"
+#include "core/kernels/cuda/statistics.cuh"
+#include "tests/core/cuda/host_data.h"
+#include "tests/core/cuda/host_grid.h"
+
+namespace telens::testing {
+namespace {
+
+using cuda::MergeShared;
+using cuda::StatisticsShared;
+
+struct Cast {
+  FormatId format;
+  float scale;
+};
+
+struct Statistics {
+  TensorSums tensor;
+  std::vector<CastSums> casts;
+};
+
+// The rounding of sums: core/ops/statistics.h's promise between devices.
+constexpr double kSumBound = 0x1p-16;       // of the sum of magnitudes
+constexpr double kVarianceBound = 0x1p-14;  // of the sum of squares
+
+template <typename Format>
+Statistics on_host_grid(const Aligned<typename Format::Bits>& x, const std::vector<Cast>& casts,
+                        Order order, const Statistics* accumulator = nullptr) {
+  const auto size = static_cast<std::int64_t>(x.size());
+  const auto count = static_cast<int>(casts.size());
+  const std::int64_t blocks = cuda::statistics_blocks(size);
+  std::vector<std::int64_t> parts(static_cast<std::size_t>(blocks * statistics_words(count)), -1);
+  cuda::StatisticsArguments arguments{x.data(), size, {}, count, parts.data()};
+  for (int i = 0; i < count; ++i) {
+    arguments.casts[i] = {casts[static_cast<std::size_t>(i)].format,
+                          &casts[static_cast<std::size_t>(i)].scale};
+  }
+  run_grid<StatisticsShared>(blocks, order,
+                             [&](const HostThread& thread, StatisticsShared& shared) {
+                               cuda::statistics<Format>(arguments, thread, shared);
+                             });
+  Statistics result;
+  if (accumulator != nullptr) result = *accumulator;
+  result.casts.resize(casts.size());
+  run_grid<MergeShared>(1, order, [&](const HostThread& thread, MergeShared& shared) {
+    cuda::merge_statistics(
+        {parts.data(), blocks, count, reinterpret_cast<std::int64_t*>(&result.tensor),
+         reinterpret_cast<std::int64_t*>(result.casts.data()), accumulator != nullptr},
+        thread, shared);
+  });
+  return result;
+}
+
+template <typename Format>
+Statistics on_cpu(const Aligned<typename Format::Bits>& x, const std::vector<Cast>& casts) {
+  Statistics result{{}, std::vector<CastSums>(casts.size())};
+  std::vector<kernels::CastPlan> plans;
+  for (const Cast& cast : casts) {
+    plans.push_back(kernels::plan_cast(Format::kId, cast.format, cast.scale));
+  }
+  kernels::add_statistics(Format::kId, x.data(), x.size(), plans, result.tensor, result.casts);
+  return result;
+}
+
+void expect_close(double actual, double expected, double bound, const char* what) {
+  if (std::isfinite(expected)) {
+    EXPECT_NEAR(actual, expected, bound) << what;
+  } else {
+    EXPECT_TRUE(actual == expected || (std::isnan(actual) && std::isnan(expected)))
+        << what << ": " << actual << " instead of " << expected;
+  }
+}
+
+void expect_same(const Statistics& actual, const Statistics& expected, const std::string& name) {
+  SCOPED_TRACE(name);
+  const TensorSums& a = actual.tensor;
+  const TensorSums& e = expected.tensor;
+  EXPECT_EQ(a.numel, e.numel);
+  EXPECT_EQ(a.nan, e.nan);
+  EXPECT_EQ(a.posinf, e.posinf);
+  EXPECT_EQ(a.neginf, e.neginf);
+  EXPECT_EQ(a.zeros, e.zeros);
+  EXPECT_EQ(a.subnormals, e.subnormals);
+  EXPECT_EQ(bits_as<std::uint64_t>(a.min), bits_as<std::uint64_t>(e.min)) << a.min << " " << e.min;
+  EXPECT_EQ(bits_as<std::uint64_t>(a.max), bits_as<std::uint64_t>(e.max)) << a.max << " " << e.max;
+  EXPECT_EQ(a.smallest_nonzero, e.smallest_nonzero);
+  expect_close(a.sum, e.sum, kSumBound * e.l1, "sum");
+  expect_close(a.l1, e.l1, kSumBound * e.l1, "l1");
+  expect_close(a.sum_squares, e.sum_squares, kSumBound * e.sum_squares, "sum of squares");
+  expect_close(a.m2, e.m2, kVarianceBound * e.sum_squares, "m2");
+  for (std::size_t i = 0; i < expected.casts.size(); ++i) {
+    SCOPED_TRACE(fmt::format("cast {}", i));
+    const CastSums& ac = actual.casts[i];
+    const CastSums& ec = expected.casts[i];
+    EXPECT_EQ(ac.numel, ec.numel);
+    EXPECT_EQ(ac.underflows, ec.underflows);
+    EXPECT_EQ(ac.overflows, ec.overflows);
+    EXPECT_EQ(ac.saturated, ec.saturated);
+    EXPECT_EQ(ac.scale_inv_min, ec.scale_inv_min);
+    EXPECT_EQ(ac.scale_inv_max, ec.scale_inv_max);
+    expect_close(ac.squared_error, ec.squared_error, kSumBound * ec.squared_error, "error");
+  }
+}
+
+const std::vector<Cast> kCasts{{FormatId::e4m3, 100.0F},
+                               {FormatId::e5m2, 1.0F},
+                               {FormatId::e4m3, -3.0F},
+                               {FormatId::e4m3, 1e-9F},
+                               {FormatId::e5m2, 1e9F}};
+
+template <typename Format>
+void expect_statistics(const Aligned<typename Format::Bits>& x, Order order, const char* name) {
+  expect_same(on_host_grid<Format>(x, kCasts, order), on_cpu<Format>(x, kCasts),
+              fmt::format("{}, {}, {} elements", name, name_of(Format::kId), x.size()));
+}
+
+template <typename Format>
+void expect_statistics_of_every_kind() {
+  constexpr std::size_t kChunk = kStatisticsChunk;
+  for (const Order order : kOrders) {
+    expect_statistics<Format>(random_codes<Format>(2 * kChunk + 77), order, "normal");
+  }
+  const Order order = Order::shuffled;
+  expect_statistics<Format>({}, order, "empty");
+  expect_statistics<Format>(random_codes<Format>(1), order, "one");
+  expect_statistics<Format>(random_codes<Format>(300), order, "few");
+  expect_statistics<Format>(codes_with_special_values<Format>(kChunk + 5), order, "special");
+  expect_statistics<Format>(random_codes<Format>(kChunk, 1e-3, 100.0), order, "around a mean");
+  expect_statistics<Format>(random_codes<Format>(kChunk, 1e-7), order, "small");
+  expect_statistics<Format>(random_codes<Format>(kChunk, 1e4), order, "large");
+  expect_statistics<Format>(Aligned<typename Format::Bits>(kChunk, 0), order, "zeros");
+  const auto negative_zero = static_cast<typename Format::Bits>(Format::kSignMask);
+  expect_statistics<Format>(Aligned<typename Format::Bits>(kChunk, negative_zero), order, "-0");
+  Aligned<typename Format::Bits> relu = random_codes<Format>(kChunk);
+  for (auto& code : relu) {
+    if ((code & Format::kSignMask) != 0) code = 0;
+  }
+  expect_statistics<Format>(relu, order, "not negative");
+  for (auto& code : relu) code |= Format::kSignMask;
+  expect_statistics<Format>(relu, order, "not positive");
+}
+
+TEST(StatisticsDevice, of_bf16_are_those_of_the_cpu) { expect_statistics_of_every_kind<BF16>(); }
+TEST(StatisticsDevice, of_fp16_are_those_of_the_cpu) { expect_statistics_of_every_kind<FP16>(); }
+TEST(StatisticsDevice, of_fp32_are_those_of_the_cpu) { expect_statistics_of_every_kind<FP32>(); }
+
+TEST(StatisticsDevice, sums_of_squares_beyond_fp32_are_finite) {
+  expect_statistics<FP32>(random_codes<FP32>(kStatisticsChunk, 1e30), Order::forward, "huge");
+  expect_statistics<FP32>(random_codes<FP32>(kStatisticsChunk, 1e-35), Order::forward, "tiny");
+  expect_statistics<BF16>(random_codes<BF16>(kStatisticsChunk, 1e30), Order::forward, "huge");
+  expect_statistics<BF16>(random_codes<BF16>(kStatisticsChunk, 1e-39), Order::forward, "tiny");
+}
+
+TEST(StatisticsDevice, accumulate_to_those_of_both_parts) {
+  const auto first = random_codes<BF16>(kStatisticsChunk + 3, 1, 5);
+  const auto second = random_codes<BF16>(kStatisticsChunk + 9, 2, -7, 2);
+  Aligned<std::uint16_t> both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  const Statistics part = on_host_grid<BF16>(first, kCasts, Order::forward);
+  expect_same(on_host_grid<BF16>(second, kCasts, Order::forward, &part), on_cpu<BF16>(both, kCasts),
+              "two parts");
+}
+
+TEST(StatisticsDevice, results_do_not_depend_on_the_order_of_threads) {
+  const auto x = codes_with_special_values<BF16>(2 * kStatisticsChunk + 5);
+  const Statistics forward = on_host_grid<BF16>(x, kCasts, Order::forward);
+  for (const Order order : kOrders) {
+    const Statistics other = on_host_grid<BF16>(x, kCasts, order);
+    EXPECT_EQ(other.tensor.sum, forward.tensor.sum);
+    EXPECT_EQ(other.tensor.m2, forward.tensor.m2);
+  }
+}
+
+}  // namespace
+}  // namespace telens::testing
