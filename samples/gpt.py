@@ -22,13 +22,27 @@ import torch
 import telens
 import telens.debug as debug
 import telens.pytorch as te
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+from telens.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+)
 
 LEAST_BYTES = 65536  # less text cannot be learned from
 LAST_STEPS = 50  # whose mean loss is reported
 STEPS_PER_LINE = 20
 BAR_WIDTH = 40
-RECIPES = {"delayed": DelayedScaling, "current": Float8CurrentScaling, "bf16": None, "fp32": None}
+RECIPES = {
+    "delayed": DelayedScaling,
+    "current": Float8CurrentScaling,
+    "mxfp8": MXFP8BlockScaling,
+    "block": Float8BlockScaling,
+    "nvfp4": NVFP4BlockScaling,
+    "bf16": None,
+    "fp32": None,
+}
 
 
 class Model(torch.nn.Module):

@@ -66,4 +66,12 @@ constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view opera
   }
 }
 
+// The same for the formats of quantized elements, E2M1 included.
+template <typename Visitor>
+constexpr decltype(auto) dispatch_element_format(FormatId id, std::string_view operation,
+                                                 Visitor&& visitor) {
+  if (id == FormatId::e2m1) return std::forward<Visitor>(visitor).template operator()<E2M1>();
+  return dispatch_fp8_format(id, operation, std::forward<Visitor>(visitor));
+}
+
 }  // namespace telens

@@ -6,29 +6,13 @@
 #include <atomic>
 
 #include "core/ops/gemm.h"
+#include "core/ops/gemm_choice.h"
 
 namespace telens {
 namespace {
 
 std::atomic<std::uint64_t> quantized_count{0};
 std::atomic<std::uint64_t> high_precision_count{0};
-
-struct OperandNames {
-  TensorName a;
-  TensorName b;
-};
-
-OperandNames operands_of(Gemm gemm) {
-  switch (gemm) {
-    case Gemm::fprop:
-      return {TensorName::activation, TensorName::weight};
-    case Gemm::dgrad:
-      return {TensorName::gradient, TensorName::weight};
-    case Gemm::wgrad:
-      break;
-  }
-  return {TensorName::gradient, TensorName::activation};
-}
 
 void check_pair(const GemmDescription& description) {
   const OperandNames names = operands_of(description.gemm);
@@ -43,13 +27,30 @@ void check_pair(const GemmDescription& description) {
   }
 }
 
+// The random Hadamard transform of one operand is undone by that of the other, and by nothing else.
+void check_rotations(const GemmDescription& description, const QuantizedTensor& a,
+                     const QuantizedTensor& b) {
+  using Signs = std::optional<std::uint16_t>;
+  const Signs left = description.gemm == Gemm::wgrad ? a.blocks.hadamard_signs : Signs();
+  const Signs right = description.gemm == Gemm::fprop ? Signs() : b.blocks.hadamard_signs;
+  if (left != right) {
+    const OperandNames names = operands_of(description.gemm);
+    raise<UsageError>(
+        "{}: {} cannot multiply {} ({} random Hadamard transform) by {} ({}); expected the same "
+        "transform for both",
+        description.layer, name_of(description.gemm), name_of(names.a), left ? "with a" : "without",
+        name_of(names.b), right ? "with one" : "without");
+  }
+}
+
 at::Tensor run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
   const OperandNames names = operands_of(description.gemm);
-  if (a.mode != b.mode || (a.format == FormatId::e5m2 && b.format == FormatId::e5m2)) {
+  if (!ops::can_multiply(a.mode, b.mode) ||
+      (a.format == FormatId::e5m2 && b.format == FormatId::e5m2)) {
     raise<UsageError>(
         "{}: {} cannot multiply {} ({}, {} scaling) by {} ({}, {} scaling); expected one scaling "
-        "mode, and at most one E5M2 operand",
+        "mode (or 1x128 with 128x128 blocks), and at most one E5M2 operand",
         description.layer, name_of(description.gemm), name_of(names.a), name_of(a.format),
         name_of(a.mode), name_of(names.b), name_of(b.format), name_of(b.mode));
   }
@@ -61,13 +62,29 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
         "(update_usage, Quantizer::set_usage)",
         description.layer, name_of(description.gemm), name_of(left.defined() ? names.b : names.a));
   }
+  check_rotations(description, a, b);
   quantized_count.fetch_add(1, std::memory_order_relaxed);
-  return ops::gemm({left.codes, left.scale_inv, a.format}, {right.codes, right.scale_inv, b.format},
-                   a.mode, description.bias, description.out_dtype);
+  return ops::gemm({left.codes, left.scale_inv, left.tensor_scale, a.format, a.mode},
+                   {right.codes, right.scale_inv, right.tensor_scale, b.format, b.mode},
+                   description.bias, description.out_dtype);
+}
+
+std::string_view kernel_in(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "BF16 GEMM";
+    case at::kHalf:
+      return "FP16 GEMM";
+    case at::kFloat:
+      return "FP32 GEMM";
+    default:
+      return "FP64 GEMM";
+  }
 }
 
 at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, const at::Tensor& b) {
   high_precision_count.fetch_add(1, std::memory_order_relaxed);
+  ops::report_gemm_choice({kernel_in(description.out_dtype), {}});
   const auto cast = [&](const at::Tensor& tensor) { return tensor.to(description.out_dtype); };
   switch (description.gemm) {
     case Gemm::fprop:
@@ -82,6 +99,18 @@ at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, co
 }
 
 }  // namespace
+
+OperandNames operands_of(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::fprop:
+      return {TensorName::activation, TensorName::weight};
+    case Gemm::dgrad:
+      return {TensorName::gradient, TensorName::weight};
+    case Gemm::wgrad:
+      break;
+  }
+  return {TensorName::gradient, TensorName::activation};
+}
 
 at::Tensor run_gemm(const GemmDescription& description) {
   check_pair(description);

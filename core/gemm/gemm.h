@@ -12,9 +12,16 @@
 
 namespace telens {
 
+// fprop: activation and weight; dgrad: gradient and weight; wgrad: gradient and activation.
+struct OperandNames {
+  TensorName a;
+  TensorName b;
+};
+OperandNames operands_of(Gemm gemm);
+
 struct GemmDescription {
   Gemm gemm;
-  // fprop: activation and weight; dgrad: gradient and weight; wgrad: gradient and activation.
+  // The operands_of(gemm).
   // Plain operands are the tensors themselves, 2-D; of quantized ones fprop takes both rowwise,
   // dgrad the gradient rowwise and the weight columnwise, wgrad both columnwise.
   const Operand& a;

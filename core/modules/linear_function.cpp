@@ -50,16 +50,19 @@ bool runs_quantized(const LayerPass& pass, Gemm gemm) {
   if (!pass.quantizes()) {
     return false;
   }
+  const auto has_quantizers = [&](TensorRole a, TensorRole b) {
+    return pass.quantizers[a] != nullptr && pass.quantizers[b] != nullptr;
+  };
   const Recipe::OverrideLinearPrecision& high_precision = pass.recipe->override_linear_precision;
   switch (gemm) {
     case Gemm::fprop:
-      return !high_precision.fprop;
+      return !high_precision.fprop && has_quantizers(TensorRole::input, TensorRole::weight);
     case Gemm::dgrad:
-      return !high_precision.dgrad;
+      return !high_precision.dgrad && has_quantizers(TensorRole::grad_output, TensorRole::weight);
     case Gemm::wgrad:
       break;
   }
-  return !high_precision.wgrad;
+  return !high_precision.wgrad && has_quantizers(TensorRole::grad_output, TensorRole::input);
 }
 
 PreparationRequest request_for(const LayerPass& pass, TensorName name, const at::Tensor& tensor,
@@ -76,8 +79,9 @@ PreparationRequest request_for(const LayerPass& pass, TensorName name, const at:
 
 // An output rounded to the FP8 values of its quantizer, where the caller asked for it.
 at::Tensor round_to_fp8(at::Tensor output, const LayerPass& pass, TensorRole role, bool wanted) {
-  return wanted && pass.quantizes() ? pass.quantizers[role]->quantize(output).dequantize()
-                                    : std::move(output);
+  return wanted && pass.quantizes() && pass.quantizers[role]
+             ? pass.quantizers[role]->quantize(output).dequantize()
+             : std::move(output);
 }
 
 at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, at::Tensor output,

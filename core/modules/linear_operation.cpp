@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/modules/activation_dtype.h"
@@ -43,8 +44,8 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& inpu
     pass.calibrating = !under_recipe;
     // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
     const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
-    pass.quantizers =
-        state->quantization->quantizers(pass.recipe, input.device(), trains || pass.calibrating);
+    pass.quantizers = state->quantization->quantizers(
+        pass.recipe, input.device(), trains || pass.calibrating, state->hooks.name());
     pass.region = autocast->region;
     if (trains || pass.calibrating) {
       pass.region->add(state->quantization, pass.recipe, autocast->options.group);
@@ -99,9 +100,13 @@ void check_fp8_shapes(const State& state, const LayerPass& pass, const at::Tenso
     raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float",
                       state.name());
   }
-  const std::int64_t alignment = pass.quantizers[TensorRole::input]->alignment();
-  check_alignment(state, "activation", input, alignment);
-  check_alignment(state, "weight", weight, alignment);
+  // A custom recipe may leave tensors in high precision.
+  const auto alignment = [&](TensorRole role) -> std::int64_t {
+    return pass.quantizers[role] ? pass.quantizers[role]->alignment() : 1;
+  };
+  const std::int64_t of_gradient = alignment(TensorRole::grad_output);
+  check_alignment(state, "activation", input, std::max(alignment(TensorRole::input), of_gradient));
+  check_alignment(state, "weight", weight, std::max(alignment(TensorRole::weight), of_gradient));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ PreparedTensor without_alias(PreparedTensor prepared, const at::Tensor& weight) 
 
 PreparedTensor prepare_operand(LinearOperation::State& state, const LayerPass& pass,
                                const PreparationRequest& request) {
-  if (pass.calibrating && pass.recipe) {
+  if (pass.calibrating && request.quantizer != nullptr) {
     request.quantizer->calibrate(request.tensor);
   }
   return pass.plan ? prepare_watched(request, {state.hooks, *pass.plan, !pass.recomputation})

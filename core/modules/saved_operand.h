@@ -22,6 +22,10 @@ class SavedOperand {
     if (const auto* quantized = std::get_if<QuantizedTensor>(&operand)) {
       saved.push_back(quantized->columnwise.codes);
       saved.push_back(quantized->columnwise.scale_inv);
+      kept.has_tensor_scale_ = quantized->columnwise.tensor_scale.defined();
+      if (kept.has_tensor_scale_) {
+        saved.push_back(quantized->columnwise.tensor_scale);
+      }
       kept.quantized_ = *quantized;
       kept.quantized_->rowwise = {};
       kept.quantized_->columnwise = {};
@@ -36,12 +40,14 @@ class SavedOperand {
       return saved[index_];
     }
     QuantizedTensor quantized = *quantized_;
-    quantized.columnwise = {saved[index_], saved[index_ + 1]};
+    quantized.columnwise = {saved[index_], saved[index_ + 1],
+                            has_tensor_scale_ ? saved[index_ + 2] : at::Tensor()};
     return quantized;
   }
 
  private:
   std::size_t index_ = 0;
+  bool has_tensor_scale_ = false;
   std::optional<QuantizedTensor> quantized_;  // without its tensors
 };
 

@@ -4,23 +4,64 @@
 #include <torch/library.h>
 
 #include "core/base/error.h"
+#include "core/ops/block_quantize_checks.h"
+#include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/gemm_checks.h"
 
 namespace telens::ops {
 namespace {
 
-at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor&, std::int64_t, const at::Tensor& b,
-                     const at::Tensor&, std::int64_t, std::int64_t,
-                     const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
-  check_gemm(a, b, bias, out_dtype);
+at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                     std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                     std::int64_t b_mode, const std::optional<at::Tensor>& bias,
+                     at::ScalarType out_dtype) {
+  const at::Tensor left_scale = a_tensor_scale.value_or(at::Tensor());
+  const at::Tensor right_scale = b_tensor_scale.value_or(at::Tensor());
+  check_gemm({a, a_scale_inv, left_scale, static_cast<FormatId>(a_format),
+              static_cast<ScalingMode>(a_mode)},
+             {b, b_scale_inv, right_scale, static_cast<FormatId>(b_format),
+              static_cast<ScalingMode>(b_mode)},
+             bias, out_dtype);
   return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+void check_operand(const GemmOperand& operand) {
+  if (operand.mode == ScalingMode::tensor) {
+    check_one_float("gemm", "scale_inv", operand.scale_inv, operand.codes);
+    check_fp8_format("gemm", static_cast<std::int64_t>(operand.format));
+  } else {
+    check_block_codes("gemm", {operand.codes, operand.scale_inv, operand.tensor_scale},
+                      static_cast<std::int64_t>(operand.format),
+                      static_cast<std::int64_t>(operand.mode));
+    if (operand.mode == ScalingMode::nvfp4 && !operand.tensor_scale.defined()) {
+      raise<UsageError>("gemm: an NVFP4 operand has no tensor_scale");
+    }
+  }
 }
 
 }  // namespace
 
-void check_gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias,
-                at::ScalarType out_dtype) {
+bool can_multiply(ScalingMode a, ScalingMode b) {
+  const auto in_128_blocks = [](ScalingMode mode) {
+    return mode == ScalingMode::block_1d || mode == ScalingMode::block_2d;
+  };
+  if (in_128_blocks(a) && in_128_blocks(b)) {
+    return a != ScalingMode::block_2d || b != ScalingMode::block_2d;
+  }
+  return a == b;
+}
+
+void check_gemm(const GemmOperand& left, const GemmOperand& right,
+                const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
+  const at::Tensor& a = left.codes;
+  const at::Tensor& b = right.codes;
   if (a.scalar_type() != at::kByte || b.scalar_type() != at::kByte) {
     raise<ShapeError>("gemm: operands have dtypes {} and {}; expected codes (Byte)",
                       c10::toString(a.scalar_type()), c10::toString(b.scalar_type()));
@@ -29,6 +70,14 @@ void check_gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at
     raise<ShapeError>("gemm: operands have shapes {} and {}; expected [M, K] and [N, K]",
                       c10::str(a.sizes()), c10::str(b.sizes()));
   }
+  if (!can_multiply(left.mode, right.mode)) {
+    raise<UsageError>(
+        "gemm: operands are scaled by {} and by {}; expected one mode, or 1x128 with "
+        "128x128 blocks",
+        name_of(left.mode), name_of(right.mode));
+  }
+  check_operand(left);
+  check_operand(right);
   if (out_dtype != at::kBFloat16 && out_dtype != at::kHalf && out_dtype != at::kFloat) {
     raise<ShapeError>("gemm: out_dtype {}; expected BFloat16, Half or Float",
                       c10::toString(out_dtype));
@@ -41,13 +90,14 @@ void check_gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at
   }
 }
 
-at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, ScalingMode mode,
-                const at::Tensor& bias, at::ScalarType out_dtype) {
+at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
+                at::ScalarType out_dtype) {
   static const auto handle = find_operator<decltype(gemm_meta)>("telens::gemm");
-  return handle.call(a.codes, a.scale_inv, static_cast<std::int64_t>(a.format), b.codes,
-                     b.scale_inv, static_cast<std::int64_t>(b.format),
-                     static_cast<std::int64_t>(mode),
-                     bias.defined() ? std::optional(bias) : std::nullopt, out_dtype);
+  return handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale),
+                     static_cast<std::int64_t>(a.format), static_cast<std::int64_t>(a.mode),
+                     b.codes, b.scale_inv, if_defined(b.tensor_scale),
+                     static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode),
+                     if_defined(bias), out_dtype);
 }
 
 }  // namespace telens::ops

@@ -8,17 +8,26 @@
 
 namespace telens::ops {
 
-// One operand: codes [rows, K] (any strides), scales by the scaling mode, format of the codes.
+// One operand: codes [rows, K] (any strides; NVFP4: [rows, K / 2], K even), scales as its scaling
+// mode lays them out.
 struct GemmOperand {
   const at::Tensor& codes;
   const at::Tensor& scale_inv;
+  const at::Tensor& tensor_scale;  // NVFP4; others: undefined
   FormatId format;
+  ScalingMode mode;
 };
 
-// out[M, N] = (decode(a) * a.scale_inv)[M, K] x (decode(b) * b.scale_inv)[N, K]^T + bias[N],
-// accumulated in FP32 over exact products, rounded once to out_dtype (BF16, FP16 or FP32). bias is
-// of out_dtype or undefined. M, N, K may be zero. Throws ShapeError where the shapes do not fit.
-at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, ScalingMode mode,
-                const at::Tensor& bias, at::ScalarType out_dtype);
+// Whether a GEMM takes operands of these modes: the same one, or 1x128 blocks with 128x128 blocks
+// in either order (two times 128x128: no hardware multiplies those).
+bool can_multiply(ScalingMode a, ScalingMode b);
+
+// out[M, N] = a[M, K] x b[N, K]^T + bias[N] of the operands' values, exact products accumulated in
+// FP32, rounded once to out_dtype (BF16, FP16 or FP32). Scales that are no powers of two are
+// applied to the FP32 sums: those of a tensor to the whole sum, those of blocks to the sum over a
+// block of K. bias is of out_dtype or undefined. M, N, K may be zero. Throws ShapeError where the
+// shapes do not fit, UsageError where the modes do not.
+at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
+                at::ScalarType out_dtype);
 
 }  // namespace telens::ops

@@ -5,9 +5,11 @@
 
 #include <optional>
 
+#include "core/ops/gemm.h"
+
 namespace telens::ops {
 
-void check_gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias,
+void check_gemm(const GemmOperand& a, const GemmOperand& b, const std::optional<at::Tensor>& bias,
                 at::ScalarType out_dtype);
 
 }  // namespace telens::ops

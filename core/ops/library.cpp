@@ -7,6 +7,23 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "dequantize_fp8(Tensor codes, Tensor scale_inv, int format, ScalarType dtype) -> Tensor");
   library.def("decode_fp8(Tensor codes, int format, ScalarType dtype) -> Tensor");
+  library.def(
+      "quantize_mxfp8(Tensor x, int format, int scale_rounding, bool two_dimensional, bool "
+      "rowwise, "
+      "bool columnwise) -> (Tensor codes, Tensor scale_inv, Tensor column_codes, "
+      "Tensor column_scale_inv)");
+  library.def(
+      "quantize_fp8_blocks(Tensor x, int format, bool two_dimensional, bool power_of_2_scales, "
+      "float amax_epsilon, bool rowwise, bool columnwise) -> (Tensor codes, Tensor scale_inv, "
+      "Tensor column_codes, Tensor column_scale_inv)");
+  library.def(
+      "quantize_nvfp4(Tensor x, bool two_dimensional, int? hadamard_signs, Tensor? random_state, "
+      "bool rowwise, bool columnwise) -> (Tensor codes, Tensor scale_inv, Tensor tensor_scale, "
+      "Tensor column_codes, Tensor column_scale_inv, Tensor column_tensor_scale)");
+  library.def("hadamard_transform(Tensor x, int signs, bool inverse) -> Tensor");
+  library.def(
+      "dequantize_blocks(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, int format, "
+      "int mode, ScalarType dtype) -> Tensor");
   library.def("statistics(Tensor x, Tensor[] scales, int[] formats) -> Tensor");
   library.def(
       "accumulate_statistics(Tensor x, Tensor[] scales, int[] formats, Tensor(a!) accumulator) "
@@ -25,8 +42,9 @@ TORCH_LIBRARY(telens, library) {
       "-> ()");
   library.def("advance_history(Tensor(a!) amax_history) -> ()");
   library.def(
-      "gemm(Tensor a, Tensor a_scale_inv, int a_format, Tensor b, Tensor b_scale_inv, "
-      "int b_format, int scaling_mode, Tensor? bias, ScalarType out_dtype) -> Tensor");
+      "gemm(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, int a_mode, "
+      "Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
+      "Tensor? bias, ScalarType out_dtype) -> Tensor");
   library.def(
       "layer_norm_forward(Tensor x, Tensor weight, Tensor? bias, float eps, "
       "bool zero_centered_gamma) -> (Tensor y, Tensor mean, Tensor rstd)");

@@ -15,9 +15,11 @@ TELENS_HOST_DEVICE inline float power_of_two_below(float x) {
   return std::ldexp(1.0F, exponent - 1);
 }
 
-// Current scaling, as Transformer Engine's compute_scale_from_amax.
+// Current scaling, as Transformer Engine's compute_scale_from_amax. `largest` takes the place of an
+// infinite scale.
 TELENS_HOST_DEVICE inline float current_scale(float amax, float fp8_max, float epsilon,
-                                              bool power_of_two) {
+                                              bool power_of_two,
+                                              float largest = std::numeric_limits<float>::max()) {
   if (amax < epsilon) {
     amax = epsilon;
   }
@@ -25,7 +27,7 @@ TELENS_HOST_DEVICE inline float current_scale(float amax, float fp8_max, float e
     return 1.0F;
   }
   const float quotient = fp8_max / amax;
-  const float scale = std::isinf(quotient) ? std::numeric_limits<float>::max() : quotient;
+  const float scale = std::isinf(quotient) ? largest : quotient;
   return power_of_two ? power_of_two_below(scale) : scale;
 }
 

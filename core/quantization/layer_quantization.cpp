@@ -5,15 +5,16 @@
 namespace telens {
 
 const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const Recipe>& recipe,
-                                                     const at::Device& device, bool collects_amax) {
+                                                     const at::Device& device, bool collects_amax,
+                                                     std::string_view layer) {
   if (recipe != recipe_ || device != device_) [[unlikely]] {
-    make_quantizers(recipe, device);
+    make_quantizers(recipe, device, layer);
   }
   return collects_amax ? quantizers_ : evaluation_quantizers_;
 }
 
 void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& recipe,
-                                        const at::Device& device) {
+                                        const at::Device& device, std::string_view layer) {
   DelayedScalingState* state = nullptr;
   if (const DelayedScaling* delayed = recipe->as_delayed_scaling()) {
     delayed_scaling_.prepare(*delayed, device);
@@ -21,7 +22,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   }
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
-    quantizers_[role] = recipe->make_quantizer(role, state);
+    quantizers_[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
     const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(quantizers_[role].get());
     evaluation_quantizers_[role] =
         delayed != nullptr ? delayed->frozen_at(delayed->known_scale()) : quantizers_[role];

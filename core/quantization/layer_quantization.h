@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <string_view>
 
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/recipe.h"
@@ -29,9 +30,11 @@ class TELENS_EXPORT LayerQuantization {
  public:
   // The layer's quantizers under a recipe, made anew when recipe or device are others than last
   // time. With `collects_amax` false (evaluation) they leave no trace in the amax history. A recipe
-  // that is changed in place after its first use is not noticed.
+  // that is changed in place after its first use is not noticed. `layer`: the layer's name, for a
+  // recipe that asks for it. Quantizers of a custom recipe may be nullptr.
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
-                                    const at::Device& device, bool collects_amax = true);
+                                    const at::Device& device, bool collects_amax = true,
+                                    std::string_view layer = {});
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
@@ -42,7 +45,8 @@ class TELENS_EXPORT LayerQuantization {
   void set_extra_state(const at::Tensor& bytes);
 
  private:
-  void make_quantizers(const std::shared_ptr<const Recipe>& recipe, const at::Device& device);
+  void make_quantizers(const std::shared_ptr<const Recipe>& recipe, const at::Device& device,
+                       std::string_view layer);
 
   std::shared_ptr<const Recipe> recipe_;
   LayerQuantizers quantizers_;

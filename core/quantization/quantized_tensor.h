@@ -9,6 +9,7 @@
 
 #include "core/formats/format_id.h"
 #include "core/formats/scaling_mode.h"
+#include "core/quantization/block_options.h"
 
 namespace telens {
 
@@ -17,10 +18,14 @@ struct QuantizedData {
   // uint8 codes. Rowwise: [rows, columns], blocks along a row. Columnwise: [columns, rows], that
   // is, the transposed matrix, blocks along a column of the original. For `tensor` scaling the
   // columnwise codes are the same codes transposed (a view of them where the GEMM takes any
-  // layout); for the block modes they are quantized separately.
+  // layout); for the block modes they are quantized separately. NVFP4 has two codes a byte, the one
+  // of even column in the lower four bits: [rows, columns / 2], columnwise [columns, rows / 2].
   at::Tensor codes;
-  // FP32, 1 element for `tensor`; one element a block otherwise (E8M0 and E4M3 scales as uint8).
+  // `tensor`: FP32, 1 element. Otherwise one element a block, [rows / block height, columns / block
+  // length] of the codes (core/formats/scaling_mode.h), rounded up; E8M0 and E4M3 scales as uint8.
   at::Tensor scale_inv;
+  // NVFP4: FP32, 1 element; value = decode(code) * scale_inv * tensor_scale. Others: undefined.
+  at::Tensor tensor_scale = {};
 
   bool defined() const { return codes.defined(); }
 };
@@ -34,8 +39,10 @@ struct QuantizedTensor {
   ScalingMode mode = ScalingMode::tensor;
   at::ScalarType dtype = at::kBFloat16;  // of the high-precision tensor that it stands for
   std::vector<std::int64_t> sizes;       // of that tensor; codes are its 2-D flattening
+  BlockOptions blocks;                   // for block modes
 
-  // The high-precision values, from the rowwise codes if present, else from the columnwise ones.
+  // The high-precision values, from the rowwise codes if present, else from the columnwise ones (a
+  // random Hadamard transform undone).
   // Shape `sizes`, dtype `dtype`; each value rounded once.
   at::Tensor dequantize() const;
 };

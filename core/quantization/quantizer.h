@@ -13,6 +13,9 @@ struct Usage {
   bool columnwise = true;
 };
 
+// x as the matrix [numel / size(-1), size(-1)]. Throws ShapeError for a tensor without dimensions.
+at::Tensor flattened(const at::Tensor& x);
+
 class Quantizer {
  public:
   explicit Quantizer(FormatId format, Usage usage = {}) : format_(format), usage_(usage) {}

@@ -14,6 +14,22 @@ std::string_view name_of(Fp8Format format) {
   return "HYBRID";
 }
 
+std::string_view name_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::input:
+      return "input";
+    case TensorRole::weight:
+      return "weight";
+    case TensorRole::output:
+      return "output";
+    case TensorRole::grad_output:
+      return "grad_output";
+    case TensorRole::grad_input:
+      break;
+  }
+  return "grad_input";
+}
+
 FormatId Recipe::format_of(TensorRole role) const {
   switch (fp8_format) {
     case Fp8Format::e4m3:

@@ -28,6 +28,16 @@ inline constexpr int kRoles = kForwardRoles + kBackwardRoles;
 
 constexpr bool is_backward(TensorRole role) { return role >= TensorRole::grad_output; }
 
+// "input", "weight", "output", "grad_output", "grad_input": Transformer Engine's names.
+std::string_view name_of(TensorRole role);
+
+// Whose quantizer is asked for.
+struct QuantizerRole {
+  TensorRole tensor;
+  std::string_view module_type;  // "linear": every layer with GEMMs so far
+  std::string_view layer;        // its name in debug configurations; empty if it has none
+};
+
 struct DelayedScaling;
 class DelayedScalingState;
 
@@ -42,6 +52,13 @@ class TELENS_EXPORT Recipe {
   // recipes that have_state(); nullptr for others.
   virtual std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
                                                     DelayedScalingState* state) const = 0;
+
+  // The same for a recipe that tells layers apart, which others do not. nullptr: the GEMMs of this
+  // tensor run in high precision.
+  virtual std::shared_ptr<Quantizer> make_quantizer_for(const QuantizerRole& role,
+                                                        DelayedScalingState* state) const {
+    return make_quantizer(role.tensor, state);
+  }
 
   // Not nullptr for the recipe whose scales come from earlier iterations.
   virtual const DelayedScaling* as_delayed_scaling() const { return nullptr; }

@@ -8,16 +8,6 @@
 namespace telens {
 namespace {
 
-at::Tensor flattened(const at::Tensor& x) {
-  if (x.dim() == 2) {
-    return x;
-  }
-  if (x.dim() == 0) {
-    raise<ShapeError>("quantize: got a 0-dim tensor; expected [..., columns]");
-  }
-  return x.reshape({x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)});
-}
-
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }

@@ -25,6 +25,21 @@ std::optional<at::Tensor> optional_tensor(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+py::tuple to_tuple(const BlockOptions& options) {
+  return py::make_tuple(options.two_dimensional, static_cast<int>(options.scale_rounding),
+                        options.power_of_2_scales, options.amax_epsilon, options.hadamard_signs,
+                        options.stochastic_rounding);
+}
+
+BlockOptions block_options(const py::tuple& state) {
+  return {.two_dimensional = state[0].cast<bool>(),
+          .scale_rounding = static_cast<ScaleRounding>(state[1].cast<int>()),
+          .power_of_2_scales = state[2].cast<bool>(),
+          .amax_epsilon = state[3].cast<float>(),
+          .hadamard_signs = state[4].cast<std::optional<std::uint16_t>>(),
+          .stochastic_rounding = state[5].cast<bool>()};
+}
+
 void bind_storage(py::module_& module) {
   py::class_<QuantizedTensor, std::shared_ptr<QuantizedTensor>>(
       module, "QuantizedStorage", "Codes and scales of one tensor in low precision.")
@@ -32,26 +47,36 @@ void bind_storage(py::module_& module) {
                        std::optional<at::Tensor> rowwise_scale_inv,
                        std::optional<at::Tensor> columnwise_data,
                        std::optional<at::Tensor> columnwise_scale_inv, FormatId format,
-                       ScalingMode mode, at::ScalarType dtype, std::vector<std::int64_t> sizes) {
+                       ScalingMode mode, at::ScalarType dtype, std::vector<std::int64_t> sizes,
+                       std::optional<at::Tensor> rowwise_tensor_scale,
+                       std::optional<at::Tensor> columnwise_tensor_scale) {
+             const auto data = [](std::optional<at::Tensor>& codes,
+                                  std::optional<at::Tensor>& scale_inv,
+                                  std::optional<at::Tensor>& tensor_scale) {
+               return QuantizedData{codes.value_or(at::Tensor()), scale_inv.value_or(at::Tensor()),
+                                    tensor_scale.value_or(at::Tensor())};
+             };
              return QuantizedTensor{
-                 {rowwise_data.value_or(at::Tensor()), rowwise_scale_inv.value_or(at::Tensor())},
-                 {columnwise_data.value_or(at::Tensor()),
-                  columnwise_scale_inv.value_or(at::Tensor())},
+                 data(rowwise_data, rowwise_scale_inv, rowwise_tensor_scale),
+                 data(columnwise_data, columnwise_scale_inv, columnwise_tensor_scale),
                  format,
                  mode,
                  dtype,
-                 std::move(sizes)};
+                 std::move(sizes),
+                 {}};
            }),
            py::arg("rowwise_data"), py::arg("rowwise_scale_inv"), py::arg("columnwise_data"),
            py::arg("columnwise_scale_inv"), py::arg("fp8_dtype"), py::arg("mode"), py::arg("dtype"),
-           py::arg("sizes"))
+           py::arg("sizes"), py::arg("rowwise_tensor_scale") = py::none(),
+           py::arg("columnwise_tensor_scale") = py::none())
       .def_property_readonly(
           "rowwise_data", [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.codes); },
           "codes (uint8) [rows, columns], or None")
       .def_property_readonly(
           "rowwise_scale_inv",
           [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.scale_inv); },
-          "value = decoded code * scale_inv, or None")
+          "value = decoded code * scale_inv, or None; block modes: [rows / block height, columns / "
+          "block length], E8M0 and E4M3 scales as uint8")
       .def_property_readonly(
           "columnwise_data",
           [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.codes); },
@@ -59,10 +84,21 @@ void bind_storage(py::module_& module) {
       .def_property_readonly(
           "columnwise_scale_inv",
           [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.scale_inv); })
+      .def_property_readonly(
+          "rowwise_tensor_scale",
+          [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.tensor_scale); },
+          "NVFP4: the factor of all values, FP32 with 1 element; others: None")
+      .def_property_readonly(
+          "columnwise_tensor_scale",
+          [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.tensor_scale); })
       .def_readonly("fp8_dtype", &QuantizedTensor::format)
       .def_readonly("mode", &QuantizedTensor::mode)
       .def_readonly("dtype", &QuantizedTensor::dtype)
       .def_readonly("sizes", &QuantizedTensor::sizes)
+      .def_property(
+          "blocks", [](const QuantizedTensor& q) { return to_tuple(q.blocks); },
+          [](QuantizedTensor& q, const py::tuple& state) { q.blocks = block_options(state); },
+          "for pickling: the options that the blocks were made with")
       .def(
           "update_usage",
           [](QuantizedTensor& q, bool rowwise, bool columnwise) {

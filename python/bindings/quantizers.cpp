@@ -12,6 +12,10 @@
 #include "core/base/error.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
+#include "core/quantization/quantizer_like.h"
 #include "python/bindings/quantized_tensor.h"
 
 namespace telens::python {
@@ -82,10 +86,7 @@ void bind_base(py::module_& module) {
       });
 }
 
-}  // namespace
-
-void bind_quantizers(py::module_& module) {
-  bind_base(module);
+void bind_per_tensor(py::module_& module) {
   py::class_<DelayedScalingQuantizer, Quantizer, std::shared_ptr<DelayedScalingQuantizer>>(
       module, "Float8Quantizer", "Per-tensor FP8 with a scale that is known before.")
       .def(py::init([](at::Tensor scale, at::Tensor amax, FormatId format, bool rowwise,
@@ -115,6 +116,86 @@ void bind_quantizers(py::module_& module) {
            py::arg("rowwise") = true, py::arg("columnwise") = true,
            py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
            py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F);
+}
+
+std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwise, bool columnwise,
+                                                     bool with_amax_reduction, const py::object&,
+                                                     bool with_rht, bool, bool two_dimensional,
+                                                     bool stochastic_rounding, bool random_signs) {
+  if (format != FormatId::e2m1) {
+    raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", name_of(format));
+  }
+  if (with_amax_reduction) {
+    raise<UsageError>("NVFP4Quantizer: with_amax_reduction is not supported yet");
+  }
+  BlockOptions options{.two_dimensional = two_dimensional,
+                       .stochastic_rounding = stochastic_rounding};
+  if (with_rht) {
+    options.hadamard_signs = random_signs ? kRandomHadamardSigns : std::uint16_t{0};
+  }
+  return std::make_shared<NVFP4Quantizer>(options, Usage{rowwise, columnwise});
+}
+
+void bind_blockwise(py::module_& module) {
+  py::enum_<ScaleRounding>(module, "ScaleRounding",
+                           "How a value between two powers of two becomes an E8M0 scale.")
+      .value("up", ScaleRounding::up)
+      .value("floor", ScaleRounding::floor)
+      .value("nearest", ScaleRounding::nearest);
+  py::class_<MXFP8Quantizer, Quantizer, std::shared_ptr<MXFP8Quantizer>>(
+      module, "MXFP8Quantizer", "FP8 with a power-of-two scale for every 32 elements.")
+      .def(py::init([](FormatId format, bool rowwise, bool columnwise, bool two_dimensional,
+                       ScaleRounding rounding) {
+             return std::make_shared<MXFP8Quantizer>(
+                 format,
+                 BlockOptions{.two_dimensional = two_dimensional, .scale_rounding = rounding},
+                 Usage{rowwise, columnwise});
+           }),
+           py::arg("fp8_dtype"), py::kw_only(), py::arg("rowwise") = true,
+           py::arg("columnwise") = true, py::arg("with_2d_quantization") = false,
+           py::arg("scale_rounding") = ScaleRounding::up,
+           "with_2d_quantization: one scale for 32x32 elements. scale_rounding: up (Transformer "
+           "Engine), floor (the OCP MX specification) or nearest.");
+  py::class_<Float8BlockQuantizer, Quantizer, std::shared_ptr<Float8BlockQuantizer>>(
+      module, "Float8BlockQuantizer", "FP8 with an FP32 scale for 1x128 or 128x128 elements.")
+      .def(
+          py::init([](FormatId format, bool rowwise, bool columnwise, float amax_epsilon,
+                      bool force_pow_2_scales, std::int64_t block_scaling_dim) {
+            return std::make_shared<Float8BlockQuantizer>(
+                format, block_scaling_dim,
+                BlockOptions{.power_of_2_scales = force_pow_2_scales, .amax_epsilon = amax_epsilon},
+                Usage{rowwise, columnwise});
+          }),
+          py::arg("fp8_dtype"), py::kw_only(), py::arg("rowwise") = true,
+          py::arg("columnwise") = true, py::arg("amax_epsilon") = 0.0F,
+          py::arg("force_pow_2_scales") = true, py::arg("block_scaling_dim") = 2,
+          "block_scaling_dim: 1 (1x128) or 2 (128x128).");
+  py::class_<NVFP4Quantizer, Quantizer, std::shared_ptr<NVFP4Quantizer>>(
+      module, "NVFP4Quantizer",
+      "E2M1 with an E4M3 scale for 16 elements under one FP32 scale of the tensor.")
+      .def(
+          py::init(&make_nvfp4_quantizer), py::arg("fp4_dtype") = FormatId::e2m1,
+          py::arg("rowwise") = true, py::arg("columnwise") = true,
+          py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
+          py::arg("with_rht") = false, py::arg("with_post_rht_amax") = false,
+          py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,
+          py::kw_only(), py::arg("with_random_sign_mask") = true,
+          "with_rht: the columnwise orientation is that of the random Hadamard transform, with its "
+          "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
+          "without its signs. with_2d_quantization: one scale for 16x16 elements.");
+}
+
+}  // namespace
+
+void bind_quantizers(py::module_& module) {
+  bind_base(module);
+  bind_per_tensor(module);
+  bind_blockwise(module);
+  module.def(
+      "quantizer_like", [](const QuantizedTensor& tensor) { return quantizer_like(tensor); },
+      py::arg("storage"),
+      "The quantizer that makes tensors of this format, scaling and usage; per-tensor scales come "
+      "from the tensor's own amax.");
 }
 
 py::object from_quantizer(const Quantizer* quantizer) {

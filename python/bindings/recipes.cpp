@@ -2,11 +2,18 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
+#include <functional>
 #include <memory>
+#include <string>
 #include <tuple>
 
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/custom_recipe.h"
 #include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/recipe.h"
 #include "python/bindings/autocast.h"
 
@@ -61,6 +68,60 @@ std::shared_ptr<Recipe> make_current_scaling(Fp8Format format, const Scaling& in
   return recipe;
 }
 
+std::shared_ptr<Recipe> make_mxfp8_block_scaling(Fp8Format format, std::int64_t margin,
+                                                 bool enable_2d_quantization,
+                                                 const Precision& gemms) {
+  auto recipe = std::make_shared<MXFP8BlockScaling>();
+  recipe->fp8_format = format;
+  recipe->margin = margin;
+  recipe->enable_2d_quantization = enable_2d_quantization;
+  recipe->override_linear_precision = override_precision(gemms);
+  return recipe;
+}
+
+std::shared_ptr<Recipe> make_float8_block_scaling(Fp8Format format, const Scaling& input,
+                                                  const Scaling& weight, const Scaling& gradient,
+                                                  const std::array<std::int64_t, 3>& dimensions,
+                                                  const Precision& gemms) {
+  auto recipe = std::make_shared<Float8BlockScaling>();
+  recipe->fp8_format = format;
+  recipe->fp8_quant_fwd_inp = scaling_options(input);
+  recipe->fp8_quant_fwd_weight = scaling_options(weight);
+  recipe->fp8_quant_bwd_grad = scaling_options(gradient);
+  recipe->x_block_scaling_dim = dimensions[0];
+  recipe->w_block_scaling_dim = dimensions[1];
+  recipe->grad_block_scaling_dim = dimensions[2];
+  recipe->override_linear_precision = override_precision(gemms);
+  return recipe;
+}
+
+std::shared_ptr<Recipe> make_nvfp4_block_scaling(bool disable_rht, bool disable_stochastic_rounding,
+                                                 bool disable_2d_quantization,
+                                                 const Precision& gemms) {
+  auto recipe = std::make_shared<NVFP4BlockScaling>();
+  recipe->disable_rht = disable_rht;
+  recipe->disable_stochastic_rounding = disable_stochastic_rounding;
+  recipe->disable_2d_quantization = disable_2d_quantization;
+  recipe->override_linear_precision = override_precision(gemms);
+  return recipe;
+}
+
+// (tensor type, module type, layer) -> a quantizer, or None for high precision.
+using PythonFactory =
+    std::function<std::shared_ptr<Quantizer>(std::string, std::string, std::string)>;
+
+std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format format,
+                                           const Precision& gemms) {
+  auto recipe = std::make_shared<CustomRecipe>();
+  recipe->fp8_format = format;
+  recipe->qfactory = [factory = std::move(factory)](const QuantizerRole& role) {
+    return factory(std::string(name_of(role.tensor)), std::string(role.module_type),
+                   std::string(role.layer));
+  };
+  recipe->override_linear_precision = override_precision(gemms);
+  return recipe;
+}
+
 // Delayed scaling has no history for a weight that is stored in low precision: its own amax serves.
 std::shared_ptr<Quantizer> make_weight_quantizer(const Recipe& recipe) {
   if (recipe.as_delayed_scaling() != nullptr) {
@@ -83,7 +144,7 @@ void bind_recipes(py::module_& module) {
       module, "Recipe", "A recipe of the C++ core; made by telens.common.recipe.")
       .def_property_readonly("name", &Recipe::name)
       .def("make_weight_quantizer", &make_weight_quantizer,
-           "What makes a weight that is stored in low precision.");
+           "What makes a weight that is stored in low precision; None: it stays as it is.");
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("margin"), py::arg("amax_history_len"), py::arg("algorithm"),
              py::arg("amax_function"), py::arg("scale_function"), py::arg("reduce_amax"),
@@ -91,6 +152,17 @@ void bind_recipes(py::module_& module) {
   module.def("make_current_scaling", &make_current_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("input"), py::arg("weight"), py::arg("gradient"),
              py::arg("override_linear_precision"));
+  module.def("make_mxfp8_block_scaling", &make_mxfp8_block_scaling, py::kw_only(),
+             py::arg("fp8_format"), py::arg("margin"), py::arg("enable_2d_quantization"),
+             py::arg("override_linear_precision"));
+  module.def("make_float8_block_scaling", &make_float8_block_scaling, py::kw_only(),
+             py::arg("fp8_format"), py::arg("input"), py::arg("weight"), py::arg("gradient"),
+             py::arg("dimensions"), py::arg("override_linear_precision"));
+  module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::kw_only(),
+             py::arg("disable_rht"), py::arg("disable_stochastic_rounding"),
+             py::arg("disable_2d_quantization"), py::arg("override_linear_precision"));
+  module.def("make_custom_recipe", &make_custom_recipe, py::kw_only(), py::arg("qfactory"),
+             py::arg("fp8_format"), py::arg("override_linear_precision"));
 }
 
 }  // namespace telens::python

@@ -64,6 +64,10 @@ class QuantizedStorage:
     @property
     def columnwise_scale_inv(self) -> torch.Tensor | None: ...
     @property
+    def rowwise_tensor_scale(self) -> torch.Tensor | None: ...
+    @property
+    def columnwise_tensor_scale(self) -> torch.Tensor | None: ...
+    @property
     def fp8_dtype(self) -> DType: ...
     @property
     def mode(self) -> Any: ...
@@ -71,6 +75,7 @@ class QuantizedStorage:
     def dtype(self) -> torch.dtype: ...
     @property
     def sizes(self) -> list[int]: ...
+    blocks: tuple
     def __init__(self, *args: Any) -> None: ...
     def update_usage(self, rowwise: bool, columnwise: bool) -> None: ...
     def dequantize(self) -> torch.Tensor: ...
@@ -123,6 +128,50 @@ class Float8CurrentScalingQuantizer(Quantizer):
         amax_reduction_group: None = None,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
+    ) -> None: ...
+
+class ScaleRounding:
+    up: ScaleRounding
+    floor: ScaleRounding
+    nearest: ScaleRounding
+
+class MXFP8Quantizer(Quantizer):
+    def __init__(
+        self,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_2d_quantization: bool = False,
+        scale_rounding: ScaleRounding = ...,
+    ) -> None: ...
+
+class Float8BlockQuantizer(Quantizer):
+    def __init__(
+        self,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        amax_epsilon: float = 0.0,
+        force_pow_2_scales: bool = True,
+        block_scaling_dim: int = 2,
+    ) -> None: ...
+
+class NVFP4Quantizer(Quantizer):
+    def __init__(
+        self,
+        fp4_dtype: DType = ...,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_amax_reduction: Literal[False] = False,
+        amax_reduction_group: None = None,
+        with_rht: bool = False,
+        with_post_rht_amax: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        *,
+        with_random_sign_mask: bool = True,
     ) -> None: ...
 
 # The rest is for the package itself.

@@ -18,7 +18,7 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
   app.add_option("--log-dir", options.log_dir, "folder of what the session records")
       ->capture_default_str();
   app.add_option("--recipe", options.recipe, "precision of the linear layers")
-      ->check(CLI::IsMember({"delayed", "current", "bf16", "fp32"}))
+      ->check(CLI::IsMember({"delayed", "current", "mxfp8", "block", "nvfp4", "bf16", "fp32"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "training steps, those before --resume included")
       ->check(CLI::PositiveNumber)

@@ -4,6 +4,9 @@
 
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
 
 namespace gpt {
 
@@ -12,9 +15,16 @@ Precision::Precision(const std::string& name) : autocast_(name != "fp32") {
     recipe_ = std::make_shared<telens::DelayedScaling>();
   } else if (name == "current") {
     recipe_ = std::make_shared<telens::Float8CurrentScaling>();
+  } else if (name == "mxfp8") {
+    recipe_ = std::make_shared<telens::MXFP8BlockScaling>();
+  } else if (name == "block") {
+    recipe_ = std::make_shared<telens::Float8BlockScaling>();
+  } else if (name == "nvfp4") {
+    recipe_ = std::make_shared<telens::NVFP4BlockScaling>();
   } else if (name != "bf16" && name != "fp32") {
     telens::raise<telens::UsageError>(
-        "recipe '{}' is unknown; expected delayed, current, bf16 or fp32", name);
+        "recipe '{}' is unknown; expected delayed, current, mxfp8, block, nvfp4, bf16 or fp32",
+        name);
   }
 }
 

@@ -66,14 +66,14 @@ def test_operations_see_the_dequantized_values(x):
     assert quantized.float().dtype == torch.float32
     assert quantized.bfloat16().dtype == torch.bfloat16
     assert quantized.half().dtype == torch.float16
-    assert type(quantized.detach()) is te.QuantizedTensor
+    assert type(quantized.detach()) is te.Float8Tensor
 
 
 def test_operations_in_place_quantize_their_result(x):
     quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x)
     twice = quantized.dequantize() * 2
     quantized.mul_(2)
-    assert type(quantized) is te.QuantizedTensor
+    assert type(quantized) is te.Float8Tensor
     assert torch.equal(quantized.dequantize(), twice)
     quantized.copy_(torch.ones_like(x))
     assert torch.equal(quantized.dequantize(), torch.ones_like(x))
@@ -100,7 +100,7 @@ def test_copies_and_files_keep_the_codes(x):
     torch.save(quantized, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
-    assert type(loaded) is te.QuantizedTensor
+    assert type(loaded) is te.Float8Tensor
     assert torch.equal(loaded.dequantize(), quantized.dequantize())
 
 
@@ -113,8 +113,8 @@ def make_quantized_model() -> torch.nn.Sequential:
 def test_model_init_stores_the_weights_of_gemms_alone():
     model = make_quantized_model()
     kinds = {name: type(p) for name, p in model.named_parameters()}
-    assert kinds["0.weight"] is te.QuantizedTensor
-    assert kinds["2.weight"] is te.QuantizedTensor
+    assert kinds["0.weight"] is te.Float8Tensor
+    assert kinds["2.weight"] is te.Float8Tensor
     assert kinds["0.bias"] is torch.nn.Parameter
     assert kinds["2.layer_norm_weight"] is torch.nn.Parameter
     assert all(isinstance(p, torch.nn.Parameter) for p in model.parameters())
@@ -179,5 +179,5 @@ def test_a_high_precision_checkpoint_loads_into_quantized_weights(x):
     model = make_quantized_model()
     plain = torch.nn.Sequential(te.Linear(64, 128), torch.nn.GELU(), te.LayerNormLinear(128, 64))
     model.load_state_dict(plain.state_dict())
-    assert type(model[0].weight) is te.QuantizedTensor
+    assert type(model[0].weight) is te.Float8Tensor
     torch.testing.assert_close(model(x), plain(x), rtol=0.1, atol=0.1)

@@ -62,7 +62,7 @@ everything:
     return path
 
 
-@pytest.mark.parametrize("recipe", ["delayed", "current", "bf16"])
+@pytest.mark.parametrize("recipe", ["delayed", "current", "mxfp8", "block", "nvfp4", "bf16"])
 def test_watching_everything_changes_no_bit_of_the_losses(tmp_path, everything, recipe):
     steps = ("--steps", "6", "--recipe", recipe)
     plain, _ = train(tmp_path, *steps, name="plain")
@@ -101,6 +101,14 @@ def test_fp8_learns_as_bf16_does_and_is_not_bf16(tmp_path):
     assert last["bf16"] < number(last["bf16 bits"][0]) - 1, "it learnt nothing"
 
 
+@pytest.mark.parametrize("recipe", ["mxfp8", "block", "nvfp4"])
+def test_each_block_recipe_learns_in_its_own_gemms(tmp_path, recipe):
+    losses, printed = train(tmp_path, "--steps", "100", "--recipe", recipe)
+    quantized, plain = map(int, re.search(r"(\d+) in FP8, (\d+) in high", printed).groups())
+    assert (quantized, plain) == (LINEAR_LAYERS * 3 * 100, 0)
+    assert sum(map(number, losses[-20:])) / 20 < number(losses[0]) - 1.5
+
+
 @pytest.mark.parametrize("recipe", ["delayed", "bf16"])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
     common = ("--steps", "10", "--recipe", recipe)
@@ -115,7 +123,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
     ("arguments", "said"),
     [
         (["--recipe", "fp4"], "--recipe"),
-        (["--text", "/nowhere"], "/nowhere"),
+        (["--text", "/nowhere"], "/nowhere is not a folder; name one with text files"),
+        (["--text", str(Path(__file__).parents[1] / "mutants")], "with --text FOLDER"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--hidden", "60"], "60"),
     ],

@@ -40,7 +40,7 @@ def run(command: list[str], *options: object) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("recipe", ["delayed", "bf16"])
+@pytest.mark.parametrize("recipe", ["delayed", "mxfp8", "block", "nvfp4", "bf16"])
 def test_python_and_cpp_compute_the_same_bits(tmp_path, recipe):
     losses = {}
     for name, command in (("python", PYTHON_SAMPLE), ("cpp", CPP_SAMPLE)):

@@ -9,15 +9,13 @@
 #include <cmath>
 
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/fp8_lanes-inl.h"
+#include "core/kernels/cpu/quantize_step-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-constexpr std::uint16_t kSign16 = 0x8000;
-
-// FP8 codes, one in each 16-bit lane, as BF16 codes without sign, and the signs.
+// Codes, one in each 16-bit lane, as BF16 codes without sign, and the signs.
 struct Decoded {
   Vector16 magnitude;
   Vector16 sign;
@@ -29,7 +27,7 @@ HWY_INLINE Decoded decode_codes(const std::uint8_t* codes) {
   const hn::Rebind<std::uint8_t, Codes16> bytes;
   const auto code = hn::PromoteTo(lanes, load_ahead(bytes, codes));
   return {decode_magnitude_to_bf16<Input>(hn::And(code, hn::Set(lanes, Input::kMagnitudeMask))),
-          hn::And(hn::ShiftLeft<8>(code), hn::Set(lanes, kSign16))};
+          hn::And(hn::ShiftLeft<16 - Input::kWidth>(code), hn::Set(lanes, kSign16))};
 }
 
 // 16-bit lanes, each as the upper half of a 32-bit lane, in order.
@@ -45,64 +43,84 @@ template <typename Input, typename Output>
 struct DecodeStep {
   using Element = typename Output::Bits;
 
-  HWY_INLINE void operator()(const std::uint8_t* codes, Element* values) const {
-    const Decoded decoded = decode_codes<Input>(codes);
+  HWY_INLINE void operator()(const std::uint8_t* codes, std::size_t i, Element* values) const {
+    const Decoded decoded = decode_codes<Input>(codes + i);
     const auto bf16 = hn::Or(decoded.magnitude, decoded.sign);
     if constexpr (Output::kId == FormatId::bf16) {
-      hn::StoreU(bf16, Codes16(), values);
+      hn::StoreU(bf16, Codes16(), values + i);
     } else {
       const Codes32 words;
       const auto [lower, upper] = widen_in_order(bf16);
-      hn::StoreU(lower, words, values);
-      hn::StoreU(upper, words, values + hn::Lanes(words));
+      hn::StoreU(lower, words, values + i);
+      hn::StoreU(upper, words, values + i + hn::Lanes(words));
     }
   }
 };
 
-// The step of dequantize_range.
-template <typename Input, typename Output>
+// The step of dequantize_range, with any of the scales of quantize_step-inl.h.
+template <typename Input, typename Output, typename Scale>
 struct DequantizeStep {
   using Element = typename Output::Bits;
 
-  FloatVector scale;       // a magnitude
-  Vector16 sign_of_scale;  // 0 or kSign16
+  Scale scale;
 
   // |value| * scale without the sign that a processor may give to infinity * 0.
-  HWY_INLINE FloatVector scaled(FloatVector value) const { return hn::Abs(hn::Mul(value, scale)); }
+  static HWY_INLINE FloatVector scaled(FloatVector value, FloatVector factor) {
+    return hn::Abs(hn::Mul(value, factor));
+  }
 
-  HWY_INLINE void operator()(const std::uint8_t* codes, Element* values) const {
-    const Decoded decoded = decode_codes<Input>(codes);
-    const auto sign = hn::Xor(decoded.sign, sign_of_scale);
+  HWY_INLINE void operator()(const std::uint8_t* codes, std::size_t i, Element* values) const {
+    const Decoded decoded = decode_codes<Input>(codes + i);
+    const auto sign = hn::Xor(decoded.sign, scale.sign);
     if constexpr (Output::kId == FormatId::fp32) {
       const Codes32 words;
       const Float32s floats;
+      const auto factor = scale.load(i, OneAfterTheOther());
       const auto [lower, upper] = widen_in_order(decoded.magnitude);
       const auto [lower_sign, upper_sign] = widen_in_order(sign);
-      const auto value = [&](Vector32 magnitude, Vector32 its_sign) HWY_ATTR {
-        const auto product = scaled(hn::BitCast(floats, magnitude));
+      const auto value = [&](Vector32 magnitude, FloatVector its_factor,
+                             Vector32 its_sign) HWY_ATTR {
+        const auto product = scaled(hn::BitCast(floats, magnitude), its_factor);
         return hn::Or(hn::BitCast(words, product), its_sign);
       };
-      hn::StoreU(value(lower, lower_sign), words, values);
-      hn::StoreU(value(upper, upper_sign), words, values + hn::Lanes(words));
+      hn::StoreU(value(lower, factor.even, lower_sign), words, values + i);
+      hn::StoreU(value(upper, factor.odd, upper_sign), words, values + i + hn::Lanes(words));
     } else {
+      const auto factor = scale.load(i, TakingTurns());
       const auto [even, odd] = widen_bf16(decoded.magnitude);
-      const auto code = round_magnitudes<Output>({scaled(even), scaled(odd)});
-      hn::StoreU(hn::Or(code, sign), Codes16(), values);
+      const auto code =
+          round_magnitudes<Output>({scaled(even, factor.even), scaled(odd, factor.odd)});
+      hn::StoreU(hn::Or(code, sign), Codes16(), values + i);
     }
   }
 };
+
+// The step with its scales from memory that ends where the elements do.
+template <typename Step>
+HWY_INLINE Step at_tail(const Step& step, std::size_t, std::size_t, float*) {
+  return step;
+}
+
+template <typename Input, typename Output>
+HWY_INLINE DequantizeStep<Input, Output, ScalePerElement> at_tail(
+    const DequantizeStep<Input, Output, ScalePerElement>& step, std::size_t i, std::size_t rest,
+    float* scales) {
+  std::copy_n(step.scale.scales + i, rest, scales);
+  return {{scales}};
+}
 
 template <typename Step, typename Element>
 void map_codes(const Step& step, const std::uint8_t* codes, std::size_t size, Element* values) {
   const Codes16 lanes;
   const std::size_t stride = hn::Lanes(lanes);
   std::size_t i = 0;
-  for (; i + stride <= size; i += stride) step(codes + i, values + i);
+  for (; i + stride <= size; i += stride) step(codes, i, values);
   if (const std::size_t rest = size - i; rest > 0) {
     std::uint8_t tail[hn::MaxLanes(lanes)] = {};
+    float tail_scales[hn::MaxLanes(lanes)] = {};
     Element tail_values[hn::MaxLanes(lanes)];
     std::copy_n(codes + i, rest, tail);
-    step(tail, tail_values);
+    at_tail(step, i, rest, tail_scales)(tail, 0, tail_values);
     std::copy_n(tail_values, rest, values + i);
   }
 }
@@ -115,9 +133,19 @@ void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t siz
     dispatch_high_precision_format(output, "dequantize_range", [&]<typename Output>() {
       // A NaN scale loses its payload.
       const float scale = std::isnan(scale_inv) ? decode<FP32>(FP32::kNanCode) : scale_inv;
-      const DequantizeStep<Input, Output> step{
-          hn::Set(Float32s(), std::fabs(scale)),
-          hn::Set(Codes16(), std::signbit(scale_inv) ? kSign16 : std::uint16_t{0})};
+      const DequantizeStep<Input, Output, OneScale> step{
+          {hn::Set(Float32s(), std::fabs(scale)),
+           hn::Set(Codes16(), std::signbit(scale_inv) ? kSign16 : std::uint16_t{0})}};
+      map_codes(step, codes, size, static_cast<typename Output::Bits*>(values));
+    });
+  });
+}
+
+void dequantize_range_by_scales(FormatId input, const std::uint8_t* codes, std::size_t size,
+                                const float* scales, FormatId output, void* values) {
+  dispatch_element_format(input, "dequantize_range_by_scales", [&]<typename Input>() {
+    dispatch_high_precision_format(output, "dequantize_range_by_scales", [&]<typename Output>() {
+      const DequantizeStep<Input, Output, ScalePerElement> step{{scales}};
       map_codes(step, codes, size, static_cast<typename Output::Bits*>(values));
     });
   });
@@ -140,6 +168,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace telens {
 HWY_EXPORT(dequantize_range);
+HWY_EXPORT(dequantize_range_by_scales);
 HWY_EXPORT(decode_range);
 
 namespace kernels {
@@ -147,6 +176,12 @@ namespace kernels {
 void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t size, float scale_inv,
                       FormatId output, void* values) {
   HWY_DYNAMIC_DISPATCH(telens::dequantize_range)(input, codes, size, scale_inv, output, values);
+}
+
+void dequantize_range_by_scales(FormatId input, const std::uint8_t* codes, std::size_t size,
+                                const float* scales, FormatId output, void* values) {
+  HWY_DYNAMIC_DISPATCH(telens::dequantize_range_by_scales)
+  (input, codes, size, scales, output, values);
 }
 
 void decode_range(FormatId input, const std::uint8_t* codes, std::size_t size, FormatId output,

@@ -15,6 +15,11 @@ namespace telens::kernels {
 void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t size, float scale_inv,
                       FormatId output, void* values);
 
+// The same with a scale for every element, positive or NaN (quiet, without payload), for E2M1 too,
+// whose codes come one a byte.
+void dequantize_range_by_scales(FormatId input, const std::uint8_t* codes, std::size_t size,
+                                const float* scales, FormatId output, void* values);
+
 // values[i] = the value of codes[i], exact. `output` is bf16 or fp32.
 void decode_range(FormatId input, const std::uint8_t* codes, std::size_t size, FormatId output,
                   void* values);

@@ -37,9 +37,16 @@ HWY_INLINE FloatVec load(const c10::BFloat16* from) {
 }
 
 HWY_INLINE FloatVec load(const c10::Half* from) {
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+  // Without F16C Highway takes infinity and NaN for numbers.
+  float values[hn::MaxLanes(kFloats)];
+  for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) values[i] = static_cast<float>(from[i]);
+  return hn::LoadU(kFloats, values);
+#else
   const hn::Rebind<hwy::float16_t, Floats> halves;
   const auto codes = hn::LoadU(kHalves, reinterpret_cast<const std::uint16_t*>(from));
   return hn::PromoteTo(kFloats, hn::BitCast(halves, codes));
+#endif
 }
 
 // Rounded to nearest, ties to even; NaN stays NaN.

@@ -1,21 +1,30 @@
 // The quantized GEMM on the CPU: exact products without FP8 hardware.
 //
-// Every E4M3 and E5M2 value is a BF16 value, so decoding is exact, a BF16 GEMM multiplies exactly
-// (8 x 8 significant bits fit FP32's 24) and accumulates in FP32. The two per-tensor scales are
-// applied to the FP32 sum as alpha, and the result is rounded once.
+// Every E4M3 and E5M2 value is a BF16 value, and stays one under a block scale that is a power of
+// two, as long as it does not leave BF16's normal range; an E2M1 value stays one under an E4M3
+// scale (2 + 4 significant bits). So decoding is exact, a BF16 GEMM multiplies exactly (8 x 8
+// significant bits fit FP32's 24) and accumulates in FP32. The scales of tensors are applied to the
+// FP32 sum as alpha, and the result is rounded once.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <cpuinfo.h>
 #include <torch/library.h>
 
-#include "core/base/error.h"
-#include "core/formats/scaling_mode.h"
+#include <algorithm>
+
+#include "core/formats/bits.h"
+#include "core/formats/formats.h"
+#include "core/ops/block_quantize_checks.h"
 #include "core/ops/gemm_checks.h"
+#include "core/ops/gemm_choice.h"
 #include "core/ops/quantize.h"
 
 namespace telens {
 namespace {
+
+using ops::GemmOperand;
 
 // Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 one.
 bool has_native_bf16() {
@@ -28,30 +37,142 @@ bool has_native_bf16() {
 // intermediate sums of BF16.
 constexpr std::int64_t kSmallProduct = 16 * 16 * 16;
 
-at::ScalarType compute_dtype(const at::Tensor& a, const at::Tensor& b, at::ScalarType out_dtype) {
+// Why the product is not one of BF16 operands; "": it is.
+std::string_view obstacle_to_bf16(const at::Tensor& a, const at::Tensor& b,
+                                  at::ScalarType out_dtype) {
+  if (!has_native_bf16()) return "the processor has no BF16 products";
+  if (out_dtype != at::kBFloat16) return "the output is not BF16";
   const bool small = a.size(0) * a.size(1) * b.size(0) <= kSmallProduct;
-  return out_dtype == at::kBFloat16 && !small && has_native_bf16() ? at::kBFloat16 : at::kFloat;
+  return small ? "the product is too small for oneDNN" : "";
 }
 
-at::Tensor gemm(const at::Tensor& a, const at::Tensor& a_scale_inv, std::int64_t a_format,
-                const at::Tensor& b, const at::Tensor& b_scale_inv, std::int64_t b_format,
-                std::int64_t scaling_mode, const std::optional<at::Tensor>& bias,
-                at::ScalarType out_dtype) {
-  ops::check_gemm(a, b, bias, out_dtype);
-  if (static_cast<ScalingMode>(scaling_mode) != ScalingMode::tensor) {
-    raise<UsageError>("gemm: scaling mode {} on the CPU; expected tensor",
-                      name_of(static_cast<ScalingMode>(scaling_mode)));
+bool is_scaled_in_blocks(const GemmOperand& operand) { return operand.mode != ScalingMode::tensor; }
+
+// The operand without the scale of its tensor.
+at::Tensor decode(const GemmOperand& operand, at::ScalarType dtype) {
+  return is_scaled_in_blocks(operand)
+             ? ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
+                                      operand.mode, dtype)
+             : ops::decode_fp8(operand.codes, operand.format, dtype);
+}
+
+// What the whole sum is multiplied by.
+float scale_of_tensor(const GemmOperand& operand) {
+  if (operand.mode == ScalingMode::tensor) return *operand.scale_inv.const_data_ptr<float>();
+  return operand.tensor_scale.defined() ? *operand.tensor_scale.const_data_ptr<float>() : 1.0F;
+}
+
+// Native BF16 products take BF16's subnormals for zero.
+bool has_bf16_subnormals(const at::Tensor& values) {
+  const at::Tensor magnitude = values.view(at::kShort).bitwise_and(BF16::kMagnitudeMask);
+  const at::Tensor is_subnormal =
+      magnitude.gt(0).logical_and_(magnitude.lt(BF16::kSmallestNormalCode));
+  return is_subnormal.any().item<bool>();
+}
+
+// Whether scales so small that an element under them may be subnormal in BF16 occur (also those of
+// blocks of zeros: who wants to know has to look at the values).
+bool may_have_bf16_subnormals(const GemmOperand& operand) {
+  if (operand.mode == ScalingMode::nvfp4 || operand.scale_inv.numel() == 0) {
+    return false;  // 0.5 * 2^-9 is the smallest value of NVFP4 before the tensor's scale
   }
-  const at::ScalarType dtype = compute_dtype(a, b, out_dtype);
-  const at::Tensor left = ops::decode_fp8(a, static_cast<FormatId>(a_format), dtype);
-  const at::Tensor right = ops::decode_fp8(b, static_cast<FormatId>(b_format), dtype).t();
-  const float alpha = *a_scale_inv.const_data_ptr<float>() * *b_scale_inv.const_data_ptr<float>();
-  const bool has_bias = bias && bias->defined();
-  at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(dtype));
-  if (has_bias) {
-    at::addmm_out(out, bias->to(dtype), left, right, 1, alpha);
+  const int smallest_exponent = operand.format == FormatId::e4m3
+                                    ? E4M3::kMinExponent - E4M3::kMantissaBits
+                                    : E5M2::kMinExponent - E5M2::kMantissaBits;
+  if (operand.mode == ScalingMode::mxfp8) {
+    const auto smallest_scale = operand.scale_inv.min().item<std::uint8_t>();
+    return static_cast<int>(smallest_scale) - E8M0::kBias + smallest_exponent < BF16::kMinExponent;
+  }
+  return operand.scale_inv.min().item<float>() <
+         power_of_two(BF16::kMinExponent - smallest_exponent);
+}
+
+// Both operands in the dtype of the GEMM: BF16 if that is wished for and exact.
+struct Decoded {
+  at::Tensor a;
+  at::Tensor b;
+};
+
+Decoded decode_exactly(const GemmOperand& a, const GemmOperand& b, at::ScalarType wish) {
+  Decoded decoded{decode(a, wish), decode(b, wish)};
+  const auto is_inexact = [&](const GemmOperand& operand, const at::Tensor& values) {
+    return wish == at::kBFloat16 && is_scaled_in_blocks(operand) &&
+           may_have_bf16_subnormals(operand) && has_bf16_subnormals(values);
+  };
+  if (is_inexact(a, decoded.a) || is_inexact(b, decoded.b)) {
+    return {decode(a, at::kFloat), decode(b, at::kFloat)};
+  }
+  return decoded;
+}
+
+// [rows, blocks of K]: the scales of 128-blocks row by row.
+at::Tensor scales_of_rows(const GemmOperand& operand) {
+  return operand.mode == ScalingMode::block_2d
+             ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode),
+                                  operand.codes.size(0))
+             : operand.scale_inv;
+}
+
+// Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
+at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
+                               const std::optional<at::Tensor>& bias) {
+  const at::Tensor left = ops::decode_fp8(a.codes, a.format, at::kFloat);
+  const at::Tensor right = ops::decode_fp8(b.codes, b.format, at::kFloat);
+  const at::Tensor left_scales = scales_of_rows(a);
+  const at::Tensor right_scales = scales_of_rows(b);
+  const std::int64_t k = left.size(1);
+  const std::int64_t length = block_length(a.mode);
+  at::Tensor out = at::zeros({left.size(0), right.size(0)}, left.options());
+  for (std::int64_t begin = 0, block = 0; begin < k; begin += length, ++block) {
+    const std::int64_t size = std::min(length, k - begin);
+    at::Tensor sum = at::mm(left.narrow(1, begin, size), right.narrow(1, begin, size).t());
+    sum.mul_(left_scales.narrow(1, block, 1)).mul_(right_scales.narrow(1, block, 1).t());
+    out.add_(sum);
+  }
+  return bias && bias->defined() ? out.add_(bias->to(at::kFloat)) : out;
+}
+
+// In normal numbers; 2^-127, the smallest scale, counts as none.
+bool has_powers_of_two(const at::Tensor& scales) {
+  constexpr std::int32_t kMantissa = (1 << FP32::kMantissaBits) - 1;
+  return !scales.view(at::kInt).bitwise_and(kMantissa).any().item<bool>();
+}
+
+bool is_scaled_in_128_blocks(const GemmOperand& operand) {
+  return operand.mode == ScalingMode::block_1d || operand.mode == ScalingMode::block_2d;
+}
+
+at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
+                const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
+                const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                std::int64_t b_mode, const std::optional<at::Tensor>& bias,
+                at::ScalarType out_dtype) {
+  const at::Tensor left_scale = a_tensor_scale.value_or(at::Tensor());
+  const at::Tensor right_scale = b_tensor_scale.value_or(at::Tensor());
+  const GemmOperand a{a_codes, a_scale_inv, left_scale, static_cast<FormatId>(a_format),
+                      static_cast<ScalingMode>(a_mode)};
+  const GemmOperand b{b_codes, b_scale_inv, right_scale, static_cast<FormatId>(b_format),
+                      static_cast<ScalingMode>(b_mode)};
+  ops::check_gemm(a, b, bias, out_dtype);
+  if (is_scaled_in_128_blocks(a) &&
+      !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv))) {
+    ops::report_gemm_choice(
+        {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
+    return gemm_by_blocks_of_k(a, b, bias).to(out_dtype);
+  }
+  std::string_view obstacle = obstacle_to_bf16(a.codes, b.codes, out_dtype);
+  const auto [left, right] = decode_exactly(a, b, obstacle.empty() ? at::kBFloat16 : at::kFloat);
+  const bool in_bf16 = left.scalar_type() == at::kBFloat16;
+  if (!in_bf16 && obstacle.empty()) obstacle = "values below BF16's normal range";
+  ops::report_gemm_choice(
+      {in_bf16 ? "BF16 GEMM of decoded operands" : "FP32 GEMM of decoded operands", obstacle});
+  const float alpha = scale_of_tensor(a) * scale_of_tensor(b);
+  at::Tensor out = at::empty({left.size(0), right.size(0)}, left.options());
+  if (bias && bias->defined()) {
+    at::addmm_out(out, bias->to(left.scalar_type()), left, right.t(), 1, alpha);
   } else {
-    at::addmm_out(out, out, left, right, 0, alpha);
+    at::addmm_out(out, out, left, right.t(), 0, alpha);
   }
   return out.to(out_dtype);
 }

@@ -16,7 +16,12 @@ namespace telens::kernels {
 std::uint32_t quantize_range(FormatId input, const void* x, std::size_t size, float scale,
                              FormatId output, std::uint8_t* codes);
 
-// The same magnitude alone.
+// The same with a scale for every element, positive or NaN, and for E2M1 too, one code a byte; NaN
+// becomes the largest value, positive.
+void quantize_range_by_scales(FormatId input, const void* x, std::size_t size, const float* scales,
+                              FormatId output, std::uint8_t* codes);
+
+// The magnitude alone that quantize_range returns.
 std::uint32_t amax_range(FormatId input, const void* x, std::size_t size);
 
 }  // namespace telens::kernels

@@ -16,7 +16,19 @@ import torch
 
 from telens import _C
 
-__all__ = ["DelayedScaling", "Float8CurrentScaling", "Format", "QParams", "Recipe"]
+__all__ = [
+    "CustomRecipe",
+    "DelayedScaling",
+    "Float8BlockScaling",
+    "Float8CurrentScaling",
+    "Format",
+    "IdentityQuantizer",
+    "MXFP8BlockScaling",
+    "NVFP4BlockScaling",
+    "QParams",
+    "QuantizerRole",
+    "Recipe",
+]
 
 
 class _LargestValues(NamedTuple):
@@ -27,12 +39,13 @@ class _LargestValues(NamedTuple):
 
 
 class Format(enum.Enum):
-    """FP8 formats of a recipe.
+    """Low-precision formats of a recipe.
 
-    E4M3: all tensors; E5M2: all tensors (no GEMM takes two of them, so no recipe takes it);
-    HYBRID: E4M3 in the forward pass, E5M2 for gradients.
+    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (no GEMM takes two of them, so
+    no recipe takes it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
     """
 
+    E2M1 = _LargestValues(max_fwd=6, max_bwd=6)
     E4M3 = _LargestValues(max_fwd=448, max_bwd=448)
     E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
     HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
@@ -40,10 +53,16 @@ class Format(enum.Enum):
 
 @dataclass(frozen=True)
 class QParams:
-    """How current scaling makes a tensor's scale of its amax."""
+    """How one kind of tensor is quantized; each recipe heeds those that it has."""
 
-    power_2_scale: bool = False  # rounds the scale down to a power of two
+    power_2_scale: bool = False  # rounds FP32 scales down to a power of two
     amax_epsilon: float = 0.0  # amaxes below it count as this one
+    random_hadamard_transform: bool = False  # NVFP4: rotates what feeds wgrad
+    stochastic_rounding: bool = False  # NVFP4
+    fp4_2d_quantization: bool = False  # NVFP4: one scale for 16x16 elements
+
+    def _scaling(self) -> tuple[bool, float]:
+        return self.power_2_scale, self.amax_epsilon
 
 
 class Recipe:
@@ -63,15 +82,19 @@ class Recipe:
 
     def mxfp8(self) -> bool:
         """Whether the recipe is MXFP8."""
-        return False
+        return isinstance(self, MXFP8BlockScaling)
 
     def nvfp4(self) -> bool:
         """Whether the recipe is NVFP4."""
-        return False
+        return isinstance(self, NVFP4BlockScaling)
 
     def float8_block_scaling(self) -> bool:
         """Whether the recipe scales blocks of 128 elements."""
-        return False
+        return isinstance(self, Float8BlockScaling)
+
+    def custom(self) -> bool:
+        """Whether the recipe is a function from tensors to quantizers."""
+        return isinstance(self, CustomRecipe)
 
     def _native(self) -> _C.Recipe:
         """The C++ recipe; the same object as long as no field changes."""
@@ -80,6 +103,10 @@ class Recipe:
 
 
 def _check_format(recipe: Recipe) -> None:
+    if recipe.fp8_format is Format.E2M1:
+        raise _C.UsageError(
+            f"{type(recipe).__name__}: fp8_format E2M1 is no FP8 format; NVFP4BlockScaling has it"
+        )
     if recipe.fp8_format is Format.E5M2:
         raise _C.UsageError(
             f"{type(recipe).__name__}: fp8_format E5M2 is not supported, since no GEMM multiplies "
@@ -196,9 +223,227 @@ class Float8CurrentScaling(Recipe):
     def _make_native(self) -> _C.Recipe:
         return _C.make_current_scaling(
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            input=dataclasses.astuple(self.fp8_quant_fwd_inp),
-            weight=dataclasses.astuple(self.fp8_quant_fwd_weight),
-            gradient=dataclasses.astuple(self.fp8_quant_bwd_grad),
+            input=self.fp8_quant_fwd_inp._scaling(),
+            weight=self.fp8_quant_fwd_weight._scaling(),
+            gradient=self.fp8_quant_bwd_grad._scaling(),
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass
+class MXFP8BlockScaling(Recipe):
+    """Every 32 elements along a row share a power of two as scale (OCP Microscaling Formats 1.0).
+
+    Rows and columns are quantized separately from the high-precision tensor. All dimensions of a
+    GEMM must be divisible by 32.
+
+    Parameters
+    ----------
+    margin
+        without effect, as in Transformer Engine
+    fp8_format
+        ``Format.E4M3`` or ``Format.HYBRID``
+    enable_2d_quantization
+        weights get one scale for 32x32 elements, the same in both orientations
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    enable_2d_quantization: bool = False
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        _check_format(self)
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_mxfp8_block_scaling(
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
+            margin=self.margin,
+            enable_2d_quantization=self.enable_2d_quantization,
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass
+class Float8BlockScaling(Recipe):
+    """Every 1x128 elements, and every 128x128 of weights, share a scale.
+
+    Parameters
+    ----------
+    use_f32_scales
+        scales need not be powers of two; the default of ``power_2_scale`` in the three below
+    fp8_format
+        ``Format.E4M3`` or ``Format.HYBRID``
+    fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
+        ``QParams`` of activations, weights and gradients
+    x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim
+        1 (1x128) or 2 (128x128) of activations, weights and gradients; at most one may be 2
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    use_f32_scales: bool = False
+    fp8_format: Format = Format.E4M3
+    fp8_quant_fwd_inp: QParams | None = None
+    fp8_quant_fwd_weight: QParams | None = None
+    fp8_quant_bwd_grad: QParams | None = None
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        _check_format(self)
+        default = QParams(power_2_scale=not self.use_f32_scales)
+        self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
+        self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
+        self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
+        dimensions = self._dimensions()
+        if any(dimension not in (1, 2) for dimension in dimensions) or dimensions.count(2) > 1:
+            raise _C.UsageError(
+                "Float8BlockScaling: x_block_scaling_dim, w_block_scaling_dim and "
+                f"grad_block_scaling_dim are {dimensions}; each must be 1 or 2, and at most one 2, "
+                "since no GEMM multiplies 128x128 blocks by 128x128 blocks"
+            )
+
+    def _dimensions(self) -> tuple[int, int, int]:
+        return self.x_block_scaling_dim, self.w_block_scaling_dim, self.grad_block_scaling_dim
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_float8_block_scaling(
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
+            input=self.fp8_quant_fwd_inp._scaling(),
+            weight=self.fp8_quant_fwd_weight._scaling(),
+            gradient=self.fp8_quant_bwd_grad._scaling(),
+            dimensions=self._dimensions(),
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass
+class NVFP4BlockScaling(Recipe):
+    """E2M1; every 16 elements share an E4M3 scale, all of them one FP32 scale.
+
+    By default the training recipe of "Pretraining Large Language Models with NVFP4"
+    (arXiv:2509.25149). All dimensions of a GEMM must be divisible by 16.
+
+    Parameters
+    ----------
+    disable_rht
+        no random Hadamard transform of the activations and gradients that feed wgrad
+    disable_stochastic_rounding
+        gradients are rounded to nearest, not by chance; switched off it draws no random number
+    disable_2d_quantization
+        weights get one scale for 16 elements instead of 16x16
+    fp4_format
+        ``Format.E2M1``, of the elements
+    fp8_format
+        ``Format.E4M3``, of the scales
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    disable_rht: bool = False
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+    fp4_format: Format = Format.E2M1
+    fp8_format: Format = Format.E4M3
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        if (self.fp4_format, self.fp8_format) != (Format.E2M1, Format.E4M3):
+            raise _C.UsageError(
+                "NVFP4BlockScaling: fp4_format must be Format.E2M1 and fp8_format Format.E4M3, not "
+                f"{self.fp4_format} and {self.fp8_format}"
+            )
+
+    @property
+    def fp4_quant_fwd_inp(self) -> QParams:
+        """How activations are quantized."""
+        return QParams(random_hadamard_transform=not self.disable_rht)
+
+    @property
+    def fp4_quant_fwd_weight(self) -> QParams:
+        """How weights are quantized."""
+        return QParams(fp4_2d_quantization=not self.disable_2d_quantization)
+
+    @property
+    def fp4_quant_bwd_grad(self) -> QParams:
+        """How gradients are quantized."""
+        return QParams(
+            random_hadamard_transform=not self.disable_rht,
+            stochastic_rounding=not self.disable_stochastic_rounding,
+        )
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_nvfp4_block_scaling(
+            disable_rht=self.disable_rht,
+            disable_stochastic_rounding=self.disable_stochastic_rounding,
+            disable_2d_quantization=self.disable_2d_quantization,
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass(frozen=True)
+class QuantizerRole:
+    """Whose quantizer a ``CustomRecipe`` is asked for."""
+
+    module_type: str = ""  # "linear": every layer with GEMMs
+    tensor_type: str = ""  # "input", "weight", "output", "grad_output" or "grad_input"
+    name: str = ""  # the layer's, as in debug configurations; empty if it has none
+
+
+class IdentityQuantizer:
+    """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
+
+
+@dataclass
+class CustomRecipe(Recipe):
+    """Quantizers made by a function.
+
+    A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
+    come in the same scaling mode (1x128 and 128x128 blocks go together).
+
+    Parameters
+    ----------
+    qfactory
+        a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch`` or to an
+        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
+    fp8_format
+        without effect: the quantizers have their own
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    qfactory: Callable[[QuantizerRole], Any]
+    fp8_format: Format = Format.HYBRID
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.qfactory):
+            raise _C.UsageError(
+                "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
+                f"not {type(self.qfactory).__name__}"
+            )
+
+    def _make_quantizer(self, tensor_type: str, module_type: str, name: str) -> Any:
+        role = QuantizerRole(module_type, tensor_type, name)
+        quantizer = self.qfactory(role)
+        if isinstance(quantizer, IdentityQuantizer):
+            return None
+        if not isinstance(quantizer, _C.Quantizer):
+            raise _C.UsageError(
+                f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
+                "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
+            )
+        return quantizer
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_custom_recipe(
+            qfactory=self._make_quantizer,
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             override_linear_precision=tuple(self.override_linear_precision),
         )
 

@@ -11,13 +11,27 @@ import torch
 from torch.utils._pytree import tree_map
 
 from telens import _C
-from telens._C import Float8CurrentScalingQuantizer, Float8Quantizer, Quantizer
-from telens.common.recipe import DelayedScaling, Recipe
+from telens._C import (
+    Float8BlockQuantizer,
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    Quantizer,
+)
+from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 
 __all__ = [
+    "Float8BlockQuantizer",
+    "Float8BlockwiseQTensor",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Float8Tensor",
+    "IdentityQuantizer",
+    "MXFP8Quantizer",
+    "MXFP8Tensor",
+    "NVFP4Quantizer",
+    "NVFP4Tensor",
     "QuantizedTensor",
     "Quantizer",
     "fp8_model_init",
@@ -66,7 +80,7 @@ class QuantizedTensor(torch.Tensor):
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
         """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
-        quantizer = self._quantizer or _quantizer_of(self._storage)
+        quantizer = self._quantizer or _C.quantizer_like(self._storage)
         with torch.no_grad():
             quantizer.update_quantized(tensor.detach().to(self.dtype), self)
         return self
@@ -105,6 +119,9 @@ class QuantizedTensor(torch.Tensor):
             storage.mode.name,
             storage.dtype,
             tuple(storage.sizes),
+            storage.rowwise_tensor_scale,
+            storage.columnwise_tensor_scale,
+            storage.blocks,
         )
         return (_rebuild, (state, self.requires_grad, getattr(self, "_is_param", False)))
 
@@ -119,9 +136,9 @@ class QuantizedTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in (aten.detach.default, aten.alias.default):
-            return QuantizedTensor(args[0]._storage, quantizer=args[0]._quantizer)
+            return wrap(args[0]._storage, quantizer=args[0]._quantizer)
         if func is aten.clone.default:
-            return QuantizedTensor(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
+            return wrap(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
         if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
             return args[0].quantize_(_plain(args[1]))
         plain_args, plain_kwargs = tree_map(_plain, args), tree_map(_plain, kwargs)
@@ -136,13 +153,38 @@ class QuantizedTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-# The name that scripts for Transformer Engine know for per-tensor FP8.
-Float8Tensor = QuantizedTensor
+class Float8Tensor(QuantizedTensor):
+    """FP8 with one scale."""
 
 
-def wrap(storage: _C.QuantizedStorage) -> QuantizedTensor:
+class Float8BlockwiseQTensor(QuantizedTensor):
+    """FP8 with an FP32 scale for 1x128 or 128x128 elements."""
+
+
+class MXFP8Tensor(QuantizedTensor):
+    """FP8 with a power of two as scale for every 32 elements."""
+
+
+class NVFP4Tensor(QuantizedTensor):
+    """E2M1 with an E4M3 scale for every 16 elements under one FP32 scale."""
+
+
+_CLASSES = {
+    _C.ScalingMode.tensor: Float8Tensor,
+    _C.ScalingMode.mxfp8: MXFP8Tensor,
+    _C.ScalingMode.block_1d: Float8BlockwiseQTensor,
+    _C.ScalingMode.block_2d: Float8BlockwiseQTensor,
+    _C.ScalingMode.nvfp4: NVFP4Tensor,
+}
+
+
+def wrap(
+    storage: _C.QuantizedStorage,
+    requires_grad: bool = False,
+    quantizer: Quantizer | None = None,
+) -> QuantizedTensor:
     """The Python tensor of codes and scales."""
-    return QuantizedTensor(storage)
+    return _CLASSES[storage.mode](storage, requires_grad, quantizer)
 
 
 def _plain(value: Any) -> Any:
@@ -153,7 +195,7 @@ def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
     def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else tensor.clone()
 
-    return _C.QuantizedStorage(
+    copy = _C.QuantizedStorage(
         clone(storage.rowwise_data),
         clone(storage.rowwise_scale_inv),
         clone(storage.columnwise_data),
@@ -162,7 +204,11 @@ def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
         storage.mode,
         storage.dtype,
         storage.sizes,
+        clone(storage.rowwise_tensor_scale),
+        clone(storage.columnwise_tensor_scale),
     )
+    copy.blocks = storage.blocks
+    return copy
 
 
 def _written(
@@ -186,30 +232,25 @@ def _written(
 
 
 def _rebuild(state: tuple, requires_grad: bool, is_parameter: bool) -> QuantizedTensor:
-    *tensors, format_name, mode, dtype, sizes = state
+    *tensors, format_name, mode, dtype, sizes, row_scale, column_scale, blocks = state
     storage = _C.QuantizedStorage(
         *tensors,
         _C.DType.__members__[format_name],
         _C.ScalingMode.__members__[mode],
         dtype,
         list(sizes),
+        row_scale,
+        column_scale,
     )
-    made = QuantizedTensor(storage, requires_grad)
+    storage.blocks = blocks
+    made = wrap(storage, requires_grad)
     if is_parameter:
         made._is_param = True
     return made
 
 
-def _quantizer_of(storage: _C.QuantizedStorage) -> Quantizer:
-    return Float8CurrentScalingQuantizer(
-        storage.fp8_dtype,
-        rowwise=storage.rowwise_data is not None,
-        columnwise=storage.columnwise_data is not None,
-    )
-
-
 # So that torch.load with weights_only=True reads a state_dict with quantized weights.
-torch.serialization.add_safe_globals([_rebuild, QuantizedTensor])
+torch.serialization.add_safe_globals([_rebuild, QuantizedTensor, *_CLASSES.values()])
 _C.set_quantized_tensor_class(QuantizedTensor, wrap)
 
 
@@ -260,6 +301,8 @@ def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Pa
     if _model_init.recipe is None or not is_gemm_weight:
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     quantizer = _model_init.recipe._native().make_weight_quantizer()
+    if quantizer is None:  # a custom recipe leaves weights as they are
+        return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     made = quantizer(tensor.detach())
     made._quantizer = quantizer
     parameter = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)

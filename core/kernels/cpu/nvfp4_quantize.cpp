@@ -1,0 +1,214 @@
+// quantize_nvfp4 on the CPU.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/formats/philox.h"
+#include "core/formats/stochastic_rounding.h"
+#include "core/kernels/cpu/block_tensors.h"
+#include "core/kernels/cpu/element_type.h"
+#include "core/kernels/cpu/quantize_range.h"
+#include "core/ops/block_scale_formula.h"
+
+namespace telens::kernels {
+namespace {
+
+using ops::BlockCodes;
+using SixTensors =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// Elements for which starting another thread pays.
+constexpr std::int64_t kGrain = 32768;
+
+// The random words of a tensor's elements.
+struct RandomWords {
+  PhiloxKey key;
+  std::uint32_t orientation;  // 0 rowwise, 1 columnwise
+  std::uint32_t offset;
+
+  PhiloxCounter of_four(std::uint64_t index) const {
+    const std::uint64_t group = index / 4;
+    return philox4x32({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32),
+                       orientation, offset},
+                      key);
+  }
+};
+
+struct Nvfp4Scaling {
+  using ScaleCode = std::uint8_t;
+  static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
+  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
+
+  float tensor_factor;
+  float tensor_scale;
+  std::optional<RandomWords> random;
+
+  BlockScale<ScaleCode> scale_of(float amax) const {
+    const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
+    return {code, nvfp4_factor(code, tensor_scale)};
+  }
+
+  void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
+    if (random) {
+      dispatch_element_type(x.format,
+                            [&]<typename T>() { encode_by_chance<T>(x, factors, codes); });
+    } else {
+      quantize_range_by_scales(x.format, x.data, x.size, factors, FormatId::e2m1, codes);
+    }
+  }
+
+ private:
+  template <typename T>
+  void encode_by_chance(const Elements& x, const float* factors, std::uint8_t* codes) const {
+    const T* const elements = static_cast<const T*>(x.data);
+    PhiloxCounter words{};
+    for (std::size_t i = 0; i < x.size; ++i) {
+      const auto index = static_cast<std::uint64_t>(x.index) + i;
+      if (i == 0 || index % 4 == 0) words = random->of_four(index);
+      const float value = static_cast<float>(elements[i]) * factors[i];
+      codes[i] = encode_e2m1_stochastically(value, words[index % 4]);
+    }
+  }
+};
+
+// The largest magnitude that is a number.
+float largest_number(const at::Tensor& contiguous, FormatId format) {
+  const ElementMatrix elements{format, contiguous.const_data_ptr(), 1, contiguous.numel()};
+  return at::parallel_reduce(
+      0, contiguous.numel(), kGrain, 0.0F,
+      [&](std::int64_t begin, std::int64_t end, float so_far) {
+        float largest = 0.0F;
+        const auto size = static_cast<std::size_t>(end - begin);
+        block_maxima(format, elements.at(0, begin), size, size, NanInMaximum::left_out, &largest);
+        return std::max(so_far, largest);
+      },
+      [](float a, float b) { return std::max(a, b); });
+}
+
+// Two codes a byte: of neighbours in a row, or (transposed) of neighbours in a column. codes:
+// contiguous [rows, columns], one a byte.
+at::Tensor pack(const at::Tensor& codes, bool transposed) {
+  const std::int64_t rows = codes.size(0);
+  const std::int64_t columns = codes.size(1);
+  at::Tensor packed = transposed
+                          ? at::empty({rounded_up_quotient(rows, 2), columns}, codes.options())
+                          : at::empty({rows, rounded_up_quotient(columns, 2)}, codes.options());
+  const auto* const from = codes.const_data_ptr<std::uint8_t>();
+  auto* const to = packed.mutable_data_ptr<std::uint8_t>();
+  const std::int64_t width = packed.size(1);
+  const std::int64_t grain = kGrain / std::max<std::int64_t>(1, width) + 1;
+  at::parallel_for(0, packed.size(0), grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::uint8_t* const first = from + (transposed ? 2 * row : row) * columns;
+      std::uint8_t* const bytes = to + row * width;
+      if (transposed) {
+        const bool has_second = 2 * row + 1 < rows;
+        for (std::int64_t i = 0; i < width; ++i) {
+          bytes[i] = first[i] | (has_second ? first[columns + i] << 4 : 0);
+        }
+      } else {
+        for (std::int64_t i = 0; i < columns / 2; ++i) {
+          bytes[i] = first[2 * i] | first[2 * i + 1] << 4;
+        }
+        if (columns % 2 != 0) bytes[width - 1] = first[columns - 1];
+      }
+    }
+  });
+  return transposed ? packed.t() : packed;
+}
+
+Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format) {
+  const float factor = nvfp4_tensor_factor(largest_number(contiguous, format));
+  return {factor, 1.0F / factor, std::nullopt};
+}
+
+RandomWords random_words(const at::Tensor& state, std::uint32_t orientation) {
+  const auto* const values = state.const_data_ptr<std::int64_t>();
+  const auto seed = static_cast<std::uint64_t>(values[0]);
+  return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+          orientation,
+          static_cast<std::uint32_t>(values[1])};
+}
+
+// codes: one a byte, as quantize_blocks and quantize_squares make them.
+BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool transposed) {
+  const at::Tensor tensor_scale =
+      at::full({1}, scaling.tensor_scale, quantized.codes.options().dtype(at::kFloat));
+  return {pack(transposed ? quantized.codes.t() : quantized.codes, transposed), quantized.scale_inv,
+          tensor_scale};
+}
+
+// x: contiguous.
+ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
+                                         std::optional<std::int64_t> hadamard_signs,
+                                         const std::optional<at::Tensor>& random_state,
+                                         const ops::Orientations& orientations) {
+  ops::BlockCodesPair pair;
+  const bool together = !hadamard_signs && !random_state;  // one read, as everything is the same
+  if (orientations.rowwise || together) {
+    Nvfp4Scaling scaling = scaling_for(x, format);
+    if (random_state) scaling.random = random_words(*random_state, 0);
+    const auto [rowwise, columnwise] =
+        quantize_blocks(x, format, ScalingMode::nvfp4, scaling,
+                        {orientations.rowwise, orientations.columnwise && together});
+    if (orientations.rowwise) pair.rowwise = packed(rowwise, scaling, false);
+    if (columnwise.codes.defined()) pair.columnwise = packed(columnwise, scaling, true);
+  }
+  if (orientations.columnwise && !together) {
+    const at::Tensor rotated =
+        hadamard_signs ? ops::hadamard_transform(x, static_cast<std::uint16_t>(*hadamard_signs))
+                       : x;
+    Nvfp4Scaling scaling = scaling_for(rotated, format);
+    if (random_state) scaling.random = random_words(*random_state, 1);
+    pair.columnwise = packed(
+        quantize_blocks(rotated, format, ScalingMode::nvfp4, scaling, {false, true}).columnwise,
+        scaling, true);
+  }
+  return pair;
+}
+
+ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
+                                        const std::optional<at::Tensor>& random_state,
+                                        const ops::Orientations& orientations) {
+  Nvfp4Scaling scaling = scaling_for(x, format);
+  if (random_state) scaling.random = random_words(*random_state, 0);
+  const auto [codes, squares, none] = quantize_squares(x, format, scaling);
+  const auto repeated = [](const at::Tensor& scales, std::int64_t rows) {
+    return ops::repeat_scales(scales, Nvfp4Scaling::kBlock, rows);
+  };
+  ops::BlockCodesPair pair;
+  if (orientations.rowwise) {
+    pair.rowwise = packed({codes, repeated(squares, x.size(0)), {}}, scaling, false);
+  }
+  if (orientations.columnwise) {
+    pair.columnwise = packed({codes.t(), repeated(squares.t(), x.size(1)), {}}, scaling, true);
+  }
+  return pair;
+}
+
+SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
+                          std::optional<std::int64_t> hadamard_signs,
+                          const std::optional<at::Tensor>& random_state, bool rowwise,
+                          bool columnwise) {
+  ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+  const FormatId format = ops::check_matrix("quantize_nvfp4", x);
+  const at::Tensor contiguous = x.contiguous();
+  const ops::Orientations orientations{rowwise, columnwise};
+  const ops::BlockCodesPair pair =
+      two_dimensional
+          ? quantize_in_squares(contiguous, format, random_state, orientations)
+          : quantize_along_lines(contiguous, format, hadamard_signs, random_state, orientations);
+  return {pair.rowwise.codes,    pair.rowwise.scale_inv,    pair.rowwise.tensor_scale,
+          pair.columnwise.codes, pair.columnwise.scale_inv, pair.columnwise.tensor_scale};
+}
+
+}  // namespace
+}  // namespace telens::kernels
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("quantize_nvfp4", TORCH_FN(telens::kernels::quantize_nvfp4));
+}

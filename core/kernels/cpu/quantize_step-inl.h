@@ -1,0 +1,137 @@
+// One step of quantizing: as many elements as a vector has 16-bit lanes, scaled, encoded, stored.
+// Included once for every SIMD target (Highway's foreach_target).
+#if defined(TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_
+#undef TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_
+#else
+#define TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_
+#endif
+
+#include "core/kernels/cpu/fp8_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace telens::HWY_NAMESPACE {
+
+// A vector of codes of a high-precision format, each the width of a lane.
+template <typename Input>
+using LanesOf = hn::ScalableTag<typename Input::Bits>;
+
+template <typename Input>
+HWY_INLINE hn::Vec<LanesOf<Input>> magnitude_of(hn::Vec<LanesOf<Input>> code) {
+  return hn::And(code, hn::Set(LanesOf<Input>(), Input::kMagnitudeMask));
+}
+
+// The FP32 values of 16-bit codes without sign.
+template <typename Input>
+HWY_INLINE Turns<FloatVector> widen(Vector16 magnitude) {
+  if constexpr (Input::kId == FormatId::bf16) {
+    return widen_bf16(magnitude);
+  } else {
+    const Codes32 words;
+    const auto both = hn::BitCast(words, magnitude);
+    return {decode_magnitude<Input>(hn::And(both, hn::Set(words, 0xffff))),
+            decode_magnitude<Input>(hn::ShiftRight<16>(both))};
+  }
+}
+
+inline constexpr std::uint16_t kSign16 = 0x8000;
+
+// One scale for all elements. The scale is a magnitude, the sign of the true one comes separately.
+struct OneScale {
+  FloatVector scale;
+  Vector16 sign;  // 0 or kSign16
+
+  template <typename Order>
+  HWY_INLINE Turns<FloatVector> load(std::size_t, Order) const {
+    return {scale, scale};
+  }
+};
+
+// In which lanes of Turns a step has its elements: 16-bit elements take turns, of 32-bit elements
+// one vector follows the other.
+struct TakingTurns {};
+struct OneAfterTheOther {};
+
+// A scale for every element, positive or NaN.
+struct ScalePerElement {
+  const float* scales;
+  Vector16 sign = hn::Zero(Codes16());
+
+  HWY_INLINE Turns<FloatVector> load(std::size_t i, TakingTurns) const {
+    Turns<FloatVector> turns;
+    hn::LoadInterleaved2(Float32s(), scales + i, turns.even, turns.odd);
+    return turns;
+  }
+  HWY_INLINE Turns<FloatVector> load(std::size_t i, OneAfterTheOther) const {
+    const Float32s floats;
+    return {hn::LoadU(floats, scales + i), hn::LoadU(floats, scales + i + hn::Lanes(floats))};
+  }
+};
+
+// amax takes the largest magnitude of each lane.
+template <typename Input, typename Output, typename Scale>
+struct QuantizeStep {
+  using Lanes = LanesOf<Input>;
+  using Vector = hn::Vec<Lanes>;
+  using Element = typename Input::Bits;
+  static constexpr bool kNarrow = sizeof(Element) == sizeof(std::uint16_t);
+  using Order = std::conditional_t<kNarrow, TakingTurns, OneAfterTheOther>;
+
+  Scale scale;
+
+  // The codes, with the sign bits of `signs`, in the low bytes of the lanes.
+  HWY_INLINE Vector16 encode(Turns<FloatVector> x, Turns<FloatVector> factor,
+                             Vector16 signs) const {
+    const Turns<FloatVector> scaled{hn::Mul(x.even, factor.even), hn::Mul(x.odd, factor.odd)};
+    const auto code = encode_magnitudes<Output, Saturation::saturating>(scaled);
+    auto sign = hn::And(hn::Xor(signs, scale.sign), hn::Set(Codes16(), kSign16));
+    if constexpr (!Output::kHasNan) {
+      // The code of NaN is positive.
+      const Codes32 words;
+      const auto nan = [&](FloatVector value) HWY_ATTR {
+        return hn::VecFromMask(words, hn::RebindMask(words, hn::IsNaN(value)));
+      };
+      sign = hn::AndNot(hn::OddEven(hn::BitCast(Codes16(), nan(scaled.odd)),
+                                    hn::BitCast(Codes16(), nan(scaled.even))),
+                        sign);
+    }
+    return hn::Or(code, hn::ShiftRight<16 - Output::kWidth>(sign));
+  }
+
+  // Elements i, i + 1, ...
+  HWY_INLINE void operator()(const Element* x, std::size_t i, std::uint8_t* codes,
+                             Vector& amax) const {
+    const Lanes lanes;
+    const auto factor = scale.load(i, Order());
+    if constexpr (kNarrow) {
+      const auto element = load_ahead(lanes, x + i);
+      const auto size = magnitude_of<Input>(element);
+      amax = hn::Max(amax, size);
+      const hn::Rebind<std::uint8_t, Lanes> bytes;
+      const auto code = encode(widen<Input>(size), factor, element);
+      hn::StoreU(hn::TruncateTo(bytes, code), bytes, codes + i);
+    } else {
+      // Two vectors one after the other; they take turns on the way and part again in the end.
+      const Float32s floats;
+      const auto first = load_ahead(lanes, x + i);
+      const auto second = load_ahead(lanes, x + i + hn::Lanes(lanes));
+      const auto first_size = magnitude_of<Input>(first);
+      const auto second_size = magnitude_of<Input>(second);
+      amax = hn::Max(amax, hn::Max(first_size, second_size));
+      const auto signs = hn::OddEven(hn::BitCast(Codes16(), second),
+                                     hn::BitCast(Codes16(), hn::ShiftRight<16>(first)));
+      const auto code = hn::BitCast(
+          lanes, encode({hn::BitCast(floats, first_size), hn::BitCast(floats, second_size)}, factor,
+                        signs));
+      const hn::Rebind<std::uint8_t, Lanes> bytes;
+      hn::StoreU(hn::TruncateTo(bytes, code), bytes, codes + i);
+      hn::StoreU(hn::TruncateTo(bytes, hn::ShiftRight<16>(code)), bytes,
+                 codes + i + hn::Lanes(lanes));
+    }
+  }
+};
+
+}  // namespace telens::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,272 @@
+#include "core/ops/block_quantize.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "core/ops/block_quantize_checks.h"
+#include "core/ops/checks.h"
+#include "core/ops/dispatcher.h"
+#include "core/ops/quantize_checks.h"
+
+namespace telens::ops {
+namespace {
+
+std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// codes, scale_inv, codes and scale_inv of the columnwise orientation.
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// The same with the tensor's scale behind each scale_inv.
+using SixTensors =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+FourTensors as_tuple(const BlockCodesPair& pair) {
+  return {pair.rowwise.codes, pair.rowwise.scale_inv, pair.columnwise.codes,
+          pair.columnwise.scale_inv};
+}
+
+BlockCodesPair as_pair(FourTensors tensors) {
+  auto& [codes, scale_inv, column_codes, column_scale_inv] = tensors;
+  return {{codes, scale_inv, {}}, {column_codes, column_scale_inv, {}}};
+}
+
+FourTensors quantize_mxfp8_meta(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
+                                bool, bool rowwise, bool columnwise) {
+  check_matrix("quantize_mxfp8", x);
+  check_fp8_format("quantize_mxfp8", format);
+  check_scale_rounding("quantize_mxfp8", rounding);
+  return as_tuple(empty_block_codes(x, ScalingMode::mxfp8, at::kByte, {rowwise, columnwise}));
+}
+
+FourTensors quantize_fp8_blocks_meta(const at::Tensor& x, std::int64_t format, bool two_dimensional,
+                                     bool, double, bool rowwise, bool columnwise) {
+  check_matrix("quantize_fp8_blocks", x);
+  check_fp8_format("quantize_fp8_blocks", format);
+  return as_tuple(empty_block_codes(x,
+                                    two_dimensional ? ScalingMode::block_2d : ScalingMode::block_1d,
+                                    at::kFloat, {rowwise, columnwise}));
+}
+
+SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
+                               std::optional<std::int64_t> hadamard_signs,
+                               const std::optional<at::Tensor>& random_state, bool rowwise,
+                               bool columnwise) {
+  check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+  const auto make = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
+    return empty_nvfp4_codes(rows, columns, transposed, x.options());
+  };
+  const BlockCodes row = rowwise ? make(x.size(0), x.size(1), false) : BlockCodes();
+  const BlockCodes column = columnwise ? make(x.size(1), x.size(0), true) : BlockCodes();
+  return {row.codes,    row.scale_inv,    row.tensor_scale,
+          column.codes, column.scale_inv, column.tensor_scale};
+}
+
+at::Tensor hadamard_transform_meta(const at::Tensor& x, std::int64_t signs, bool) {
+  check_hadamard("hadamard_transform", x, signs);
+  return at::empty(x.sizes(), x.options());
+}
+
+at::Tensor dequantize_blocks_meta(const at::Tensor& codes, const at::Tensor& scale_inv,
+                                  const std::optional<at::Tensor>& tensor_scale,
+                                  std::int64_t format, std::int64_t mode, at::ScalarType dtype) {
+  const auto [element, scaling] = check_block_codes(
+      "dequantize_blocks", {codes, scale_inv, tensor_scale.value_or(at::Tensor())}, format, mode);
+  check_high_precision("dequantize_blocks", "the result", dtype);
+  if (scaling != ScalingMode::nvfp4) return empty_values(codes, dtype);
+  const std::int64_t columns = 2 * codes.size(1);
+  return is_transposed(codes)
+             ? at::empty({columns, codes.size(0)}, codes.options().dtype(dtype)).t()
+             : at::empty({codes.size(0), columns}, codes.options().dtype(dtype));
+}
+
+BlockCodes empty_orientation(std::int64_t rows, std::int64_t columns, ScalingMode mode,
+                             at::ScalarType scale_dtype, const at::TensorOptions& options) {
+  return {at::empty({rows, columns}, options.dtype(at::kByte)),
+          at::empty({rounded_up_quotient(rows, block_height(mode)),
+                     rounded_up_quotient(columns, block_length(mode))},
+                    options.dtype(scale_dtype)),
+          {}};
+}
+
+at::ScalarType scale_dtype_of(ScalingMode mode) {
+  return mode == ScalingMode::mxfp8 || mode == ScalingMode::nvfp4 ? at::kByte : at::kFloat;
+}
+
+}  // namespace
+
+FormatId check_matrix(std::string_view operation, const at::Tensor& x) {
+  if (x.dim() != 2) {
+    raise<ShapeError>("{}: x has shape {}; expected a matrix [rows, columns]; flatten it",
+                      operation, c10::str(x.sizes()));
+  }
+  return check_high_precision(operation, "x", x.scalar_type());
+}
+
+ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t rounding) {
+  if (rounding < 0 || rounding > static_cast<std::int64_t>(ScaleRounding::nearest)) {
+    raise<UsageError>("{}: scale_rounding is {}; expected up (0), floor (1) or nearest (2)",
+                      operation, rounding);
+  }
+  return static_cast<ScaleRounding>(rounding);
+}
+
+bool is_transposed(const at::Tensor& matrix) {
+  return !matrix.is_contiguous() && matrix.t().is_contiguous();
+}
+
+BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
+                                    std::int64_t format, std::int64_t mode) {
+  const auto& [codes, scale_inv, tensor_scale] = quantized;
+  if (mode <= static_cast<std::int64_t>(ScalingMode::tensor) ||
+      mode > static_cast<std::int64_t>(ScalingMode::nvfp4)) {
+    raise<UsageError>("{}: scaling mode {}; expected one of blocks: 1 to 4", operation, mode);
+  }
+  const auto scaling = static_cast<ScalingMode>(mode);
+  const bool packed = scaling == ScalingMode::nvfp4;
+  if (packed && format != static_cast<std::int64_t>(FormatId::e2m1)) {
+    raise<UsageError>("{}: format is {}; NVFP4 has E2M1 (2)", operation, format);
+  }
+  const FormatId element = packed ? FormatId::e2m1 : check_fp8_format(operation, format);
+  if (codes.scalar_type() != at::kByte || codes.dim() != 2) {
+    raise<ShapeError>(
+        "{}: codes have dtype {} and shape {}; expected Byte (uint8), [rows, columns]", operation,
+        c10::toString(codes.scalar_type()), c10::str(codes.sizes()));
+  }
+  const at::ScalarType scale_dtype = scale_dtype_of(scaling);
+  const std::int64_t rows = rounded_up_quotient(codes.size(0), block_height(scaling));
+  const std::int64_t columns =
+      rounded_up_quotient(codes.size(1) * (packed ? 2 : 1), block_length(scaling));
+  if (scale_inv.scalar_type() != scale_dtype || scale_inv.dim() != 2 || scale_inv.size(0) != rows ||
+      scale_inv.size(1) != columns) {
+    raise<ShapeError>(
+        "{}: scale_inv has dtype {} and shape {}; {} codes of shape {} need {} [{}, {}]", operation,
+        c10::toString(scale_inv.scalar_type()), c10::str(scale_inv.sizes()), name_of(scaling),
+        c10::str(codes.sizes()), c10::toString(scale_dtype), rows, columns);
+  }
+  if (tensor_scale.defined()) check_one_float(operation, "tensor_scale", tensor_scale, codes);
+  return {element, scaling};
+}
+
+BlockCodes empty_nvfp4_codes(std::int64_t rows, std::int64_t columns, bool transposed,
+                             const at::TensorOptions& options) {
+  const auto bytes = [&](std::int64_t height, std::int64_t width) {
+    const at::TensorOptions as_bytes = options.dtype(at::kByte);
+    return transposed ? at::empty({width, height}, as_bytes).t()
+                      : at::empty({height, width}, as_bytes);
+  };
+  return {bytes(rows, rounded_up_quotient(columns, 2)),
+          bytes(rows, rounded_up_quotient(columns, block_length(ScalingMode::nvfp4))),
+          at::empty({1}, options.dtype(at::kFloat))};
+}
+
+void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs) {
+  check_matrix(operation, x);
+  if (signs < 0 || signs > 0xffff) {
+    raise<UsageError>("{}: signs are {}; expected 16 bits", operation, signs);
+  }
+  if (x.size(0) % kHadamardSize != 0) {
+    raise<ShapeError>(
+        "{}: x has shape {}; the random Hadamard transform needs rows divisible by {}; pad them, "
+        "or "
+        "switch the transform off",
+        operation, c10::str(x.sizes()), kHadamardSize);
+  }
+}
+
+void check_nvfp4(const at::Tensor& x, bool two_dimensional,
+                 std::optional<std::int64_t> hadamard_signs,
+                 const std::optional<at::Tensor>& random_state, bool columnwise) {
+  check_matrix("quantize_nvfp4", x);
+  if (two_dimensional && hadamard_signs) {
+    raise<UsageError>(
+        "quantize_nvfp4: 16x16 blocks, the same in both orientations, exclude the random Hadamard "
+        "transform, which only the columnwise one gets; switch one of them off");
+  }
+  if (hadamard_signs && columnwise) check_hadamard("quantize_nvfp4", x, *hadamard_signs);
+  if (random_state && (random_state->scalar_type() != at::kLong || random_state->numel() != 2 ||
+                       random_state->device() != x.device())) {
+    raise<ShapeError>(
+        "quantize_nvfp4: random_state has dtype {} and {} elements on {}; expected "
+        "Long with 2 elements on {}",
+        c10::toString(random_state->scalar_type()), random_state->numel(),
+        random_state->device().str(), x.device().str());
+  }
+}
+
+BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
+                                 const Orientations& orientations) {
+  BlockCodesPair pair;
+  const at::TensorOptions options = x.options();
+  if (orientations.rowwise) {
+    pair.rowwise = empty_orientation(x.size(0), x.size(1), mode, scale_dtype, options);
+  }
+  if (orientations.columnwise) {
+    // Memory in x's order: [rows, columns] codes under [rows / block, columns] scales.
+    const std::int64_t blocks = rounded_up_quotient(x.size(0), block_length(mode));
+    const std::int64_t across = rounded_up_quotient(x.size(1), block_height(mode));
+    pair.columnwise = {at::empty(x.sizes(), options.dtype(at::kByte)).t(),
+                       at::empty({blocks, across}, options.dtype(scale_dtype)).t(),
+                       {}};
+  }
+  return pair;
+}
+
+at::Tensor repeat_scales(const at::Tensor& squares, std::int64_t block, std::int64_t rows) {
+  return squares.repeat_interleave(block, 0).narrow(0, 0, rows).contiguous();
+}
+
+BlockCodesPair quantize_mxfp8(const at::Tensor& x, FormatId format, const Mxfp8Options& options,
+                              const Orientations& orientations) {
+  static const auto op = find_operator<decltype(quantize_mxfp8_meta)>("telens::quantize_mxfp8");
+  return as_pair(op.call(x, static_cast<std::int64_t>(format),
+                         static_cast<std::int64_t>(options.scale_rounding), options.two_dimensional,
+                         orientations.rowwise, orientations.columnwise));
+}
+
+BlockCodesPair quantize_fp8_blocks(const at::Tensor& x, FormatId format,
+                                   const Fp8BlockOptions& options,
+                                   const Orientations& orientations) {
+  static const auto op =
+      find_operator<decltype(quantize_fp8_blocks_meta)>("telens::quantize_fp8_blocks");
+  return as_pair(op.call(x, static_cast<std::int64_t>(format), options.two_dimensional,
+                         options.power_of_2_scales, options.amax_epsilon, orientations.rowwise,
+                         orientations.columnwise));
+}
+
+BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
+                              const Orientations& orientations) {
+  static const auto op = find_operator<decltype(quantize_nvfp4_meta)>("telens::quantize_nvfp4");
+  const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
+      op.call(x, options.two_dimensional, options.hadamard_signs,
+              options.random_state.defined() ? std::optional(options.random_state) : std::nullopt,
+              orientations.rowwise, orientations.columnwise);
+  return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
+}
+
+at::Tensor hadamard_transform(const at::Tensor& x, std::uint16_t signs, bool inverse) {
+  static const auto op =
+      find_operator<decltype(hadamard_transform_meta)>("telens::hadamard_transform");
+  return op.call(x, signs, inverse);
+}
+
+at::Tensor dequantize_blocks(const BlockCodes& quantized, FormatId format, ScalingMode mode,
+                             at::ScalarType dtype) {
+  static const auto op =
+      find_operator<decltype(dequantize_blocks_meta)>("telens::dequantize_blocks");
+  return op.call(
+      quantized.codes, quantized.scale_inv,
+      quantized.tensor_scale.defined() ? std::optional(quantized.tensor_scale) : std::nullopt,
+      static_cast<std::int64_t>(format), static_cast<std::int64_t>(mode), dtype);
+}
+
+}  // namespace telens::ops
+
+TORCH_LIBRARY_IMPL(telens, Meta, library) {
+  library.impl("quantize_mxfp8", TORCH_FN(telens::ops::quantize_mxfp8_meta));
+  library.impl("quantize_fp8_blocks", TORCH_FN(telens::ops::quantize_fp8_blocks_meta));
+  library.impl("quantize_nvfp4", TORCH_FN(telens::ops::quantize_nvfp4_meta));
+  library.impl("hadamard_transform", TORCH_FN(telens::ops::hadamard_transform_meta));
+  library.impl("dequantize_blocks", TORCH_FN(telens::ops::dequantize_blocks_meta));
+}

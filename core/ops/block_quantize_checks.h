@@ -1,0 +1,50 @@
+// What every backend's kernels of core/ops/block_quantize.h begin with: checks, and the empty
+// results.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "core/ops/block_quantize.h"
+
+namespace telens::ops {
+
+inline constexpr std::int64_t kHadamardSize = 16;
+
+// Whether one column lies after the other.
+bool is_transposed(const at::Tensor& matrix);
+
+// x: 2-D, high precision. Returns x's format.
+FormatId check_matrix(std::string_view operation, const at::Tensor& x);
+
+ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t rounding);
+
+struct BlockCodesFormats {
+  FormatId element;
+  ScalingMode mode;
+};
+// codes and scales of one orientation, of shapes that fit each other and the mode.
+BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
+                                    std::int64_t format, std::int64_t mode);
+
+// Empty codes and scales of both orientations of x, as `orientations` asks; the columnwise ones are
+// transposed views.
+BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
+                                 const Orientations& orientations);
+
+// Empty NVFP4 codes of one orientation: packed, of a matrix [rows, columns] whose memory is
+// transposed or not.
+BlockCodes empty_nvfp4_codes(std::int64_t rows, std::int64_t columns, bool transposed,
+                             const at::TensorOptions& options);
+
+void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs);
+// Also that 16x16 blocks and the transform are not asked for together, and that random_state, if
+// given, is int64 with 2 elements on x's device.
+void check_nvfp4(const at::Tensor& x, bool two_dimensional,
+                 std::optional<std::int64_t> hadamard_signs,
+                 const std::optional<at::Tensor>& random_state, bool columnwise);
+
+// The scales of squares [rows / block, columns / block] as those of the blocks of one row's height
+// that quantized data has: each row of scales as often as the square has rows, `rows` in all.
+at::Tensor repeat_scales(const at::Tensor& squares, std::int64_t block, std::int64_t rows);
+
+}  // namespace telens::ops

@@ -1,0 +1,53 @@
+#include "core/quantization/block_quantizer.h"
+
+#include "core/base/error.h"
+
+namespace telens {
+namespace {
+
+QuantizedData data_of(const ops::BlockCodes& quantized) {
+  return {quantized.codes, quantized.scale_inv, quantized.tensor_scale};
+}
+
+void copy_into(const ops::BlockCodes& quantized, QuantizedData& out) {
+  if (out.defined()) {
+    out.codes.copy_(quantized.codes);
+    out.scale_inv.copy_(quantized.scale_inv);
+    if (quantized.tensor_scale.defined()) {
+      out.tensor_scale.copy_(quantized.tensor_scale);
+    }
+  }
+}
+
+}  // namespace
+
+QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x) {
+  const auto [rowwise, columnwise] =
+      quantize_matrix(flattened(x), {usage().rowwise, usage().columnwise});
+  QuantizedTensor out;
+  out.rowwise = data_of(rowwise);
+  out.columnwise = data_of(columnwise);
+  out.format = format();
+  out.mode = mode();
+  out.dtype = x.scalar_type();
+  out.sizes = x.sizes().vec();
+  out.blocks = options_;
+  return out;
+}
+
+void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
+  if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != format() || out.mode != mode()) {
+    raise<ShapeError>(
+        "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
+        "quantizer to {} {}",
+        name_of(out.mode), name_of(out.format), c10::str(at::IntArrayRef(out.sizes)),
+        c10::str(x.sizes()), name_of(mode()), name_of(format()));
+  }
+  const auto [rowwise, columnwise] =
+      quantize_matrix(flattened(x), {out.rowwise.defined(), out.columnwise.defined()});
+  copy_into(rowwise, out.rowwise);
+  copy_into(columnwise, out.columnwise);
+  out.blocks = options_;
+}
+
+}  // namespace telens

@@ -1,0 +1,30 @@
+// What the quantizers with a scale a block have in common.
+#pragma once
+
+#include "core/ops/block_quantize.h"
+#include "core/quantization/quantizer.h"
+
+namespace telens {
+
+// Scales come from the blocks themselves: nothing is remembered, nothing to calibrate.
+class TELENS_EXPORT BlockQuantizer : public Quantizer {
+ public:
+  BlockQuantizer(FormatId format, BlockOptions options, Usage usage)
+      : Quantizer(format, usage), options_(options) {}
+
+  QuantizedTensor quantize(const at::Tensor& x) final;
+  void quantize_into(const at::Tensor& x, QuantizedTensor& out) final;
+  void calibrate(const at::Tensor&) final {}
+
+  const BlockOptions& options() const { return options_; }
+
+ protected:
+  // x: a matrix.
+  virtual ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
+                                              const ops::Orientations& orientations) const = 0;
+
+ private:
+  BlockOptions options_;
+};
+
+}  // namespace telens

@@ -1,0 +1,47 @@
+// NVFP4: E2M1 in blocks of 16 elements, E4M3 scales under one FP32 scale of the tensor.
+#pragma once
+
+#include <memory>
+
+#include "core/quantization/block_quantizer.h"
+#include "core/quantization/recipe.h"
+
+namespace telens {
+
+// The signs of the random Hadamard transform that Transformer Engine uses for every tensor: bit i
+// is set where row i of sixteen is negated.
+inline constexpr std::uint16_t kRandomHadamardSigns = 0xd7e8;
+
+// By default the training recipe of "Pretraining Large Language Models with NVFP4"
+// (arXiv:2509.25149): weights in 16x16 blocks, what feeds wgrad after a random Hadamard transform,
+// gradients rounded by chance.
+struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
+  NVFP4BlockScaling() { fp8_format = Fp8Format::e4m3; }  // of the block scales
+
+  bool disable_rht = false;
+  bool disable_stochastic_rounding = false;
+  bool disable_2d_quantization = false;
+
+  std::string_view name() const override { return "nvfp4"; }
+  std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
+                                            DelayedScalingState* state) const override;
+};
+
+// Stochastic rounding draws one key a tensor from torch's default generator of the tensor's device,
+// and draws nothing when it is off.
+class TELENS_EXPORT NVFP4Quantizer final : public BlockQuantizer {
+ public:
+  explicit NVFP4Quantizer(BlockOptions options = {}, Usage usage = {})
+      : BlockQuantizer(FormatId::e2m1, options, usage) {}
+
+  ScalingMode mode() const override { return ScalingMode::nvfp4; }
+  // 16 columns a block, and 16 rows for the other orientation, as in Transformer Engine.
+  std::int64_t alignment() const override { return block_length(ScalingMode::nvfp4); }
+  std::shared_ptr<Quantizer> copy() const override;
+
+ private:
+  ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
+                                      const ops::Orientations& orientations) const override;
+};
+
+}  // namespace telens
