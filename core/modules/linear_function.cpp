@@ -217,11 +217,11 @@ variable_list LinearFunction::backward(AutogradContext* context, variable_list g
   auto& backward = static_cast<LinearBackward&>(*holder);
   refuse_second_derivative(backward.state->name());
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
-  // Nothing here is differentiable again, and above autograd each operator of ours would be called
-  // with boxed arguments.
+  const variable_list saved = context->get_saved_variables();  // a checkpoint recomputes them here
+  // Nothing from here on is differentiable again, and above autograd each operator of ours would be
+  // called with boxed arguments.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Gradients gradients =
-      compute_gradients(backward, context->get_saved_variables(), grad_outputs[0]);
+  const Gradients gradients = compute_gradients(backward, saved, grad_outputs[0]);
   if (backward.pass.first_in_region) {
     backward.pass.region->update(/*backward=*/true);
   }
