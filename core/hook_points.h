@@ -5,6 +5,9 @@
 // is one integer compare and the answer is nullptr: the layer runs its fused path. Otherwise the
 // answer is the RoutingPlan of this forward; the layer runs unfused and makes just the calls whose
 // bits are set. The backward of that forward uses the same plan.
+//
+// Beside the contract's three GEMM calls there is one of our own, inspect_gemm: what a GEMM got,
+// what came out, and which kernel ran.
 #pragma once
 
 #include <array>
@@ -15,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/ops/gemm_choice.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/quantization/quantizer.h"
 
@@ -25,6 +29,7 @@ class ProcessGroup;
 namespace telens {
 
 class LayerHooks;
+class Recipe;
 
 // Which of the calls are on in one forward-backward of one layer.
 struct RoutingPlan {
@@ -33,6 +38,7 @@ struct RoutingPlan {
   std::uint32_t postquantize = 0;   // bit_of(gemm, tensor): inspect_tensor_postquantize
   std::uint8_t inspect = 0;         // bit_of(tensor): inspect_tensor
   std::uint8_t high_precision = 0;  // bit_of(gemm): fp8_gemm_enabled answered false
+  std::uint8_t gemms = 0;           // bit_of(gemm): inspect_gemm
 
   static constexpr std::uint32_t bit_of(Gemm gemm, TensorName tensor) {
     return 1U << (static_cast<unsigned>(gemm) * kAllTensors.size() + static_cast<unsigned>(tensor));
@@ -50,8 +56,9 @@ struct RoutingPlan {
     return postquantize & bit_of(gemm, tensor);
   }
   bool runs_in_high_precision(Gemm gemm) const { return high_precision & bit_of(gemm); }
+  bool inspects(Gemm gemm) const { return gemms & bit_of(gemm); }
   bool empty() const {
-    return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0;
+    return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0 && gemms == 0;
   }
 
   // What session made the plan; a backward that comes after the end of that session calls nobody.
@@ -93,7 +100,9 @@ struct InspectTensorCall {
   const Operand* columnwise;  // what feeds the second GEMM; nullptr for outputs
   Quantizer* quantizer;       // nullptr outside fp8_autocast and for outputs
   TensorParallel tensor_parallel;
-  bool first_microbatch = true;  // false where a cached weight is used again
+  bool first_microbatch = true;      // false where a cached weight is used again
+  const Recipe* recipe = nullptr;    // of inputs: that the layer runs under; nullptr: none
+  const at::Tensor* bias = nullptr;  // of the output: that fprop has added; nullptr: none
 };
 
 struct InspectPostquantizeCall {
@@ -102,6 +111,22 @@ struct InspectPostquantizeCall {
   const Operand& tensor;  // the result of the cast or of modify_tensor
   bool rowwise;           // whether it feeds the first GEMM of the tensor
   TensorParallel tensor_parallel;
+};
+
+// A GEMM that has just run.
+struct InspectGemmCall {
+  Gemm gemm;
+  TensorName a_name;
+  TensorName b_name;
+  const Operand& a;
+  const Operand& b;
+  const at::Tensor& bias;    // of fprop; may be undefined
+  const at::Tensor& output;  // before modify_tensor
+  // Under a recipe that quantizes; nullptr otherwise.
+  const Recipe* recipe;
+  const Quantizer* a_quantizer;
+  const Quantizer* b_quantizer;
+  ops::GemmChoice choice;
 };
 
 // Who answers: the debug session (hooks/). Core knows this interface alone. All calls may come from
@@ -120,6 +145,8 @@ class HookListener {
                               const InspectTensorCall& call) = 0;
   virtual void inspect_tensor_postquantize(LayerHooks& layer, const RoutingPlan& plan,
                                            const InspectPostquantizeCall& call) = 0;
+  virtual void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
+                            const InspectGemmCall& call) = 0;
 };
 
 // The state of the hook points. A tick is (session number << 40 | iteration): 0 without a session,

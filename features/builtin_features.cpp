@@ -2,8 +2,12 @@
 // linker drops it from an archive.
 #include "features/base_log_tensor_stats.h"
 #include "features/disable_fp8.h"
+#include "features/dump_tensors.h"
 #include "features/fake_quant.h"
+#include "features/gemm_error.h"
 #include "features/log_tensor_stats.h"
+#include "features/precision_ledger.h"
+#include "features/value_histogram.h"
 #include "hooks/feature_registry.h"
 
 namespace telens {
@@ -13,6 +17,8 @@ std::vector<FeatureRegistration> builtin_features() {
       features::log_tensor_stats(),  features::log_fp8_tensor_stats(),
       features::fake_quant(),        features::disable_fp8_gemm(),
       features::disable_fp8_layer(), features::base_log_tensor_stats(),
+      features::dump_tensors(),      features::precision_ledger(),
+      features::gemm_error(),        features::value_histogram(),
   };
 }
 

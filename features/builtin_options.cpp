@@ -1,9 +1,13 @@
 #include "features/builtin_options.h"
 
 #include "features/disable_fp8_options.h"
+#include "features/dump_tensors_options.h"
 #include "features/fake_quant_options.h"
+#include "features/gemm_error_options.h"
 #include "features/log_fp8_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
+#include "features/precision_ledger_options.h"
+#include "features/value_histogram_options.h"
 
 namespace telens::features {
 
@@ -15,6 +19,10 @@ config::Descriptions builtin_descriptions() {
   descriptions.add(disable_fp8_gemm_description());
   descriptions.add(disable_fp8_layer_description());
   descriptions.add(base_log_tensor_stats_description());
+  descriptions.add(dump_tensors_description());
+  descriptions.add(precision_ledger_description());
+  descriptions.add(gemm_error_description());
+  descriptions.add(value_histogram_description());
   return descriptions;
 }
 

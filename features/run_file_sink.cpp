@@ -53,6 +53,32 @@ void RunFileSink::rows(std::span<const Row> rows) {
   if (non_finite && !std::exchange(non_finite_seen_, true)) writer_->flush_soon();
 }
 
+void RunFileSink::ledger(std::span<const LedgerEntry> entries) {
+  std::vector<record::LedgerRow> rows;
+  for (const LedgerEntry& each : entries) {
+    rows.push_back({each.iteration, writer_->intern(record::Dictionary::layer, each.layer),
+                    writer_->intern(record::Dictionary::gemm, each.gemm),
+                    writer_->intern(record::Dictionary::word, each.entry),
+                    writer_->intern(record::Dictionary::word, each.detail),
+                    static_cast<double>(each.state)});
+  }
+  if (!rows.empty()) writer_->ledger(rows);
+}
+
+void RunFileSink::histograms(std::span<const HistogramRow> histograms) {
+  std::vector<record::HistogramBin> bins;
+  for (const HistogramRow& each : histograms) {
+    record::Record record = names_of(*each.series);
+    record.iteration = each.iteration;
+    record.value = static_cast<double>(each.elements);
+    bins.clear();
+    for (const auto& [bin, count] : each.bins) {
+      bins.push_back({bin, static_cast<std::uint64_t>(count)});
+    }
+    writer_->histogram(record, bins);
+  }
+}
+
 void RunFileSink::scalar(std::int64_t iteration, std::string_view name, double value) {
   writer_->scalar(iteration, name, value);
 }

@@ -14,6 +14,8 @@ class RunFileSink final : public Sink {
   explicit RunFileSink(std::unique_ptr<record::RunWriter> writer) : writer_(std::move(writer)) {}
 
   void rows(std::span<const Row> rows) override;
+  void ledger(std::span<const LedgerEntry> entries) override;
+  void histograms(std::span<const HistogramRow> histograms) override;
   void scalar(std::int64_t iteration, std::string_view name, double value) override;
   void event(std::int64_t iteration, std::string_view kind, std::string_view text,
              std::string_view layer) override;

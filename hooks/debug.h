@@ -38,6 +38,12 @@ using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
 // Severity of a message; the numbers are Python's.
 enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40 };
 
+// A run that a configuration wants to be stopped: expectations that do not hold. Thrown by step().
+class TELENS_EXPORT RunStopped : public Error {
+ public:
+  using Error::Error;
+};
+
 // How the run file is written.
 struct RecordingOptions {
   bool block_when_full = false;  // false: rows that find the queue full are dropped and counted
@@ -73,6 +79,7 @@ TELENS_EXPORT bool is_initialized();
 
 // Ends an iteration: to be called after every forward-backward. Hands the statistics of the
 // iteration to the loggers and the run file, with the loss if given. Nothing without a session.
+// Throws RunStopped, after all that, where a feature asks for it.
 TELENS_EXPORT void step(std::optional<double> loss = std::nullopt);
 
 // Ends the session: flushes everything. Nothing without a session.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct RoutingCalls {
   bool modify = true;
   bool inspect = true;
   bool inspect_postquantize = true;
+  bool inspect_gemm = false;  // ours: nobody who knows the contract alone asks for it
 
   static RoutingCalls none() { return {false, false, false, false}; }
 };
@@ -41,6 +43,17 @@ struct RoutingCalls {
 struct FeatureCall {
   std::string_view layer_name;
   std::int64_t iteration;
+  // In GEMM calls: what the feature wants to keep of this forward until its backward. Starts empty
+  // in every forward and dies with its autograd graph; the calls of one forward-backward never
+  // overlap. nullptr in routing calls.
+  std::shared_ptr<void>* kept = nullptr;
+};
+
+// What a feature did to a GEMM.
+struct Alteration {
+  Gemm gemm;
+  std::optional<TensorName> modified;  // empty: it answered false to fp8_gemm_enabled
+  const config::FeatureEntry* by;
 };
 
 // What the session does for its features; lives longer than they do.
@@ -51,8 +64,21 @@ class FeatureServices {
   virtual StatisticsEngine& statistics() = 0;
   virtual SeriesTable& series() = 0;
 
+  // How the session began: log_dir, rank.
+  virtual const debug::InitializeOptions& options() const = 0;
+
   // A value of one's own, handed to the sinks at the next step(). Any thread.
   virtual void record(const Row& row) = 0;
+
+  // The same for what a GEMM ran as.
+  virtual void record(LedgerEntry entry) = 0;
+
+  // The same for a histogram, which goes to the run file alone.
+  virtual void record_histogram(HistogramRow histogram) {}
+
+  // Makes the running (or next) step() throw RunStopped with this text, once everything that came
+  // before is in the run file. For what is meant to stop a run; any thread.
+  virtual void stop_run(std::string text) = 0;
 
   // Into the log, once per text and layer.
   virtual void log_message(std::string_view message, std::string_view layer_name,
@@ -89,6 +115,9 @@ class TELENS_EXPORT Feature {
                                                             TensorName tensor) {
     return RoutingAnswer::never();
   }
+  virtual RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
+    return RoutingAnswer::never();
+  }
 
   // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
   // given it is to be filled, and the result is ignored.
@@ -96,11 +125,14 @@ class TELENS_EXPORT Feature {
     return call.tensor;
   }
 
-  // Both must change nothing. A feature that throws here is switched off for the session.
+  // They must change nothing. A feature that throws here is switched off for the session.
   virtual void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                               TensorReading& reading) {}
   virtual void inspect_tensor_postquantize(const FeatureCall& at,
                                            const InspectPostquantizeCall& call) {}
+  // `alterations`: what features do to the three GEMMs of this forward-backward.
+  virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                            std::span<const Alteration> alterations) {}
 
   // The end of an iteration, before its rows are handed to the sinks; and of the session.
   virtual void step(std::int64_t iteration) {}

@@ -47,6 +47,7 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(
       if (is_gemm_input(tensor)) add(Call::inspect_postquantize, gemm, tensor);
     }
   }
+  for (const Gemm gemm : kAllGemms) add(Call::inspect_gemm, gemm, TensorName::activation);
   for (const Gemm gemm : kAllGemms) add(Call::fp8_gemm, gemm, TensorName::activation);
   return questions;
 }
@@ -59,6 +60,8 @@ bool LayerRouting::answers(const RoutingCalls& calls, Call call) {
       return calls.modify;
     case Call::inspect:
       return calls.inspect;
+    case Call::inspect_gemm:
+      return calls.inspect_gemm;
     case Call::inspect_postquantize:
       break;
   }
@@ -73,6 +76,8 @@ std::string_view LayerRouting::name_of(Call call) {
       return "modify_tensor_enabled";
     case Call::inspect:
       return "inspect_tensor_enabled";
+    case Call::inspect_gemm:
+      return "inspect_gemm_enabled";
     case Call::inspect_postquantize:
       break;
   }
@@ -87,6 +92,8 @@ RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, cons
       return feature.modify_tensor_enabled(at, question.gemm, question.tensor);
     case Call::inspect:
       return feature.inspect_tensor_enabled(at, question.tensor);
+    case Call::inspect_gemm:
+      return feature.inspect_gemm_enabled(at, question.gemm);
     case Call::inspect_postquantize:
       break;
   }
@@ -97,8 +104,7 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
                                  const SwitchOff& switch_off) const {
   if (!question.due(iteration)) return;
   FeatureInstance& instance = *features_[question.feature];
-  const bool observing =
-      question.call == Call::inspect || question.call == Call::inspect_postquantize;
+  const bool observing = question.call != Call::modify && question.call != Call::fp8_gemm;
   RoutingAnswer answer = RoutingAnswer::never();
   if (!observing) {
     try {
@@ -131,10 +137,16 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
       part.postquantize |= pair;
       plan.postquantize |= pair;
       return;
+    case Call::inspect_gemm:
+      part.gemms |= RoutingPlan::bit_of(question.gemm);
+      plan.gemms |= RoutingPlan::bit_of(question.gemm);
+      return;
+    case Call::fp8_gemm:
+      plan.high_precision |= RoutingPlan::bit_of(question.gemm);
+      answers.alterations.push_back({question.gemm, std::nullopt, part.feature->entry});
+      return;
     case Call::modify:
       break;
-    case Call::fp8_gemm:
-      return;
   }
   if (plan.modify & pair) {
     const auto other = std::ranges::find_if(
@@ -147,6 +159,7 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
   }
   part.modify |= pair;
   plan.modify |= pair;
+  answers.alterations.push_back({question.gemm, question.tensor, part.feature->entry});
 }
 
 RoutingPlan LayerRouting::route(std::int64_t iteration, bool under_recipe,
@@ -165,9 +178,7 @@ RoutingPlan LayerRouting::route(std::int64_t iteration, bool under_recipe,
     if (question.call == Call::fp8_gemm) {
       if (!under_recipe || modifies_both_operands(plan, question.gemm)) continue;
       ask_where_due(question, iteration, switch_off);
-      if (question.holds_high_precision(iteration)) {
-        plan.high_precision |= RoutingPlan::bit_of(question.gemm);
-      }
+      if (question.holds_high_precision(iteration)) enter(question, plan, *answers);
     } else {
       ask_where_due(question, iteration, switch_off);
       if (question.on(iteration)) enter(question, plan, *answers);

@@ -30,13 +30,16 @@ struct FeatureInstance {
 struct PlanAnswers {
   struct Part {
     FeatureInstance* feature = nullptr;
-    std::uint32_t modify = 0;        // bits as in RoutingPlan
-    std::uint32_t postquantize = 0;  //
-    std::uint8_t inspect = 0;        //
+    std::uint32_t modify = 0;                 // bits as in RoutingPlan
+    std::uint32_t postquantize = 0;           //
+    std::uint8_t inspect = 0;                 //
+    std::uint8_t gemms = 0;                   //
+    mutable std::shared_ptr<void> kept = {};  // FeatureCall::kept
   };
 
   std::string layer_name;
   std::vector<Part> parts;
+  std::vector<Alteration> alterations;
 
   static const PlanAnswers& of(const RoutingPlan& plan) {
     return *static_cast<const PlanAnswers*>(plan.answers.get());
@@ -74,7 +77,7 @@ class LayerRouting final : public LayerState {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  enum class Call : std::uint8_t { fp8_gemm, modify, inspect, inspect_postquantize };
+  enum class Call : std::uint8_t { fp8_gemm, modify, inspect, inspect_postquantize, inspect_gemm };
 
   // One routing call to one feature, and what became of it.
   struct Question {

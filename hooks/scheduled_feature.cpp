@@ -17,6 +17,8 @@ bool matches(const config::Selection& selection, std::optional<Gemm> gemm,
   if (gemm && ((selection.gemm && *selection.gemm != *gemm) || !meets(selection, *gemm))) {
     return false;
   }
+  // Where only GEMMs are selected, their tensors are.
+  if (tensor && selection.gemm && !belongs_to(*tensor, *selection.gemm)) return false;
   return !tensor || !selection.tensor || *selection.tensor == name_of(*tensor);
 }
 
@@ -49,7 +51,8 @@ RoutingCalls ScheduledFeature::routing_calls() const {
   return {.fp8_gemm = does_.disable_fp8_gemm,
           .modify = does_.modify,
           .inspect = does_.inspect,
-          .inspect_postquantize = does_.inspect_postquantize};
+          .inspect_postquantize = does_.inspect_postquantize,
+          .inspect_gemm = does_.inspect_gemm};
 }
 
 bool ScheduledFeature::reads_statistics(TensorName tensor, std::int64_t iteration) const {
@@ -75,6 +78,10 @@ RoutingAnswer ScheduledFeature::inspect_tensor_enabled(const FeatureCall& at, Te
 RoutingAnswer ScheduledFeature::inspect_tensor_postquantize_enabled(const FeatureCall& at,
                                                                     Gemm gemm, TensorName tensor) {
   return answer(does_.inspect_postquantize, gemm, tensor, at.iteration);
+}
+
+RoutingAnswer ScheduledFeature::inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
+  return answer(does_.inspect_gemm, gemm, std::nullopt, at.iteration);
 }
 
 }  // namespace telens

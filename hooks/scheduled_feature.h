@@ -15,6 +15,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) final;
   RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
                                                     TensorName tensor) final;
+  RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
 
  protected:
   // What a feature does with the GEMMs and tensors that are selected, while they are due.
@@ -25,6 +26,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
                                   // collective
     bool inspect_postquantize = false;
     bool disable_fp8_gemm = false;
+    bool inspect_gemm = false;
   };
 
   // The entry lives as long as the session's configuration.

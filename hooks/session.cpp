@@ -256,12 +256,12 @@ void Session::switch_off(FeatureInstance& feature, std::string_view layer_name,
 void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const InspectTensorCall& call) {
   constexpr std::string_view kCall = "inspect_tensor";
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const FeatureCall at{answers.layer_name, plan.iteration};
   const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
   const auto reading = statistics_->begin(answers.layer_name, plan.iteration, call);
   std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     NotedReading noted(*reading);
     observe(*part.feature, answers.layer_name, kCall,
             [&] { part.feature->feature->inspect_tensor(at, call, noted); });
@@ -279,12 +279,22 @@ void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const Inspect
 void Session::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
                                           const InspectPostquantizeCall& call) {
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const FeatureCall at{answers.layer_name, plan.iteration};
   const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.postquantize & bit)) continue;
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
             [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
+  }
+}
+
+void Session::inspect_gemm(LayerHooks&, const RoutingPlan& plan, const InspectGemmCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    observe(*part.feature, answers.layer_name, "inspect_gemm",
+            [&] { part.feature->feature->inspect_gemm(at, call, answers.alterations); });
   }
 }
 
@@ -293,6 +303,21 @@ void Session::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
 void Session::record(const Row& row) {
   const std::lock_guard lock(pending_mutex_);
   pending_.rows.push_back(row);
+}
+
+void Session::record(LedgerEntry entry) {
+  const std::lock_guard lock(pending_mutex_);
+  pending_.ledger.push_back(std::move(entry));
+}
+
+void Session::record_histogram(HistogramRow histogram) {
+  const std::lock_guard lock(pending_mutex_);
+  pending_.histograms.push_back(std::move(histogram));
+}
+
+void Session::stop_run(std::string text) {
+  const std::lock_guard lock(pending_mutex_);
+  stop_texts_.push_back(std::move(text));
 }
 
 void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level) {
@@ -356,13 +381,13 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
   }
   if (!logs) return {};
   const std::string group_name = name_of(group);
-  std::vector<Row> rows;
+  Logged logged;
   for (const NamedValue& each : values) {
     const Series& series = series_.find_or_add(
         {.layer = layer_name, .tensor = tensor_name, .statistic = each.name, .group = group_name});
-    rows.push_back({iteration, &series, each.value});
+    logged.rows.push_back({iteration, &series, each.value});
   }
-  deliver({rows, {}});
+  deliver(logged);
   return values;
 }
 
@@ -419,15 +444,15 @@ Session::Logged Session::collect(const Reductions& reductions) {
 
 void Session::deliver(const Logged& logged) {
   run_file_->rows(logged.rows);
+  run_file_->ledger(logged.ledger);
+  run_file_->histograms(logged.histograms);
   for (const NamedScalar& each : logged.scalars) {
     run_file_->scalar(each.iteration, each.name, each.value);
   }
   for (const std::shared_ptr<ScalarLogger>& logger : loggers_) {
     for (const Row& row : logged.rows) {
       if (!row.asked) continue;
-      const Series& series = *row.series;
-      logger->log_scalar(fmt::format("{}_{}_{}", series.layer, series.tensor, series.statistic),
-                         row.value, row.iteration);
+      logger->log_scalar(row.series->logged_as, row.value, row.iteration);
     }
     for (const NamedScalar& each : logged.scalars) {
       logger->log_scalar(each.name, each.value, each.iteration);
@@ -448,6 +473,22 @@ void Session::step(std::optional<double> loss) {
   hook_points::set_iteration(ending + 1);
   steps_.fetch_add(1, std::memory_order_relaxed);
   deliver(logged);
+  stop_if_asked();
+}
+
+void Session::stop_if_asked() {
+  const std::vector<std::string> texts = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return std::exchange(stop_texts_, {});
+  }();
+  if (texts.empty()) return;
+  std::string message;
+  for (const std::string& text : texts) message += (message.empty() ? "" : "\n") + text;
+  messages_.write(message, {}, LogLevel::error);
+  run_file_->event(iteration() - 1, "stopped", message, {});
+  run_file_->flush();
+  messages_.flush();
+  throw RunStopped(message);
 }
 
 void Session::end() {
@@ -457,6 +498,7 @@ void Session::end() {
   }
   // The other ranks may be gone: what was not stepped stays this rank's.
   deliver(collect({}));
+  for (const std::string& text : stop_texts_) log_message(text, {}, LogLevel::error);
   run_file_->flush();
   messages_.flush();
 }

@@ -29,6 +29,8 @@ class Session final : public HookListener, private FeatureServices {
                       const InspectTensorCall& call) override;
   void inspect_tensor_postquantize(LayerHooks& layer, const RoutingPlan& plan,
                                    const InspectPostquantizeCall& call) override;
+  void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
+                    const InspectGemmCall& call) override;
 
   // The session API (hooks/debug.h).
   void step(std::optional<double> loss);
@@ -56,7 +58,11 @@ class Session final : public HookListener, private FeatureServices {
   // FeatureServices
   StatisticsEngine& statistics() override { return *statistics_; }
   SeriesTable& series() override { return series_; }
+  const InitializeOptions& options() const override { return options_; }
   void record(const Row& row) override;
+  void record(LedgerEntry entry) override;
+  void record_histogram(HistogramRow histogram) override;
+  void stop_run(std::string text) override;
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override;
 
   void record_warning(std::string_view message, std::string_view layer_name);
@@ -88,9 +94,12 @@ class Session final : public HookListener, private FeatureServices {
   struct Logged {
     std::vector<Row> rows;
     std::vector<NamedScalar> scalars;
+    std::vector<LedgerEntry> ledger = {};
+    std::vector<HistogramRow> histograms = {};
   };
   Logged collect(const Reductions& reductions);
   void deliver(const Logged& logged);
+  void stop_if_asked();
 
   const InitializeOptions options_;
   FeatureRegistry registry_;
@@ -114,6 +123,7 @@ class Session final : public HookListener, private FeatureServices {
 
   std::mutex pending_mutex_;
   Logged pending_;  // what features and the program logged themselves
+  std::vector<std::string> stop_texts_;
 
   ReductionGroup chosen_group_;  // null: the default
   Reductions::OfLayers layer_groups_;

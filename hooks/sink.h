@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/error.h"
 
@@ -52,6 +53,31 @@ struct Row {
   bool asked = true;
 };
 
+// One thing to know about a GEMM as it ran: `entry` names what, `detail` says it. Entries that
+// describe the same state of a GEMM share `state`.
+struct LedgerEntry {
+  std::int64_t iteration = 0;
+  std::string layer;
+  std::string gemm;
+  std::string entry;
+  std::string detail;
+  std::int64_t state = 0;
+};
+
+// How many elements of a tensor fell into each bin. The series has, in place of a statistic, the
+// name of the histogram, which says what its bins are.
+struct HistogramRow {
+  struct Bin {
+    std::int32_t bin = 0;
+    std::int64_t count = 0;
+  };
+
+  std::int64_t iteration = 0;
+  const Series* series = nullptr;
+  std::int64_t elements = 0;
+  std::vector<Bin> bins = {};  // in increasing order, without those that no element fell into
+};
+
 // Called by the session only: in step() and end_debug() on their thread, in the order of the rows;
 // event() from any thread.
 class TELENS_EXPORT Sink {
@@ -59,6 +85,8 @@ class TELENS_EXPORT Sink {
   virtual ~Sink() = default;
 
   virtual void rows(std::span<const Row> rows) = 0;
+  virtual void ledger(std::span<const LedgerEntry> entries) {}
+  virtual void histograms(std::span<const HistogramRow> histograms) {}
   // The loss, or any other number that a training program records by name.
   virtual void scalar(std::int64_t iteration, std::string_view name, double value) {}
   // Something that happened: `kind` is a word such as "warning" or "feature_off".

@@ -12,10 +12,11 @@ namespace telens::cli {
 namespace {
 
 // Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
+constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
 
-constexpr std::array kSubcommands{add_info, add_stats,    add_plot,      add_repair,
-                                  add_plan, add_features, add_new_plugin};
+constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
+                                  add_features, add_new_plugin, add_ledger, add_whatif};
 
 int run(int argc, char** argv) {
   CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
@@ -29,6 +30,8 @@ int run(int argc, char** argv) {
   for (const auto add : kSubcommands) add(app);
   try {
     app.parse(argc, argv);
+  } catch (const BadRun&) {
+    return kBadRun;
   } catch (const CLI::CallForHelp& request) {
     return app.exit(request);
   } catch (const CLI::CallForVersion& request) {

@@ -6,6 +6,9 @@
 
 namespace telens::cli {
 
+// Thrown after its output by a command that judges a run, and judged it badly: exit code 1.
+class BadRun {};
+
 void add_info(CLI::App& app);
 void add_stats(CLI::App& app);
 void add_plot(CLI::App& app);
@@ -13,5 +16,7 @@ void add_repair(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_features(CLI::App& app);
 void add_new_plugin(CLI::App& app);
+void add_whatif(CLI::App& app);
+void add_ledger(CLI::App& app);
 
 }  // namespace telens::cli

@@ -64,6 +64,7 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
   }
   check_rotations(description, a, b);
   quantized_count.fetch_add(1, std::memory_order_relaxed);
+  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
   return ops::gemm({left.codes, left.scale_inv, left.tensor_scale, a.format, a.mode},
                    {right.codes, right.scale_inv, right.tensor_scale, b.format, b.mode},
                    description.bias, description.out_dtype);

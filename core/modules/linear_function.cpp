@@ -10,6 +10,7 @@
 #include "core/modules/operand_preparation.h"
 #include "core/modules/saved_operand.h"
 #include "core/modules/second_derivative.h"
+#include "core/modules/watched_gemm.h"
 
 namespace telens {
 namespace {
@@ -71,6 +72,7 @@ PreparationRequest request_for(const LayerPass& pass, TensorName name, const at:
   return {.tensor_name = name,
           .tensor = tensor,
           .quantizer = pass.recipe ? pass.quantizers[role].get() : nullptr,
+          .recipe = pass.recipe.get(),
           .dtype = dtype,
           .first_quantized = runs_quantized(pass, first),
           .second_quantized = runs_quantized(pass, second),
@@ -85,9 +87,9 @@ at::Tensor round_to_fp8(at::Tensor output, const LayerPass& pass, TensorRole rol
 }
 
 at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, at::Tensor output,
-                          TensorName name) {
+                          TensorName name, const at::Tensor& bias = {}) {
   const bool backward = name != TensorName::output;
-  return pass.plan ? pass_output(std::move(output), name,
+  return pass.plan ? pass_output(std::move(output), name, bias,
                                  {state.hooks, *pass.plan, backward || !pass.recomputation})
                    : std::move(output);
 }
@@ -146,13 +148,14 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
       request_for(pass, TensorName::weight, weight, TensorRole::weight, dtype, needs.dgrad));
 
   const at::Tensor typed_bias = bias ? bias->to(dtype) : at::Tensor();
-  at::Tensor output = run_gemm({.gemm = Gemm::fprop,
-                                .a = activation.first,
-                                .b = prepared_weight.first,
-                                .bias = typed_bias,
-                                .out_dtype = dtype,
-                                .layer = state.name()});
-  output = watched_output(state, pass, std::move(output), TensorName::output);
+  at::Tensor output = run_watched_gemm({.gemm = Gemm::fprop,
+                                        .a = activation.first,
+                                        .b = prepared_weight.first,
+                                        .bias = typed_bias,
+                                        .out_dtype = dtype,
+                                        .layer = state.name()},
+                                       state, pass);
+  output = watched_output(state, pass, std::move(output), TensorName::output, typed_bias);
   output = round_to_fp8(std::move(output), pass, TensorRole::output, arguments->call.fp8_output);
   if (needs.any()) {
     save_for_backward(context, *arguments, needs, activation, prepared_weight);
@@ -186,12 +189,13 @@ Gradients compute_gradients(LinearBackward& backward, const variable_list& saved
     observing.recomputation = false;  // a gradient comes once, also after a recomputed forward
     const PreparedTensor prepared = prepare_operand(state, observing, request);
     const auto product = [&](Gemm gemm, const Operand& left, const SavedOperand& right) {
-      return run_gemm({.gemm = gemm,
-                       .a = left,
-                       .b = right.restore(saved),
-                       .bias = {},
-                       .out_dtype = backward.dtype,
-                       .layer = state.name()});
+      return run_watched_gemm({.gemm = gemm,
+                               .a = left,
+                               .b = right.restore(saved),
+                               .bias = {},
+                               .out_dtype = backward.dtype,
+                               .layer = state.name()},
+                              state, pass);
     };
     if (backward.needs.dgrad) {
       at::Tensor dgrad = product(Gemm::dgrad, prepared.first, backward.weight);

@@ -121,7 +121,8 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
          .columnwise = request.second_needed ? &prepared.second : &prepared.first,
          .quantizer = request.quantizer,
          .tensor_parallel = {},
-         .first_microbatch = layer.first_microbatch});
+         .first_microbatch = layer.first_microbatch,
+         .recipe = request.recipe});
   }
   const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
   const auto inspect = [&](Gemm gemm, const Operand& operand, bool rowwise) {
@@ -142,7 +143,8 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
   }
 }
 
-at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const WatchedLayer& layer) {
+at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const at::Tensor& bias,
+                       const WatchedLayer& layer) {
   HookListener* listener = hook_points::listener_of(layer.plan);
   if (listener == nullptr) {
     return output;
@@ -166,7 +168,8 @@ at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const WatchedL
                               .rowwise = nullptr,
                               .columnwise = nullptr,
                               .quantizer = nullptr,
-                              .tensor_parallel = {}});
+                              .tensor_parallel = {},
+                              .bias = bias.defined() ? &bias : nullptr});
   }
   return output;
 }

@@ -17,6 +17,7 @@ struct PreparationRequest {
   TensorName tensor_name;
   at::Tensor tensor;     // [rows, columns], high precision
   Quantizer* quantizer;  // nullptr outside fp8_autocast
+  const Recipe* recipe;  //
   at::ScalarType dtype;  // of the layer's computation
   bool first_quantized;  // whether the recipe wants the first and the second GEMM in FP8
   bool second_quantized;
@@ -48,7 +49,9 @@ void modify_prepared(const PreparationRequest& request, const WatchedLayer& laye
 void observe_prepared(const PreparationRequest& request, const WatchedLayer& layer,
                       const PreparedTensor& prepared);
 
-// For outputs: modify_tensor, then inspect_tensor on its result.
-at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const WatchedLayer& layer);
+// For outputs: modify_tensor, then inspect_tensor on its result. bias: that fprop has added, or
+// undefined.
+at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const at::Tensor& bias,
+                       const WatchedLayer& layer);
 
 }  // namespace telens

@@ -47,6 +47,29 @@ struct JoinedSegment {
     const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
     return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
   }
+  Record joined(const StoredRecord& row) const {
+    return {row.iteration,
+            joined(Dictionary::layer, row.layer),
+            joined(Dictionary::tensor, row.tensor),
+            joined(Dictionary::gemm, row.gemm),
+            joined(Dictionary::statistic, row.statistic),
+            joined(Dictionary::scope, row.scope),
+            row.value};
+  }
+  // By the file's ids; without what a later segment repeats.
+  RecordFilter filter(const RecordQuery& query) const {
+    RecordFilter filter;
+    filter.layer = own_ids(Dictionary::layer, query.layers);
+    filter.tensor = own_ids(Dictionary::tensor, query.tensors);
+    filter.gemm = own_ids(Dictionary::gemm, query.gemms);
+    filter.statistic = own_ids(Dictionary::statistic, query.statistics);
+    filter.first_iteration = query.first_iteration;
+    filter.last_iteration = query.last_iteration;
+    if (about.superseded_from != INT64_MAX) {
+      filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
+    }
+    return filter;
+  }
   RecordFilter::Ids own_ids(Dictionary dictionary, const RecordQuery::Ids& wanted) const {
     RecordFilter::Ids ids;
     if (!wanted) return ids;
@@ -221,25 +244,10 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
   for (JoinedSegment& segment : impl_->joined_) {
     const Segment& about = segment.about;
     if (query.rank && *query.rank != about.rank) continue;
-    RecordFilter filter;
-    filter.layer = segment.own_ids(Dictionary::layer, query.layers);
-    filter.tensor = segment.own_ids(Dictionary::tensor, query.tensors);
-    filter.gemm = segment.own_ids(Dictionary::gemm, query.gemms);
-    filter.statistic = segment.own_ids(Dictionary::statistic, query.statistics);
-    filter.first_iteration = query.first_iteration;
-    filter.last_iteration = query.last_iteration;
-    if (about.superseded_from != INT64_MAX) {
-      filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
-    }
+    const RecordFilter filter = segment.filter(query);
     const auto join = [&](std::span<const StoredRecord> stored) {
       records.clear();
-      for (const StoredRecord& row : stored) {
-        records.push_back({row.iteration, segment.joined(Dictionary::layer, row.layer),
-                           segment.joined(Dictionary::tensor, row.tensor),
-                           segment.joined(Dictionary::gemm, row.gemm),
-                           segment.joined(Dictionary::statistic, row.statistic),
-                           segment.joined(Dictionary::scope, row.scope), row.value});
-      }
+      for (const StoredRecord& row : stored) records.push_back(segment.joined(row));
       use(about.rank, records);
     };
     const auto report = [&](std::uint64_t rows) {
@@ -248,6 +256,20 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
     impl_->visit(segment,
                  [&](const SegmentReader& file) { file.records().read(filter, join, report); });
     looked_at += about.records;
+  }
+}
+
+void RunReader::read_histograms(const RecordQuery& query, const UseHistogram& use) const {
+  for (JoinedSegment& segment : impl_->joined_) {
+    const int rank = segment.about.rank;
+    if (query.rank && *query.rank != rank) continue;
+    const RecordFilter filter = segment.filter(query);
+    impl_->visit(segment, [&](const SegmentReader& file) {
+      file.read_histograms(filter,
+                           [&](const StoredRecord& row, std::span<const HistogramBin> bins) {
+                             use(rank, segment.joined(row), bins);
+                           });
+    });
   }
 }
 
@@ -279,6 +301,24 @@ std::vector<Event> RunReader::events() const {
     });
   }
   return events;
+}
+
+std::vector<LedgerLine> RunReader::ledger() const {
+  std::vector<LedgerLine> lines;
+  for (JoinedSegment& segment : impl_->joined_) {
+    const Segment& about = segment.about;
+    impl_->visit(segment, [&](const SegmentReader& file) {
+      for (const StoredLedgerRow& row : file.ledger()) {
+        if (row.iteration >= about.superseded_from) continue;
+        lines.push_back({about.rank,
+                         {row.iteration, segment.joined(Dictionary::layer, row.layer),
+                          segment.joined(Dictionary::gemm, row.gemm),
+                          segment.joined(Dictionary::word, row.entry),
+                          segment.joined(Dictionary::word, row.detail), row.value}});
+      }
+    });
+  }
+  return lines;
 }
 
 }  // namespace telens::record

@@ -60,6 +60,12 @@ struct Event {
   std::int32_t layer = kNoName;
 };
 
+// Of one GEMM; see docs/run_file.md for entries and details.
+struct LedgerLine {
+  int rank = 0;
+  LedgerRow row;
+};
+
 // Which records to read. Ids are the reader's own, see names(), and kNoName; nothing set: all.
 struct RecordQuery {
   using Ids = std::optional<std::vector<std::int32_t>>;
@@ -90,8 +96,14 @@ class TELENS_EXPORT RunReader {
   using Progress = std::function<void(std::uint64_t records_looked_at)>;
   // In order of rank, segment and writing. Records that a resumed segment repeats come once.
   void read(const RecordQuery& query, const UseRecords& use, const Progress& progress = {}) const;
+  using UseHistogram =
+      std::function<void(int rank, const Record& record, std::span<const HistogramBin> bins)>;
+  // The same for histograms; the record's value is the number of elements. One whose bins a killed
+  // process has not all written is left out.
+  void read_histograms(const RecordQuery& query, const UseHistogram& use) const;
   std::vector<Scalar> scalars() const;
   std::vector<Event> events() const;
+  std::vector<LedgerLine> ledger() const;  // in order of rank, segment and writing
 
  private:
   class Impl;

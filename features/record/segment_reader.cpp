@@ -189,6 +189,23 @@ std::vector<StoredScalar> SegmentReader::scalars() const {
   return read_table<StoredScalar>("scalars");
 }
 
+// Count, tail, table, in this order: what grows meanwhile is left out, nothing is lost.
+template <typename Row>
+std::vector<Row> SegmentReader::read_packed_table(const std::string& name) const {
+  const auto count = read_table<std::uint64_t>(name + "_count").at(0);
+  const std::vector<Row> tail = read_table<Row>(name + "_tail");
+  std::vector<Row> rows = read_table<Row>(name);
+  if (count > rows.size()) {
+    const std::size_t more = std::min<std::size_t>(count - rows.size(), tail.size());
+    rows.insert(rows.end(), tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(more));
+  }
+  return rows;
+}
+
+std::vector<StoredLedgerRow> SegmentReader::ledger() const {
+  return read_packed_table<StoredLedgerRow>("ledger");
+}
+
 std::vector<StoredEvent> SegmentReader::events() const { return read_table<StoredEvent>("events"); }
 
 }  // namespace telens::record

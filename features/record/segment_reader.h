@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "features/record/hdf5.h"
+#include "features/record/histogram_reader.h"
 #include "features/record/packed_reader.h"
 #include "features/record/run_reader.h"
 
@@ -28,11 +29,18 @@ class SegmentReader {
   std::vector<std::pair<std::string, std::string>> environment() const;
   std::vector<StoredScalar> scalars() const;
   std::vector<StoredEvent> events() const;
+  void read_histograms(const RecordFilter& filter, const UseStoredHistogram& use) const {
+    record::read_histograms(file_, *records_, filter, use);
+  }
+  std::vector<StoredLedgerRow> ledger() const;
 
  private:
   void read_about();
   template <typename Row>
   std::vector<Row> read_table(const std::string& name) const;
+  // A PackedTable with its tail; for tables that are short enough to be read at once.
+  template <typename Row>
+  std::vector<Row> read_packed_table(const std::string& name) const;
 
   Segment about_;
   hdf5::Handle file_;

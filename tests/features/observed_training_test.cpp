@@ -31,7 +31,21 @@ const char* const kObserveAll =
     "  enabled: True\n"
     "  tensors: [activation, weight, gradient]\n"
     "  stats: [underflows%, mse, scale_inv_min, scale_inv_max, fp8_current_scaling_mse]\n";
-constexpr int kBaseStatistics = 8, kCounters = 6;
+// In a section of their own: their namespace lets it overlap the other.
+const char* const kMeasureGemms =
+    "gemms:\n"
+    "  enabled: True\n"
+    "  layers: {layer_types: [all]}\n"
+    "  telens:\n"
+    "    PrecisionLedger: {enabled: True}\n"
+    "    GemmError: {enabled: True, gemms: [fprop, dgrad, wgrad]}\n";
+const char* const kDump =
+    "DumpTensors:\n"
+    "  enabled: True\n"
+    "  tensors: [activation, weight, gradient, output, wgrad, dgrad]\n"
+    "  high_precision_tensor: True\n"
+    "  quantized_tensor: True\n";
+constexpr int kBaseStatistics = 8, kCounters = 6, kGemmStatistics = 3;
 // Five, and `saturated` of the running recipe; `saturated` of what-if current scaling comes along
 // under its own name.
 constexpr int kFp8Statistics = 7;
@@ -64,9 +78,10 @@ class ObservedTrainingTest : public testing::SessionTest,
 
 TEST_P(ObservedTrainingTest, observing_everything_changes_no_bit) {
   const std::vector<at::Tensor> plain = train(GetParam());
-  debug::initialize(options(section(kObserveAll)));
+  debug::initialize(options(section(std::string(kObserveAll) + kDump) + kMeasureGemms));
   const std::vector<at::Tensor> observed = train(GetParam());
   debug::end_debug();
+  EXPECT_THAT(messages(), ::testing::Not(::testing::HasSubstr("switched off")));
   ASSERT_EQ(plain.size(), observed.size());
   for (std::size_t i = 0; i < plain.size(); ++i) {
     EXPECT_TRUE(at::equal(plain[i], observed[i])) << "result " << i;
@@ -75,6 +90,7 @@ TEST_P(ObservedTrainingTest, observing_everything_changes_no_bit) {
   // dgrad of the first layer does not exist: its input needs no gradient.
   const int tensors = 2 * 6 - 1;
   int expected = kSteps * tensors * (kBaseStatistics + kCounters);
+  expected += kSteps * (2 * 3 - 1) * kGemmStatistics;
   const bool quantized = GetParam().recipe() != nullptr;
   // Unquantized only the what-if statistic and its counter remain.
   expected += kSteps * 2 * 3 * (quantized ? kFp8Statistics : 2);

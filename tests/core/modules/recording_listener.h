@@ -33,13 +33,14 @@ class RecordingListener final : public HookListener {
   }
   void inspect_tensor(LayerHooks&, const RoutingPlan&, const InspectTensorCall& call) override {
     calls.push_back("inspect " + std::string(name_of(call.tensor_name)));
-    above_autograd += !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU);
+    above_autograd += !c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset);
     if (inspected) inspected(call);
   }
   void inspect_tensor_postquantize(LayerHooks&, const RoutingPlan&,
                                    const InspectPostquantizeCall& call) override {
     note("postquantize", call.gemm, call.tensor_name);
   }
+  void inspect_gemm(LayerHooks&, const RoutingPlan&, const InspectGemmCall&) override {}
 
   std::function<void(const InspectTensorCall&)> inspected;
   std::vector<std::string> calls;

@@ -1,0 +1,47 @@
+// PrecisionLedger: which precision each GEMM ran in. Options and description; no LibTorch.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/names.h"
+#include "core/formats/scaling_mode.h"
+#include "hooks/config/feature_description.h"
+#include "hooks/config/python_regex.h"
+
+namespace telens::features {
+
+// What an operand is made of. `element` is a literal: "E4M3", "BF16", ...
+struct Precision {
+  std::string_view element;
+  std::optional<ScalingMode> scaling;  // nullopt: high precision
+
+  bool operator==(const Precision&) const = default;
+};
+
+// "E4M3 under MXFP8 scaling", "BF16".
+std::string describe(const Precision& precision);
+
+// One rule of `expect`: which format the operands of some GEMMs have to have.
+struct ExpectedPrecision {
+  std::string format;  // of kExpectedFormats, in precision_ledger_options.cpp
+  std::optional<config::PythonRegex> layers;  // nullopt: all
+  std::vector<Gemm> gemms;                    // empty: all
+  std::vector<TensorName> tensors;            // empty: both operands
+
+  bool is_about(std::string_view layer, Gemm gemm, TensorName tensor) const;
+  bool holds(const Precision& precision) const;
+};
+
+struct PrecisionLedgerOptions {
+  std::vector<ExpectedPrecision> expect;
+
+  // From the parameters of a config::Selection, which have been validated.
+  static PrecisionLedgerOptions from(const config::Value& parameters);
+};
+
+config::FeatureDescription precision_ledger_description();
+
+}  // namespace telens::features

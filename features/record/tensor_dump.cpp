@@ -1,0 +1,213 @@
+#include "features/record/tensor_dump.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "core/base/error.h"
+#include "features/record/hdf5.h"
+
+namespace telens::record {
+namespace {
+
+namespace fs = std::filesystem;
+using hdf5::Handle;
+
+// HDF5 has no name for IEEE's 16 bits: sign at 15, 5 bits of exponent from 10, 10 of mantissa.
+Handle float16_type() {
+  constexpr std::size_t kSign = 15, kExponent = 10, kExponentBits = 5, kMantissaBits = 10;
+  constexpr std::size_t kBias = 15;
+  Handle type = hdf5::checked(H5Tcopy(H5T_IEEE_F32LE), H5Tclose, "float16");
+  hdf5::check(H5Tset_fields(type, kSign, kExponent, kExponentBits, 0, kMantissaBits), "float16");
+  hdf5::check(H5Tset_size(type, sizeof(std::uint16_t)), "float16");
+  hdf5::check(H5Tset_ebias(type, kBias), "float16");
+  return type;
+}
+
+Handle type_of(DumpType type) {
+  const auto copy = [](hid_t id) { return hdf5::checked(H5Tcopy(id), H5Tclose, "a type"); };
+  switch (type) {
+    case DumpType::uint8:
+      return copy(H5T_STD_U8LE);
+    case DumpType::uint16:
+      return copy(H5T_STD_U16LE);
+    case DumpType::float16:
+      return float16_type();
+    case DumpType::float32:
+      return copy(H5T_IEEE_F32LE);
+    case DumpType::float64:
+      break;
+  }
+  return copy(H5T_IEEE_F64LE);
+}
+
+Handle space_of(std::span<const std::uint64_t> shape) {
+  if (shape.empty()) return hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, "a shape");
+  const std::vector<hsize_t> sizes(shape.begin(), shape.end());
+  return hdf5::checked(H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
+                       H5Sclose, "a shape");
+}
+
+void write_attribute(hid_t object, const std::string& name, hid_t type, hid_t memory_type,
+                     std::span<const std::uint64_t> shape, const void* value) {
+  const Handle attribute = hdf5::checked(
+      H5Acreate2(object, name.c_str(), type, space_of(shape), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+      name);
+  hdf5::check(H5Awrite(attribute, memory_type, value), name);
+}
+
+void write_attributes(hid_t object, std::span<const DumpAttribute> attributes) {
+  for (const auto& [name, value] : attributes) {
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      // A type of no bytes does not exist.
+      const Handle type = hdf5::text_type(std::max<std::size_t>(text->size(), 1));
+      write_attribute(object, name, type, type, {}, text->c_str());
+    } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
+      write_attribute(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, {}, number);
+    } else {
+      const auto& list = std::get<std::vector<std::int64_t>>(value);
+      const std::array<std::uint64_t, 1> shape{list.size()};
+      write_attribute(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, shape, list.data());
+    }
+  }
+}
+
+void write_dataset(hid_t file, const DumpDataset& dataset) {
+  const Handle creates_groups = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, dataset.path);
+  hdf5::check(H5Pset_create_intermediate_group(creates_groups, 1), dataset.path);
+  const Handle type = type_of(dataset.type);
+  const Handle made =
+      hdf5::checked(H5Dcreate2(file, dataset.path.c_str(), type, space_of(dataset.shape),
+                               creates_groups, H5P_DEFAULT, H5P_DEFAULT),
+                    H5Dclose, dataset.path);
+  if (!dataset.data.empty()) {
+    hdf5::check(H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, dataset.data.data()),
+                dataset.path);
+  }
+  write_attributes(made, dataset.attributes);
+}
+
+// The file as it will lie on disk. It is made in memory: after a failed write HDF5 keeps a file
+// that it can neither write nor let go of (see hdf5.cpp), and a plain write can simply be undone.
+std::vector<std::byte> image_of(const TensorDump& dump) {
+  const hdf5::Lock lock;
+  std::size_t bytes = 64 << 10;
+  for (const DumpDataset& dataset : dump.datasets) bytes += dataset.data.size();
+  const Handle in_memory = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "a file in memory");
+  const bool write_to_disk = false;
+  hdf5::check(H5Pset_fapl_core(in_memory, bytes, write_to_disk), "a file in memory");
+  const Handle file =
+      hdf5::checked(H5Fcreate("telens tensor dump", H5F_ACC_TRUNC, H5P_DEFAULT, in_memory),
+                    H5Fclose, "a file in memory");
+  write_attributes(file, dump.attributes);
+  for (const auto& [path, attributes] : dump.groups) {
+    const Handle group = hdf5::checked(
+        H5Gcreate2(file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path);
+    write_attributes(group, attributes);
+  }
+  for (const DumpDataset& dataset : dump.datasets) write_dataset(file, dataset);
+  for (const auto& [link, target] : dump.links) {
+    hdf5::check(H5Lcreate_hard(file, target.c_str(), file, link.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+                link);
+  }
+  hdf5::check(H5Fflush(file, H5F_SCOPE_LOCAL), "a file in memory");
+  const ssize_t size = H5Fget_file_image(file, nullptr, 0);
+  if (size < 0) raise<RecordError>("cannot make a file in memory: {}", hdf5::last_error());
+  std::vector<std::byte> image(static_cast<std::size_t>(size));
+  if (H5Fget_file_image(file, image.data(), image.size()) != size) {
+    raise<RecordError>("cannot make a file in memory: {}", hdf5::last_error());
+  }
+  return image;
+}
+
+[[noreturn]] void raise_errno(const std::string& path, int error) {
+  raise<RecordError>("cannot write the tensor dump {}: {}; free space, or choose another log_dir",
+                     path, std::strerror(error));
+}
+
+// A file under a temporary name, which goes with this object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& folder) {
+    static std::atomic<unsigned> count{0};
+    path_ = fmt::format("{}/.dump.{}.{}.tmp", folder, ::getpid(), count.fetch_add(1));
+    constexpr int kMode = 0644;
+    descriptor_ = ::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, kMode);
+    if (descriptor_ < 0) raise_errno(path_, errno);
+  }
+  ~TemporaryFile() {
+    close();
+    ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) raise_errno(path_, errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    if (close() != 0) raise_errno(path_, errno);
+  }
+
+  // Gives the file its name; false: another file has it.
+  bool becomes(const std::string& path) const {
+    if (::link(path_.c_str(), path.c_str()) == 0) return true;
+    if (errno == EEXIST) return false;
+    // A file system without hard links: the second best.
+    std::error_code error;
+    if (fs::exists(path, error)) return false;
+    if (::rename(path_.c_str(), path.c_str()) != 0) raise_errno(path, errno);
+    return true;
+  }
+
+ private:
+  int close() {
+    const int descriptor = std::exchange(descriptor_, -1);
+    return descriptor < 0 ? 0 : ::close(descriptor);
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace
+
+std::string dump_folder(const std::string& log_dir, int rank, std::int64_t iteration) {
+  return fmt::format("{}/tensor_dumps/rank_{}/iter_{:06}", log_dir, rank, iteration);
+}
+
+std::string dump_name(std::string_view layer, std::string_view tensor) {
+  constexpr std::string_view kReplaced = "/\\:*?\"<>| .";
+  std::string name = fmt::format("{}_{}", layer, tensor);
+  std::ranges::replace_if(
+      name, [&](char c) { return kReplaced.find(c) != kReplaced.npos || c == '\0'; }, '_');
+  return name;
+}
+
+std::string write_tensor_dump(const std::string& folder, const std::string& name,
+                              const TensorDump& dump) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) raise_errno(folder, error.value());
+  const std::vector<std::byte> image = image_of(dump);
+  TemporaryFile file(folder);
+  file.write(image);
+  for (int suffix = 0;; ++suffix) {
+    const std::string path = suffix == 0 ? fmt::format("{}/{}.h5", folder, name)
+                                         : fmt::format("{}/{}.{}.h5", folder, name, suffix);
+    if (file.becomes(path)) return path;
+  }
+}
+
+}  // namespace telens::record

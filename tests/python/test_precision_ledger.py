@@ -1,0 +1,205 @@
+"""PrecisionLedger: what ran, why it was not what was asked for, and runs that it stops."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from debug_helpers import message_log, section, train
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+
+
+@pytest.fixture
+def layer() -> te.Linear:
+    torch.manual_seed(1)
+    return te.Linear(32, 32, params_dtype=torch.bfloat16, name="layers.3.fc2")
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(16, 32, dtype=torch.bfloat16).requires_grad_()
+
+
+def ledger_config(expect=None, altering: dict | None = None, **keys) -> dict:
+    feature = {"enabled": True, **keys, **({"expect": expect} if expect else {})}
+    config = section({"PrecisionLedger": feature}, namespace="telens")
+    if altering:
+        config["first_layers"] = section(altering)["section"]
+    return config
+
+
+@pytest.fixture
+def command(build_folder):
+    def run(*arguments):
+        return subprocess.run(
+            [build_folder / "bin/telens", "ledger", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def rows_of(command, log_dir) -> list[dict]:
+    result = command(log_dir, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def run(config, tmp_path, layer, x, steps=2, **region):
+    with debug.session(config, log_dir=tmp_path):
+        train(layer, x, steps=steps, **region)
+
+
+FP8 = {"fp8": True, "recipe": Float8CurrentScaling()}
+DISABLE = {"DisableFP8GEMM": {"enabled": True, "gemms": ["fprop"]}}
+
+
+def test_every_gemm_and_operand_is_listed_with_what_it_ran_in(tmp_path, layer, x, command):
+    run(ledger_config(), tmp_path, layer, x, **FP8)
+    rows = rows_of(command, tmp_path)
+    ran = {(row["gemm"], row["tensor"]): row["ran"] for row in rows}
+    e4m3, e5m2 = "E4M3 under tensor scaling", "E5M2 under tensor scaling"
+    assert ran == {
+        ("fprop", "activation"): e4m3,
+        ("fprop", "weight"): e4m3,
+        ("dgrad", "gradient"): e5m2,
+        ("dgrad", "weight"): e4m3,
+        ("wgrad", "gradient"): e5m2,
+        ("wgrad", "activation"): e4m3,
+    }
+    assert all(row["requested"] == row["ran"] and row["fallback"] == "" for row in rows)
+    assert all(row["kernel"].endswith("GEMM of decoded operands") for row in rows)
+    assert all(row["layer"] == "layers.3.fc2" and row["from"] == 0 for row in rows)
+
+
+def test_a_fallback_comes_first_and_names_feature_and_section(tmp_path, layer, x, command):
+    run(ledger_config(altering=DISABLE), tmp_path, layer, x, **FP8)
+    rows = rows_of(command, tmp_path)
+    assert [(row["gemm"], row["fallback"]) for row in rows[:3]] == [
+        ("fprop", "yes"),
+        ("fprop", "yes"),
+        ("dgrad", ""),
+    ]
+    assert rows[0]["requested"] == "E4M3 under tensor scaling"
+    assert rows[0]["ran"] == "BF16"
+    assert rows[0]["why"] == "DisableFP8GEMM in section `first_layers`"
+    assert rows[0]["kernel"] == "BF16 GEMM"
+
+
+def test_a_modified_operand_names_who_modified_it(tmp_path, layer, x, command):
+    fake = {"enabled": True, "gemms": ["wgrad"], "tensors": ["gradient"], "quant_format": "FP8E5M2"}
+    run(ledger_config(altering={"FakeQuant": fake}), tmp_path, layer, x, **FP8)
+    why = {row["tensor"]: row["why"] for row in rows_of(command, tmp_path) if row["fallback"]}
+    assert why == {
+        "gradient": "FakeQuant in section `first_layers` modified the gradient",
+        "activation": "FakeQuant in section `first_layers`",
+    }
+
+
+def test_without_a_recipe_high_precision_is_no_fallback(tmp_path, layer, x, command):
+    run(ledger_config(), tmp_path, layer, x)
+    rows = rows_of(command, tmp_path)
+    assert {row["why"] for row in rows} == {"no recipe: it ran outside of fp8_autocast"}
+    assert {row["fallback"] for row in rows} == {""}
+
+
+def test_an_override_of_the_recipe_is_a_reason(tmp_path, layer, x, command):
+    recipe = DelayedScaling(override_linear_precision=(False, False, True))
+    run(ledger_config(), tmp_path, layer, x, fp8=True, recipe=recipe)
+    why = {row["gemm"]: row["why"] for row in rows_of(command, tmp_path) if row["fallback"]}
+    assert why == {"wgrad": "override_linear_precision of the recipe"}
+
+
+def stored_rows(log_dir) -> list[tuple[int, str, str]]:
+    """(iteration, gemm, kernel) of the states in the run file, read with h5py."""
+    import h5py
+
+    (path,) = log_dir.glob("telens/*/rank00000.h5")
+    with h5py.File(path) as file:
+        words = [word.decode() for word in file["names/word"][:]]
+        gemms = [gemm.decode() for gemm in file["names/gemm"][:]]
+        return [
+            (int(row["iteration"]), gemms[row["gemm"]], words[row["detail"]])
+            for row in file["ledger"][:]
+            if words[row["entry"]] == "kernel"
+        ]
+
+
+def test_what_does_not_change_is_written_once(tmp_path, layer, x):
+    run(ledger_config(altering={"DisableFP8Layer": {"enabled": True, "start_step": 3}}), tmp_path,
+        layer, x, steps=6, **FP8)  # fmt: skip
+    rows = stored_rows(tmp_path)
+    assert [(iteration, gemm) for iteration, gemm, _ in rows] == [
+        (0, "fprop"), (0, "dgrad"), (0, "wgrad"), (3, "fprop"), (3, "dgrad"), (3, "wgrad"),
+    ]  # fmt: skip
+
+
+def test_expectations_that_do_not_hold_stop_the_run_with_a_list_of_them(
+    tmp_path, layer, x, command
+):
+    debug.initialize(ledger_config(["FP8"], DISABLE), log_dir=tmp_path)
+    sentence = (
+        "layers.3.fc2 fprop was to be FP8, ran in BF16: DisableFP8GEMM in section `first_layers`"
+    )
+    with pytest.raises(telens.Error) as stopped:
+        train(layer, x, **FP8)
+    assert str(stopped.value) == (
+        f"PrecisionLedger in section `section`: 1 expectation does not hold:\n  {sentence}"
+    )
+    train(layer, x, **FP8)  # it says so once
+    judged = command(tmp_path)  # the file is still being written
+    assert judged.returncode == 1
+    assert f"1 GEMM was not as expected:\n  {sentence}\n" in judged.stdout
+    debug.end_debug()
+    assert sentence in message_log(tmp_path)
+    events = telens.open_run(tmp_path).events
+    assert "stopped" in set(events["kind"])
+
+
+def test_the_last_rule_that_fits_counts(tmp_path, layer, x):
+    rules = [
+        "BF16",
+        {"format": "FP8", "layers": r"layers\.\d+\.fc2"},
+        {"format": "E5M2", "gemms": ["dgrad", "wgrad"], "tensors": "gradient"},
+    ]
+    run(ledger_config(rules), tmp_path, layer, x, **FP8)
+    rules[2]["format"] = "E4M3"
+    with pytest.raises(telens.Error, match="2 expectations do not hold") as stopped:
+        run(ledger_config(rules), tmp_path / "again", layer, x, **FP8)
+    assert "dgrad gradient was to be E4M3, ran in E5M2 under tensor scaling" in str(stopped.value)
+
+
+def test_a_rule_about_nothing_is_told(tmp_path, layer, x):
+    run(ledger_config([{"format": "FP8", "layers": "lm_head"}]), tmp_path, layer, x, **FP8)
+    assert "rule 1 of `expect` (format: FP8) was about no GEMM that ran" in message_log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ("FP9", "unknown format 'FP9' (did you mean"),
+        ([{"layers": "x"}], "a rule of 'expect' needs a 'format'"),
+        ([{"format": "FP8", "layer": "x"}], "unknown key 'layer' (did you mean 'layers'?)"),
+        ([{"format": "FP8", "layers": "("}], "'layers': "),
+        ([{"format": "FP8", "gemms": ["fwd"]}], "expected one of 'fprop', 'dgrad', 'wgrad'"),
+        ([{"format": "FP8", "tensors": "output"}], "expected one of 'activation', 'weight'"),
+        ([3], "a format must be one of"),
+        ([[]], "a format must be one of"),
+    ],
+)
+def test_a_wrong_rule_is_an_error_at_load_that_says_what_was_expected(tmp_path, expect, message):
+    with pytest.raises(telens.ConfigError) as error:
+        debug.initialize(ledger_config(expect), log_dir=tmp_path)
+    assert message in str(error.value)
+
+
+def test_a_run_without_a_ledger_is_wrong_use(tmp_path, layer, x, command):
+    run({}, tmp_path, layer, x)
+    result = command(tmp_path)
+    assert result.returncode == 2
+    assert "this run has no ledger; switch the feature PrecisionLedger on" in result.stderr
