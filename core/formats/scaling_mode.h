@@ -15,8 +15,8 @@ enum class ScalingMode : std::uint8_t {
   nvfp4,     // E4M3 scale per 16 elements under one FP32 scale of the tensor
 };
 
-// Elements along a row that share a scale; 0 for `tensor`. Blocks begin at the row's start, the last
-// one of a row may be shorter.
+// Elements along a row that share a scale; 0 for `tensor`. Blocks begin at the row's start, the
+// last one of a row may be shorter.
 constexpr std::int64_t block_length(ScalingMode mode) {
   switch (mode) {
     case ScalingMode::tensor:
