@@ -71,8 +71,8 @@ bench: build  ## every benchmark against its target; writes benchmarks/results/<
 bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
-mutants: build  ## break what each promise hangs on, and see its test notice
-	@$(PYTHON) tests/mutants/run.py
+mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
+	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
 
 format: setup  ## clang-format and ruff over the whole tree
 	@clang-format -i $(CPP_FILES)

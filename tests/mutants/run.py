@@ -1,115 +1,242 @@
 #!/usr/bin/env python3
 """Breaks, one at a time, the line that each promise hangs on, and shows that its test notices.
 
-    tests/mutants/run.py [--only WORDS]
+    tests/mutants/run.py [--only WORDS] [--workers N]
 
-Works in a copy of the tree (build-mutants/tree), never in the tree itself. Ends with 1 if a mutant
+The mutants are those of mutants.py and those of the contract (tests/contract). Works in copies of
+the tree (build-mutants/<n>), one a worker, never in the tree itself. Ends with 1 if a mutant
 survives, does not compile, or does not apply any more.
 """
 
 import argparse
+import fnmatch
+import itertools
 import os
+import queue
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build-mutants"
-TREE = WORK / "tree"
-BUILD = WORK / "build"
+sys.path.insert(0, str(ROOT / "tests" / "contract"))
+
+from contract import all_statements  # noqa: E402
+from find_tests import PYTEST, find_test  # noqa: E402
+
+# What the Python tests run against.
+PYTHON_TARGETS = ("telens_python", "resolve_config", "log_outliers")
+COMPILED = (".h", ".cpp", ".cu")
+PYTEST_FAILED = 1
+TEST_SECONDS = 600
 
 
-def run(command: list[str], **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options
-    )
+def contract_mutants() -> list[Mutant]:
+    mutants = []
+    for statement in all_statements():
+        test = find_test(statement.test)
+        mutants.append(
+            Mutant(
+                statement.text,
+                statement.file,
+                statement.before,
+                statement.after,
+                test.program,
+                test.selection,
+            )
+        )
+    return mutants
 
 
-def checked(command: list[str]) -> None:
-    result = run(command)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{result.stdout[-4000:]}{result.stderr[-4000:]}")
+def targets_of(mutants: Iterable[Mutant]) -> list[str]:
+    targets = set()
+    for mutant in mutants:
+        targets.update(PYTHON_TARGETS if mutant.program == PYTEST else [mutant.program])
+    return sorted(targets)
 
 
-def copy_tree() -> None:
+class Failure(Exception):
+    """What makes a run of all mutants impossible."""
+
+
+class Worker:
+    """A copy of the tree with its own build, in which one mutant at a time is tried."""
+
+    def __init__(self, number: int) -> None:
+        self.tree = WORK / str(number)
+        # Where it lies in the real tree, so that both find each other's objects in the cache.
+        self.build = self.tree / "build"
+        # Without CCACHE_BASEDIR of this very tree the cache would not be shared.
+        self._environment = os.environ | {
+            "CCACHE_BASEDIR": str(self.tree),
+            "TELENS_BUILD_DIR": str(self.build),
+            "TELENS_LIBRARY": str(self.build / "lib" / "libtelens.so"),
+            "TELENS_PACKAGES": str(self.build / "python"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a mutant may be as long, and as old, as the original
+        }
+
+    def run(self, command: list[str], **options) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command,
+            cwd=self.tree,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            **options,
+        )
+
+    def prepare(self, targets: list[str]) -> None:
+        """Copies the tree and builds what the tests need."""
+        copy_tree(self.tree)
+        options = ["-G", "Ninja", "-DTELENS_BENCHMARKS=OFF"]
+        for command in (
+            ["cmake", "-S", str(self.tree), "-B", str(self.build), *options],
+            ["cmake", "--build", str(self.build), "--parallel", "1", "--target", *targets],
+        ):
+            result = self.run(command)
+            if result.returncode != 0:
+                output = result.stdout[-4000:] + result.stderr[-4000:]
+                raise Failure(f"{' '.join(command)} failed:\n{output}")
+
+    def check_intact(self, mutants: list[Mutant]) -> None:
+        """Every test exists and passes without any mutant."""
+        key = lambda mutant: mutant.program  # noqa: E731
+        for program, group in itertools.groupby(sorted(mutants, key=key), key=key):
+            selections = sorted({mutant.tests for mutant in group})
+            result = self.test(program, selections)
+            if result.returncode != 0:
+                raise Failure(f"{program} fails without any mutant:\n{result.stdout[-4000:]}")
+            if program == PYTEST:
+                continue
+            ran = re.findall(r"^\[ RUN +\] (\S+)", result.stdout, re.MULTILINE)
+            for patterns in selections:
+                if not any(fnmatch.filter(ran, pattern) for pattern in patterns.split(":")):
+                    raise Failure(f"{program}: no test is named {patterns}")
+
+    def test(self, program: str, selections: list[str]) -> subprocess.CompletedProcess:
+        if program == PYTEST:
+            options = ["-q", "-x", "-p", "no:cacheprovider"]
+            command = [sys.executable, "-m", "pytest", *options, *selections]
+        else:
+            path = self.build / "tests" / program
+            command = [str(path), f"--gtest_filter={':'.join(selections)}"]
+        return self.run(command, timeout=TEST_SECONDS)
+
+    def notices(self, mutant: Mutant) -> bool:
+        try:
+            result = self.test(mutant.program, [mutant.tests])
+        except subprocess.TimeoutExpired:
+            return True  # a test that hangs has noticed
+        crashed = result.returncode < 0
+        if mutant.program == PYTEST:
+            return crashed or result.returncode == PYTEST_FAILED
+        return crashed or (result.returncode != 0 and "[ RUN " in result.stdout)
+
+    def verdict(self, mutant: Mutant) -> str:
+        """Empty if the test notices the mutant, else what is wrong."""
+        path = self.tree / mutant.file
+        original = path.read_text()
+        if original.count(mutant.before) != 1:
+            return (
+                f"'{mutant.before}' stands {original.count(mutant.before)} times in {mutant.file}"
+            )
+        try:
+            path.write_text(original.replace(mutant.before, mutant.after))
+            if path.suffix in COMPILED:
+                targets = ["--target", *targets_of([mutant])]
+                built = self.run(["cmake", "--build", str(self.build), "--parallel", "1", *targets])
+                if built.returncode != 0:
+                    return "does not compile:\n" + built.stdout[-2000:]
+            return "" if self.notices(mutant) else "SURVIVED"
+        finally:
+            path.write_text(original)
+
+
+def copy_tree(tree: Path) -> None:
     """Copies what git knows or would add, keeping times, so that only what changed is rebuilt."""
-    listed = run(
+    listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         check=True,
+        capture_output=True,
+        text=True,
     )
     names = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
     for name in names:
-        target = TREE / name
+        target = tree / name
         if target.exists() and target.read_bytes() == (ROOT / name).read_bytes():
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    for path in TREE.rglob("*"):
-        if path.is_file() and not path.is_symlink() and str(path.relative_to(TREE)) not in names:
-            path.unlink()
-    if not (TREE / ".venv").exists():
-        (TREE / ".venv").symlink_to(ROOT / ".venv")
+    for folder, folders, files in os.walk(tree):
+        if Path(folder) == tree and "build" in folders:
+            folders.remove("build")
+        for file in files:
+            path = Path(folder, file)
+            if not path.is_symlink() and path.relative_to(tree).as_posix() not in names:
+                path.unlink()
+    if not (tree / ".venv").exists():
+        (tree / ".venv").symlink_to(ROOT / ".venv")
 
 
-def build(target: str) -> subprocess.CompletedProcess:
-    return run(["cmake", "--build", str(BUILD), "--target", target])
+def try_all(mutants: list[Mutant], workers: list[Worker]) -> int:
+    """Tries every mutant; returns how many failures there were."""
+    # Mutants of one file stay together: each change of another file costs its compilation anew.
+    ordered = sorted(mutants, key=lambda mutant: mutant.file)
+    groups: queue.SimpleQueue[list[Mutant]] = queue.SimpleQueue()
+    for _, group in itertools.groupby(ordered, key=lambda mutant: mutant.file):
+        groups.put(list(group))
+    counter, failures, lock = itertools.count(1), [], threading.Lock()
 
+    def work(worker: Worker) -> None:
+        while True:
+            try:
+                group = groups.get_nowait()
+            except queue.Empty:
+                return
+            for mutant in group:
+                wrong = worker.verdict(mutant)
+                with lock:
+                    if wrong:
+                        failures.append(mutant)
+                    place = f"[{next(counter)}/{len(mutants)}]"
+                    print(f"{place} {wrong or 'noticed'}  {mutant.promise}", flush=True)
 
-def passes(mutant: Mutant) -> tuple[bool, int]:
-    """Whether the mutant's tests pass, and how many ran."""
-    program = BUILD / "tests" / mutant.program
-    try:
-        result = run([str(program), f"--gtest_filter={mutant.tests}"], timeout=600)
-    except subprocess.TimeoutExpired:
-        return False, 1  # a test that hangs has noticed
-    ran = sum(line.startswith("[ RUN ") for line in result.stdout.splitlines())
-    return result.returncode == 0, ran
-
-
-def verdict(mutant: Mutant) -> str:
-    """Empty if the test notices the mutant, else what is wrong."""
-    path = TREE / mutant.file
-    original = path.read_text()
-    if original.count(mutant.before) != 1:
-        return f"'{mutant.before}' stands {original.count(mutant.before)} times in {mutant.file}"
-    try:
-        path.write_text(original.replace(mutant.before, mutant.after))
-        built = build(mutant.program)
-        if built.returncode != 0:
-            return "does not compile:\n" + built.stdout[-2000:]
-        survived, ran = passes(mutant)
-    finally:
-        path.write_text(original)
-    if ran == 0:
-        return f"no test is named {mutant.tests}"
-    return "SURVIVED" if survived else ""
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(failures)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="mutants whose promise holds these words")
-    words = parser.parse_args().only
-    mutants = [mutant for mutant in MUTANTS if words in mutant.promise]
-    copy_tree()
-    # Without CCACHE_BASEDIR of this very tree the cache would not be shared with the real build.
-    os.environ.setdefault("CCACHE_BASEDIR", str(TREE))
-    programs = sorted({mutant.program for mutant in mutants})
-    print(f"building {', '.join(programs)}", flush=True)
-    checked(["cmake", "-S", str(TREE), "-B", str(BUILD), "-G", "Ninja", "-DTELENS_PYTHON=OFF"])
-    checked(["cmake", "--build", str(BUILD), "--target", *programs])
-    for mutant in mutants:
-        intact, ran = passes(mutant)
-        if not intact or ran == 0:
-            sys.exit(f"{mutant.program} {mutant.tests}: fails or is missing without any mutant")
-    failures = 0
-    for number, mutant in enumerate(mutants, 1):
-        wrong = verdict(mutant)
-        failures += bool(wrong)
-        print(f"[{number}/{len(mutants)}] {wrong or 'noticed'}  {mutant.promise}", flush=True)
+    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
+    arguments = parser.parse_args()
+    mutants = [
+        mutant for mutant in (*MUTANTS, *contract_mutants()) if arguments.only in mutant.promise
+    ]
+    if not mutants:
+        sys.exit(f"no promise holds the words '{arguments.only}'")
+    workers = [Worker(number) for number in range(min(arguments.workers, len(mutants)))]
+    targets = targets_of(mutants)
+    print(f"building {', '.join(targets)}", flush=True)
+    try:
+        for worker in workers:  # one after the other: the later ones find all in the cache
+            worker.prepare(targets)
+        workers[0].check_intact(mutants)
+    except Failure as failure:
+        sys.exit(str(failure))
+    failures = try_all(mutants, workers)
     print(f"{len(mutants) - failures} passed, {failures} failed")
     return 1 if failures else 0
 

@@ -1,0 +1,167 @@
+"""The built-in features."""
+
+from statement import Statement
+
+OPTIONS = "features/log_fp8_tensor_stats_options.cpp"
+ENGINE = "features/statistics_engine.cpp"
+FEATURES = "test_contract_features.py::"
+PEER = "test_against_peer.py::"
+
+STATEMENTS = (
+    Statement(
+        "LogTensorStats logs statistics of the high-precision tensor, of all six tensors.",
+        "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
+        "features/log_tensor_stats.cpp",
+        "  const auto left_out = reading.want(*requests_",
+        "  if (call.tensor_name == TensorName::wgrad) return;\n"
+        "  const auto left_out = reading.want(*requests_",
+    ),
+    Statement(
+        "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
+        FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
+        ENGINE,
+        "return CastRequest{recipe, call.quantizer->format()};",
+        "return CastRequest{recipe, FormatId::e5m2};",
+    ),
+    Statement(
+        "It serves activation, weight and gradient.",
+        "OptionMistakes.say_what_is_right",
+        OPTIONS,
+        ".tensors = config::gemm_input_names(),",
+        ".tensors = config::all_tensor_names(),",
+    ),
+    Statement(
+        "Where a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; "
+        "the log names each.",
+        FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
+        "features/log_tensor_stats.cpp",
+        "const bool first = !warned_.exchange(true);",
+        "const bool first = warned_.exchange(true);",
+    ),
+    Statement(
+        "If only one of a tensor's GEMMs is quantized, that copy is measured *(ours: the peer "
+        "fails)*.",
+        FEATURES + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
+        ENGINE,
+        "is_quantized(call.rowwise) || is_quantized(call.columnwise);",
+        "is_quantized(call.rowwise) && is_quantized(call.columnwise);",
+    ),
+    Statement(
+        "`LogFp8Stats` is LogFp8TensorStats.",
+        "LogFp8TensorStatsOptions.take_every_statistic_of_a_cast_with_and_without_recipe",
+        OPTIONS,
+        '.aliases = {"LogFp8Stats"},',
+        '.aliases = {"LogFP8Stats"},',
+    ),
+    Statement(
+        "FakeQuant quantizes and dequantizes chosen tensors of chosen GEMMs.",
+        "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
+        "features/fake_quant.cpp",
+        "fake_quantize(call.tensor, format.value())",
+        "fake_quantize(call.tensor * 2, format.value())",
+    ),
+    Statement(
+        "Its GEMMs run in high precision, the others stay as they are.",
+        "AlteringFeaturesTest.gemms_that_fake_quant_does_not_select_stay_as_they_are",
+        "features/fake_quant.cpp",
+        "{.modify = true, .disable_fp8_gemm = true}",
+        "{.modify = true, .disable_fp8_gemm = false}",
+    ),
+    Statement(
+        "Its values are those of a plain cast and back, in any shape and dtype.",
+        "FakeQuantize.gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype",
+        "features/fake_quant.cpp",
+        "x.scalar_type());",
+        "at::kFloat);",
+    ),
+    Statement(
+        "It alters all six tensors.",
+        "AlteringFeaturesTest.fake_quant_alters_outputs_too",
+        "core/modules/prepared_tensor.cpp",
+        "  if (layer.plan.modifies(gemm, tensor_name)) {",
+        "  if (layer.plan.modifies(gemm, tensor_name) && tensor_name != TensorName::dgrad) {",
+    ),
+    Statement(
+        "`quant_format` is FP8E4M3 or FP8E5M2; another one is an error with the nearest name.",
+        "OptionMistakes.say_what_is_right",
+        "features/fake_quant_options.cpp",
+        "config::suggestion(text, names)",
+        '""',
+    ),
+    Statement(
+        "A weight that is kept over micro-batches is fake-quantized in every one of them "
+        "*(ours: the peer fails at its first update)*.",
+        "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
+        "core/modules/operand_preparation.cpp",
+        "without_alias(prepared, request.tensor);",
+        "without_alias({request.tensor, request.tensor}, request.tensor);",
+    ),
+    Statement(
+        "DisableFP8GEMM (also `DisableQuantizationGEMM`) runs chosen GEMMs in high precision.",
+        "AlteringFeaturesTest.a_disabled_gemm_leaves_the_others_in_fp8",
+        "features/disable_fp8_options.cpp",
+        '.aliases = {"DisableQuantizationGEMM"},',
+        "",
+    ),
+    Statement(
+        "DisableFP8Layer (also `DisableQuantizationLayer`) runs a whole layer in high precision.",
+        "AlteringFeaturesTest.a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe",
+        "features/disable_fp8.cpp",
+        "ScheduledFeature(entry, {.disable_fp8_gemm = true})",
+        "ScheduledFeature(entry, {.disable_fp8_gemm = false})",
+    ),
+    Statement(
+        "Weights that are stored in FP8 can be modified like others *(ours)*.",
+        "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
+        "core/modules/operand_preparation.cpp",
+        "  if (modifications(pass) != 0) {\n    own.tensor",
+        "  if (false) {\n    own.tensor",
+    ),
+    Statement(
+        "Of weights that are stored in FP8, statistics that need the original are refused with "
+        "the reason.",
+        FEATURES
+        + "test_of_weights_stored_in_fp8_what_needs_the_original_is_refused_with_the_reason",
+        ENGINE,
+        "(stored_ && needs_no_original(name));",
+        "(stored_ && (needs_no_original(name) || true));",
+    ),
+    Statement(
+        "The base LogTensorStats, driven by `log_tensor_stats(layer_name, *, tensor_name, "
+        "tensor)`, logs at once the lines of the peer, for tensors of any name.",
+        PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
+        "hooks/session.cpp",
+        "{.layer = layer_name, .tensor = tensor_name, .statistic = each.name",
+        "{.layer = tensor_name, .tensor = layer_name, .statistic = each.name",
+    ),
+    Statement(
+        "It returns {statistic: 0-dim float tensor}, {} where the tensor is not selected or not "
+        "due.",
+        PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
+        "python/telens/debug/sessions.py",
+        "torch.tensor(value, dtype=torch.float32)",
+        "torch.tensor(value, dtype=torch.float64)",
+    ),
+    Statement(
+        "Without a group it logs statistics of the whole world, on the last rank.",
+        "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
+        "hooks/session.cpp",
+        "logs = group != nullptr || options_.rank + 1 == options_.world_size;",
+        "logs = group != nullptr || options_.rank == 0;",
+    ),
+    Statement(
+        "With `skip_reduction` each rank logs its own; `reduction_group` and `iteration` are taken "
+        "for one call.",
+        "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
+        "hooks/session.cpp",
+        "  if (!options.skip_reduction) {",
+        "  if (true) {",
+    ),
+    Statement(
+        "Its statistics may be written in any case.",
+        PEER + "test_names_of_base_statistics_are_taken_in_any_case",
+        "features/log_tensor_stats_options.cpp",
+        ".statistics = kBaseStatistics, .any_case = true};",
+        ".statistics = kBaseStatistics, .any_case = false};",
+    ),
+)

@@ -1,0 +1,96 @@
+"""What layers are called."""
+
+from statement import Statement
+
+LAYER_NAMES = "python/telens/debug/layer_names.py"
+
+STATEMENTS = (
+    Statement(
+        "A layer is called by its `name=`.",
+        "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
+        "core/hook_points.cpp",
+        "    name_ = std::move(name);\n    asleep",
+        "    asleep",
+    ),
+    Statement(
+        "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",
+        "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
+        "hooks/session.cpp",
+        'fmt::format("Layer_{}", ++unnamed_layers_)',
+        'fmt::format("Layer_{}", unnamed_layers_++)',
+    ),
+    Statement(
+        "The two layers of an unnamed LayerNormMLP share their number: `Layer_2.fc1`, "
+        "`Layer_2.fc2`.",
+        "test_feature_classes.py::test_parts_of_an_unnamed_layer_share_its_automatic_name",
+        "core/modules/layer_norm_mlp.cpp",
+        'fc2_.hooks().share_automatic_name(fc1_.hooks(), ".fc2");',
+        'fc2_.hooks().share_automatic_name(fc2_.hooks(), ".fc2");',
+    ),
+    Statement(
+        "A LayerNormMLP is two layers, `<name>.fc1` and `<name>.fc2`.",
+        "test_contract_layer_names.py::test_a_layernorm_mlp_is_two_layers",
+        "core/modules/layer_norm_mlp.cpp",
+        'fc2_.hooks().set_name(layer_name(name, ".fc2"));',
+        'fc2_.hooks().set_name(layer_name(name, ".fc3"));',
+    ),
+    Statement(
+        "A named TransformerLayer passes its name on to its attention and its MLP.",
+        "test_contract_layer_names.py::test_a_named_transformer_layer_passes_its_name_on",
+        "core/modules/transformer_layer.cpp",
+        'name + ".layernorm_mlp"',
+        'name + ".mlp"',
+    ),
+    Statement(
+        "In a named attention the layers are `.layernorm_linear_qkv`, `.linear_qkv`, "
+        "`.layernorm_linear_q`, `.linear_q`, `.linear_kv` and `.proj`.",
+        "test_contract_layer_names.py::test_a_named_attention_passes_its_name_on",
+        "core/modules/multihead_attention.cpp",
+        'name + ".linear_kv"',
+        'name + ".key_value"',
+    ),
+    Statement(
+        "`infer_and_assign_layer_names(model)` calls the root `model` and the others by their "
+        "attributes, as the peer does.",
+        "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
+        LAYER_NAMES,
+        'for module, name in _named(each, "model"):',
+        'for module, name in _named(each, "root"):',
+    ),
+    Statement(
+        "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
+        "index.",
+        "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model",
+        LAYER_NAMES,
+        "{number if by_number else key}",
+        "{key}",
+    ),
+    Statement(
+        "`layer_number=None` counts as none *(ours: the peer calls all such children `None`)*.",
+        "test_contract_layer_names.py::test_a_layer_number_of_none_counts_as_none",
+        LAYER_NAMES,
+        "isinstance(module, torch.nn.ModuleList) and number is not None",
+        'isinstance(module, torch.nn.ModuleList) and hasattr(child, "layer_number")',
+    ),
+    Statement(
+        "It takes a list of models, each named as one would be.",
+        "test_contract_layer_names.py::test_a_list_of_models_is_named_one_by_one",
+        LAYER_NAMES,
+        "models = [model] if isinstance(model, torch.nn.Module) else list(model)",
+        "models = [model] if isinstance(model, torch.nn.Module) else list(model)[:1]",
+    ),
+    Statement(
+        "A wrapper such as DistributedDataParallel adds `.module`.",
+        "test_contract_layer_names.py::test_a_wrapper_adds_module",
+        LAYER_NAMES,
+        "    for key, child in module.named_children():",
+        '    for key, child in getattr(module, "module", module).named_children():',
+    ),
+    Statement(
+        "A copy of a layer keeps its name.",
+        "test_debug_session.py::test_a_copied_layer_keeps_its_name_in_configurations",
+        "python/telens/pytorch/module.py",
+        "adapter.set_debug_name(self.name)",
+        "pass",
+    ),
+)

@@ -1,0 +1,101 @@
+"""Objects that feature classes and scripts touch."""
+
+from statement import Statement
+
+TENSOR = "python/telens/pytorch/tensor.py"
+QUANTIZERS = "python/bindings/quantizers.cpp"
+STORAGE = "python/bindings/quantized_tensor.cpp"
+QUANTIZATION = "python/telens/pytorch/quantization.py"
+OBJECTS = "test_contract_objects.py::"
+
+STATEMENTS = (
+    Statement(
+        "`telens.pytorch.DType` has `kFloat8E4M3`, `kFloat8E5M2` and `kFloat4E2M1`.",
+        OBJECTS + "test_the_low_precision_dtypes_have_transformer_engines_names",
+        STORAGE,
+        '.value("kFloat4E2M1", FormatId::e2m1)',
+        '.value("kFloat4E2M1_", FormatId::e2m1)',
+    ),
+    Statement(
+        "`telens.common.recipe.Format.E4M3.value.max_fwd` is 448, and its kin.",
+        OBJECTS + "test_a_format_tells_its_largest_values",
+        "python/telens/common/recipe.py",
+        "E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)",
+        "E5M2 = _LargestValues(max_fwd=61440, max_bwd=57344)",
+    ),
+    Statement(
+        "`Float8Quantizer(scale, amax, fp8_dtype, *, rowwise=True, columnwise=True)`.",
+        OBJECTS + "test_quantizers_take_the_arguments_of_transformer_engine",
+        QUANTIZERS,
+        "format, std::move(scale), std::move(amax), Usage{rowwise, columnwise});",
+        "format, std::move(scale), std::move(amax), Usage{rowwise, true});",
+    ),
+    Statement(
+        "It multiplies by its scale and collects the amax.",
+        "test_quantized_tensor.py::test_a_known_scale_is_multiplied_and_the_amax_is_collected",
+        "core/quantization/delayed_scaling.cpp",
+        "  return quantize_with_scale(x, scale_, amax_, *this);",
+        "  return quantize_with_scale(x, scale_, amax_.clone(), *this);",
+    ),
+    Statement(
+        "`Float8CurrentScalingQuantizer(fp8_dtype, device, *, rowwise, columnwise, "
+        "with_amax_reduction, amax_reduction_group, force_pow_2_scales, amax_epsilon)`.",
+        OBJECTS + "test_quantizers_take_the_arguments_of_transformer_engine",
+        QUANTIZERS,
+        "CurrentScalingOptions{force_pow_2_scales, amax_epsilon}",
+        "CurrentScalingOptions{false, amax_epsilon}",
+    ),
+    Statement(
+        "A quantizer is called on a tensor, and has `quantize`, `update_quantized(src, dst)`, "
+        "`make_empty`, `set_usage`, `calibrate` and `copy`.",
+        OBJECTS + "test_a_quantizer_is_called_and_has_the_methods_of_the_contract",
+        QUANTIZERS,
+        "quantizer.calibrate(tensor);",
+        "static_cast<void>(tensor);",
+    ),
+    Statement(
+        "`update_quantized` writes into the codes of its target.",
+        "test_quantized_tensor.py::test_update_quantized_writes_into_the_same_codes",
+        QUANTIZERS,
+        "  quantizer.quantize_into(source, storage);",
+        "  storage = quantizer.quantize(source);",
+    ),
+    Statement(
+        "`set_usage` decides which orientations are made.",
+        "test_quantized_tensor.py::test_usage_decides_the_orientations",
+        QUANTIZERS,
+        "columnwise.value_or(usage.columnwise)});",
+        "usage.columnwise});",
+    ),
+    Statement(
+        "A `QuantizedTensor` is a torch.Tensor whose dtype is the high-precision one, with "
+        "`dequantize(dtype=None)`, `quantize_`, `update_usage`, `detach`, `float`, `bfloat16` and "
+        "`half`.",
+        OBJECTS + "test_a_quantized_tensor_is_a_tensor_of_the_high_precision_dtype",
+        TENSOR,
+        "return values if dtype is None else values.to(dtype)",
+        "return values",
+    ),
+    Statement(
+        "Operations on it see its values.",
+        "test_quantized_tensor.py::test_operations_see_the_dequantized_values",
+        TENSOR,
+        "return self.dequantize(torch.bfloat16)",
+        "return self.dequantize(torch.float16)",
+    ),
+    Statement(
+        "`is_fp8_available(return_reason=)` and its kin for mxfp8, nvfp4, fp8_block_scaling and "
+        "bf16 tell whether the hardware does it itself; emulation works all the same.",
+        OBJECTS + "test_whether_the_hardware_does_it_can_be_asked_and_emulation_works_all_the_same",
+        QUANTIZATION,
+        "return (not reason, reason) if return_reason else not reason",
+        "return not reason",
+    ),
+    Statement(
+        "`FP8GlobalStateManager.reset()` may be called, and the manager be asked.",
+        OBJECTS + "test_the_global_state_manager_can_be_reset_and_asked",
+        QUANTIZATION,
+        "        return _C.is_fp8_enabled()",
+        "        return True",
+    ),
+)

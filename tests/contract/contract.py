@@ -1,0 +1,96 @@
+"""The contract, chapter by chapter: docs/contract.md and `make mutants` are made from this list.
+
+python tests/contract/contract.py     writes docs/contract.md
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from chapters import (
+    calls,
+    config_file,
+    feature_classes,
+    features,
+    layer_names,
+    logs,
+    objects,
+    peer_complaints,
+    session,
+    tensor_statistics,
+)
+from find_tests import ROOT, find_test
+from statement import Statement
+
+PAGE = ROOT / "docs" / "contract.md"
+
+INTRODUCTION = """\
+# The contract
+
+What a config file, a script or a feature class written for Transformer Engine's precision
+debugging finds here. **Import lines change by one rule**, and nothing else does:
+`transformer_engine.X` becomes `telens.X`, `nvdlfw_inspect.api` becomes `telens.debug`, and
+`nvdlfw_inspect.X` becomes `telens.debug.X`.
+
+Each row is a statement, the test that fails if it is not true, and a mutation: a change of one
+place in the product that makes the statement false, which the test notices. `make mutants` applies
+them one at a time and runs the tests; `make mutants ONLY=words` only those whose statement holds
+the words. Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with
+Transformer Engine 2.20), which has a defect or a hole there.
+
+This page is made from the lists in [tests/contract](../tests/contract) by
+`python tests/contract/contract.py`; edit those.
+"""
+
+CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
+    ("The session", session.STATEMENTS),
+    ("Names of layers", layer_names.STATEMENTS),
+    ("The config file", config_file.STATEMENTS),
+    ("The seven calls", calls.STATEMENTS),
+    ("Feature classes", feature_classes.STATEMENTS),
+    ("Objects that feature classes and scripts touch", objects.STATEMENTS),
+    ("Features", features.STATEMENTS),
+    ("Statistics", tensor_statistics.STATEMENTS),
+    ("Text logs", logs.STATEMENTS),
+    ("Known complaints about the peer", peer_complaints.STATEMENTS),
+)
+
+
+def all_statements() -> list[Statement]:
+    """Every statement, in the order of the page."""
+    return [statement for _, statements in CHAPTERS for statement in statements]
+
+
+def code(text: str) -> str:
+    """As code in a cell of a table, on one line."""
+    flat = " ".join(line.strip() for line in text.strip().splitlines())
+    ticks = "``" if "`" in flat else "`"
+    return f"{ticks}{flat}{ticks}".replace("|", "\\|")
+
+
+def row(statement: Statement) -> str:
+    test = find_test(statement.test)
+    name = statement.test.split("::")[-1]
+    mutation = f"{code(statement.before)} → " + (
+        code(statement.after) if statement.after.strip() else "nothing"
+    )
+    cells = [
+        statement.text.replace("|", "\\|"),
+        f"[`{name}`](../{test.file})",
+        f"[{Path(statement.file).name}](../{statement.file}): {mutation}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def render() -> str:
+    """The page."""
+    parts = [INTRODUCTION]
+    for title, statements in CHAPTERS:
+        lines = [f"## {title}", "", "| statement | test | mutation |", "|---|---|---|"]
+        parts.append("\n".join(lines + [row(statement) for statement in statements]) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

@@ -1,0 +1,65 @@
+"""What tests of debug sessions share: configurations, loggers, a layer that is trained."""
+
+from __future__ import annotations
+
+import pathlib
+
+import torch
+
+import telens.debug as debug
+import telens.pytorch as te
+
+
+def section(features: dict, namespace: str | None = "transformer_engine", **layers) -> dict:
+    """A configuration of one section; without ``layers`` it is for all of them."""
+    return {
+        "section": {
+            "enabled": True,
+            "layers": layers or {"layer_types": "all"},
+            **({namespace: features} if namespace else features),
+        }
+    }
+
+
+def logging_of(tensors, stats, feature: str = "LogTensorStats", **keys) -> dict:
+    """A configuration that logs statistics of all layers."""
+    return section({feature: {"enabled": True, "tensors": tensors, "stats": stats, **keys}})
+
+
+class Scalars(debug.BaseLogger):
+    """Keeps what it is given."""
+
+    def __init__(self):
+        self.rows = []
+
+    def log_scalar(self, name, value, iteration, **kwargs):
+        self.rows.append((name, value, iteration))
+
+    def values(self, name: str) -> dict[int, float]:
+        """By iteration."""
+        return {step: value for known, value, step in self.rows if known == name}
+
+    def names(self) -> set[str]:
+        return {name for name, _, _ in self.rows}
+
+
+def train(layer: torch.nn.Module, x: torch.Tensor, steps: int = 1, fp8: bool = False, **region):
+    """Runs ``steps`` iterations; returns the last output."""
+    for _ in range(steps):
+        with te.autocast(enabled=fp8, **region):
+            out = layer(x)
+        out.square().mean().backward()
+        debug.step()
+    return out
+
+
+def statistics_log(log_dir: pathlib.Path, rank: int = 0) -> str:
+    """The text file of statistics."""
+    name = f"nvdlfw_inspect_globalrank-{rank}.log"
+    return (log_dir / "nvdlfw_inspect_statistics_logs" / name).read_text()
+
+
+def message_log(log_dir: pathlib.Path, rank: int = 0) -> str:
+    """The text file of messages."""
+    name = f"nvdlfw_inspect_globalrank-{rank}.log"
+    return (log_dir / "nvdlfw_inspect_logs" / name).read_text()

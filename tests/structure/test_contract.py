@@ -1,0 +1,54 @@
+"""docs/contract.md is what the lists in tests/contract make, and they name what exists."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "contract"))
+
+import contract  # noqa: E402
+from find_tests import find_test, google_tests, python_tests  # noqa: E402
+
+STATEMENTS = contract.all_statements()
+
+
+def test_the_page_is_up_to_date():
+    made = "run `python tests/contract/contract.py`"
+    assert contract.PAGE.read_text() == contract.render(), made
+
+
+def test_every_test_that_is_named_exists():
+    missing = []
+    for statement in STATEMENTS:
+        try:
+            find_test(statement.test)
+        except LookupError as error:
+            missing.append(str(error))
+    assert missing == []
+
+
+def test_every_mutation_applies_exactly_once_and_changes_something():
+    wrong = [
+        (statement.text, statement.before)
+        for statement in STATEMENTS
+        if (ROOT / statement.file).read_text().count(statement.before) != 1
+        or statement.before == statement.after
+    ]
+    assert wrong == []
+
+
+def test_no_statement_stands_twice():
+    assert len(STATEMENTS) > 200
+    assert max(Counter(statement.text for statement in STATEMENTS).values()) == 1
+    breaks = Counter((each.file, each.before, each.after, each.test) for each in STATEMENTS)
+    assert max(breaks.values()) == 1
+
+
+def test_tests_are_found_by_their_names():
+    assert len(google_tests()) > 300
+    assert len(python_tests()) > 200
+    with pytest.raises(LookupError, match="0 tests"):
+        find_test("Nothing.of_the_kind")
