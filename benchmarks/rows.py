@@ -58,8 +58,9 @@ def statistics_names(simd):
 def memory_bound(samples):
     """How fast 8M BF16 elements came, and that the prototype's kernel takes as long here."""
     milliseconds = 1000 * statistics.median(samples["telens"])
+    rate = 16.8 / milliseconds  # GB/s
     return (
-        f"one pass took {milliseconds:.2f} ms, {16.8 / milliseconds:.1f} GB/s of one thread's reads; "
+        f"one pass took {milliseconds:.2f} ms, {rate:.1f} GB/s of one thread's reads; "
         "in the cache the kernel takes 0.13 ns an element, as the prototype does on this machine"
     )
 
