@@ -33,7 +33,7 @@ from find_tests import PYTEST, find_test  # noqa: E402
 # What the Python tests run against.
 PYTHON_TARGETS = ("telens_python", "resolve_config", "log_outliers")
 COMPILED = (".h", ".cpp", ".cu")
-PYTEST_FAILED = 1
+PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
 TEST_SECONDS = 600
 
 
@@ -136,7 +136,7 @@ class Worker:
             return True  # a test that hangs has noticed
         crashed = result.returncode < 0
         if mutant.program == PYTEST:
-            return crashed or result.returncode == PYTEST_FAILED
+            return crashed or result.returncode in PYTEST_NOTICED
         return crashed or (result.returncode != 0 and "[ RUN " in result.stdout)
 
     def verdict(self, mutant: Mutant) -> str:

@@ -114,3 +114,54 @@ def test_the_global_state_manager_can_be_reset_and_asked():
     with te.fp8_autocast(enabled=True):
         assert FP8GlobalStateManager.is_fp8_enabled()
         assert not FP8GlobalStateManager.is_fp8_calibration()
+
+
+BLOCK_QUANTIZERS = {
+    "mxfp8": (
+        lambda: te.MXFP8Quantizer(
+            fp8_dtype=E4M3, rowwise=True, columnwise=True, with_2d_quantization=False
+        ),
+        "MXFP8Tensor",
+        2**-3,
+    ),
+    "fp8_block": (
+        lambda: te.Float8BlockQuantizer(
+            fp8_dtype=E4M3,
+            rowwise=True,
+            columnwise=True,
+            amax_epsilon=0.0,
+            force_pow_2_scales=True,
+            block_scaling_dim=2,
+        ),
+        "Float8BlockwiseQTensor",
+        2**-3,
+    ),
+    "nvfp4": (
+        lambda: te.NVFP4Quantizer(
+            fp4_dtype=te.DType.kFloat4E2M1,
+            rowwise=True,
+            columnwise=True,
+            with_rht=False,
+            with_2d_quantization=False,
+            stochastic_rounding=False,
+        ),
+        "NVFP4Tensor",
+        0.25,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCK_QUANTIZERS)
+def test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine(name):
+    make, kind, error = BLOCK_QUANTIZERS[name]
+    # Blocks of very different size: one scale for all would lose the small ones.
+    x = torch.randn(256, 256, generator=torch.Generator().manual_seed(2))
+    x[128:] *= 2.0**-8
+    quantized = make()(x)
+    assert type(quantized).__name__ == kind
+    assert isinstance(quantized, getattr(te, kind))
+    assert quantized.dtype == torch.float32
+    off = (quantized.dequantize() - x).abs()
+    for half in (slice(0, 128), slice(128, 256)):
+        assert off[half].max() < error * x[half].abs().max(), name
+    assert off.max() > 0

@@ -46,6 +46,36 @@ STATEMENTS = (
         "CurrentScalingOptions{false, amax_epsilon}",
     ),
     Statement(
+        "`MXFP8Quantizer(fp8_dtype, *, rowwise, columnwise, with_2d_quantization=False)`.",
+        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        QUANTIZERS,
+        'py::arg("with_2d_quantization") = false,\n           py::arg("scale_rounding")',
+        'py::arg("with_2d") = false,\n           py::arg("scale_rounding")',
+    ),
+    Statement(
+        "`Float8BlockQuantizer(fp8_dtype, *, rowwise, columnwise, amax_epsilon=0.0, "
+        "force_pow_2_scales=True, block_scaling_dim=2)`.",
+        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        QUANTIZERS,
+        'py::arg("force_pow_2_scales") = true, py::arg("block_scaling_dim") = 2,',
+        'py::arg("force_pow_2_scales") = true, py::arg("block_scaling_dims") = 2,',
+    ),
+    Statement(
+        "`NVFP4Quantizer(fp4_dtype, rowwise, columnwise, with_rht, with_2d_quantization, "
+        "stochastic_rounding, ...)`.",
+        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        QUANTIZERS,
+        'py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,',
+        'py::arg("with_2d_quantization") = false, py::arg("stochastic_round") = false,',
+    ),
+    Statement(
+        "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
+        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        TENSOR,
+        "_C.ScalingMode.nvfp4: NVFP4Tensor,",
+        "_C.ScalingMode.nvfp4: MXFP8Tensor,",
+    ),
+    Statement(
         "A quantizer is called on a tensor, and has `quantize`, `update_quantized(src, dst)`, "
         "`make_empty`, `set_usage`, `calibrate` and `copy`.",
         OBJECTS + "test_a_quantizer_is_called_and_has_the_methods_of_the_contract",

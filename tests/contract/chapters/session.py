@@ -242,6 +242,14 @@ STATEMENTS = (
         "run_file_->scalar(iteration() + 1, name, value);",
     ),
     Statement(
+        "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
+        "and what it would record *(ours)*.",
+        "test_plan.py::test_the_estimate_is_what_a_run_records",
+        "features/statistics_option.cpp",
+        "  for (const Statistic counter : kTensorCounters) add({counter});\n",
+        "",
+    ),
+    Statement(
         "`telens.open_run(path)` reads a run back as tables *(ours)*.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
         "python/telens/run.py",
