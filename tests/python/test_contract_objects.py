@@ -1,5 +1,7 @@
 """Objects that feature classes and scripts touch, with Transformer Engine's names and arguments."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -24,6 +26,21 @@ def x() -> torch.Tensor:
 
 def test_the_low_precision_dtypes_have_transformer_engines_names():
     assert {"kFloat8E4M3", "kFloat8E5M2", "kFloat4E2M1"} <= set(te.DType.__members__)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("float8_tensor", ["Float8CurrentScalingQuantizer", "Float8Quantizer", "Float8Tensor"]),
+        ("float8_blockwise_tensor", ["Float8BlockQuantizer", "Float8BlockwiseQTensor"]),
+        ("mxfp8_tensor", ["MXFP8Quantizer", "MXFP8Tensor"]),
+        ("nvfp4_tensor", ["NVFP4Quantizer", "NVFP4Tensor"]),
+        ("quantized_tensor", ["QuantizedTensor", "Quantizer"]),
+    ],
+)
+def test_tensors_and_quantizers_are_importable_where_transformer_engine_has_them(module, names):
+    imported = importlib.import_module(f"telens.pytorch.tensor.{module}")
+    assert [getattr(imported, name) for name in names] == [getattr(te, name) for name in names]
 
 
 def test_a_format_tells_its_largest_values():

@@ -2,13 +2,22 @@
 
 from statement import Statement
 
-TENSOR = "python/telens/pytorch/tensor.py"
+TENSOR = "python/telens/pytorch/tensor/__init__.py"
 QUANTIZERS = "python/bindings/quantizers.cpp"
 STORAGE = "python/bindings/quantized_tensor.cpp"
 QUANTIZATION = "python/telens/pytorch/quantization.py"
 OBJECTS = "test_contract_objects.py::"
 
 STATEMENTS = (
+    Statement(
+        "Tensors and quantizers are importable from `telens.pytorch`, `telens.pytorch.tensor`, and "
+        "its modules `float8_tensor`, `float8_blockwise_tensor`, `mxfp8_tensor`, `nvfp4_tensor` "
+        "and `quantized_tensor`.",
+        OBJECTS + "test_tensors_and_quantizers_are_importable_where_transformer_engine_has_them",
+        "python/telens/pytorch/tensor/mxfp8_tensor.py",
+        "import MXFP8Quantizer, MXFP8Tensor",
+        "import Float8Quantizer as MXFP8Quantizer, MXFP8Tensor",
+    ),
     Statement(
         "`telens.pytorch.DType` has `kFloat8E4M3`, `kFloat8E5M2` and `kFloat4E2M1`.",
         OBJECTS + "test_the_low_precision_dtypes_have_transformer_engines_names",
