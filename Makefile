@@ -14,6 +14,9 @@ MEMORY := $(shell awk '/MemAvailable/ {print int($$2 / 2000000) + 1}' /proc/memi
 JOBS   ?= $(shell echo $$(( $(CORES) < $(MEMORY) ? $(CORES) : $(MEMORY) )))
 PREFIX ?= $(CURDIR)/dist/telens
 PYTHON := $(CURDIR)/.venv/bin/python
+# For machines with a GPU, which have a Python with torch of their own.
+GPU_PYTHON ?= python3
+GPU_OUT    ?= build-gpu/results
 CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # What `make demo` watches, for how long, and where it records the run.
@@ -22,7 +25,7 @@ DEMO_STEPS  ?= 300
 DEMO_RUN    := build/demo
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package bench \
-        bench-quick mutants format lint asan install clean
+        bench-quick portable-dependencies gpu-check mutants format lint asan install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -70,6 +73,12 @@ bench: build  ## every benchmark against its target; writes benchmarks/results/<
 
 bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
+
+portable-dependencies:  ## build into dist/portable what a machine without package registries lacks
+	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)
+
+gpu-check:  ## on a machine with a GPU: build, every CUDA test, sanitizers, benchmarks; JSON into GPU_OUT
+	@$(GPU_PYTHON) benchmarks/gpu_check.py --out $(GPU_OUT) --dependencies dist/portable
 
 mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
 	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"

@@ -45,10 +45,17 @@ class Check:
     def library(self) -> Path:
         return self.build / "lib/libtelens.so"
 
+    @property
+    def site(self) -> Path:
+        """Where the carried wheels are unpacked."""
+        return self.build / "site"
+
     def environment(self) -> dict[str, str]:
+        paths = os.pathsep.join(filter(None, [str(self.site), os.environ.get("PYTHONPATH")]))
         return os.environ | {
             "TELENS_LIBRARY": str(self.library),
             "TELENS_PACKAGES": str(self.build / "python"),
+            "PYTHONPATH": paths,
         }
 
     def run(self, *command, timeout: float = 400) -> str:
@@ -120,6 +127,18 @@ def machine() -> dict[str, str | int | list[str] | None]:
     }
 
 
+def unpack_wheels(check: Check) -> None:
+    wheels = sorted((check.dependencies / "wheels").glob("*.whl")) if check.dependencies else []
+    if not wheels:
+        raise Skipped("no wheels are carried: --dependencies names no folder with wheels/")
+    check.run(
+        *(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade"),
+        *("--target", check.site),
+        *wheels,
+    )
+    sys.path.insert(0, str(check.site))
+
+
 def configure(check: Check) -> None:
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
@@ -131,8 +150,11 @@ def configure(check: Check) -> None:
     ]
     if check.dependencies:
         options.append(f"-DCMAKE_PREFIX_PATH={check.dependencies}")
-        pkg_config = check.dependencies / "lib/pkgconfig"
-        os.environ["PKG_CONFIG_PATH"] = str(pkg_config)
+        os.environ["PKG_CONFIG_PATH"] = str(check.dependencies / "lib/pkgconfig")
+        carried = check.site / "pkgconf/.bin/pkgconf"
+        if shutil.which("pkg-config") is None and carried.exists():
+            carried.chmod(0o755)  # unpacking a wheel into a folder leaves out the mode
+            os.environ["PKG_CONFIG"] = str(carried)
     check.run("cmake", "-S", ROOT, "-B", check.build, "-G", "Ninja", *options)
 
 
@@ -199,6 +221,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no GPU: torch.cuda.is_available() is false", file=sys.stderr)
         return 2
+    check.step("carried packages", lambda: unpack_wheels(check))
     if check.step("configure", lambda: configure(check)) and check.step(
         "compile and link", lambda: compile_everything(check)
     ):

@@ -5,6 +5,9 @@ TORCH_LIBRARY(telens, library) {
   library.def("amax(Tensor x) -> Tensor");
   library.def("quantize_fp8(Tensor x, Tensor scale, Tensor(a!)? amax, int format) -> Tensor");
   library.def(
+      "quantize_fp8_both(Tensor x, Tensor scale, Tensor(a!)? amax, int format) "
+      "-> (Tensor codes, Tensor transposed)");
+  library.def(
       "dequantize_fp8(Tensor codes, Tensor scale_inv, int format, ScalarType dtype) -> Tensor");
   library.def("decode_fp8(Tensor codes, int format, ScalarType dtype) -> Tensor");
   library.def(
@@ -34,6 +37,8 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "accumulate_blockwise_dynamic_range(Tensor x, int block_size, int dims, "
       "bool both_orientations, Tensor(a!) accumulator) -> ()");
+  library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
+  library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def(
       "scale_from_amax(Tensor amax, float fp8_max, float epsilon, bool power_of_two) -> Tensor");
   library.def("amax_of_history(Tensor amax_history, str algorithm) -> Tensor");

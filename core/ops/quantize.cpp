@@ -4,6 +4,9 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
+#include <tuple>
+#include <utility>
+
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/quantize_checks.h"
@@ -27,6 +30,16 @@ at::Tensor quantize_fp8_meta(const at::Tensor& x, const at::Tensor& scale,
                              const std::optional<at::Tensor>& amax, std::int64_t format) {
   check_quantize_fp8(x, scale, amax, format);
   return empty_codes(x);
+}
+
+// For every device without a kernel of its own.
+std::tuple<at::Tensor, at::Tensor> quantize_fp8_and_transpose(const at::Tensor& x,
+                                                              const at::Tensor& scale,
+                                                              const std::optional<at::Tensor>& amax,
+                                                              std::int64_t format) {
+  at::Tensor codes = quantize_fp8(x, scale, amax, check_fp8_format("quantize_fp8_both", format));
+  at::Tensor transposed = codes.t();
+  return {std::move(codes), std::move(transposed)};
 }
 
 at::Tensor dequantize_fp8_meta(const at::Tensor& codes, const at::Tensor& scale_inv,
@@ -92,6 +105,15 @@ at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
   return op.call(x, scale, amax, static_cast<std::int64_t>(format));
 }
 
+OrientedCodes quantize_fp8_both(const at::Tensor& x, const at::Tensor& scale,
+                                const std::optional<at::Tensor>& amax, FormatId format) {
+  using Signature = std::tuple<at::Tensor, at::Tensor>(
+      const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::int64_t);
+  static const auto op = find_operator<Signature>("telens::quantize_fp8_both");
+  auto [codes, transposed] = op.call(x, scale, amax, static_cast<std::int64_t>(format));
+  return {std::move(codes), std::move(transposed)};
+}
+
 at::Tensor dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv, FormatId format,
                           at::ScalarType dtype) {
   static const auto op =
@@ -113,4 +135,8 @@ TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("quantize_fp8", TORCH_FN(telens::ops::quantize_fp8_meta));
   library.impl("dequantize_fp8", TORCH_FN(telens::ops::dequantize_fp8_meta));
   library.impl("decode_fp8", TORCH_FN(telens::ops::decode_fp8_meta));
+}
+
+TORCH_LIBRARY_IMPL(telens, CompositeExplicitAutograd, library) {
+  library.impl("quantize_fp8_both", TORCH_FN(telens::ops::quantize_fp8_and_transpose));
 }

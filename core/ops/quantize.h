@@ -1,5 +1,5 @@
-// amax, quantize_fp8, dequantize_fp8, decode_fp8: the operators of the same names in the operator
-// library `telens`, called through the dispatcher.
+// amax, quantize_fp8, quantize_fp8_both, dequantize_fp8, decode_fp8: the operators of the same
+// names in the operator library `telens`, called through the dispatcher.
 //
 // High-precision tensors are BF16, FP16 or FP32. FP8 codes are uint8 tensors; format is E4M3 or
 // E5M2 (core/formats/formats.h). Any shape, empty and 0-dim included, and any strides. A scale is
@@ -29,6 +29,16 @@ TELENS_EXPORT at::Tensor amax(const at::Tensor& x);
 // the exclusive or of the signs.)
 TELENS_EXPORT at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
                                       const std::optional<at::Tensor>& amax, FormatId format);
+
+// The same codes of a matrix in both orientations, as the GEMMs of a device want them: where those
+// take any layout, `transposed` is a view of `codes`; else it lies row by row itself.
+struct OrientedCodes {
+  at::Tensor codes;       // [rows, columns]
+  at::Tensor transposed;  // [columns, rows]
+};
+TELENS_EXPORT OrientedCodes quantize_fp8_both(const at::Tensor& x, const at::Tensor& scale,
+                                              const std::optional<at::Tensor>& amax,
+                                              FormatId format);
 
 // The values of codes: float(code) * scale_inv, the product rounded to FP32, then to dtype (BF16,
 // FP16 or FP32), beyond whose range lies infinity. NaN codes become the quiet NaN without payload,

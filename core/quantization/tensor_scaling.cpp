@@ -1,6 +1,7 @@
 #include "core/quantization/tensor_scaling.h"
 
 #include <optional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/ops/quantize.h"
@@ -22,14 +23,15 @@ QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale
   out.mode = ScalingMode::tensor;
   out.dtype = x.scalar_type();
   out.sizes = x.sizes().vec();
-  const at::Tensor codes = ops::quantize_fp8(matrix, scale, if_defined(amax), quantizer.format());
   const at::Tensor scale_inv = scale.reciprocal();
-  if (quantizer.usage().rowwise) {
-    out.rowwise = {codes, scale_inv};
-  }
   if (quantizer.usage().columnwise) {
     // With one scale the codes of the transposed matrix are the transposed codes.
-    out.columnwise = {codes.t(), scale_inv};
+    auto both = ops::quantize_fp8_both(matrix, scale, if_defined(amax), quantizer.format());
+    out.columnwise = {std::move(both.transposed), scale_inv};
+    if (quantizer.usage().rowwise) out.rowwise = {std::move(both.codes), scale_inv};
+  } else {
+    const at::Tensor codes = ops::quantize_fp8(matrix, scale, if_defined(amax), quantizer.format());
+    if (quantizer.usage().rowwise) out.rowwise = {codes, scale_inv};
   }
   return out;
 }

@@ -247,6 +247,16 @@ TEST_P(Quantize, takes_views_and_returns_contiguous_codes) {
   }
 }
 
+TEST_P(Quantize, gives_both_orientations_as_views_of_one_storage) {
+  const at::Tensor x = at::randn({37, 70}).to(at::kBFloat16);
+  at::Tensor amax = at::zeros({}, at::kFloat);
+  const auto [codes, transposed] = ops::quantize_fp8_both(x, one(50.0F), amax, FormatId::e5m2);
+  EXPECT_TRUE(codes.equal(ops::quantize_fp8(x, one(50.0F), {}, FormatId::e5m2)));
+  EXPECT_TRUE(transposed.equal(codes.t()));
+  EXPECT_TRUE(transposed.is_alias_of(codes));
+  EXPECT_EQ(amax.item<float>(), x.abs().max().item<float>());
+}
+
 TEST_P(Quantize, decoding_every_code_gives_its_value) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     expect_values_of_decode<E4M3>(dtype);

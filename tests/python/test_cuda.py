@@ -138,6 +138,21 @@ def test_views_that_are_strided_or_misaligned_give_the_bits_of_the_cpu(ops):
         )
 
 
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", [(16, 16), (272, 144), (1024, 4096), (37, 70)])
+def test_both_orientations_hold_the_codes_of_the_cpu(ops, dtype, shape):
+    x = torch.randn(shape).to(dtype)
+    for format_id in FORMATS.values():
+        amax, amax_cuda = one(0.0), one(0.0, "cuda")
+        expected, transposed = ops.quantize_fp8_both(x, one(50.0), amax, format_id)
+        assert transposed.data_ptr() == expected.data_ptr(), "a view on the CPU"
+        codes, columns = ops.quantize_fp8_both(x.cuda(), one(50.0, "cuda"), amax_cuda, format_id)
+        assert_same_bits(codes, expected)
+        assert_same_bits(columns, transposed)
+        assert columns.is_contiguous(), "the next product reads it row by row"
+        assert_same_bits(amax_cuda, amax)
+
+
 @pytest.mark.parametrize("power_of_two", [False, True])
 def test_scales_are_those_of_the_cpu(ops, power_of_two):
     amaxes = torch.tensor([0.0, 1e-45, 1e-30, 0.1, 3.0, 448.0, 1e30, math.inf, math.nan])
@@ -220,6 +235,22 @@ def test_dynamic_ranges_of_blocks_are_those_of_the_cpu(ops, dtype):
             assert torch.equal(actual.cpu(), expected), f"{name}, {size}, {dims}"
 
 
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+def test_histograms_are_those_of_the_cpu(ops, dtype):
+    for name, x in statistics_inputs(dtype):
+        counts = torch.full((514,), 3, dtype=torch.int64)
+        counts_cuda = counts.cuda()
+        ops.exponent_histogram(x, counts)
+        ops.exponent_histogram(x.cuda(), counts_cuda)
+        assert torch.equal(counts_cuda.cpu(), counts), name
+        if dtype != torch.float32:
+            codes = torch.zeros(65536, dtype=torch.int64)
+            codes_cuda = codes.cuda()
+            ops.code_histogram(x, codes)
+            ops.code_histogram(x.cuda(), codes_cuda)
+            assert torch.equal(codes_cuda.cpu(), codes), name
+
+
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 1e-5}
 
 
@@ -294,13 +325,14 @@ def test_products_are_within_the_bound_of_their_accumulator(
     a, a_inv = quantized(ops, torch.randn(m, k), formats[0])
     b, b_inv = quantized(ops, torch.randn(n, k), formats[1])
     bias = torch.randn(n).to(torch.bfloat16).to(out_dtype) if with_bias else None
-    arguments = (a, a_inv, formats[0], TENSOR_SCALING, b, b_inv, formats[1], TENSOR_SCALING, bias)
+    left = (a, a_inv, None, formats[0], TENSOR_SCALING)
+    arguments = (*left, b, b_inv, None, formats[1], TENSOR_SCALING, bias)
     on_gpu = [t.cuda() if isinstance(t, torch.Tensor) else t for t in arguments]
     actual = ops.gemm(*on_gpu, out_dtype).cpu().double()
-    left = ops.decode_fp8(a, formats[0], torch.float32).double() * a_inv.double()
-    right = ops.decode_fp8(b, formats[1], torch.float32).double() * b_inv.double()
-    exact = left @ right.t() + (bias.double() if with_bias else 0)
-    bound = SPLIT_ACCUMULATOR * (left.abs() @ right.abs().t())
+    first = ops.decode_fp8(a, formats[0], torch.float32).double() * a_inv.double()
+    second = ops.decode_fp8(b, formats[1], torch.float32).double() * b_inv.double()
+    exact = first @ second.t() + (bias.double() if with_bias else 0)
+    bound = SPLIT_ACCUMULATOR * (first.abs() @ second.abs().t())
     bound += OUTPUT_ROUNDING[out_dtype] * exact.abs() + 1e-6
     excess = (actual - exact).abs() - bound
     assert excess.max() <= 0, f"{excess.max()} beyond the bound"
@@ -315,8 +347,9 @@ def test_products_over_nothing_are_the_bias(ops):
         b = torch.zeros(n, k, dtype=torch.uint8, device="cuda")
         bias = torch.ones(n, dtype=torch.bfloat16, device="cuda")
         scale = one(1.0, "cuda")
-        arguments = (a, scale, E4M3, TENSOR_SCALING, b, scale, E4M3, TENSOR_SCALING, bias)
-        out = ops.gemm(*arguments, torch.bfloat16)
+        left = (a, scale, None, E4M3, TENSOR_SCALING)
+        right = (b, scale, None, E4M3, TENSOR_SCALING)
+        out = ops.gemm(*left, *right, bias, torch.bfloat16)
         assert out.shape == (m, n)
         assert (out == 1).all()
 
@@ -344,3 +377,38 @@ def test_kernels_run_on_the_current_stream(ops):
     torch.cuda.synchronize()
     assert torch.equal(codes, ops.quantize_fp8(x, scale, None, E4M3))
     assert torch.equal(words, ops.statistics(x, [scale], [E4M3]))
+
+
+def train(device: str, recipe) -> tuple[list[float], torch.nn.Module]:
+    import telens.pytorch as te
+
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(
+        te.LayerNormLinear(64, 128, params_dtype=torch.bfloat16),
+        te.Linear(128, 64, params_dtype=torch.bfloat16),
+    )
+    x = torch.randn(32, 64).to(torch.bfloat16)
+    model, x = model.to(device), x.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        with te.autocast(enabled=recipe is not None, recipe=recipe):
+            loss = (model(x) - x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
+@pytest.mark.parametrize("recipe_name", [None, "DelayedScaling", "Float8CurrentScaling"])
+def test_modules_train_as_on_the_cpu(ops, recipe_name):
+    """Not the same bits: products and norms sum in another order. The same training."""
+    recipes = pytest.importorskip("telens.common.recipe")
+    recipe = None if recipe_name is None else getattr(recipes, recipe_name)
+    make = (lambda: None) if recipe is None else recipe
+    on_cpu, _ = train("cpu", make())
+    on_gpu, model = train("cuda", make())
+    assert all(parameter.device.type == "cuda" for parameter in model.parameters())
+    assert on_gpu[-1] < on_gpu[0]
+    assert on_gpu == pytest.approx(on_cpu, rel=0.05)

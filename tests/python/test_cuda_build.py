@@ -24,6 +24,8 @@ KERNELS = (
     "statistics_kernel",
     "merge_statistics_kernel",
     "block_ranges_kernel",
+    "exponent_histogram_kernel",
+    "code_histogram_kernel",
     "normalize_kernel",
     "normalize_backward_kernel",
     "norm_parameter_gradients_kernel",
@@ -98,7 +100,13 @@ def test_every_kernel_is_there_and_keeps_its_registers(cuda_library, tool):
 
 def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):
     """Block formats and whatever docs/status.md says is for the CPU alone are left out."""
-    cpu_alone = {"quantize_mxfp8", "quantize_fp8_blocks", "dequantize_blocks"}
+    cpu_alone = {
+        "quantize_mxfp8",
+        "quantize_fp8_blocks",
+        "quantize_nvfp4",
+        "hadamard_transform",
+        "dequantize_blocks",
+    }
     names = {
         name.removeprefix("telens::")
         for name in torch._C._dispatch_get_registrations_for_dispatch_key("CPU")

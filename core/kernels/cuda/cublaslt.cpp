@@ -1,6 +1,7 @@
 #include "core/kernels/cuda/cublaslt.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "core/base/error.h"
 
@@ -134,11 +136,14 @@ struct Key {
 };
 
 Key key_of(const LtGemm& gemm, int device) {
-  const auto scale = [](const LtScale& s) { return s.data == nullptr ? -1 : int{s.mode}; };
+  constexpr int kNone = -1;
+  const auto kind = [](auto value) { return static_cast<int>(value); };
+  const auto scale = [&](const LtScale& s) { return s.data == nullptr ? kNone : kind(s.mode); };
   return {device,
           {gemm.m, gemm.n, gemm.k},
-          {gemm.a.type, gemm.b.type, gemm.out_type, gemm.bias == nullptr ? -1 : gemm.bias_type,
-           scale(gemm.a.scale), scale(gemm.b.scale), gemm.accumulate, gemm.fast_accumulation},
+          {kind(gemm.a.type), kind(gemm.b.type), kind(gemm.out_type),
+           gemm.bias == nullptr ? kNone : kind(gemm.bias_type), scale(gemm.a.scale),
+           scale(gemm.b.scale), kind(gemm.accumulate), kind(gemm.fast_accumulation)},
           {alignment_of(gemm.a.data), alignment_of(gemm.b.data), alignment_of(gemm.out),
            alignment_of(gemm.bias)}};
 }
@@ -169,9 +174,9 @@ class Planner {
     return handle.get();
   }
 
-  // Calls ask() for the choice if the key is new.
+  // Calls ask() for the choice if the key is new. Choices are never changed or removed.
   template <typename Ask>
-  Choice choice(const Key& key, const Ask& ask) {
+  const Choice& choice(const Key& key, const Ask& ask) {
     const std::lock_guard lock(mutex_);
     if (const auto known = choices_.find(key); known != choices_.end()) return known->second;
     return choices_.emplace(key, ask()).first->second;
@@ -265,7 +270,7 @@ void run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t s
   const cublasLtHandle_t handle = planner.handle(device, gemm);
   const Operation operation = make_operation(gemm);
   const Layouts layouts(gemm);
-  const Choice choice = planner.choice(
+  const Choice& choice = planner.choice(
       key_of(gemm, device), [&] { return ask_heuristic(handle, gemm, operation, layouts); });
   const float alpha = 1.0F;
   const float beta = gemm.accumulate ? 1.0F : 0.0F;

@@ -9,6 +9,7 @@
 #include "core/kernels/cuda/device.h"
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_checks.h"
+#include "core/ops/gemm_choice.h"
 #include "core/ops/quantize.h"
 
 namespace telens::cuda {
@@ -88,7 +89,7 @@ at::Tensor emulated_gemm(const DeviceScope& scope, const GemmOperand& a, const G
        .b = {right.const_data_ptr(), CUDA_R_16BF, {}},
        .out = sums.mutable_data_ptr(),
        .out_type = CUDA_R_32F});
-  sums.mul_(at::mul(a.scale_inv, b.scale_inv).view({}));
+  sums.mul_(at::mul(a.scale_inv, b.scale_inv));
   if (bias) sums.add_(*bias);
   return sums.to(out_dtype);
 }
@@ -101,13 +102,16 @@ at::Tensor empty_product(const at::Tensor& a, const at::Tensor& b,
 }
 
 at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
-                     std::int64_t a_format, std::int64_t a_mode, const at::Tensor& b_codes,
-                     const at::Tensor& b_scale_inv, std::int64_t b_format, std::int64_t b_mode,
-                     const std::optional<at::Tensor>& given_bias, at::ScalarType out_dtype) {
-  const GemmOperand a{a_codes, a_scale_inv, static_cast<FormatId>(a_format),
-                      static_cast<ScalingMode>(a_mode)};
-  const GemmOperand b{b_codes, b_scale_inv, static_cast<FormatId>(b_format),
-                      static_cast<ScalingMode>(b_mode)};
+                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                     std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
+                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                     std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
+                     at::ScalarType out_dtype) {
+  const at::Tensor undefined;
+  const GemmOperand a{a_codes, a_scale_inv, a_tensor_scale ? *a_tensor_scale : undefined,
+                      static_cast<FormatId>(a_format), static_cast<ScalingMode>(a_mode)};
+  const GemmOperand b{b_codes, b_scale_inv, b_tensor_scale ? *b_tensor_scale : undefined,
+                      static_cast<FormatId>(b_format), static_cast<ScalingMode>(b_mode)};
   ops::check_gemm(a, b, given_bias, out_dtype);
   check_same_device(
       "gemm", {a_codes, a_scale_inv, b_codes, b_scale_inv, given_bias.value_or(at::Tensor())});
@@ -120,8 +124,13 @@ at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   if (a_codes.size(0) * a_codes.size(1) * b_codes.size(0) == 0) {
     return empty_product(a_codes, b_codes, bias, out_dtype);
   }
-  return has_fp8_shape(a_codes, b_codes) ? fp8_gemm(scope, a, b, bias, out_dtype)
-                                         : emulated_gemm(scope, a, b, bias, out_dtype);
+  if (has_fp8_shape(a_codes, b_codes)) {
+    ops::report_gemm_choice({"cuBLASLt FP8 product", ""});
+    return fp8_gemm(scope, a, b, bias, out_dtype);
+  }
+  ops::report_gemm_choice(
+      {"BF16 product of decoded operands", "a dimension is no multiple of 16, as FP8 needs"});
+  return emulated_gemm(scope, a, b, bias, out_dtype);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/kernels/cuda/activation.cuh"
 #include "core/kernels/cuda/amax.cuh"
 #include "core/kernels/cuda/dequantize.cuh"
+#include "core/kernels/cuda/histogram.cuh"
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/normalization.cuh"
 #include "core/kernels/cuda/quantize.cuh"
@@ -46,6 +47,11 @@ cudaError_t launch_block_ranges(const BlockRangesArguments& arguments, FormatId 
                                 const LaunchContext& context);
 cudaError_t launch_merge_block_ranges(const MergeBlockRangesArguments& arguments,
                                       const LaunchContext& context);
+
+cudaError_t launch_exponent_histogram(const HistogramArguments& arguments, FormatId format,
+                                      const LaunchContext& context);
+cudaError_t launch_code_histogram(const HistogramArguments& arguments,
+                                  const LaunchContext& context);
 
 cudaError_t launch_activation(const ActivationArguments& arguments, FormatId format,
                               ops::ActivationFunction function, const LaunchContext& context);

@@ -1,6 +1,9 @@
 // amax, quantize_fp8, dequantize_fp8 and decode_fp8 on CUDA.
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
+
+#include <tuple>
 
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/launchers.h"
@@ -40,6 +43,32 @@ at::Tensor quantize_fp8_cuda(const at::Tensor& x, const at::Tensor& scale,
   return codes;
 }
 
+// Both orientations in one read where the kernel's packs of 16 fit the matrix.
+std::tuple<at::Tensor, at::Tensor> quantize_fp8_both_cuda(const at::Tensor& x,
+                                                          const at::Tensor& scale,
+                                                          const std::optional<at::Tensor>& amax,
+                                                          std::int64_t format) {
+  constexpr std::int64_t kPack = 16;
+  const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
+  const FormatId input = ops::check_high_precision("quantize_fp8_both", "x", x.scalar_type());
+  const bool fits = x.dim() == 2 && x.size(0) % kPack == 0 && x.size(1) % kPack == 0;
+  if (!fits || !is_aligned(x.const_data_ptr(), kPack)) {
+    const at::Tensor codes = quantize_fp8_cuda(x, scale, amax, format);
+    return {codes, codes.t().contiguous()};
+  }
+  const DeviceScope scope("quantize_fp8_both", x);
+  const at::Tensor contiguous = x.contiguous();
+  at::Tensor codes = ops::empty_codes(x);
+  at::Tensor transposed = at::empty({x.size(1), x.size(0)}, codes.options());
+  check_launch("quantize_fp8_both",
+               launch_quantize_transpose({contiguous.const_data_ptr(), x.size(0), x.size(1),
+                                          scale.const_data_ptr<float>(), floats_or_null(amax),
+                                          codes.mutable_data_ptr<std::uint8_t>(),
+                                          transposed.mutable_data_ptr<std::uint8_t>()},
+                                         input, output, scope.context()));
+  return {codes, transposed};
+}
+
 at::Tensor convert_codes(const char* operation, const at::Tensor& codes, const float* scale_inv,
                          FormatId format, at::ScalarType dtype) {
   const DeviceScope scope(operation, codes);
@@ -70,6 +99,7 @@ at::Tensor decode_fp8_cuda(const at::Tensor& codes, std::int64_t format, at::Sca
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("amax", TORCH_FN(telens::cuda::amax_cuda));
   library.impl("quantize_fp8", TORCH_FN(telens::cuda::quantize_fp8_cuda));
+  library.impl("quantize_fp8_both", TORCH_FN(telens::cuda::quantize_fp8_both_cuda));
   library.impl("dequantize_fp8", TORCH_FN(telens::cuda::dequantize_fp8_cuda));
   library.impl("decode_fp8", TORCH_FN(telens::cuda::decode_fp8_cuda));
 }

@@ -47,6 +47,13 @@ struct GpuThread {
   TELENS_DEVICE void atomic_max(std::uint32_t* address, std::uint32_t value) const {
     ::atomicMax(address, value);
   }
+  TELENS_DEVICE void atomic_add(std::uint32_t* address, std::uint32_t value) const {
+    ::atomicAdd(address, value);
+  }
+  TELENS_DEVICE void atomic_add(std::int64_t* address, std::int64_t value) const {
+    ::atomicAdd(reinterpret_cast<unsigned long long*>(address),
+                static_cast<unsigned long long>(value));
+  }
 };
 
 #endif

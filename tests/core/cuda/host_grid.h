@@ -7,6 +7,7 @@
 // reach is an error, as is a block whose threads end while others wait.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -51,6 +52,10 @@ class HostThread {
   void atomic_max(std::uint32_t* address, std::uint32_t value) const {
     *address = std::max(*address, value);
   }
+  template <typename T>
+  void atomic_add(T* address, T value) const {
+    *address += value;
+  }
 
  private:
   HostBlock* block_;
@@ -87,7 +92,9 @@ class HostBlock {
   enum class State { runnable, at_block_barrier, at_warp_barrier, finished };
 
   struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // to start it; a switch by contexts costs a system call
+    jmp_buf place;       // where it waits
+    bool started = false;
     std::unique_ptr<std::byte[]> stack;
     State state = State::finished;
   };
@@ -97,8 +104,9 @@ class HostBlock {
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &scheduler_;
+    fiber.context.uc_link = nullptr;  // enter does not return
     fiber.state = State::runnable;
+    fiber.started = false;
     starting() = this;
     makecontext(&fiber.context, reinterpret_cast<void (*)()>(&HostBlock::enter), 1,
                 static_cast<int>(i));
@@ -113,16 +121,21 @@ class HostBlock {
     HostBlock& block = *starting();
     (*block.kernel_)(HostThread(block, index));
     block.fibers_[static_cast<std::size_t>(index)].state = State::finished;
+    _longjmp(block.scheduler_, 1);
   }
 
   void resume(std::size_t i) {
-    if (fibers_[i].state == State::runnable) swapcontext(&scheduler_, &fibers_[i].context);
+    Fiber& fiber = fibers_[i];
+    if (fiber.state != State::runnable || _setjmp(scheduler_) != 0) return;
+    if (fiber.started) _longjmp(fiber.place, 1);
+    fiber.started = true;
+    setcontext(&fiber.context);
   }
 
   void wait(int index, State barrier) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(index)];
     fiber.state = barrier;
-    swapcontext(&fiber.context, &scheduler_);
+    if (_setjmp(fiber.place) == 0) _longjmp(scheduler_, 1);
   }
 
   bool all(std::size_t begin, std::size_t end, State state) const {
@@ -163,7 +176,7 @@ class HostBlock {
   Order order_;
   std::mt19937 random_;
   const HostKernel* kernel_ = nullptr;
-  ucontext_t scheduler_{};
+  jmp_buf scheduler_;
   std::vector<Fiber> fibers_;
   std::vector<std::uint64_t> lanes_;  // what the threads exchange in shuffles
 };

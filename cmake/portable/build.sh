@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Builds what TELens needs besides CUDA and torch as one prefix that can be carried to a machine
+# without package registries: cmake/portable/build.sh PREFIX [JOBS]
+#
+# Static, position-independent libraries with hidden symbols, from Debian's source packages (Debian's
+# own archives are not position-independent, or absent), and the Python wheels of the oracles that
+# tests compare with. Downloads go to PREFIX/../portable-sources and are kept.
+set -euo pipefail
+prefix=$(mkdir -p "$1" && cd "$1" && pwd)
+jobs=${2:-$(nproc)}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+sources=$(mkdir -p "$prefix/../portable-sources" && cd "$prefix/../portable-sources" && pwd)
+python=${PYTHON:-python3}
+max_megabytes=60
+
+# download PACKAGE: Debian's source of a package, unpacked to $sources/PACKAGE, with a list of
+# sources of its own so that the machine's configuration stays as it is.
+apt_options=()
+prepare_apt() {
+  local release
+  release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+  mkdir -p "$sources/lists/partial"
+  echo "deb-src http://deb.debian.org/debian $release main" >"$sources/debian.list"
+  apt_options=(-o "Dir::Etc::SourceList=$sources/debian.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::Lists=$sources/lists" -o APT::Sandbox::User=root)
+  apt-get "${apt_options[@]}" -qq update
+}
+download() {
+  [ -d "$sources/$1" ] && return
+  [ ${#apt_options[@]} -gt 0 ] || prepare_apt
+  (cd "$sources" && apt-get "${apt_options[@]}" -qq --download-only source "$1")
+  dpkg-source --no-check -x "$(ls "$sources"/"$1"_*.dsc | tail -1)" "$sources/$1"
+}
+
+# build PACKAGE [CMAKE OPTION...]: unless it is installed already.
+build() {
+  local package=$1 stamp=$prefix/.built/$1
+  shift
+  [ -e "$stamp" ] && return
+  download "$package"
+  echo "== $package"
+  cmake -S "$sources/$package" -B "$sources/build-$package" -G Ninja \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib \
+    -DCMAKE_PREFIX_PATH="$prefix" -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+    -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_CXX_VISIBILITY_PRESET=hidden \
+    -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON -DBUILD_TESTING=OFF "$@" >"$sources/$package.log"
+  cmake --build "$sources/build-$package" --parallel "$jobs" --target install >>"$sources/$package.log"
+  mkdir -p "$prefix/.built" && touch "$stamp"
+}
+
+# Debian's zlib lacks the Windows files that its CMake script names.
+if [ ! -e "$prefix/.built/zlib" ]; then
+  download zlib
+  echo "== zlib"
+  (cd "$sources/zlib" && CFLAGS="-O2 -fPIC -fvisibility=hidden" ./configure --static \
+    --prefix="$prefix" && make -s -j "$jobs" install) >"$sources/zlib.log"
+  mkdir -p "$prefix/.built" && touch "$prefix/.built/zlib"
+fi
+build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
+build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
+build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
+build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
+build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF
+build googletest
+# The C library alone: no command-line tools, no Fortran, no parallel HDF5.
+build hdf5 -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \
+  -DHDF5_BUILD_TOOLS=OFF -DHDF5_BUILD_EXAMPLES=OFF -DHDF5_ENABLE_Z_LIB_SUPPORT=ON \
+  -DHDF5_EXTERNALLY_CONFIGURED=OFF
+
+# Wheels for the Python of the machines with GPUs.
+wheels=$prefix/wheels
+if [ ! -e "$prefix/.built/wheels" ]; then
+  mkdir -p "$wheels"
+  while read -r requirement; do
+    [ -n "$requirement" ] || continue
+    "$python" -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
+      --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+      --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d "$wheels" "$requirement"
+  done < <(sed 's/#.*//' "$here/wheels.txt")
+  touch "$prefix/.built/wheels"
+fi
+
+# Nothing of documentation, and nothing larger than can be carried.
+rm -rf "$prefix"/share/{doc,man} "$prefix"/bin
+megabytes=$(du -sm "$prefix" | cut -f1)
+echo "$prefix: $megabytes MB"
+if [ "$megabytes" -gt "$max_megabytes" ]; then
+  echo "larger than $max_megabytes MB: leave something out of cmake/portable" >&2
+  exit 1
+fi
