@@ -40,6 +40,7 @@ class TELENS_EXPORT LinearOperation {
     std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
     std::optional<PreparedTensor> cached_weight;  // of the running minibatch
     std::uint32_t cached_modifications = 0;       // RoutingPlan::modify bits it was made under
+    std::shared_ptr<const Recipe> cached_recipe;  // and the recipe; nullptr: high precision
     bool ran_quantized = false;                   // the newest forward did
 
     // For error messages: the layer's name, or what it is.

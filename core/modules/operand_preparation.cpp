@@ -25,7 +25,7 @@ bool serves(const LinearOperation::State& state, const LayerPass& pass,
   }
   const auto fits = [&](Gemm gemm, const Operand& kept, bool quantized) {
     if (pass.plan && pass.plan->modifies(gemm, TensorName::weight)) {
-      return true;  // the feature decided when it was asked first
+      return state.cached_recipe == pass.recipe;  // the feature decided when it was asked first
     }
     const bool wanted = quantized && !(pass.plan && pass.plan->runs_in_high_precision(gemm));
     const auto* codes = std::get_if<QuantizedTensor>(&kept);
@@ -120,6 +120,7 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
   if (modifications(pass) != 0) {
     state.cached_weight = without_alias(prepared, request.tensor);
     state.cached_modifications = modifications(pass);
+    state.cached_recipe = pass.recipe;
   } else if (both_quantized(prepared) || pass.plan) {
     state.cached_weight = prepared;
     state.cached_modifications = 0;

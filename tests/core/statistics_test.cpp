@@ -341,7 +341,7 @@ TEST(Statistics, refuse_what_they_cannot_read_and_say_why) {
   EXPECT_THAT(message_of<ShapeError>([&] {
                 statistics(x, {{at::ones({2})}, {FormatId::e4m3}});
               }),
-              HasSubstr("scale 0 is Float with 2 elements"));
+              HasSubstr("scale 0 has dtype Float and 2 elements"));
   EXPECT_THAT(message_of<UsageError>([&] {
                 statistics(x, {{float_scale(1)}, {FormatId::e2m1}});
               }),

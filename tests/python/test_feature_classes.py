@@ -147,7 +147,7 @@ def test_modify_tensor_may_quantize_with_the_default_quantizer(tmp_path, registe
     ):
         out = train(te_copy(layer), x, fp8=True)
     assert torch.equal(out, expected)
-    assert set(seen) == {(te.Float8Quantizer, te.DType.kFloat8E4M3, te.QuantizedTensor)}
+    assert set(seen) == {(te.Float8Quantizer, te.DType.kFloat8E4M3, te.Float8Tensor)}
 
 
 def te_copy(layer: te.Linear) -> te.Linear:

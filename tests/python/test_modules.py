@@ -199,3 +199,9 @@ def test_the_bias_can_be_taken_away_later():
     with_bias = layer(x)
     layer.bias = None
     torch.testing.assert_close(layer(x), with_bias - 1, **FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("dim", [0, 3])
+def test_a_rotary_embedding_refuses_an_odd_number_of_channels_when_it_is_made(dim):
+    with pytest.raises(telens.UsageError, match="even number"):
+        te.RotaryPositionEmbedding(dim)

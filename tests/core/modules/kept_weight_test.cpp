@@ -40,7 +40,7 @@ class KeptWeight : public testing::Test {
   at::Tensor run(std::optional<bool> first_microbatch, bool fp8 = true) {
     AutocastOptions options;
     options.enabled = fp8;
-    options.recipe = std::make_shared<const Float8CurrentScaling>();
+    options.recipe = recipe_;
     Autocast autocast(options);
     return linear_.forward(LinearInputs{x_, first_microbatch, false, false})[0];
   }
@@ -52,6 +52,7 @@ class KeptWeight : public testing::Test {
     weight().mul_(factor);
   }
 
+  const std::shared_ptr<const Recipe> recipe_ = std::make_shared<const Float8CurrentScaling>();
   Linear linear_{options()};
   at::Tensor x_ = at::randn({16, 32}, at::kBFloat16).requires_grad_();
 };
