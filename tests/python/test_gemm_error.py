@@ -162,3 +162,17 @@ def test_an_empty_input_records_nothing_and_nan_is_seen(tmp_path):
 def test_a_number_of_samples_without_sense_is_an_error_at_load(tmp_path, samples):
     with pytest.raises(telens.ConfigError, match="'samples' must be from 1 to 1048576"):
         debug.initialize(measuring(samples=samples), log_dir=tmp_path)
+
+
+def test_a_recomputed_forward_is_compared_with_operands_of_its_own(tmp_path):
+    torch.manual_seed(8)
+    layer = linear(32, 32)
+    with torch.no_grad():
+        layer.weight.copy_(integers(32, 32))
+        layer.bias.zero_()
+    x = integers(32, 32, dtype=torch.float32).requires_grad_()
+    with debug.session(measuring(), log_dir=tmp_path):
+        output = te.checkpoint(layer, x)
+        Backward.apply(output, integers(32, 32, dtype=torch.float32)).backward()
+        debug.step()
+    assert measured(tmp_path) == {(0, gemm): 0.0 for gemm in GEMMS}
