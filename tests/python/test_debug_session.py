@@ -358,7 +358,9 @@ class Printer(debug.BaseLogger):
 debug.initialize({CONFIG!r}, statistics_logger=Printer(), log_dir={str(tmp_path)!r})
 te.Linear(16, 16, name="fc")(torch.ones(16, 16)).sum().backward()
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
     assert result.returncode == 0, result.stderr
     assert "fc_activation_max" in result.stdout
     assert telens.open_run(tmp_path).segments["ended"].all()
