@@ -104,11 +104,15 @@ void check_rank(const Selection& selection, const record::RunReader& run) {
 }  // namespace
 
 void add_selection(CLI::App& command, Selection& selection) {
+  add_tensor_selection(command, selection);
+  command.add_option("--gemm", selection.gemms, "Only this GEMM; may be repeated");
+  command.add_option("--stat", selection.statistics, "Only this statistic; may be repeated");
+}
+
+void add_tensor_selection(CLI::App& command, Selection& selection) {
   command.add_option("--layer", selection.layer,
                      "Only layers in whose name this regular expression is found (Python syntax)");
   command.add_option("--tensor", selection.tensors, "Only this tensor; may be repeated");
-  command.add_option("--gemm", selection.gemms, "Only this GEMM; may be repeated");
-  command.add_option("--stat", selection.statistics, "Only this statistic; may be repeated");
   command.add_option("--iterations", selection.iterations,
                      "Only iterations a to b, both inclusive: a:b, a:, :b or a");
   command.add_option("--rank", selection.rank, "Only this rank");

@@ -1,4 +1,4 @@
-// Which records a person asks for: the options that stats and plot share.
+// Which records a person asks for: the options that stats, plot and whatif share.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -20,6 +20,8 @@ struct Selection {
 };
 
 void add_selection(CLI::App& command, Selection& selection);
+// Without GEMMs and statistics.
+void add_tensor_selection(CLI::App& command, Selection& selection);
 
 // Throws UsageError for what the run does not have, with the nearest names that it has.
 record::RecordQuery resolve(const Selection& selection, const record::RunReader& run);

@@ -95,58 +95,18 @@ class ChunkDecoder {
   Inflater inflater_;
 };
 
-PackedReader::PackedReader(hid_t file, const std::string& name) : name_(name) {
-  const hdf5::Lock lock;
-  const auto open = [&](const std::string& dataset) {
-    return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
-  };
-  // In this order a table that grows meanwhile loses nothing: see PackedTable::flush.
-  std::int64_t count = 0;
-  const auto count_of = open(name + "_count");
-  hdf5::check(H5Dread(count_of, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name);
-  const auto tail = open(name + "_tail");
-  const auto type = StoredRecord::type();
-  chunk_rows_ = hdf5::row_count(tail);
-  tail_.resize(chunk_rows_);
-  hdf5::check(H5Dread(tail, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tail_.data()), name);
-  table_ = open(name);
-  packed_rows_ = hdf5::row_count(table_);
-  const bool has_tail =
-      packed_rows_ % chunk_rows_ == 0 && count > static_cast<std::int64_t>(packed_rows_);
-  tail_.resize(has_tail ? std::min<std::uint64_t>(count - packed_rows_, chunk_rows_) : 0);
-}
-
-void PackedReader::keep_first(std::uint64_t rows) {
-  packed_rows_ = std::min(packed_rows_, rows);
-  tail_.resize(std::min<std::uint64_t>(tail_.size(), rows - packed_rows_));
-}
-
-std::vector<std::uint8_t> PackedReader::read_chunk(std::uint64_t chunk) const {
-  const hdf5::Lock lock;
-  const hsize_t offset = chunk * chunk_rows_;
-  hsize_t bytes = 0;
-  hdf5::check(H5Dget_chunk_storage_size(table_, &offset, &bytes), name_);
-  std::vector<std::uint8_t> compressed(bytes);
-  std::uint32_t skipped_filters = 0;
-  hdf5::check(H5Dread_chunk(table_, H5P_DEFAULT, &offset, &skipped_filters, compressed.data()),
-              name_);
-  return compressed;
-}
-
 std::vector<StoredRecord> PackedReader::matching(std::uint64_t chunk, const RecordFilter& filter,
                                                  ChunkDecoder& decoder) const {
-  const auto compressed = read_chunk(chunk);
-  if (!decoder.decompress(compressed)) {
-    raise<RecordError>("{}: chunk {} is damaged", name_, chunk);
+  if (!decoder.decompress(table_.compressed(chunk))) {
+    raise<RecordError>("{}: chunk {} is damaged", table_.name(), chunk);
   }
-  const std::uint64_t begin = chunk * chunk_rows_;
-  return decoder.matching(std::min<std::uint64_t>(chunk_rows_, packed_rows_ - begin), filter);
+  return decoder.matching(table_.rows_in(chunk), filter);
 }
 
 void PackedReader::read(const RecordFilter& filter,
                         const std::function<void(std::span<const StoredRecord>)>& use,
                         const std::function<void(std::uint64_t)>& progress) const {
-  const std::uint64_t chunks = (packed_rows_ + chunk_rows_ - 1) / chunk_rows_;
+  const std::uint64_t chunks = table_.chunks();
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
   for (std::uint64_t begin = 0; begin < chunks; begin += kChunksAtOnce) {
     const std::uint64_t count = std::min(kChunksAtOnce, chunks - begin);
@@ -156,7 +116,7 @@ void PackedReader::read(const RecordFilter& filter,
     std::mutex failure_mutex;
     const auto work = [&] {
       try {
-        ChunkDecoder decoder(chunk_rows_);
+        ChunkDecoder decoder(table_.chunk_rows());
         for (std::uint64_t i = next++; i < count; i = next++) {
           found[i] = matching(begin + i, filter, decoder);
         }
@@ -174,26 +134,20 @@ void PackedReader::read(const RecordFilter& filter,
     for (const auto& records : found) {
       if (!records.empty()) use(records);
     }
-    if (progress) progress(std::min((begin + count) * chunk_rows_, packed_rows_));
+    if (progress) progress(std::min((begin + count) * table_.chunk_rows(), table_.packed_rows()));
   }
   std::vector<StoredRecord> records;
-  std::ranges::copy_if(tail_, std::back_inserter(records),
+  std::ranges::copy_if(table_.tail(), std::back_inserter(records),
                        [&](const StoredRecord& record) { return filter.accepts(record); });
   if (!records.empty()) use(records);
   if (progress) progress(rows());
 }
 
-std::vector<StoredRecord> PackedReader::whole_chunk(std::uint64_t chunk) const {
-  ChunkDecoder decoder(chunk_rows_);
-  return matching(chunk, RecordFilter{}, decoder);
-}
-
-StoredRecord PackedReader::first() const {
-  return packed_rows_ > 0 ? whole_chunk(0).front() : tail_.front();
-}
+StoredRecord PackedReader::first() const { return table_.rows_of(0).front(); }
 
 StoredRecord PackedReader::last() const {
-  return tail_.empty() ? whole_chunk((packed_rows_ - 1) / chunk_rows_).back() : tail_.back();
+  const std::uint64_t chunks = table_.chunks();
+  return table_.rows_of(table_.tail().empty() ? chunks - 1 : chunks).back();
 }
 
 }  // namespace telens::record

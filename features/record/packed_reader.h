@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "features/record/hdf5.h"
+#include "features/record/packed_rows.h"
 #include "features/record/run_rows.h"
 
 namespace telens::record {
@@ -38,10 +39,10 @@ struct RecordFilter {
 class PackedReader {
  public:
   // A snapshot of the table at this moment. Throws RecordError.
-  PackedReader(hid_t file, const std::string& name);
+  PackedReader(hid_t file, const std::string& name) : table_(file, name) {}
 
-  std::uint64_t rows() const { return packed_rows_ + tail_.size(); }
-  void keep_first(std::uint64_t rows);  // as if there were no others
+  std::uint64_t rows() const { return table_.rows(); }
+  void keep_first(std::uint64_t rows) { table_.keep_first(rows); }  // as if there were no others
   // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
   void read(const RecordFilter& filter,
             const std::function<void(std::span<const StoredRecord>)>& use,
@@ -50,17 +51,13 @@ class PackedReader {
   StoredRecord first() const;
   StoredRecord last() const;
 
+  const PackedRows<StoredRecord>& table() const { return table_; }
+
  private:
-  std::vector<std::uint8_t> read_chunk(std::uint64_t chunk) const;
   std::vector<StoredRecord> matching(std::uint64_t chunk, const RecordFilter& filter,
                                      class ChunkDecoder& decoder) const;
-  std::vector<StoredRecord> whole_chunk(std::uint64_t chunk) const;
 
-  std::string name_;
-  hdf5::Handle table_;
-  std::uint64_t packed_rows_ = 0;
-  std::size_t chunk_rows_ = 0;
-  std::vector<StoredRecord> tail_;
+  PackedRows<StoredRecord> table_;
 };
 
 }  // namespace telens::record

@@ -1,0 +1,20 @@
+// Reads the histograms of one file: joins bins with their records.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "features/record/packed_reader.h"
+#include "features/record/run_schema.h"
+
+namespace telens::record {
+
+using UseStoredHistogram =
+    std::function<void(const StoredRecord& record, std::span<const HistogramBin> bins)>;
+
+// Those whose record the filter keeps, in the order of writing. One of which a killed process has
+// not written all bins is left out.
+void read_histograms(hid_t file, const PackedReader& records, const RecordFilter& filter,
+                     const UseStoredHistogram& use);
+
+}  // namespace telens::record

@@ -1,0 +1,59 @@
+// Statistics of a tensor from a histogram of its values, after the run. A histogram over all codes
+// loses nothing but the order of the elements: counters are those of one read of the tensor, sums
+// are correctly rounded. An exponent histogram gives bounds. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/ops/statistics_layout.h"
+#include "features/statistics/histogram_name.h"
+
+namespace telens {
+
+// A bin of core/ops/histogram_layout.h and how many elements fell into it.
+struct BinCount {
+  std::int64_t bin = 0;
+  std::int64_t count = 0;
+};
+
+// `bins` in any order; those without elements may be left out. Throws UsageError for a bin that its
+// kind of histogram does not have.
+struct Histogram {
+  HistogramName name;
+  std::span<const BinCount> bins;
+};
+
+// ---- exact, from histograms over all codes; UsageError for others
+
+TensorSums tensor_sums_of(const Histogram& histogram);
+
+// What a saturating cast to the FP8 format does: core/ops/statistics_layout.h.
+CastSums cast_sums_of(const Histogram& histogram, FormatId fp8_format, float scale);
+
+// ---- bounds, from any histogram; exact ones, low == high, from those over all codes
+
+struct Bounds {
+  double low = 0;
+  double high = 0;
+};
+
+// Counts of elements, and what of them is known.
+struct CastBounds {
+  std::int64_t numel = 0;
+  std::int64_t nonfinite = 0;
+  Bounds underflows;  // these three are counts, with the meaning of CastSums
+  Bounds overflows;
+  Bounds saturated;
+};
+
+void merge(CastBounds& into, const CastBounds& part);
+
+// max |x|: 0 without an element, NaN with a NaN, Inf with an Inf.
+Bounds amax_of(const Histogram& histogram);
+
+// The same for a scale that is only known to lie between two.
+CastBounds cast_bounds_of(const Histogram& histogram, FormatId fp8_format, const Bounds& scale);
+
+}  // namespace telens

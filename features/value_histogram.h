@@ -1,0 +1,56 @@
+// ValueHistogram: counts a tensor's values, micro-batches of an iteration together.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "features/statistics/histogram_name.h"
+#include "hooks/feature_registry.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+
+// It reads the tensor by itself, beside the one read for statistics: docs/decisions.md.
+class ValueHistogram final : public ScheduledFeature {
+ public:
+  ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services);
+
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+  void step(std::int64_t iteration) override { record_all(); }
+  void end() override { record_all(); }
+
+ private:
+  // A histogram of one tensor of one layer in one iteration.
+  struct Key {
+    std::int64_t iteration;
+    std::string layer;
+    TensorName tensor;
+    HistogramName name;
+
+    friend bool operator<(const Key& a, const Key& b) {
+      const auto order = [](const Key& key) {
+        return std::tie(key.iteration, key.layer, key.tensor, key.name.bins, key.name.format);
+      };
+      return order(a) < order(b);
+    }
+  };
+
+  HistogramName name_for(const FeatureCall& at, TensorName tensor, at::ScalarType dtype);
+  void log_left_out(const FeatureCall& at, std::string_view text);
+  void record_all();
+
+  FeatureServices& services_;
+  std::array<HistogramBins, kAllTensors.size()> bins_{};
+  std::atomic<bool> warned_{false};
+  std::mutex mutex_;  // over what follows; counting itself needs no lock
+  std::map<Key, at::Tensor> counts_;
+};
+
+FeatureRegistration value_histogram();
+
+}  // namespace telens::features

@@ -1,0 +1,211 @@
+#include "inspector_cli/what_if.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "core/base/names.h"
+#include "features/statistics/finish.h"
+#include "inspector_cli/series.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+struct TensorKey {
+  std::int32_t layer;
+  std::int32_t tensor;
+  friend auto operator<=>(const TensorKey&, const TensorKey&) = default;
+};
+
+// What is known of a tensor in one iteration, of all ranks together.
+struct Moment {
+  Bounds amax;
+  Bounds scale;
+  bool exact = true;
+  CastBounds cast;
+  TensorSums tensor;  // these two: if exact
+  CastSums exact_cast;
+};
+
+using Course = std::map<std::int64_t, Moment>;  // by iteration
+using Courses = std::map<TensorKey, Course>;
+
+FormatId format_for(Fp8Choice choice, const std::string& tensor) {
+  if (choice != Fp8Choice::hybrid) {
+    return choice == Fp8Choice::e4m3 ? FormatId::e4m3 : FormatId::e5m2;
+  }
+  const auto known = tensor_from_name(tensor);
+  const bool backward =
+      known == TensorName::gradient || known == TensorName::dgrad || known == TensorName::wgrad;
+  return backward ? FormatId::e5m2 : FormatId::e4m3;
+}
+
+// use(key, iteration, histogram) for each histogram of the query.
+template <typename Use>
+void for_each_histogram(const record::RunReader& run, const record::RecordQuery& query,
+                        const Use& use) {
+  const auto& statistics = run.names(Dictionary::statistic);
+  std::vector<BinCount> bins;
+  run.read_histograms(
+      query, [&](int, const record::Record& record, std::span<const record::HistogramBin> stored) {
+        const auto name = parse_histogram_name(statistics[record.statistic]);
+        if (!name) return;
+        bins.clear();
+        for (const auto& [bin, count] : stored)
+          bins.push_back({bin, static_cast<std::int64_t>(count)});
+        use(TensorKey{record.layer, record.tensor}, record.iteration, Histogram{*name, bins});
+      });
+}
+
+// First the amaxes, over all ranks; the scales follow from them.
+Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& query) {
+  Courses courses;
+  for_each_histogram(run, query,
+                     [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
+                       Moment& moment = courses[key][iteration];
+                       const Bounds amax = amax_of(histogram);
+                       moment.amax.low = larger(moment.amax.low, amax.low);
+                       moment.amax.high = larger(moment.amax.high, amax.high);
+                       moment.exact &= histogram.name.bins == HistogramBins::codes;
+                     });
+  return courses;
+}
+
+// The larger amax has the smaller scale; what keeps a scale, zero or not finite, is known exactly.
+void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
+  WhatIfScale largest(recipe, format);
+  WhatIfScale smallest(recipe, format);
+  for (auto& [iteration, moment] : course) {
+    moment.scale.high = largest.next(static_cast<float>(moment.amax.low));
+    moment.scale.low = smallest.next(static_cast<float>(moment.amax.high));
+    moment.exact &= moment.scale.low == moment.scale.high;
+  }
+}
+
+// With the scales known, the ranks' statistics add up.
+void read_casts(const record::RunReader& run, const record::RecordQuery& query,
+                const WhatIfCast& cast, Courses& courses) {
+  const auto& tensors = run.names(Dictionary::tensor);
+  for_each_histogram(run, query,
+                     [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
+                       Moment& moment = courses[key][iteration];
+                       const FormatId format = format_for(cast.format, tensors[key.tensor]);
+                       merge(moment.cast, cast_bounds_of(histogram, format, moment.scale));
+                       if (!moment.exact) return;
+                       merge(moment.tensor, tensor_sums_of(histogram));
+                       merge(moment.exact_cast,
+                             cast_sums_of(histogram, format, static_cast<float>(moment.scale.low)));
+                     });
+}
+
+Bounds percent_of(const Bounds& counts, std::int64_t numel) {
+  const double unit = 100.0 / static_cast<double>(numel);
+  return {counts.low * unit, counts.high * unit};
+}
+
+WhatIfRow row_of(std::int64_t iteration, const Moment& moment) {
+  WhatIfRow row;
+  row.iteration = iteration;
+  row.nonfinite = moment.cast.nonfinite;
+  row.overflows = percent_of(moment.cast.overflows, moment.cast.numel);
+  row.underflows = percent_of(moment.cast.underflows, moment.cast.numel);
+  row.amax = moment.amax;
+  row.scale = moment.scale;
+  if (!moment.exact) return row;
+  row.overflows.low = row.overflows.high = finish(Statistic::overflows, moment.exact_cast);
+  row.underflows.low = row.underflows.high = finish(Statistic::underflows, moment.exact_cast);
+  const double amax = moment.amax.high;
+  if (amax > 0) row.relative_mse = finish(Statistic::mse, moment.exact_cast) / (amax * amax);
+  const double error = moment.exact_cast.squared_error;
+  if (std::isfinite(error) && error > 0) {
+    row.sqnr_db = 10 * std::log10(moment.tensor.sum_squares / error);
+  }
+  return row;
+}
+
+void keep(std::optional<double>& kept, const std::optional<double>& value, bool largest) {
+  if (!value || std::isnan(*value)) return;
+  if (!kept) kept = value;
+  kept = largest ? std::max(*kept, *value) : std::min(*kept, *value);
+}
+
+void keep_largest(Bounds& kept, const Bounds& bounds) {
+  kept.low = std::max(kept.low, bounds.low);
+  kept.high = std::max(kept.high, bounds.high);
+}
+
+// Each statistic's worst iteration.
+WhatIfRow worst_of(const Course& course) {
+  WhatIfRow worst;
+  worst.iterations = static_cast<std::int64_t>(course.size());
+  for (const auto& [iteration, moment] : course) {
+    const WhatIfRow row = row_of(iteration, moment);
+    worst.nonfinite += row.nonfinite;
+    keep_largest(worst.overflows, row.overflows);
+    keep_largest(worst.underflows, row.underflows);
+    keep_largest(worst.amax, row.amax);
+    keep(worst.relative_mse, row.relative_mse, true);
+    keep(worst.sqnr_db, row.sqnr_db, false);
+  }
+  return worst;
+}
+
+void sort_worst_first(std::vector<WhatIfRow>& rows) {
+  const auto badness = [](const WhatIfRow& row) {
+    return std::tuple(row.nonfinite, row.overflows.high, row.underflows.high,
+                      row.relative_mse.value_or(0));
+  };
+  std::ranges::stable_sort(
+      rows, [&](const WhatIfRow& a, const WhatIfRow& b) { return badness(a) > badness(b); });
+}
+
+// Delayed scaling depends on iterations that a schedule may have left out.
+bool has_gaps(const Courses& courses) {
+  return std::ranges::any_of(courses, [](const auto& course) {
+    const auto& [key, moments] = course;
+    const std::int64_t span = moments.rbegin()->first - moments.begin()->first + 1;
+    return span > static_cast<std::int64_t>(moments.size());
+  });
+}
+
+}  // namespace
+
+WhatIf what_if(const record::RunReader& run, const record::RecordQuery& query,
+               const WhatIfCast& cast, bool each_iteration) {
+  Courses courses = read_amaxes(run, query);
+  const auto& tensors = run.names(Dictionary::tensor);
+  for (auto& [key, course] : courses) {
+    find_scales(course, cast.recipe, format_for(cast.format, tensors[key.tensor]));
+  }
+  read_casts(run, query, cast, courses);
+
+  WhatIf result;
+  for (const auto& [key, course] : courses) {
+    const auto add = [&, key = key](WhatIfRow row) {
+      row.layer = key.layer;
+      row.tensor = key.tensor;
+      row.format = format_for(cast.format, tensors[key.tensor]);
+      result.rows.push_back(std::move(row));
+    };
+    for (const auto& [iteration, moment] : course) {
+      result.bounds |= !moment.exact;
+      if (each_iteration) add(row_of(iteration, moment));
+    }
+    if (!each_iteration) add(worst_of(course));
+  }
+  if (!each_iteration) sort_worst_first(result.rows);
+  if (cast.recipe.amax != AmaxSource::current && has_gaps(courses)) {
+    result.notes.emplace_back(
+        "not every iteration was recorded: delayed scaling would have known amaxes that this run "
+        "does not; record with freq: 1 for exact scales");
+  }
+  return result;
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,142 @@
+// telens whatif: what a per-tensor FP8 recipe would have done to the tensors whose histograms were
+// recorded.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "core/base/error.h"
+#include "inspector_cli/format_option.h"
+#include "inspector_cli/selection.h"
+#include "inspector_cli/series.h"
+#include "inspector_cli/subcommands.h"
+#include "inspector_cli/table.h"
+#include "inspector_cli/terminal.h"
+#include "inspector_cli/what_if.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+struct WhatIfOptions {
+  std::string run;
+  Selection selection;
+  WhatIfCast cast;
+  bool each_iteration = false;
+  Format format = Format::table;
+  int top = 0;
+};
+
+Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
+
+constexpr std::string_view kBounds =
+    "exponent histograms give bounds: 'overflows%' and 'underflows%' are at least what stands "
+    "there and at most what stands under '<=', the amax may be smaller; record 'bins: codes' for "
+    "exact statistics";
+
+Table table_of(const record::RunReader& run, const std::vector<WhatIfRow>& rows,
+               const WhatIfOptions& options, bool bounds) {
+  std::vector<std::string> columns{"layer", "tensor", "format", "nonfinite", "overflows%"};
+  if (bounds) columns.emplace_back("overflows% <=");
+  columns.emplace_back("underflows%");
+  if (bounds) columns.emplace_back("underflows% <=");
+  for (const char* name : {"mse/amax^2", "SQNR dB", "amax"}) columns.emplace_back(name);
+  columns.emplace_back(options.each_iteration ? "iteration" : "iterations");
+  if (options.each_iteration) columns.emplace_back("scale");
+  Table table(columns);
+  for (const WhatIfRow& row : rows) {
+    if (options.top > 0 && table.size() >= static_cast<std::size_t>(options.top)) break;
+    std::vector<Cell> cells{name_or_empty(run, Dictionary::layer, row.layer),
+                            name_or_empty(run, Dictionary::tensor, row.tensor),
+                            std::string(name_of(row.format)), row.nonfinite, row.overflows.low};
+    if (bounds) cells.emplace_back(row.overflows.high);
+    cells.emplace_back(row.underflows.low);
+    if (bounds) cells.emplace_back(row.underflows.high);
+    cells.push_back(cell(row.relative_mse));
+    cells.push_back(cell(row.sqnr_db));
+    cells.emplace_back(row.amax.high);
+    cells.emplace_back(options.each_iteration ? row.iteration : row.iterations);
+    if (options.each_iteration) {
+      const bool exact = row.scale.low == row.scale.high;
+      cells.push_back(exact ? Cell(row.scale.low) : Cell());
+    }
+    table.add(std::move(cells));
+  }
+  return table;
+}
+
+record::RecordQuery query_of(const WhatIfOptions& options, const record::RunReader& run) {
+  const auto& statistics = run.names(Dictionary::statistic);
+  record::RecordQuery query;
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = 0; i < statistics.size(); ++i) {
+    if (parse_histogram_name(statistics[i])) ids.push_back(static_cast<std::int32_t>(i));
+  }
+  if (ids.empty()) {
+    raise<UsageError>(
+        "{}: this run has no histograms; record them with the feature telens.ValueHistogram, as "
+        "configs/value_histograms.yaml does (`telens features ValueHistogram` explains it)",
+        options.run);
+  }
+  query = resolve(options.selection, run);
+  query.statistics = std::move(ids);
+  return query;
+}
+
+void run_whatif(const WhatIfOptions& options) {
+  const record::RunReader run = open_run(options.run);
+  const WhatIf result = what_if(run, query_of(options, run), options.cast, options.each_iteration);
+  if (result.rows.empty()) raise<UsageError>("{}: no histogram fits these filters", options.run);
+  const Table table = table_of(run, result.rows, options, result.bounds);
+  fmt::print("{}", table.render(options.format));
+  for (const std::string& note : result.notes) fmt::print(stderr, "telens: {}\n", note);
+  if (result.bounds) fmt::print(stderr, "telens: {}\n", kBounds);
+}
+
+template <typename Value>
+void add_choice(CLI::App& command, const char* name, Value& value,
+                const std::map<std::string, Value>& choices, const char* doc) {
+  std::string names;
+  for (const auto& [choice, ignored] : choices) names += (names.empty() ? "{" : ",") + choice;
+  command.add_option(name, value, doc)
+      ->transform(CLI::CheckedTransformer(choices, CLI::ignore_case).description(names + "}"));
+}
+
+}  // namespace
+
+void add_whatif(CLI::App& app) {
+  auto options = std::make_shared<WhatIfOptions>();
+  CLI::App* command = app.add_subcommand(
+      "whatif",
+      "What a per-tensor FP8 recipe would have done to tensors whose histograms were recorded "
+      "(telens.ValueHistogram): the worst iteration of each tensor, worst tensors first.\n"
+      "Histograms of all ranks are added up. Delayed scaling takes the recorded iterations for "
+      "all that there were, and begins with the scale 1.");
+  command->add_option("RUN", options->run, "The run")->required();
+  add_choice<Fp8Choice>(
+      *command, "--fp8-format", options->cast.format,
+      {{"E4M3", Fp8Choice::e4m3}, {"E5M2", Fp8Choice::e5m2}, {"HYBRID", Fp8Choice::hybrid}},
+      "HYBRID, the default: E5M2 for gradients, dgrad and wgrad, else E4M3");
+  WhatIfRecipe& recipe = options->cast.recipe;
+  command->add_option("--margin", recipe.margin, "The scale is divided by 2^N");
+  add_choice<AmaxSource>(*command, "--amax", recipe.amax,
+                         {{"current", AmaxSource::current},
+                          {"most_recent", AmaxSource::most_recent},
+                          {"max", AmaxSource::max}},
+                         "The tensor's own (current scaling, the default), or of iterations "
+                         "before (delayed scaling)");
+  command->add_option("--history", recipe.history, "With --amax max: of so many iterations [1024]")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--power-of-two", recipe.power_of_two, "Scales are powers of two");
+  add_tensor_selection(*command, options->selection);
+  command->add_flag("--each-iteration", options->each_iteration,
+                    "A row for each iteration, in their order");
+  add_format(*command, options->format);
+  command->add_option("--top", options->top, "Only the first N rows");
+  command->callback([options] { run_whatif(*options); });
+}
+
+}  // namespace telens::cli
