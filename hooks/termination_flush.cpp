@@ -103,6 +103,10 @@ TerminationFlush::~TerminationFlush() {
 }
 
 void TerminationFlush::watch() {
+  // A program's handlers belong to its own threads; here they would interrupt the read.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   char byte = kStop;
   while (read(pipe_ends[0], &byte, 1) == 1 && byte == kTerminate) {
     flush_();

@@ -47,6 +47,10 @@ struct JoinedSegment {
     const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
     return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
   }
+  // False for a name that a live file has got since this reader was made: so is its row then.
+  bool knows(Dictionary dictionary, std::int32_t id) const {
+    return id < static_cast<std::int64_t>(joined_ids[static_cast<std::size_t>(dictionary)].size());
+  }
   Record joined(const StoredRecord& row) const {
     return {row.iteration,
             joined(Dictionary::layer, row.layer),
@@ -280,6 +284,7 @@ std::vector<Scalar> RunReader::scalars() const {
     impl_->visit(segment, [&](const SegmentReader& file) {
       for (const StoredScalar& row : file.scalars()) {
         if (row.iteration >= about.superseded_from) continue;
+        if (!segment.knows(Dictionary::word, row.name)) continue;
         scalars.push_back(
             {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
       }
@@ -293,6 +298,8 @@ std::vector<Event> RunReader::events() const {
   for (JoinedSegment& segment : impl_->joined_) {
     impl_->visit(segment, [&](const SegmentReader& file) {
       for (const StoredEvent& row : file.events()) {
+        if (!segment.knows(Dictionary::word, row.kind)) continue;
+        if (!segment.knows(Dictionary::word, row.text)) continue;
         events.push_back({segment.about.rank, row.time, row.iteration,
                           segment.joined(Dictionary::word, row.kind),
                           segment.joined(Dictionary::word, row.text),
@@ -310,6 +317,8 @@ std::vector<LedgerLine> RunReader::ledger() const {
     impl_->visit(segment, [&](const SegmentReader& file) {
       for (const StoredLedgerRow& row : file.ledger()) {
         if (row.iteration >= about.superseded_from) continue;
+        if (!segment.knows(Dictionary::word, row.entry)) continue;
+        if (!segment.knows(Dictionary::word, row.detail)) continue;
         lines.push_back({about.rank,
                          {row.iteration, segment.joined(Dictionary::layer, row.layer),
                           segment.joined(Dictionary::gemm, row.gemm),

@@ -26,7 +26,7 @@ namespace {
 
 std::string text(std::string_view name) { return std::string(name); }
 
-// A Python feature class in C++'s clothes. It calls a telens.debug._features.FeatureCaller, which
+// A Python feature class in C++'s clothes. It calls a telens.debug.feature_caller.FeatureCaller, which
 // matches the configuration and passes on what the class declares.
 class PythonFeature final : public Feature {
  public:

@@ -131,5 +131,20 @@ TEST(RunReader, what_is_written_after_it_was_opened_is_not_read) {
   }
 }
 
+TEST(RunReader, shows_of_a_growing_file_what_there_was_when_it_was_opened) {
+  const TemporaryFolder folder;
+  const auto writer = RunWriter::open(options_in(folder));
+  writer->scalar(0, "loss", 1.0);
+  writer->event(0, "warning", "an old one");
+  writer->flush();
+  const RunReader run(folder.path());
+  writer->scalar(1, "a new name", 2.0);
+  writer->event(1, "warning", "a new text");
+  writer->flush();
+  EXPECT_THAT(run.scalars(), SizeIs(1));
+  EXPECT_THAT(run.events(), SizeIs(1));
+  EXPECT_THAT(RunReader(folder.path()).events(), SizeIs(2));
+}
+
 }  // namespace
 }  // namespace telens::record

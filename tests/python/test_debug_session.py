@@ -172,6 +172,10 @@ def test_unknown_arguments_and_options_are_errors(tmp_path):
         debug.initialize("", log_dir=tmp_path, feature_dirs=tmp_path / "nowhere")
 
 
+def test_without_a_session_a_loss_is_not_even_looked_at():
+    debug.step(loss=torch.empty(3, device="meta"))  # to read it would raise
+
+
 def test_without_a_session_steps_do_nothing_and_other_calls_raise():
     debug.step()
     debug.end_debug()

@@ -125,7 +125,9 @@ def initialize(
 
 def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
-    _C.debug.step(None if loss is None else float(loss))
+    # A loss on a GPU makes the host wait for it: not where nobody records it.
+    recorded = loss is not None and _C.debug.is_initialized()
+    _C.debug.step(float(loss) if recorded else None)
 
 
 def end_debug() -> None:

@@ -35,11 +35,12 @@ config::FeatureDescription description() {
   };
 }
 
-// The base class answers the routing calls by the configuration's selection and schedule.
+// The base class answers the routing calls by the configuration's selection and schedule. No
+// statistics are asked for, so ranks need not meet for it.
 class LogOutliers final : public ScheduledFeature {
  public:
   LogOutliers(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect = true}), services_(services) {}
+      : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
 
   // Called for every micro-batch, perhaps on several threads: counts add up until the step.
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,

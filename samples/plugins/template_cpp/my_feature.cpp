@@ -33,11 +33,12 @@ config::FeatureDescription description() {
 }
 
 // One instance serves all layers of a section. The base class answers the routing calls from the
-// section's selection and schedule.
+// section's selection and schedule. It counts by itself and asks for none of the statistics that
+// ranks reduce together.
 class MyFeature final : public ScheduledFeature {
  public:
   MyFeature(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect = true}), services_(services) {}
+      : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
 
   // Once a micro-batch for each selected tensor, perhaps on several threads. It must not change
   // the tensor.
