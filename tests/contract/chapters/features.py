@@ -164,4 +164,28 @@ STATEMENTS = (
         ".statistics = kBaseStatistics, .any_case = true};",
         ".statistics = kBaseStatistics, .any_case = false};",
     ),
+    Statement(
+        "DumpTensors writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>, HDF5 "
+        "instead of a pickle *(ours)*.",
+        "test_gemm_configs.py::"
+        "test_dump_one_gemm_writes_the_six_tensors_of_one_layer_in_one_iteration",
+        "features/record/tensor_dump.cpp",
+        "tensor_dumps/rank_{}/iter_{:06}",
+        "tensor_dumps/rank_{}/iter_{:05}",
+    ),
+    Statement(
+        "Colliding names and later micro-batches get a suffix *(ours)*.",
+        "test_dump_tensors.py::test_colliding_names_and_later_micro_batches_get_a_suffix",
+        "features/record/tensor_dump.cpp",
+        "if (errno == EEXIST) return false;",
+        "if (errno == EEXIST) return true;",
+    ),
+    Statement(
+        "high_precision_tensor and quantized_tensor are False by default; without either nothing "
+        "is written.",
+        "test_dump_tensors.py::test_without_either_tensor_nothing_is_written_and_the_log_says_so",
+        "features/dump_tensors_options.cpp",
+        ".default_value = false,",
+        ".default_value = true,",
+    ),
 )
