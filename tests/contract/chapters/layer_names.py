@@ -86,11 +86,4 @@ STATEMENTS = (
         "    for key, child in module.named_children():",
         '    for key, child in getattr(module, "module", module).named_children():',
     ),
-    Statement(
-        "A copy of a layer keeps its name.",
-        "test_debug_session.py::test_a_copied_layer_keeps_its_name_in_configurations",
-        "python/telens/pytorch/module.py",
-        "adapter.set_debug_name(self.name)",
-        "pass",
-    ),
 )

@@ -102,7 +102,7 @@ STATEMENTS = (
     ),
     Statement(
         "`dynamic_range` is log2(amax) - log2(smallest nonzero magnitude).",
-        DEFINITIONS,
+        "FinishedStatistics.of_zeros_and_single_elements_are_defined",
         FINISH,
         "return std::log2(amax(sums)) - std::log2(sums.smallest_nonzero);",
         "return std::log2(amax(sums));",
