@@ -13,15 +13,19 @@ sources=$(mkdir -p "$prefix/../portable-sources" && cd "$prefix/../portable-sour
 python=${PYTHON:-python3}
 max_megabytes=60
 
-# download PACKAGE: Debian's source of a package, unpacked to $sources/PACKAGE, with a list of
-# sources of its own so that the machine's configuration stays as it is.
+# download PACKAGE: Debian's source of a package, unpacked to $sources/PACKAGE. Sources come from
+# where the machine takes its packages, through a configuration of its own.
 apt_options=()
 prepare_apt() {
-  local release
-  release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-  mkdir -p "$sources/lists/partial"
-  echo "deb-src http://deb.debian.org/debian $release main" >"$sources/debian.list"
-  apt_options=(-o "Dir::Etc::SourceList=$sources/debian.list" -o Dir::Etc::SourceParts=/dev/null
+  local file own=$sources/apt
+  mkdir -p "$sources/lists/partial" "$own"
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+    case $file in
+      *.list) [ ! -e "$file" ] || sed -n 's/^deb /deb-src /p' "$file" >"$own/${file##*/}" ;;
+      *.sources) sed 's/^Types:.*/Types: deb-src/' "$file" >"$own/${file##*/}" ;;
+    esac
+  done
+  apt_options=(-o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$own"
     -o "Dir::State::Lists=$sources/lists" -o APT::Sandbox::User=root)
   apt-get "${apt_options[@]}" -qq update
 }

@@ -26,8 +26,8 @@ namespace {
 
 std::string text(std::string_view name) { return std::string(name); }
 
-// A Python feature class in C++'s clothes. It calls a telens.debug.feature_caller.FeatureCaller, which
-// matches the configuration and passes on what the class declares.
+// A Python feature class in C++'s clothes. It calls a telens.debug.feature_caller.FeatureCaller,
+// which matches the configuration and passes on what the class declares.
 class PythonFeature final : public Feature {
  public:
   // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.

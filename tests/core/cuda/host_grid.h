@@ -70,7 +70,12 @@ class HostBlock {
  public:
   HostBlock(int threads, std::int64_t blocks, Order order)
       : blocks_(blocks), order_(order), random_(1), fibers_(static_cast<std::size_t>(threads)) {
-    for (Fiber& fiber : fibers_) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    // Kept from grid to grid: touching fresh pages would take longer than the kernels do.
+    static const auto stacks =
+        std::make_unique_for_overwrite<std::byte[]>(kStackBytes * cuda::kThreads);
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      fibers_[i].stack = stacks.get() + i * kStackBytes;
+    }
     lanes_.resize(2 * fibers_.size());
   }
 
@@ -95,14 +100,14 @@ class HostBlock {
     ucontext_t context;  // to start it; a switch by contexts costs a system call
     jmp_buf place;       // where it waits
     bool started = false;
-    std::unique_ptr<std::byte[]> stack;
+    std::byte* stack = nullptr;
     State state = State::finished;
   };
 
   void start(std::size_t i) {
     Fiber& fiber = fibers_[i];
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_sp = fiber.stack;
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;  // enter does not return
     fiber.state = State::runnable;
