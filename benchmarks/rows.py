@@ -102,6 +102,27 @@ def statistics_rows(programs, simd):
     )
 
 
+HISTOGRAM = [
+    "exponent histogram over torch.aminmax, one thread",
+    "histogram over all codes over torch.aminmax, normal data, one thread",
+    "histogram over all codes over torch.aminmax, worst data, one thread",
+]
+
+
+def histogram_rows(programs):
+    samples = programs.run("histogram", threads=1)
+    normal = samples["normal"]
+    yield Row(HISTOGRAM[0], ratio(normal, "exponents", "torch.aminmax"), "x", at_most(4), normal)
+    yield Row(HISTOGRAM[1], ratio(normal, "codes", "torch.aminmax"), "x", at_most(4), normal)
+
+    def of_codes(data):
+        return ratio(samples[data], "codes", "torch.aminmax")
+
+    worst = max(samples, key=of_codes)
+    note = f"the slowest of {', '.join(samples)}: {worst}"
+    yield Row(HISTOGRAM[2], of_codes(worst), "x", at_most(7), samples[worst], note)
+
+
 def quantize_rows(programs, simd):
     require_cpu(simd.flag)
     samples = programs.run("quantize", threads=1, simd=simd.target)["quantize"]
@@ -257,6 +278,7 @@ def groups():
         yield Group(
             [quantize_name(simd)], lambda programs, simd=simd: quantize_rows(programs, simd)
         )
+    yield Group(HISTOGRAM, histogram_rows)
     yield Group(UNTOUCHED, untouched_rows)
     yield Group(PYTHON_LINEAR, python_linear_rows)
     yield Group(FP8_LINEAR, fp8_linear_rows)

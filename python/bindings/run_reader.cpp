@@ -37,35 +37,86 @@ class Column {
   std::vector<T> values_;
 };
 
+// Which record a row belongs to, in the columns that tables of records and of bins share.
+class RecordColumns {
+ public:
+  void add(int of_rank, const record::Record& record) {
+    rank_.add(of_rank);
+    iteration_.add(record.iteration);
+    layer_.add(record.layer);
+    tensor_.add(record.tensor);
+    gemm_.add(record.gemm);
+    statistic_.add(record.statistic);
+    scope_.add(record.scope);
+  }
+  py::dict take() const {
+    py::dict columns;
+    columns["rank"] = rank_.take();
+    columns["iteration"] = iteration_.take();
+    columns["layer"] = layer_.take();
+    columns["tensor"] = tensor_.take();
+    columns["gemm"] = gemm_.take();
+    columns["statistic"] = statistic_.take();
+    columns["scope"] = scope_.take();
+    return columns;
+  }
+
+ private:
+  Column<std::int32_t> rank_, layer_, tensor_, gemm_, statistic_, scope_;
+  Column<std::int64_t> iteration_;
+};
+
 py::dict read_records(const RunReader& reader, const record::RecordQuery& query) {
-  Column<std::int32_t> rank, layer, tensor, gemm, statistic, scope;
-  Column<std::int64_t> iteration;
+  RecordColumns of;
   Column<double> value;
   {
     py::gil_scoped_release no_gil;
-    reader.read(query, [&](int of_rank, std::span<const record::Record> records) {
+    reader.read(query, [&](int rank, std::span<const record::Record> records) {
       for (const record::Record& each : records) {
-        rank.add(of_rank);
-        iteration.add(each.iteration);
-        layer.add(each.layer);
-        tensor.add(each.tensor);
-        gemm.add(each.gemm);
-        statistic.add(each.statistic);
-        scope.add(each.scope);
+        of.add(rank, each);
         value.add(each.value);
       }
     });
   }
-  py::dict columns;
-  columns["rank"] = rank.take();
-  columns["iteration"] = iteration.take();
-  columns["layer"] = layer.take();
-  columns["tensor"] = tensor.take();
-  columns["gemm"] = gemm.take();
-  columns["statistic"] = statistic.take();
-  columns["scope"] = scope.take();
+  py::dict columns = of.take();
   columns["value"] = value.take();
   return columns;
+}
+
+// A row for each bin.
+py::dict read_histograms(const RunReader& reader, const record::RecordQuery& query) {
+  RecordColumns of;
+  Column<std::int64_t> bin, count;
+  {
+    py::gil_scoped_release no_gil;
+    reader.read_histograms(query, [&](int rank, const record::Record& record,
+                                      std::span<const record::HistogramBin> bins) {
+      for (const record::HistogramBin& each : bins) {
+        of.add(rank, record);
+        bin.add(each.bin);
+        count.add(static_cast<std::int64_t>(each.count));
+      }
+    });
+  }
+  py::dict columns = of.take();
+  columns["bin"] = bin.take();
+  columns["count"] = count.take();
+  return columns;
+}
+
+// A method that reads a table for the arguments of a query.
+template <py::dict (*read)(const RunReader&, const record::RecordQuery&)>
+void def_table(py::class_<RunReader>& type, const char* name, const char* doc) {
+  type.def(
+      name,
+      [](const RunReader& reader, record::RecordQuery::Ids layers, record::RecordQuery::Ids tensors,
+         record::RecordQuery::Ids gemms, record::RecordQuery::Ids statistics,
+         std::int64_t first_iteration, std::int64_t last_iteration, std::optional<int> rank) {
+        return read(reader, {std::move(layers), std::move(tensors), std::move(gemms),
+                             std::move(statistics), first_iteration, last_iteration, rank});
+      },
+      py::kw_only(), py::arg("layers"), py::arg("tensors"), py::arg("gemms"), py::arg("statistics"),
+      py::arg("first_iteration"), py::arg("last_iteration"), py::arg("rank"), doc);
 }
 
 py::list read_segments(const RunReader& reader) {
@@ -106,26 +157,16 @@ void bind_run_reader(py::module_& module) {
       .value("statistic", Dictionary::statistic)
       .value("scope", Dictionary::scope)
       .value("word", Dictionary::word);
-  py::class_<RunReader>(module, "RunReader", "Joins the files of a run.")
+  py::class_<RunReader> reader_type(module, "RunReader", "Joins the files of a run.");
+  def_table<read_records>(reader_type, "records", "Columns by name; names are ids, -1 for none.");
+  def_table<read_histograms>(reader_type, "histograms", "The same, a row for each bin.");
+  reader_type
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))
       .def("names", &RunReader::names, py::arg("dictionary"))
       .def("config_text", &RunReader::config_text)
       .def("environment", &RunReader::environment)
       .def("segments", &read_segments, "A dict of each file, in order of rank and segment.")
-      .def(
-          "records",
-          [](const RunReader& reader, record::RecordQuery::Ids layers,
-             record::RecordQuery::Ids tensors, record::RecordQuery::Ids gemms,
-             record::RecordQuery::Ids statistics, std::int64_t first_iteration,
-             std::int64_t last_iteration, std::optional<int> rank) {
-            return read_records(reader,
-                                {std::move(layers), std::move(tensors), std::move(gemms),
-                                 std::move(statistics), first_iteration, last_iteration, rank});
-          },
-          py::kw_only(), py::arg("layers"), py::arg("tensors"), py::arg("gemms"),
-          py::arg("statistics"), py::arg("first_iteration"), py::arg("last_iteration"),
-          py::arg("rank"), "Columns by name; names are ids, -1 for none.")
       .def(
           "scalars",
           [](const RunReader& reader) {

@@ -79,18 +79,46 @@ class Run:
         rank
             of this rank alone
         """
+        query = self._query(layer, tensor, gemm, statistic, iterations, rank)
+        return self._table(self._reader.records(**query))
+
+    def histograms(
+        self,
+        *,
+        layer: str | None = None,
+        tensor: str | None = None,
+        iterations: tuple[int | None, int | None] = (None, None),
+        rank: int | None = None,
+    ) -> pandas.DataFrame:
+        """What ``telens.ValueHistogram`` recorded, one bin a row; bins without elements are absent.
+
+        Columns: rank, iteration, layer, tensor, gemm, statistic (``code_histogram_bf16``,
+        ``exponent_histogram_fp32``, ...), scope, bin (its number, see docs/run_file.md), count, low
+        and high: the smallest and the largest value that the bin can hold. Those of a code are
+        equal; those of the bin of NaNs are NaN. The arguments are those of ``records``.
+        """
         import pandas
 
+        query = self._query(layer, tensor, None, None, iterations, rank)
+        table = self._table(self._reader.histograms(**query))
+        low, high = _edges(table["statistic"].astype(str).to_numpy(), table["bin"].to_numpy())
+        return pandas.concat([table, pandas.DataFrame({"low": low, "high": high})], axis=1)
+
+    def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> dict:
         first, last = iterations
-        columns = self._reader.records(
-            layers=self._ids("layer", layer and re.compile(layer).search),
-            tensors=self._ids("tensor", tensor and tensor.__eq__),
-            gemms=self._ids("gemm", gemm and gemm.__eq__),
-            statistics=self._ids("statistic", statistic and statistic.__eq__),
-            first_iteration=_INT64_MIN if first is None else first,
-            last_iteration=_INT64_MAX if last is None else last,
-            rank=rank,
-        )
+        return {
+            "layers": self._ids("layer", layer and re.compile(layer).search),
+            "tensors": self._ids("tensor", tensor and tensor.__eq__),
+            "gemms": self._ids("gemm", gemm and gemm.__eq__),
+            "statistics": self._ids("statistic", statistic and statistic.__eq__),
+            "first_iteration": _INT64_MIN if first is None else first,
+            "last_iteration": _INT64_MAX if last is None else last,
+            "rank": rank,
+        }
+
+    def _table(self, columns) -> pandas.DataFrame:
+        import pandas
+
         table = {name: column.numpy() for name, column in columns.items()}
         for kind in ("layer", "tensor", "gemm", "statistic", "scope"):
             table[kind] = pandas.Categorical.from_codes(table[kind], categories=self.names(kind))
@@ -133,3 +161,59 @@ class Run:
         if accepts is None:
             return None
         return [index for index, name in enumerate(self.names(kind)) if accepts(name)]
+
+
+def _edges(statistics, bins):
+    """The smallest and the largest value of each bin, as core/ops/histogram_layout.h defines it."""
+    import numpy
+
+    low = numpy.full(len(bins), numpy.nan)
+    high = numpy.full(len(bins), numpy.nan)
+    for name in numpy.unique(statistics):
+        rows = statistics == name
+        edges = _EDGES.get(name)
+        if edges is not None:
+            low[rows], high[rows] = edges(bins[rows])
+    return low, high
+
+
+def _edges_of_bf16_codes(bins):
+    import numpy
+
+    values = (bins.astype(numpy.uint32) << 16).view(numpy.float32)
+    return values, values
+
+
+def _edges_of_fp16_codes(bins):
+    import numpy
+
+    values = bins.astype(numpy.uint16).view(numpy.float16)
+    return values, values
+
+
+def _edges_of_exponents(mantissa_bits: int, smallest_normal: float):
+    def edges(bins):
+        import numpy
+
+        distance = numpy.abs(bins - 257).astype(numpy.float64)  # 257: zeros
+        least = numpy.exp2(distance - 128)  # of the normal numbers; 2 stands for 2^-126
+        most = least * (2 - 2.0**-mantissa_bits)
+        least[distance == 1] = smallest_normal * 2.0**-mantissa_bits
+        most[distance == 1] = smallest_normal * (1 - 2.0**-mantissa_bits)
+        for edge in (least, most):
+            edge[distance == 0] = 0
+            edge[distance == 256] = numpy.inf
+            edge[bins == 0] = numpy.nan
+        negative = bins < 257
+        return numpy.where(negative, -most, least), numpy.where(negative, -least, most)
+
+    return edges
+
+
+_EDGES = {
+    "code_histogram_bf16": _edges_of_bf16_codes,
+    "code_histogram_fp16": _edges_of_fp16_codes,
+    "exponent_histogram_bf16": _edges_of_exponents(7, 2.0**-126),
+    "exponent_histogram_fp16": _edges_of_exponents(10, 2.0**-14),
+    "exponent_histogram_fp32": _edges_of_exponents(23, 2.0**-126),
+}
