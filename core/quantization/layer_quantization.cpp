@@ -1,5 +1,7 @@
 #include "core/quantization/layer_quantization.h"
 
+#include <utility>
+
 #include "core/quantization/extra_state.h"
 
 namespace telens {
@@ -20,13 +22,18 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
     delayed_scaling_.prepare(*delayed, device);
     state = &delayed_scaling_;
   }
+  // A custom recipe's factory may throw: then the layer keeps what it had, as a whole.
+  LayerQuantizers training;
+  LayerQuantizers evaluation;
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
-    quantizers_[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
-    const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(quantizers_[role].get());
-    evaluation_quantizers_[role] =
-        delayed != nullptr ? delayed->frozen_at(delayed->known_scale()) : quantizers_[role];
+    training[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
+    const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(training[role].get());
+    evaluation[role] =
+        delayed != nullptr ? delayed->frozen_at(delayed->known_scale()) : training[role];
   }
+  quantizers_ = std::move(training);
+  evaluation_quantizers_ = std::move(evaluation);
   recipe_ = recipe;
   device_ = device;
 }

@@ -353,6 +353,25 @@ def test_a_custom_recipe_that_returns_no_quantizer_is_an_error(answer):
         te.Linear(64, 64, device="cpu")(torch.randn(32, 64))
 
 
+def test_a_custom_recipe_that_fails_halfway_leaves_a_layer_as_it_was():
+    def fails_at_outputs(role):
+        if role.tensor_type in ("input", "weight"):
+            return te.NVFP4Quantizer()
+        raise ValueError("no such role")
+
+    torch.manual_seed(0)
+    layer = te.Linear(64, 64, device="cpu")
+    x = torch.randn(32, 64)
+    known = MXFP8BlockScaling()
+    with te.autocast(recipe=known):
+        expected = layer(x)
+    custom = CustomRecipe(qfactory=fails_at_outputs)
+    with te.autocast(recipe=custom), pytest.raises(Exception, match="no such role"):
+        layer(x)
+    with te.autocast(recipe=known):
+        assert torch.equal(layer(x), expected)
+
+
 def test_operands_that_no_gemm_multiplies_are_named():
     def mixed(role):
         if role.tensor_type == "weight":
