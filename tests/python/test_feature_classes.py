@@ -289,8 +289,8 @@ def test_postquantize_sees_quantized_tensors_of_both_gemms(tmp_path, register, l
     with debug.session(config_of("Post", tensors=["activation"]), log_dir=tmp_path):
         train(layer, x, fp8=True)
     assert sorted(seen, key=str) == [
-        ("activation", te.QuantizedTensor, False),
-        ("activation", te.QuantizedTensor, True),
+        ("activation", te.Float8Tensor, False),
+        ("activation", te.Float8Tensor, True),
     ]
 
 

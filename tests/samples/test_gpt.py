@@ -126,7 +126,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
         (["--text", "/nowhere"], "/nowhere is not a folder; name one with text files"),
         (["--text", str(Path(__file__).parents[1] / "mutants")], "with --text FOLDER"),
         (["--config", "missing.yaml"], "missing.yaml"),
-        (["--hidden", "60"], "60"),
+        (["--hidden", "60"], "dim is 15; expected an even number"),
     ],
 )
 def test_wrong_use_is_one_clear_error(arguments, said):
