@@ -9,6 +9,7 @@ import telens.debug as debug
 import telens.pytorch as te
 from telens import _C
 from telens.common.recipe import Float8CurrentScaling
+from telens.debug.base import BaseConfigAPIMapper
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.registry import Registry, api_method
 
@@ -187,6 +188,28 @@ def test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor(
     }.items():
         assert note.of(call), call
         assert all(arguments["config"] == expected for arguments in note.of(call)), call
+
+
+def test_a_parser_of_ones_own_may_change_what_it_is_given(tmp_path, register, layer, x):
+    seen = []
+
+    class Popper(BaseConfigAPIMapper):
+        def parse_config_and_api(self, config, **call):
+            return config.pop("which") == call["tensor_name"], config
+
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return True
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, tensor_name, tensor):
+            seen.append((tensor_name, config))
+
+    register(Popper)
+    with debug.session(config_of("Popper", which="weight", mine=1), log_dir=tmp_path):
+        step(layer, x)
+        step(layer, x)
+    assert seen == [("weight", {"mine": 1})] * 2
 
 
 def test_a_feature_gets_only_the_keywords_that_it_declares(tmp_path, register, layer, x):

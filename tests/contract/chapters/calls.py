@@ -200,6 +200,13 @@ STATEMENTS = (
         "`gemm` in `modify_tensor*`; `inspect_*` keeps `gemms`.",
         "test_contract_calls.py::"
         "test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor",
+        "hooks/config/selection.cpp",
+        "choices.push_back({name.as_string(), outer.with(axis.item, name)});",
+        "choices.push_back({name.as_string(), outer});",
+    ),
+    Statement(
+        "A parser of one's own gets a copy of the feature's configuration, too.",
+        "test_contract_calls.py::test_a_parser_of_ones_own_may_change_what_it_is_given",
         CALLER,
         "copy.deepcopy(self._config),",
         "self._config,",
