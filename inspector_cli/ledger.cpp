@@ -81,6 +81,12 @@ struct OperandRow {
   std::size_t place = 0;  // in the order of first running
 };
 
+// With the reason where it is not the fastest one.
+std::string kernel_of(const GemmState& state) {
+  const std::string cause = state.detail("kernel cause");
+  return state.detail("kernel") + (cause.empty() ? "" : fmt::format(" ({})", cause));
+}
+
 // Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.
 std::vector<OperandRow> rows_of(const Ledger& ledger, const record::RunReader& run,
                                 const std::string& pattern) {
@@ -98,7 +104,7 @@ std::vector<OperandRow> rows_of(const Ledger& ledger, const record::RunReader& r
                      .requested = state.detail(name + " requested"),
                      .ran = state.detail(name + " ran"),
                      .reason = state.detail(name + " cause"),
-                     .kernel = state.detail("kernel"),
+                     .kernel = kernel_of(state),
                      .first_iteration = state.iteration,
                      .fallback = state.entries.contains(name + " fallback"),
                      .place = rows.size()};
