@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -73,16 +74,17 @@ LogLevel level_of_environment() {
 
 }  // namespace
 
-std::string LogClock::now() {
+std::string_view LogClock::now() {
   const auto now = std::chrono::system_clock::now();
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   const std::time_t second = std::chrono::system_clock::to_time_t(now);
   if (second != second_) {
     second_ = second;
-    text_of_second_ = fmt::format("{:%Y-%m-%d %H:%M:%S}", local_time(second));
+    text_ = fmt::format("{:%Y-%m-%d %H:%M:%S},000", local_time(second));
   }
-  return fmt::format(FMT_COMPILE("{},{:03}"), text_of_second_, milliseconds);
+  fmt::format_to(text_.end() - 3, FMT_COMPILE("{:03}"), milliseconds);
+  return text_;
 }
 
 LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank) {
@@ -143,9 +145,11 @@ StatisticsLog::StatisticsLog(const std::string& log_dir, int rank)
     : file_(log_dir, "nvdlfw_inspect_statistics_logs", rank) {}
 
 void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t iteration) {
-  file_.write(
-      fmt::format(FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
-                  clock_.now(), name, iteration, value));
+  fmt::memory_buffer line;
+  fmt::format_to(std::back_inserter(line),
+                 FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
+                 clock_.now(), name, iteration, value);
+  file_.write({line.data(), line.size()});
 }
 
 }  // namespace telens::debug

@@ -37,11 +37,12 @@ class LogFile {
 // "2026-11-21 18:12:21,123", local time, as Python's logging writes it.
 class LogClock {
  public:
-  std::string now();
+  // "2026-11-21 23:36:07,042"; valid until the next call.
+  std::string_view now();
 
  private:
   std::time_t second_ = 0;
-  std::string text_of_second_;  // formatting a date costs more than the rest of a line
+  std::string text_;  // formatting a date costs more than the rest of a line
 };
 
 // Tells new texts from those it has seen. Of more than kMost it forgets the oldest, so that a
