@@ -1,4 +1,4 @@
-"""What the Python tests share: where the build is, and the operators of libtelens.so."""
+"""What the Python tests share: where the build is, its operators, features for one test."""
 
 import os
 import sys
@@ -44,3 +44,22 @@ def _no_session_left_open():
     yield
     if "telens.debug" in sys.modules:
         sys.modules["telens.debug"].end_debug()
+
+
+@pytest.fixture
+def register():
+    """Registers feature classes for the duration of a test."""
+    from telens import _C, debug
+    from telens.debug.registry import Registry
+
+    owners = []
+
+    def register_class(cls, namespace="transformer_engine"):
+        Registry.register_feature(namespace=namespace)(cls)
+        owners.append(f"{cls.__module__}.{cls.__qualname__}")
+        return cls
+
+    yield register_class
+    debug.end_debug()
+    for owner in owners:
+        _C.unregister_features(owner)

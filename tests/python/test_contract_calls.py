@@ -7,11 +7,10 @@ from debug_helpers import section
 import telens
 import telens.debug as debug
 import telens.pytorch as te
-from telens import _C
 from telens.common.recipe import Float8CurrentScaling
 from telens.debug.base import BaseConfigAPIMapper
 from telens.debug.features.api import TEConfigAPIMapper
-from telens.debug.registry import Registry, api_method
+from telens.debug.registry import api_method
 
 ROUTING_CALLS = {
     "fp8_gemm_enabled": {"gemm", "iteration"},
@@ -45,22 +44,6 @@ INPUTS = {"activation": ("fprop", "wgrad"), "weight": ("fprop", "dgrad")}
 INPUTS["gradient"] = ("dgrad", "wgrad")
 OUTPUTS = {"output": "fprop", "dgrad": "dgrad", "wgrad": "wgrad"}
 EVERYTHING = {"gemms": ["fprop", "dgrad", "wgrad"], "tensors": [*INPUTS, *OUTPUTS]}
-
-
-@pytest.fixture
-def register():
-    """Registers feature classes for the duration of a test."""
-    owners = []
-
-    def register_class(cls, namespace="transformer_engine"):
-        Registry.register_feature(namespace=namespace)(cls)
-        owners.append(f"{cls.__module__}.{cls.__qualname__}")
-        return cls
-
-    yield register_class
-    debug.end_debug()
-    for owner in owners:
-        _C.unregister_features(owner)
 
 
 @pytest.fixture

@@ -28,22 +28,6 @@ def config_of(feature: str, namespace: str = "transformer_engine", **parameters)
     }
 
 
-@pytest.fixture
-def register():
-    """Registers feature classes for the duration of a test."""
-    owners = []
-
-    def register_class(cls, namespace="transformer_engine"):
-        Registry.register_feature(namespace=namespace)(cls)
-        owners.append(f"{cls.__module__}.{cls.__qualname__}")
-        return cls
-
-    yield register_class
-    debug.end_debug()
-    for owner in owners:
-        _C.unregister_features(owner)
-
-
 def train(layer, x, steps=1, fp8=False):
     for _ in range(steps):
         with te.autocast(enabled=fp8):
