@@ -22,6 +22,9 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 BLOCK = re.compile(r"^```(\w+)( wrong)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall((ROOT / "docs" / "config.md").read_text())
 EXAMPLES = [text for kind, wrong, text in BLOCKS if kind == "yaml" and not wrong]
+README = [
+    text for kind, _, text in BLOCK.findall((ROOT / "README.md").read_text()) if kind == "yaml"
+]
 
 
 def selected(config: str) -> set[str]:
@@ -42,9 +45,10 @@ def test_every_ready_config_loads_and_is_named_after_its_section(path: Path):
 def test_there_are_ready_configs_and_examples():
     assert len(CONFIGS) >= 5
     assert len(EXAMPLES) >= 9
+    assert len(README) == 1
 
 
-@pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.split(":")[0])
+@pytest.mark.parametrize("text", EXAMPLES + README, ids=lambda text: text.split(":")[0])
 def test_every_example_of_the_docs_selects_layers_with_each_section(text: str):
     assert selected(text) == set(re.findall(r"^(\w+):", text, re.MULTILINE))
 
