@@ -54,13 +54,8 @@ bool same_layout(const Operand& a, const Operand& b) {
   }
   const auto &left = std::get<QuantizedTensor>(a), &right = std::get<QuantizedTensor>(b);
   return left.format == right.format && left.mode == right.mode && left.sizes == right.sizes &&
-         same_layout(left.rowwise, right.rowwise) && same_layout(left.columnwise, right.columnwise);
-}
-
-void copy(const QuantizedData& from, const QuantizedData& to) {
-  if (!to.defined()) return;
-  to.codes.copy_(from.codes);
-  to.scale_inv.copy_(from.scale_inv);
+         left.blocks == right.blocks && same_layout(left.rowwise, right.rowwise) &&
+         same_layout(left.columnwise, right.columnwise);
 }
 
 }  // namespace
@@ -70,8 +65,9 @@ Operand ModifyTensorCall::deliver(Operand value) const {
   if (!same_layout(value, *out)) {
     *out = value;
   } else if (const auto* quantized = std::get_if<QuantizedTensor>(&value)) {
-    copy(quantized->rowwise, std::get<QuantizedTensor>(*out).rowwise);
-    copy(quantized->columnwise, std::get<QuantizedTensor>(*out).columnwise);
+    auto& kept = std::get<QuantizedTensor>(*out);
+    kept.rowwise.fill(quantized->rowwise);
+    kept.columnwise.fill(quantized->columnwise);
   } else {
     std::get<at::Tensor>(*out).copy_(std::get<at::Tensor>(value));
   }

@@ -9,16 +9,6 @@ QuantizedData data_of(const ops::BlockCodes& quantized) {
   return {quantized.codes, quantized.scale_inv, quantized.tensor_scale};
 }
 
-void copy_into(const ops::BlockCodes& quantized, QuantizedData& out) {
-  if (out.defined()) {
-    out.codes.copy_(quantized.codes);
-    out.scale_inv.copy_(quantized.scale_inv);
-    if (quantized.tensor_scale.defined()) {
-      out.tensor_scale.copy_(quantized.tensor_scale);
-    }
-  }
-}
-
 }  // namespace
 
 QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x) {
@@ -45,8 +35,8 @@ void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
   }
   const auto [rowwise, columnwise] =
       quantize_matrix(flattened(x), {out.rowwise.defined(), out.columnwise.defined()});
-  copy_into(rowwise, out.rowwise);
-  copy_into(columnwise, out.columnwise);
+  out.rowwise.fill(data_of(rowwise));
+  out.columnwise.fill(data_of(columnwise));
   out.blocks = options_;
 }
 

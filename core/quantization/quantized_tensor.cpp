@@ -21,6 +21,13 @@ at::Tensor dequantized(const QuantizedData& data, const QuantizedTensor& tensor,
 
 }  // namespace
 
+void QuantizedData::fill(const QuantizedData& from) const {
+  if (!defined()) return;
+  codes.copy_(from.codes);
+  scale_inv.copy_(from.scale_inv);
+  if (tensor_scale.defined()) tensor_scale.copy_(from.tensor_scale);
+}
+
 at::Tensor QuantizedTensor::dequantize() const {
   const std::int64_t columns = sizes.back();
   if (rowwise.defined()) {

@@ -28,6 +28,10 @@ struct QuantizedData {
   at::Tensor tensor_scale = {};
 
   bool defined() const { return codes.defined(); }
+
+  // Copies codes and scales of the same layout into this storage; does nothing where this is not
+  // defined.
+  void fill(const QuantizedData& from) const;
 };
 
 // value = decode(code) * scale_inv. A struct of plain tensors, cheap to copy, saved for backward

@@ -1,6 +1,7 @@
 #include "core/kernels/cpu/activation_rows.h"
 
 #include "core/kernels/cpu/element_type.h"
+#include "core/ops/activation_formula.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/activation_rows.cpp"
@@ -23,7 +24,6 @@ HWY_INLINE FloatVec sigmoid(FloatVec z) {
 
 // A function of an element: its value and its derivative.
 
-// f = x * s(z(x)), s the sigmoid: f' = s + x * s * (1 - s) * z'. All of them have z = a x + b x^3.
 // The form loses no digits where s is small, which 1 + tanh would.
 template <typename Coefficients>
 struct SigmoidWeighted {
@@ -35,27 +35,12 @@ struct SigmoidWeighted {
   static HWY_INLINE FloatVec value(FloatVec x) { return hn::Mul(x, sigmoid(argument(x))); }
   static HWY_INLINE FloatVec derivative(FloatVec x) {
     const FloatVec s = sigmoid(argument(x));
-    // Far out the bell is 0; its factor must not be Inf there. (The bell is 0 from |x| = 104 on.)
-    const FloatVec square = hn::Min(hn::Mul(x, x), constant(1e6F));
+    const FloatVec square = hn::Min(hn::Mul(x, x), constant(ops::kLargestSquare));
     const FloatVec slope =
         hn::MulAdd(constant(3 * Coefficients::kCubic), square, constant(Coefficients::kLinear));
     const FloatVec bell = hn::Mul(s, hn::Sub(constant(1), s));
     return hn::MulAdd(hn::Mul(x, bell), slope, s);
   }
-};
-
-// 2u = 2 sqrt(2/pi) (x + 0.044715 x^3); Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
-struct GeluCoefficients {
-  static constexpr float kLinear = 1.5957691216057308F;
-  static constexpr float kCubic = kLinear * 0.044715F;
-};
-struct QuickGeluCoefficients {
-  static constexpr float kLinear = 1.702F;  // the same paper's sigmoid approximation
-  static constexpr float kCubic = 0;
-};
-struct SiluCoefficients {
-  static constexpr float kLinear = 1;
-  static constexpr float kCubic = 0;
 };
 
 // NaN passes: it is not below zero.
@@ -83,15 +68,15 @@ template <typename Visitor>
 void dispatch_function(ops::ActivationFunction function, Visitor&& visitor) {
   switch (function) {
     case ops::ActivationFunction::gelu:
-      return visitor.template operator()<SigmoidWeighted<GeluCoefficients>>();
+      return visitor.template operator()<SigmoidWeighted<ops::GeluCoefficients>>();
     case ops::ActivationFunction::qgelu:
-      return visitor.template operator()<SigmoidWeighted<QuickGeluCoefficients>>();
+      return visitor.template operator()<SigmoidWeighted<ops::QuickGeluCoefficients>>();
     case ops::ActivationFunction::relu:
       return visitor.template operator()<Relu>();
     case ops::ActivationFunction::srelu:
       return visitor.template operator()<SquaredRelu>();
     case ops::ActivationFunction::silu:
-      return visitor.template operator()<SigmoidWeighted<SiluCoefficients>>();
+      return visitor.template operator()<SigmoidWeighted<ops::SiluCoefficients>>();
   }
 }
 

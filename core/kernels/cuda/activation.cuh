@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/kernels/cuda/quantize.cuh"
+#include "core/ops/activation_formula.h"
 #include "core/ops/activation_layout.h"
 
 namespace telens::cuda {
@@ -33,7 +34,6 @@ struct ActivationGradientArguments {
 
 TELENS_DEVICE float sigmoid(float z) { return 1.0F / (1.0F + std::exp(-z)); }
 
-// f = x * s(z), s the sigmoid, z = a x + b x^3: f' = s + x * s * (1 - s) * (a + 3 b x^2).
 template <typename Coefficients>
 struct SigmoidWeighted {
   static TELENS_DEVICE float weight(float x) {
@@ -42,27 +42,10 @@ struct SigmoidWeighted {
   static TELENS_DEVICE float value(float x) { return x * weight(x); }
   static TELENS_DEVICE float derivative(float x) {
     const float s = weight(x);
-    // Far out s * (1 - s) is 0; its factor must not be infinite there.
-    constexpr float kFarOut = 1e6F;
-    const float square = x * x < kFarOut ? x * x : kFarOut;
+    const float square = x * x < ops::kLargestSquare ? x * x : ops::kLargestSquare;
     const float slope = 3 * Coefficients::kCubic * square + Coefficients::kLinear;
     return x * (s * (1.0F - s)) * slope + s;
   }
-};
-
-// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): 2 sqrt(2/pi) (x + 0.044715 x^3), and
-// the same paper's sigmoid approximation.
-struct GeluCoefficients {
-  static constexpr float kLinear = 1.5957691216057308F;
-  static constexpr float kCubic = kLinear * 0.044715F;
-};
-struct QuickGeluCoefficients {
-  static constexpr float kLinear = 1.702F;
-  static constexpr float kCubic = 0;
-};
-struct SiluCoefficients {
-  static constexpr float kLinear = 1;
-  static constexpr float kCubic = 0;
 };
 
 // NaN passes: it is not below zero.
@@ -81,9 +64,9 @@ template <typename Visitor>
 decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& visitor) {
   switch (function) {
     case ops::ActivationFunction::gelu:
-      return visitor.template operator()<SigmoidWeighted<GeluCoefficients>>();
+      return visitor.template operator()<SigmoidWeighted<ops::GeluCoefficients>>();
     case ops::ActivationFunction::qgelu:
-      return visitor.template operator()<SigmoidWeighted<QuickGeluCoefficients>>();
+      return visitor.template operator()<SigmoidWeighted<ops::QuickGeluCoefficients>>();
     case ops::ActivationFunction::relu:
       return visitor.template operator()<Relu>();
     case ops::ActivationFunction::srelu:
@@ -91,7 +74,7 @@ decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& v
     case ops::ActivationFunction::silu:
       break;
   }
-  return visitor.template operator()<SigmoidWeighted<SiluCoefficients>>();
+  return visitor.template operator()<SigmoidWeighted<ops::SiluCoefficients>>();
 }
 
 // Where pack `i` of the results finds its inputs: those activated, and the factors behind them.

@@ -7,6 +7,7 @@
 #include "core/modules/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"
 
@@ -52,7 +53,7 @@ class KeptWeight : public testing::Test {
     weight().mul_(factor);
   }
 
-  const std::shared_ptr<const Recipe> recipe_ = std::make_shared<const Float8CurrentScaling>();
+  std::shared_ptr<const Recipe> recipe_ = std::make_shared<const Float8CurrentScaling>();
   Linear linear_{options()};
   at::Tensor x_ = at::randn({16, 32}, at::kBFloat16).requires_grad_();
 };
@@ -131,6 +132,18 @@ TEST_F(KeptWeight, hands_what_it_kept_to_the_feature_that_made_it) {
     const std::vector<bool> expected{false, false, false, false, true, true, false, false};
     EXPECT_EQ(given, expected);
   }
+}
+
+TEST_F(KeptWeight, in_nvfp4_is_filled_with_the_scale_of_the_tensor_too) {
+  recipe_ = std::make_shared<const NVFP4BlockScaling>();
+  RecordingListener listener({.modify = kBothWeightBits}, [](const ModifyTensorCall& call) {
+    return call.deliver(negated(call));
+  });
+  run(true);
+  scale_weight(2);  // the same codes and block scales under twice the scale of the tensor
+  const at::Tensor updated = run(true);
+  EXPECT_TRUE(same_bits(run(false), updated));
+  EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
 }
 
 TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
