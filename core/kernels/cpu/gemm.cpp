@@ -3,8 +3,9 @@
 // Every E4M3 and E5M2 value is a BF16 value, and stays one under a block scale that is a power of
 // two, as long as it does not leave BF16's normal range; an E2M1 value stays one under an E4M3
 // scale (2 + 4 significant bits). So decoding is exact, a BF16 GEMM multiplies exactly (8 x 8
-// significant bits fit FP32's 24) and accumulates in FP32. The scales of tensors are applied to the
-// FP32 sum as alpha, and the result is rounded once.
+// significant bits fit FP32's 24) and accumulates in FP32. Where values or products would leave the
+// normal range, which the scales tell, operands are decoded to FP32. The scales of tensors are
+// applied to the FP32 sum as alpha, and the result is rounded once.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -14,8 +15,8 @@
 
 #include <algorithm>
 
-#include "core/formats/bits.h"
 #include "core/formats/formats.h"
+#include "core/kernels/cpu/scale_range.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/gemm_checks.h"
 #include "core/ops/gemm_choice.h"
@@ -37,15 +38,6 @@ bool has_native_bf16() {
 // intermediate sums of BF16.
 constexpr std::int64_t kSmallProduct = 16 * 16 * 16;
 
-// Why the product is not one of BF16 operands; "": it is.
-std::string_view obstacle_to_bf16(const at::Tensor& a, const at::Tensor& b,
-                                  at::ScalarType out_dtype) {
-  if (!has_native_bf16()) return "the processor has no BF16 products";
-  if (out_dtype != at::kBFloat16) return "the output is not BF16";
-  const bool small = a.size(0) * a.size(1) * b.size(0) <= kSmallProduct;
-  return small ? "the product is too small for oneDNN" : "";
-}
-
 bool is_scaled_in_blocks(const GemmOperand& operand) { return operand.mode != ScalingMode::tensor; }
 
 // The operand without the scale of its tensor.
@@ -62,47 +54,12 @@ float scale_of_tensor(const GemmOperand& operand) {
   return operand.tensor_scale.defined() ? *operand.tensor_scale.const_data_ptr<float>() : 1.0F;
 }
 
-// Native BF16 products take BF16's subnormals for zero.
-bool has_bf16_subnormals(const at::Tensor& values) {
-  const at::Tensor magnitude = values.view(at::kShort).bitwise_and(BF16::kMagnitudeMask);
-  const at::Tensor is_subnormal =
-      magnitude.gt(0).logical_and_(magnitude.lt(BF16::kSmallestNormalCode));
-  return is_subnormal.any().item<bool>();
-}
-
-// Whether scales so small that an element under them may be subnormal in BF16 occur (also those of
-// blocks of zeros: who wants to know has to look at the values).
-bool may_have_bf16_subnormals(const GemmOperand& operand) {
-  if (operand.mode == ScalingMode::nvfp4 || operand.scale_inv.numel() == 0) {
-    return false;  // 0.5 * 2^-9 is the smallest value of NVFP4 before the tensor's scale
-  }
-  const int smallest_exponent = operand.format == FormatId::e4m3
-                                    ? E4M3::kMinExponent - E4M3::kMantissaBits
-                                    : E5M2::kMinExponent - E5M2::kMantissaBits;
-  if (operand.mode == ScalingMode::mxfp8) {
-    const auto smallest_scale = operand.scale_inv.min().item<std::uint8_t>();
-    return static_cast<int>(smallest_scale) - E8M0::kBias + smallest_exponent < BF16::kMinExponent;
-  }
-  return operand.scale_inv.min().item<float>() <
-         power_of_two(BF16::kMinExponent - smallest_exponent);
-}
-
-// Both operands in the dtype of the GEMM: BF16 if that is wished for and exact.
-struct Decoded {
-  at::Tensor a;
-  at::Tensor b;
-};
-
-Decoded decode_exactly(const GemmOperand& a, const GemmOperand& b, at::ScalarType wish) {
-  Decoded decoded{decode(a, wish), decode(b, wish)};
-  const auto is_inexact = [&](const GemmOperand& operand, const at::Tensor& values) {
-    return wish == at::kBFloat16 && is_scaled_in_blocks(operand) &&
-           may_have_bf16_subnormals(operand) && has_bf16_subnormals(values);
-  };
-  if (is_inexact(a, decoded.a) || is_inexact(b, decoded.b)) {
-    return {decode(a, at::kFloat), decode(b, at::kFloat)};
-  }
-  return decoded;
+// Whether BF16 holds every value and FP32 every product as a normal number: native BF16 products
+// take both for zero below. A sum of products that are multiples of a normal number is one too.
+bool are_normal(const GemmOperand& a, const GemmOperand& b) {
+  const int left = exponent_of_smallest_value(a);
+  const int right = exponent_of_smallest_value(b);
+  return std::min({left, right, left + right}) >= BF16::kMinExponent;
 }
 
 // [rows, blocks of K]: the scales of 128-blocks row by row.
@@ -132,10 +89,14 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
   return bias && bias->defined() ? out.add_(bias->to(at::kFloat)) : out;
 }
 
-// In normal numbers; 2^-127, the smallest scale, counts as none.
-bool has_powers_of_two(const at::Tensor& scales) {
-  constexpr std::int32_t kMantissa = (1 << FP32::kMantissaBits) - 1;
-  return !scales.view(at::kInt).bitwise_and(kMantissa).any().item<bool>();
+// Why the product is not one of BF16 operands; "": it is.
+std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
+                                  at::ScalarType out_dtype) {
+  if (!has_native_bf16()) return "the processor has no BF16 products";
+  if (out_dtype != at::kBFloat16) return "the output is not BF16";
+  const bool small = a.codes.size(0) * a.codes.size(1) * b.codes.size(0) <= kSmallProduct;
+  if (small) return "the product is too small for oneDNN";
+  return are_normal(a, b) ? "" : "values or products below BF16's normal range";
 }
 
 bool is_scaled_in_128_blocks(const GemmOperand& operand) {
@@ -161,12 +122,13 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
         {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
     return gemm_by_blocks_of_k(a, b, bias).to(out_dtype);
   }
-  std::string_view obstacle = obstacle_to_bf16(a.codes, b.codes, out_dtype);
-  const auto [left, right] = decode_exactly(a, b, obstacle.empty() ? at::kBFloat16 : at::kFloat);
-  const bool in_bf16 = left.scalar_type() == at::kBFloat16;
-  if (!in_bf16 && obstacle.empty()) obstacle = "values below BF16's normal range";
+  const std::string_view obstacle = obstacle_to_bf16(a, b, out_dtype);
   ops::report_gemm_choice(
-      {in_bf16 ? "BF16 GEMM of decoded operands" : "FP32 GEMM of decoded operands", obstacle});
+      {obstacle.empty() ? "BF16 GEMM of decoded operands" : "FP32 GEMM of decoded operands",
+       obstacle});
+  const at::ScalarType dtype = obstacle.empty() ? at::kBFloat16 : at::kFloat;
+  const at::Tensor left = decode(a, dtype);
+  const at::Tensor right = decode(b, dtype);
   const float alpha = scale_of_tensor(a) * scale_of_tensor(b);
   at::Tensor out = at::empty({left.size(0), right.size(0)}, left.options());
   if (bias && bias->defined()) {
