@@ -10,12 +10,12 @@ namespace {
 
 // [rows, columns] of the codes' own matrix.
 at::Tensor dequantized(const QuantizedData& data, const QuantizedTensor& tensor,
-                       std::int64_t columns) {
+                       std::int64_t columns, at::ScalarType dtype) {
   if (tensor.mode == ScalingMode::tensor) {
-    return ops::dequantize_fp8(data.codes, data.scale_inv, tensor.format, tensor.dtype);
+    return ops::dequantize_fp8(data.codes, data.scale_inv, tensor.format, dtype);
   }
   return ops::dequantize_blocks({data.codes, data.scale_inv, data.tensor_scale}, tensor.format,
-                                tensor.mode, tensor.dtype)
+                                tensor.mode, dtype)
       .narrow(1, 0, columns);
 }
 
@@ -31,13 +31,15 @@ void QuantizedData::fill(const QuantizedData& from) const {
 at::Tensor QuantizedTensor::dequantize() const {
   const std::int64_t columns = sizes.back();
   if (rowwise.defined()) {
-    return dequantized(rowwise, *this, columns).reshape(sizes);
+    return dequantized(rowwise, *this, columns, dtype).reshape(sizes);
   }
   const std::int64_t rows = columns == 0 ? 0 : c10::multiply_integers(sizes) / columns;
-  const at::Tensor values = dequantized(columnwise, *this, rows).t();
-  return (blocks.hadamard_signs
-              ? ops::hadamard_transform(values, *blocks.hadamard_signs, /*inverse=*/true)
-              : values)
+  if (!blocks.hadamard_signs) {
+    return dequantized(columnwise, *this, rows, dtype).t().reshape(sizes);
+  }
+  const at::Tensor rotated = dequantized(columnwise, *this, rows, at::kFloat).t();
+  return ops::hadamard_transform(rotated, *blocks.hadamard_signs, /*inverse=*/true)
+      .to(dtype)
       .reshape(sizes);
 }
 

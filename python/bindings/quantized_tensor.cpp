@@ -40,6 +40,12 @@ BlockOptions block_options(const py::tuple& state) {
           .stochastic_rounding = state[5].cast<bool>()};
 }
 
+at::Tensor dequantize(const QuantizedTensor& tensor, at::ScalarType dtype) {
+  QuantizedTensor asked = tensor;
+  asked.dtype = dtype;
+  return asked.dequantize();
+}
+
 void bind_storage(py::module_& module) {
   py::class_<QuantizedTensor, std::shared_ptr<QuantizedTensor>>(
       module, "QuantizedStorage", "Codes and scales of one tensor in low precision.")
@@ -111,7 +117,8 @@ void bind_storage(py::module_& module) {
             q.columnwise = columnwise ? q.columnwise : QuantizedData{};
           },
           py::arg("rowwise"), py::arg("columnwise"))
-      .def("dequantize", &QuantizedTensor::dequantize, py::call_guard<py::gil_scoped_release>());
+      .def("dequantize", &dequantize, py::arg("dtype"), py::call_guard<py::gil_scoped_release>(),
+           "The values, rounded once to BF16, FP16 or FP32.");
 }
 
 }  // namespace

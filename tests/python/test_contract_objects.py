@@ -100,7 +100,9 @@ def test_a_quantized_tensor_is_a_tensor_of_the_high_precision_dtype(x):
     values = quantized.dequantize()
     assert type(values) is torch.Tensor
     assert values.dtype == torch.bfloat16
-    assert torch.equal(quantized.dequantize(dtype=torch.float32), values.float())
+    exact = quantized.dequantize(dtype=torch.float32)  # rounded to FP32 alone
+    assert not torch.equal(exact, values.float())
+    assert torch.equal(exact.bfloat16(), values)
     for method, dtype in (("float", torch.float32), ("bfloat16", torch.bfloat16)):
         assert getattr(quantized, method)().dtype == dtype
     assert quantized.half().dtype == torch.float16

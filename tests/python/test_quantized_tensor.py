@@ -181,3 +181,33 @@ def test_a_high_precision_checkpoint_loads_into_quantized_weights(x):
     model.load_state_dict(plain.state_dict())
     assert type(model[0].weight) is te.Float8Tensor
     torch.testing.assert_close(model(x), plain(x), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_are_rounded_once_to_the_dtype_that_is_asked_for(x, dtype):
+    quantized = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(x.to(dtype))
+    storage = quantized._storage
+    exact = (
+        storage.rowwise_data.view(torch.float8_e4m3fn).double() * storage.rowwise_scale_inv.double()
+    )
+    assert torch.equal(quantized.dequantize(torch.float32), exact.float())
+    assert torch.equal(quantized.float(), exact.float())
+    assert torch.equal(quantized.dequantize(torch.float64), exact.float().double())
+    assert torch.equal(quantized.dequantize(), exact.float().to(dtype))
+
+
+def test_a_rotated_copy_is_rotated_back_before_it_is_rounded(x):
+    quantized = te.NVFP4Quantizer(with_rht=True)(x.bfloat16())
+    quantized.update_usage(rowwise_usage=False)
+    storage = quantized._storage
+    rotated = torch.ops.telens.dequantize_blocks(
+        storage.columnwise_data,
+        storage.columnwise_scale_inv,
+        storage.columnwise_tensor_scale,
+        storage.fp8_dtype.value,
+        storage.mode.value,
+        torch.float32,
+    ).t()[:, : x.shape[1]]
+    expected = torch.ops.telens.hadamard_transform(rotated, storage.blocks[4], True)
+    assert torch.equal(quantized.dequantize(torch.float32), expected)
+    assert torch.equal(quantized.dequantize(), expected.bfloat16())

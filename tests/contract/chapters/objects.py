@@ -112,8 +112,8 @@ STATEMENTS = (
         "`half`.",
         OBJECTS + "test_a_quantized_tensor_is_a_tensor_of_the_high_precision_dtype",
         TENSOR,
-        "return values if dtype is None else values.to(dtype)",
-        "return values",
+        "return self._storage.dequantize(dtype)",
+        "return self._storage.dequantize(self.dtype)",
     ),
     Statement(
         "Operations on it see its values.",

@@ -40,6 +40,9 @@ __all__ = [
 
 aten = torch.ops.aten
 
+# What codes are decoded to; other dtypes are made of FP32.
+_ROUNDED_TO = (torch.bfloat16, torch.float16, torch.float32)
+
 
 class QuantizedTensor(torch.Tensor):
     """A tensor whose values are codes and scales, and whose dtype is the high-precision one.
@@ -74,9 +77,11 @@ class QuantizedTensor(torch.Tensor):
         return made
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values in high precision."""
-        values = self._storage.dequantize()
-        return values if dtype is None else values.to(dtype)
+        """The values in high precision, rounded once to the dtype (None: the tensor's own)."""
+        dtype = dtype or self.dtype
+        if dtype in _ROUNDED_TO:
+            return self._storage.dequantize(dtype)
+        return self._storage.dequantize(torch.float32).to(dtype)
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
         """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
