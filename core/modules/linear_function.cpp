@@ -81,9 +81,11 @@ PreparationRequest request_for(const LayerPass& pass, TensorName name, const at:
 
 // An output rounded to the FP8 values of its quantizer, where the caller asked for it.
 at::Tensor round_to_fp8(at::Tensor output, const LayerPass& pass, TensorRole role, bool wanted) {
-  return wanted && pass.quantizes() && pass.quantizers[role]
-             ? pass.quantizers[role]->quantize(output).dequantize()
-             : std::move(output);
+  if (!wanted || !pass.quantizes() || !pass.quantizers[role]) {
+    return output;
+  }
+  pass.quantizers[role]->set_usage({.rowwise = true, .columnwise = false});
+  return pass.quantizers[role]->quantize(output).dequantize();
 }
 
 at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, at::Tensor output,

@@ -10,7 +10,8 @@ namespace telens {
 
 struct TELENS_EXPORT CustomRecipe final : Recipe {
   // Called for every tensor of every layer when the layer meets the recipe. nullptr: the GEMMs of
-  // this tensor run in high precision. A quantizer may be shared only if it keeps nothing.
+  // this tensor run in high precision. Each tensor gets a copy of its own, since layers tell their
+  // quantizers which orientations to make.
   using Factory = std::function<std::shared_ptr<Quantizer>(const QuantizerRole& role)>;
   Factory qfactory;
 
@@ -21,7 +22,8 @@ struct TELENS_EXPORT CustomRecipe final : Recipe {
   }
   std::shared_ptr<Quantizer> make_quantizer_for(const QuantizerRole& role,
                                                 DelayedScalingState*) const override {
-    return qfactory(role);
+    const std::shared_ptr<Quantizer> quantizer = qfactory(role);
+    return quantizer ? quantizer->copy() : nullptr;
   }
 };
 

@@ -1,6 +1,8 @@
 """Recipes: which format and scaling the tensors of a layer get, and how scales come about.
 
-Names, arguments and defaults are Transformer Engine's.
+Names, arguments and defaults are Transformer Engine's; arguments of ours stand behind them and are
+passed by name. ``fp8_dpa``, ``fp8_mha`` and ``backward_override`` are accepted where Transformer
+Engine has them, with their defaults alone.
 """
 
 from __future__ import annotations
@@ -9,12 +11,19 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from telens import _C
+from telens.common.recipe_parameters import (
+    MMParams,
+    QParams,
+    check_gemm_parameters,
+    check_unsupported,
+    quantization_of,
+)
 
 __all__ = [
     "CustomRecipe",
@@ -23,12 +32,17 @@ __all__ = [
     "Float8CurrentScaling",
     "Format",
     "IdentityQuantizer",
+    "MMParams",
     "MXFP8BlockScaling",
     "NVFP4BlockScaling",
     "QParams",
     "QuantizerRole",
     "Recipe",
 ]
+
+
+_ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
+_SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
 
 
 class _LargestValues(NamedTuple):
@@ -51,18 +65,10 @@ class Format(enum.Enum):
     HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
 
 
-@dataclass(frozen=True)
-class QParams:
-    """How one kind of tensor is quantized; each recipe heeds those that it has."""
-
-    power_2_scale: bool = False  # rounds FP32 scales down to a power of two
-    amax_epsilon: float = 0.0  # amaxes below it count as this one
-    random_hadamard_transform: bool = False  # NVFP4: rotates what feeds wgrad
-    stochastic_rounding: bool = False  # NVFP4
-    fp4_2d_quantization: bool = False  # NVFP4: one scale for 16x16 elements
-
-    def _scaling(self) -> tuple[bool, float]:
-        return self.power_2_scale, self.amax_epsilon
+_REASONS_AGAINST = {
+    Format.E2M1: "E2M1 is no FP8 format; NVFP4BlockScaling has it",
+    Format.E5M2: "no GEMM multiplies E5M2 by E5M2; use Format.HYBRID",
+}
 
 
 class Recipe:
@@ -101,17 +107,18 @@ class Recipe:
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return _make_native(type(self), values)
 
+    def _check(self) -> None:
+        """Throws UsageError where a field has a value that is not supported."""
+        check_unsupported(self)
+        if self.fp8_format in (Format.E2M1, Format.E5M2):
+            raise _C.UsageError(
+                f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
+                + _REASONS_AGAINST[self.fp8_format]
+            )
 
-def _check_format(recipe: Recipe) -> None:
-    if recipe.fp8_format is Format.E2M1:
-        raise _C.UsageError(
-            f"{type(recipe).__name__}: fp8_format E2M1 is no FP8 format; NVFP4BlockScaling has it"
-        )
-    if recipe.fp8_format is Format.E5M2:
-        raise _C.UsageError(
-            f"{type(recipe).__name__}: fp8_format E5M2 is not supported, since no GEMM multiplies "
-            "E5M2 by E5M2; use Format.HYBRID"
-        )
+
+def _scaling(recipe: Recipe, attribute: str) -> tuple[bool, float]:
+    return quantization_of(recipe, attribute, "power_2_scale", "amax_epsilon")
 
 
 AmaxFunction = Callable[[torch.Tensor], torch.Tensor]
@@ -153,11 +160,18 @@ class DelayedScaling(Recipe):
     amax_compute_algo: Literal["max", "most_recent"] | AmaxFunction = "max"
     scaling_factor_compute_algo: ScaleFunction | None = None
     reduce_amax: bool = True
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
     power_of_2_scale: bool = False
 
     def __post_init__(self) -> None:
-        _check_format(self)
+        self._check()
+
+    def _check(self) -> None:
+        super()._check()
         if not callable(self.amax_compute_algo) and not hasattr(
             _C.AmaxAlgorithm, self.amax_compute_algo
         ):
@@ -200,6 +214,8 @@ class Float8CurrentScaling(Recipe):
         the default of ``power_2_scale`` in the three below
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
+    fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
+        without effect: sums are always FP32's
     fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
         ``QParams`` of activations, weights and gradients
     override_linear_precision
@@ -208,24 +224,35 @@ class Float8CurrentScaling(Recipe):
 
     use_power_2_scales: bool = False
     fp8_format: Format = Format.HYBRID
+    fp8_gemm_fprop: MMParams = _ANY_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = _SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = _SPLIT_ACCUMULATOR
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
     fp8_quant_fwd_inp: QParams | None = None
     fp8_quant_fwd_weight: QParams | None = None
     fp8_quant_bwd_grad: QParams | None = None
-    override_linear_precision: tuple[bool, bool, bool] = field(default=(False, False, False))
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
-        _check_format(self)
+        self._check()
         default = QParams(power_2_scale=self.use_power_2_scales)
         self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
         self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
         self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
 
+    def _check(self) -> None:
+        super()._check()
+        check_gemm_parameters(self, needs_split_accumulator=False)
+
     def _make_native(self) -> _C.Recipe:
         return _C.make_current_scaling(
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            input=self.fp8_quant_fwd_inp._scaling(),
-            weight=self.fp8_quant_fwd_weight._scaling(),
-            gradient=self.fp8_quant_bwd_grad._scaling(),
+            input=_scaling(self, "fp8_quant_fwd_inp"),
+            weight=_scaling(self, "fp8_quant_fwd_weight"),
+            gradient=_scaling(self, "fp8_quant_bwd_grad"),
             override_linear_precision=tuple(self.override_linear_precision),
         )
 
@@ -251,11 +278,15 @@ class MXFP8BlockScaling(Recipe):
 
     margin: int = 0
     fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
     enable_2d_quantization: bool = False
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
-        _check_format(self)
+        self._check()
 
     def _make_native(self) -> _C.Recipe:
         return _C.make_mxfp8_block_scaling(
@@ -276,30 +307,43 @@ class Float8BlockScaling(Recipe):
         scales need not be powers of two; the default of ``power_2_scale`` in the three below
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
-    fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
-        ``QParams`` of activations, weights and gradients
     x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim
         1 (1x128) or 2 (128x128) of activations, weights and gradients; at most one may be 2
+    fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
+        ``MMParams`` with ``use_split_accumulator=True``
+    fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
+        ``QParams`` of activations, weights and gradients
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     """
 
     use_f32_scales: bool = False
     fp8_format: Format = Format.E4M3
-    fp8_quant_fwd_inp: QParams | None = None
-    fp8_quant_fwd_weight: QParams | None = None
-    fp8_quant_bwd_grad: QParams | None = None
     x_block_scaling_dim: int = 1
     w_block_scaling_dim: int = 2
     grad_block_scaling_dim: int = 1
+    fp8_gemm_fprop: MMParams = _SPLIT_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = _SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = _SPLIT_ACCUMULATOR
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
+    fp8_quant_fwd_inp: QParams | None = None
+    fp8_quant_fwd_weight: QParams | None = None
+    fp8_quant_bwd_grad: QParams | None = None
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
-        _check_format(self)
+        self._check()
         default = QParams(power_2_scale=not self.use_f32_scales)
         self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
         self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
         self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
+
+    def _check(self) -> None:
+        super()._check()
+        check_gemm_parameters(self, needs_split_accumulator=True)
         dimensions = self._dimensions()
         if any(dimension not in (1, 2) for dimension in dimensions) or dimensions.count(2) > 1:
             raise _C.UsageError(
@@ -314,9 +358,9 @@ class Float8BlockScaling(Recipe):
     def _make_native(self) -> _C.Recipe:
         return _C.make_float8_block_scaling(
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            input=self.fp8_quant_fwd_inp._scaling(),
-            weight=self.fp8_quant_fwd_weight._scaling(),
-            gradient=self.fp8_quant_bwd_grad._scaling(),
+            input=_scaling(self, "fp8_quant_fwd_inp"),
+            weight=_scaling(self, "fp8_quant_fwd_weight"),
+            gradient=_scaling(self, "fp8_quant_bwd_grad"),
             dimensions=self._dimensions(),
             override_linear_precision=tuple(self.override_linear_precision),
         )
@@ -341,8 +385,18 @@ class NVFP4BlockScaling(Recipe):
         ``Format.E2M1``, of the elements
     fp8_format
         ``Format.E4M3``, of the scales
+    row_scaled_activation, nvfp4_4over6
+        accepted with their defaults alone
+    nvfp4_4over6_e4m3_use_256, nvfp4_4over6_err_mode
+        without effect, as in Transformer Engine where ``nvfp4_4over6`` is ``"none"``
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+
+    Attributes
+    ----------
+    fp4_quant_fwd_inp, fp4_quant_fwd_weight, fp4_quant_bwd_grad
+        ``QParams`` of activations, weights and gradients: what the switches say, until another is
+        assigned
     """
 
     disable_rht: bool = False
@@ -350,38 +404,61 @@ class NVFP4BlockScaling(Recipe):
     disable_2d_quantization: bool = False
     fp4_format: Format = Format.E2M1
     fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
+    row_scaled_activation: bool = False
+    nvfp4_4over6: str = "none"
+    nvfp4_4over6_e4m3_use_256: str = "all"
+    nvfp4_4over6_err_mode: str = "MAE"
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    fp4_quant_fwd_inp: QParams = field(init=False)
+    fp4_quant_fwd_weight: QParams = field(init=False)
+    fp4_quant_bwd_grad: QParams = field(init=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        self._follow_the_switches()
+
+    def _check(self) -> None:
+        check_unsupported(self)
         if (self.fp4_format, self.fp8_format) != (Format.E2M1, Format.E4M3):
             raise _C.UsageError(
                 "NVFP4BlockScaling: fp4_format must be Format.E2M1 and fp8_format Format.E4M3, not "
                 f"{self.fp4_format} and {self.fp8_format}"
             )
 
-    @property
-    def fp4_quant_fwd_inp(self) -> QParams:
-        """How activations are quantized."""
-        return QParams(random_hadamard_transform=not self.disable_rht)
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name.startswith("disable_") and "fp4_quant_bwd_grad" in vars(self):
+            self._follow_the_switches()
 
-    @property
-    def fp4_quant_fwd_weight(self) -> QParams:
-        """How weights are quantized."""
-        return QParams(fp4_2d_quantization=not self.disable_2d_quantization)
-
-    @property
-    def fp4_quant_bwd_grad(self) -> QParams:
-        """How gradients are quantized."""
-        return QParams(
-            random_hadamard_transform=not self.disable_rht,
+    def _follow_the_switches(self) -> None:
+        rotated = not self.disable_rht
+        self.fp4_quant_fwd_inp = QParams(random_hadamard_transform=rotated)
+        self.fp4_quant_fwd_weight = QParams(fp4_2d_quantization=not self.disable_2d_quantization)
+        self.fp4_quant_bwd_grad = QParams(
+            random_hadamard_transform=rotated,
             stochastic_rounding=not self.disable_stochastic_rounding,
         )
 
     def _make_native(self) -> _C.Recipe:
+        (rotates_inputs,) = quantization_of(self, "fp4_quant_fwd_inp", "random_hadamard_transform")
+        (square_weights,) = quantization_of(self, "fp4_quant_fwd_weight", "fp4_2d_quantization")
+        rotates_gradients, rounds_by_chance = quantization_of(
+            self, "fp4_quant_bwd_grad", "random_hadamard_transform", "stochastic_rounding"
+        )
+        if rotates_inputs != rotates_gradients:
+            raise _C.UsageError(
+                "NVFP4BlockScaling: random_hadamard_transform is "
+                f"{rotates_inputs} in fp4_quant_fwd_inp and {rotates_gradients} in "
+                "fp4_quant_bwd_grad; it must be the same in both, since wgrad multiplies them"
+            )
         return _C.make_nvfp4_block_scaling(
-            disable_rht=self.disable_rht,
-            disable_stochastic_rounding=self.disable_stochastic_rounding,
-            disable_2d_quantization=self.disable_2d_quantization,
+            disable_rht=not rotates_inputs,
+            disable_stochastic_rounding=not rounds_by_chance,
+            disable_2d_quantization=not square_weights,
             override_linear_precision=tuple(self.override_linear_precision),
         )
 
@@ -411,6 +488,8 @@ class CustomRecipe(Recipe):
     qfactory
         a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch`` or to an
         ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
+        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
+        scale and amax tensors of a ``Float8Quantizer``
     fp8_format
         without effect: the quantizers have their own
     override_linear_precision
@@ -419,36 +498,65 @@ class CustomRecipe(Recipe):
 
     qfactory: Callable[[QuantizerRole], Any]
     fp8_format: Format = Format.HYBRID
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        check_unsupported(self)
         if not callable(self.qfactory):
             raise _C.UsageError(
                 "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
                 f"not {type(self.qfactory).__name__}"
             )
 
-    def _make_quantizer(self, tensor_type: str, module_type: str, name: str) -> Any:
-        role = QuantizerRole(module_type, tensor_type, name)
-        quantizer = self.qfactory(role)
-        if isinstance(quantizer, IdentityQuantizer):
-            return None
-        if not isinstance(quantizer, _C.Quantizer):
-            raise _C.UsageError(
-                f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
-                "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
-            )
-        return quantizer
+    # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer
+    # to, alive, and would ask them to be hashable.
+    def _native(self) -> _C.Recipe:
+        made_of = (self.qfactory, self.fp8_format, tuple(self.override_linear_precision))
+        kept, native = vars(self).get("_kept", (None, None))
+        if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
+            self._check()
+            native = self._make_native()
+            self._kept = (made_of, native)
+        return native
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     def _make_native(self) -> _C.Recipe:
         return _C.make_custom_recipe(
-            qfactory=self._make_quantizer,
+            # Not a method of this recipe, which would then keep itself alive.
+            qfactory=functools.partial(_make_quantizer, self.qfactory),
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             override_linear_precision=tuple(self.override_linear_precision),
         )
 
 
+def _make_quantizer(
+    qfactory: Callable[[QuantizerRole], Any], tensor_type: str, module_type: str, name: str
+) -> _C.Quantizer | None:
+    role = QuantizerRole(module_type, tensor_type, name)
+    quantizer = qfactory(role)
+    if isinstance(quantizer, IdentityQuantizer):
+        return None
+    if not isinstance(quantizer, _C.Quantizer):
+        raise _C.UsageError(
+            f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
+            "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
+        )
+    return quantizer
+
+
 # A layer makes its quantizers anew when it meets another recipe object, so equal recipes share one.
 @functools.lru_cache(maxsize=64)
 def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]) -> _C.Recipe:
-    return recipe_class(**dict(values))._make_native()
+    recipe = object.__new__(recipe_class)
+    vars(recipe).update(values)
+    recipe._check()
+    return recipe._make_native()

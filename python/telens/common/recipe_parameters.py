@@ -1,0 +1,85 @@
+"""Parameters of recipes under Transformer Engine's names, and what becomes of those that it has
+alone: their defaults are accepted, other values are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from telens import _C
+
+
+@dataclass(frozen=True)
+class QParams:
+    """How one kind of tensor is quantized; a recipe refuses those that it does not have."""
+
+    power_2_scale: bool = False  # rounds FP32 scales down to a power of two
+    amax_epsilon: float = 0.0  # amaxes below it count as this one
+    random_hadamard_transform: bool = False  # NVFP4: rotates what feeds wgrad
+    stochastic_rounding: bool = False  # NVFP4
+    fp4_2d_quantization: bool = False  # NVFP4: one scale for 16x16 elements
+
+
+@dataclass(frozen=True)
+class MMParams:
+    """How one kind of GEMM is computed.
+
+    ``use_split_accumulator=False`` allows Transformer Engine to accumulate in fewer bits; here sums
+    are always FP32's.
+    """
+
+    use_split_accumulator: bool = True
+
+
+def quantization_of(recipe: Any, attribute: str, *heeded: str) -> tuple[Any, ...]:
+    """The heeded values of the QParams-like object that a recipe has as this attribute.
+
+    Throws UsageError where it says something else that the recipe cannot do.
+    """
+    name = f"{type(recipe).__name__}.{attribute}"
+    params = getattr(recipe, attribute)
+    for field in dataclasses.fields(QParams):
+        if not hasattr(params, field.name):
+            raise _C.UsageError(
+                f"{name} must be a QParams, not {type(params).__name__}, which has no {field.name}"
+            )
+        value = getattr(params, field.name)
+        if field.name not in heeded and value != field.default:
+            raise _C.UsageError(
+                f"{name}: {field.name}={value!r} is not supported; leave it {field.default!r} "
+                f"(here it takes {' and '.join(heeded)})"
+            )
+    return tuple(getattr(params, field) for field in heeded)
+
+
+def check_gemm_parameters(recipe: Any, *, needs_split_accumulator: bool) -> None:
+    """That fp8_gemm_fprop, fp8_gemm_dgrad and fp8_gemm_wgrad are MMParams-like."""
+    for attribute in ("fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad"):
+        params = getattr(recipe, attribute)
+        name = f"{type(recipe).__name__}: {attribute}"
+        if not hasattr(params, "use_split_accumulator"):
+            raise _C.UsageError(f"{name} must be an MMParams, not {type(params).__name__}")
+        if needs_split_accumulator and not params.use_split_accumulator:
+            raise _C.UsageError(f"{name} must have use_split_accumulator=True")
+
+
+# What is not supported, by the name of the argument, and what happens instead.
+_UNSUPPORTED = {
+    "fp8_dpa": (False, "attention runs in high precision"),
+    "fp8_mha": (False, "attention runs in high precision"),
+    "backward_override": (None, "override_linear_precision runs dgrad or wgrad in high precision"),
+    "row_scaled_activation": (False, "a tensor has one FP32 scale"),
+    "nvfp4_4over6": ("none", "blocks are scaled to 6"),
+}
+
+
+def check_unsupported(recipe: Any) -> None:
+    """That arguments which only Transformer Engine heeds have their defaults."""
+    for name, (default, instead) in _UNSUPPORTED.items():
+        value = getattr(recipe, name, default)
+        if value != default:
+            raise _C.UsageError(
+                f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it "
+                f"{default!r} ({instead})"
+            )

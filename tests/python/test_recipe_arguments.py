@@ -1,0 +1,251 @@
+"""The arguments of recipes: Transformer Engine's order, what it has alone, and QParams."""
+
+import copy
+import dataclasses
+import gc
+import inspect
+import pickle
+import weakref
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+from telens.common.recipe import (
+    CustomRecipe,
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MMParams,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    QParams,
+)
+
+E4M3 = te.DType.kFloat8E4M3
+BEHIND = ["fp8_dpa", "fp8_mha", "backward_override"]
+GEMMS = ["fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad"]
+POSITIONAL = {
+    DelayedScaling: [
+        "margin",
+        "fp8_format",
+        "amax_history_len",
+        "amax_compute_algo",
+        "scaling_factor_compute_algo",
+        "reduce_amax",
+        *BEHIND,
+    ],
+    Float8CurrentScaling: ["use_power_2_scales", "fp8_format", *GEMMS, *BEHIND],
+    MXFP8BlockScaling: ["margin", "fp8_format", *BEHIND],
+    Float8BlockScaling: [
+        "use_f32_scales",
+        "fp8_format",
+        "x_block_scaling_dim",
+        "w_block_scaling_dim",
+        "grad_block_scaling_dim",
+        *GEMMS,
+        *BEHIND,
+    ],
+    CustomRecipe: ["qfactory", "fp8_format", *BEHIND],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignParams:
+    """What another library's QParams looks like."""
+
+    power_2_scale: bool = False
+    amax_epsilon: float = 0.0
+    random_hadamard_transform: bool = False
+    stochastic_rounding: bool = False
+    fp4_2d_quantization: bool = False
+
+
+def forward(recipe) -> torch.Tensor:
+    torch.manual_seed(0)
+    layer = te.Linear(64, 64, device="cpu")
+    x = torch.randn(32, 64, requires_grad=True)
+    with te.autocast(recipe=recipe):
+        y = layer(x)
+    y.backward(torch.randn_like(y))
+    return torch.cat([y, x.grad, layer.weight.grad])
+
+
+@pytest.mark.parametrize("recipe", POSITIONAL)
+def test_arguments_stand_in_transformer_engines_order(recipe):
+    parameters = inspect.signature(recipe).parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == POSITIONAL[recipe]
+
+
+@pytest.mark.parametrize("recipe", [*POSITIONAL, NVFP4BlockScaling])
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [
+        ("fp8_dpa", False, True),
+        ("fp8_mha", False, True),
+        ("backward_override", None, "dequantized"),
+    ],
+)
+def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, name, default, other):
+    required = {"qfactory": lambda role: te.MXFP8Quantizer(E4M3)} if recipe is CustomRecipe else {}
+    made = recipe(**required, **{name: default})
+    assert getattr(made, name) == default
+    with pytest.raises(telens.UsageError, match=f"{recipe.__name__}: {name}={other!r} is not sup"):
+        recipe(**required, **{name: other})
+    setattr(made, name, other)
+    with pytest.raises(telens.UsageError, match=name):
+        forward(made)
+
+
+def test_gemm_parameters_are_taken_where_sums_in_fp32_keep_them():
+    for use_split_accumulator in (True, False):
+        params = MMParams(use_split_accumulator=use_split_accumulator)
+        recipe = Float8CurrentScaling(fp8_gemm_fprop=params, fp8_gemm_wgrad=params)
+        assert torch.equal(forward(recipe), forward(Float8CurrentScaling()))
+    Float8BlockScaling(fp8_gemm_dgrad=MMParams())
+    with pytest.raises(telens.UsageError, match="fp8_gemm_dgrad must have use_split_accumulator"):
+        Float8BlockScaling(fp8_gemm_dgrad=MMParams(use_split_accumulator=False))
+    with pytest.raises(telens.UsageError, match="fp8_gemm_wgrad must be an MMParams, not bool"):
+        Float8CurrentScaling(fp8_gemm_wgrad=True)
+
+
+def test_nvfp4_is_quantized_as_the_assigned_parameters_say():
+    torch.manual_seed(0)
+    plain = NVFP4BlockScaling(
+        disable_rht=True, disable_stochastic_rounding=True, disable_2d_quantization=True
+    )
+    assigned = NVFP4BlockScaling()
+    assert not torch.equal(forward(assigned), forward(plain))
+    for name in ("fp4_quant_fwd_inp", "fp4_quant_fwd_weight", "fp4_quant_bwd_grad"):
+        setattr(assigned, name, ForeignParams())
+    assert torch.equal(forward(assigned), forward(plain))
+    switched = NVFP4BlockScaling()
+    switched.disable_rht = switched.disable_stochastic_rounding = True
+    switched.disable_2d_quantization = True
+    assert switched.fp4_quant_bwd_grad == QParams()
+    assert torch.equal(forward(switched), forward(plain))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "attribute", "value", "message"),
+    [
+        (
+            NVFP4BlockScaling,
+            "fp4_quant_fwd_inp",
+            QParams(stochastic_rounding=True),
+            "fwd_inp: stochastic_rounding=True is not supported",
+        ),
+        (
+            NVFP4BlockScaling,
+            "fp4_quant_bwd_grad",
+            QParams(),
+            "random_hadamard_transform is True in fp4_quant_fwd_inp and False",
+        ),
+        (NVFP4BlockScaling, "fp4_quant_fwd_weight", "2d", "must be a QParams, not str"),
+        (
+            Float8CurrentScaling,
+            "fp8_quant_bwd_grad",
+            QParams(stochastic_rounding=True),
+            "fp8_quant_bwd_grad: stochastic_rounding=True is not supported",
+        ),
+        (
+            Float8BlockScaling,
+            "fp8_quant_fwd_weight",
+            QParams(fp4_2d_quantization=True),
+            "fp4_2d_quantization=True is not supported",
+        ),
+    ],
+)
+def test_parameters_that_a_recipe_does_not_have_are_named(recipe, attribute, value, message):
+    made = recipe()
+    setattr(made, attribute, value)
+    with pytest.raises(telens.UsageError, match=message):
+        forward(made)
+
+
+def test_nvfp4_arguments_of_other_scalings_are_named():
+    assert NVFP4BlockScaling(nvfp4_4over6="none", row_scaled_activation=False).nvfp4()
+    with pytest.raises(telens.UsageError, match="nvfp4_4over6='all' is not supported"):
+        NVFP4BlockScaling(nvfp4_4over6="all")
+    with pytest.raises(telens.UsageError, match="row_scaled_activation=True is not supported"):
+        NVFP4BlockScaling(row_scaled_activation=True)
+
+
+class Factory:
+    """Makes MXFP8 quantizers; equal to every other one, so it cannot be hashed."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __eq__(self, other):
+        return True
+
+    def __call__(self, role):
+        self.calls += 1
+        return te.MXFP8Quantizer(E4M3)
+
+
+def test_a_custom_recipe_takes_a_factory_that_cannot_be_hashed():
+    first, second = Factory(), Factory()
+    expected = forward(MXFP8BlockScaling())
+    recipe = CustomRecipe(qfactory=first)
+    assert torch.equal(forward(recipe), expected)
+    recipe.qfactory = second
+    assert torch.equal(forward(recipe), expected)
+    assert (first.calls, second.calls) == (5, 5)
+
+
+def test_a_custom_recipe_lets_its_factory_go():
+    factory = Factory()
+    recipe = CustomRecipe(qfactory=factory)
+    forward(recipe)
+    alive = weakref.ref(factory)
+    del factory, recipe
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_custom_recipe_is_copied_and_pickled_after_use():
+    recipe = CustomRecipe(qfactory=only_mxfp8)
+    expected = forward(recipe)
+    for other in (copy.deepcopy(recipe), pickle.loads(pickle.dumps(recipe))):
+        assert other == recipe
+        assert torch.equal(forward(other), expected)
+
+
+def only_mxfp8(role):
+    return te.MXFP8Quantizer(E4M3)
+
+
+def test_a_quantizer_that_a_factory_shares_stays_as_it_was():
+    shared = te.MXFP8Quantizer(E4M3)
+    recipe = CustomRecipe(qfactory=lambda role: shared)
+    layer = te.Linear(64, 64, device="cpu")
+    x = torch.randn(32, 64)
+    with te.autocast(recipe=recipe), torch.no_grad():
+        layer(x)  # makes rowwise copies alone
+    assert (shared.rowwise_usage, shared.columnwise_usage) == (True, True)
+    assert torch.equal(forward(recipe), forward(MXFP8BlockScaling()))
+
+
+def test_a_shared_quantizer_with_a_known_scale_still_collects_the_amax():
+    amax = torch.zeros(1)
+    shared = te.Float8Quantizer(torch.ones(1), amax, E4M3)
+    forward(CustomRecipe(qfactory=lambda role: shared))
+    assert amax.item() > 0
+
+
+def test_an_output_in_fp8_is_rounded_along_its_rows_whatever_its_quantizer_was_used_for():
+    def factory(role):
+        return te.MXFP8Quantizer(E4M3, rowwise=role.tensor_type != "output")
+
+    torch.manual_seed(0)
+    layer = te.Linear(64, 64, bias=False, device="cpu", params_dtype=torch.bfloat16)
+    x = torch.randn(32, 64, dtype=torch.bfloat16)
+    x[::2] *= 2.0**-20  # a scale for 32 rows would leave nothing of these
+    with te.autocast(recipe=MXFP8BlockScaling()):
+        expected = te.MXFP8Quantizer(E4M3)(layer(x).detach()).dequantize()
+    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
+        assert torch.equal(layer(x, fp8_output=True), expected)
