@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/quantization/block_quantizer.h"
+
 namespace telens {
 namespace {
 
@@ -15,6 +17,12 @@ std::uint32_t modifications(const LayerPass& pass) {
   return pass.plan ? pass.plan->modify & (RoutingPlan::bit_of(first, TensorName::weight) |
                                           RoutingPlan::bit_of(second, TensorName::weight))
                    : 0;
+}
+
+// Whether the quantizer would make such blocks; true for one without blocks.
+bool makes_blocks_of(const Quantizer& quantizer, const QuantizedTensor& kept) {
+  const auto* with_blocks = dynamic_cast<const BlockQuantizer*>(&quantizer);
+  return with_blocks == nullptr || with_blocks->options() == kept.blocks;
 }
 
 // Whether what the layer kept is of the kind that this pass would make.
@@ -32,6 +40,7 @@ bool serves(const LinearOperation::State& state, const LayerPass& pass,
     return wanted == (codes != nullptr) &&
            (!wanted || (codes->format == request.quantizer->format() &&
                         codes->mode == request.quantizer->mode() &&
+                        makes_blocks_of(*request.quantizer, *codes) &&
                         request.tensor.sizes() == at::IntArrayRef(codes->sizes)));
   };
   const auto [first, second] = gemms_of(TensorName::weight);

@@ -146,6 +146,19 @@ TEST_F(KeptWeight, in_nvfp4_is_filled_with_the_scale_of_the_tensor_too) {
   EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
 }
 
+TEST_F(KeptWeight, is_made_anew_for_a_recipe_whose_blocks_are_others) {
+  recipe_ = std::make_shared<const NVFP4BlockScaling>();
+  const at::Tensor in_squares = run(true);
+  auto in_lines = std::make_shared<NVFP4BlockScaling>();
+  in_lines->disable_2d_quantization = true;
+  recipe_ = in_lines;
+  const at::Tensor kept = run(false);
+  EXPECT_TRUE(same_bits(kept, run(std::nullopt)));
+  EXPECT_FALSE(same_bits(kept, in_squares));
+  scale_weight(3);
+  EXPECT_TRUE(same_bits(run(false), kept));  // from then on it serves
+}
+
 TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
   RecordingListener listener({.modify = kBothWeightBits}, [](const ModifyTensorCall& call) {
     if (call.out != nullptr) std::get<at::Tensor>(*call.out).zero_();
