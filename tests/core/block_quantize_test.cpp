@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -108,10 +109,18 @@ std::uint8_t saturating_code(float scaled, std::int64_t, std::int64_t) {
   return encode<Format>(scaled, Saturation::saturating);
 }
 
-template <typename Format>
-Block block_128(float amax, bool power_of_two, float epsilon) {
+struct Scaling128 {
+  float largest_of_format;
+  float largest_of_dtype;  // takes the place of an infinite scale
+  bool power_of_two;
+  float epsilon;
+};
+
+Block block_128(float amax, const Scaling128& scaling) {
+  const auto& [largest, largest_scale, power_of_two, epsilon] = scaling;
   const float size = std::max(amax, epsilon);
-  float scale = size == 0.0F || std::isinf(size) ? 1.0F : Format::kMax / size;
+  float scale = size == 0.0F || std::isinf(size) ? 1.0F : largest / size;
+  if (std::isinf(scale)) scale = largest_scale;
   if (power_of_two) {
     int exponent = 0;
     std::frexp(scale, &exponent);
@@ -164,7 +173,8 @@ void expect_same(const BlockCodes& actual, const Reference& expected, const std:
   expect_equal(actual.scale_inv, expected.scale_inv, what + ", scales");
 }
 
-// Rows in which scales and elements go wrong: each block has another difficulty.
+// Rows in which scales and elements go wrong: each block has another difficulty. Column 8 and row 4
+// are so small that scales are at their limits.
 at::Tensor difficult(std::int64_t rows, std::int64_t columns) {
   at::Tensor x = at::randn({rows, columns}) * at::exp2(at::randn({rows, columns}) * 6);
   const float nan = std::nanf("");
@@ -177,12 +187,23 @@ at::Tensor difficult(std::int64_t rows, std::int64_t columns) {
       x[row][column] = values[next++ % values.size()];
     }
   }
-  if (rows > 5) x[5].zero_();
+  if (rows > 5) {
+    x[4].mul_(1e-40);  // 448 / amax is infinite
+    x[5].zero_();
+  }
+  if (columns > 8) x.select(1, 8).mul_(1e-40);
   return x;
 }
 
-const std::vector<std::pair<std::int64_t, std::int64_t>> kShapes{{37, 70}, {32, 64}, {130, 141},
-                                                                 {1, 1},   {0, 5},   {5, 0}};
+const std::vector<std::pair<std::int64_t, std::int64_t>> kShapes{{37, 70},
+                                                                 {32, 64},
+                                                                 {130, 141},
+                                                                 {1, 1},
+                                                                 {0, 5},
+                                                                 {5, 0},
+                                                                 // More than one tile of columns.
+                                                                 {6, 1158},
+                                                                 {1158, 6}};
 
 class BlockQuantize : public ::testing::TestWithParam<kernels::SimdTarget> {
  private:
@@ -215,27 +236,42 @@ TEST_P(BlockQuantize, gives_mxfp8_by_its_definition_in_both_orientations) {
   }
 }
 
+float largest_of(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? BF16::kMax : dtype == at::kHalf ? FP16::kMax : FP32::kMax;
+}
+
+template <typename Format>
+void expect_128_blocks(const at::Tensor& x, std::int64_t height, bool power_of_two, float epsilon) {
+  const auto [rowwise, columnwise] = ops::quantize_fp8_blocks(x, Format::kId,
+                                                              {.two_dimensional = height == 128,
+                                                               .power_of_2_scales = power_of_two,
+                                                               .amax_epsilon = epsilon},
+                                                              {});
+  const Scaling128 scaling{Format::kMax, largest_of(x.scalar_type()), power_of_two, epsilon};
+  const auto plainly = [&](const at::Tensor& matrix) {
+    return quantize_plainly(
+        matrix, {height, 128}, at::kFloat, [&](float amax) { return block_128(amax, scaling); },
+        saturating_code<Format>);
+  };
+  const std::string what =
+      fmt::format("{} in {}x128 of {} {}, epsilon {}, {}", name_of(Format::kId), height,
+                  c10::toString(x.scalar_type()), c10::str(x.sizes()), epsilon,
+                  power_of_two ? "powers of two" : "any scale");
+  const at::Tensor values = x.to(at::kFloat);
+  expect_same(rowwise, plainly(values), what);
+  expect_same(columnwise, plainly(values.t()), what + ", columnwise");
+}
+
 TEST_P(BlockQuantize, gives_128_blocks_by_their_definition_in_both_orientations) {
   for (const auto& [rows, columns] : kShapes) {
-    for (const bool power_of_two : {true, false}) {
-      const at::Tensor x = difficult(rows, columns).to(at::kBFloat16);
-      const at::Tensor values = x.to(at::kFloat);
+    for (const at::ScalarType dtype : kDtypes) {
+      const at::Tensor x = difficult(rows, columns).to(dtype);
       for (const std::int64_t height : {1, 128}) {
-        const auto [rowwise, columnwise] =
-            ops::quantize_fp8_blocks(x, FormatId::e4m3,
-                                     {.two_dimensional = height == 128,
-                                      .power_of_2_scales = power_of_two,
-                                      .amax_epsilon = 1e-4F},
-                                     {});
-        const auto plainly = [&](const at::Tensor& matrix) {
-          return quantize_plainly(
-              matrix, {height, 128}, at::kFloat,
-              [&](float amax) { return block_128<E4M3>(amax, power_of_two, 1e-4F); },
-              saturating_code<E4M3>);
-        };
-        const std::string what = fmt::format("{}x128 of [{}, {}]", height, rows, columns);
-        expect_same(rowwise, plainly(values), what);
-        expect_same(columnwise, plainly(values.t()), what + ", columnwise");
+        for (const float epsilon : {0.0F, 1e-4F}) {
+          expect_128_blocks<E4M3>(x, height, true, epsilon);
+          expect_128_blocks<E4M3>(x, height, false, epsilon);
+          expect_128_blocks<E5M2>(x, height, false, epsilon);
+        }
       }
     }
   }
@@ -394,6 +430,37 @@ TEST(Hadamard, example_worked_by_hand) {
   x[3][0] = 1.0F;
   EXPECT_EQ(ops::hadamard_transform(x, 0xd7e8)[0][0].item<float>(), -0.25F);
   EXPECT_EQ(ops::hadamard_transform(x, 0)[0][0].item<float>(), 0.25F);
+}
+
+// Sixteen values of one column, added `distances` apart.
+std::array<float, 16> transformed(std::array<float, 16> values,
+                                  const std::vector<std::size_t>& distances) {
+  for (const std::size_t distance : distances) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if ((i & distance) != 0) continue;
+      const float sum = values[i] + values[i + distance];
+      values[i + distance] = values[i] - values[i + distance];
+      values[i] = sum;
+    }
+  }
+  for (float& value : values) value *= 0.25F;
+  return values;
+}
+
+TEST(Hadamard, adds_neighbours_1_2_4_and_8_apart_in_this_order) {
+  const at::Tensor x = at::randn({16, 70});
+  const at::Tensor y = ops::hadamard_transform(x, 0);
+  bool order_matters = false;
+  for (std::int64_t column = 0; column < x.size(1); ++column) {
+    std::array<float, 16> values{};
+    for (std::int64_t row = 0; row < 16; ++row) values[row] = x[row][column].item<float>();
+    const auto expected = transformed(values, {1, 2, 4, 8});
+    for (std::int64_t row = 0; row < 16; ++row) {
+      EXPECT_EQ(y[row][column].item<float>(), expected[row]) << row << ", " << column;
+    }
+    order_matters |= transformed(values, {8, 4, 2, 1}) != expected;
+  }
+  EXPECT_TRUE(order_matters);
 }
 
 TEST(Hadamard, is_its_inverses_inverse_and_keeps_lengths) {
