@@ -263,3 +263,32 @@ def test_whether_the_hardware_does_it_natively_can_be_asked_with_the_reason():
         te.is_bf16_available,
     ):
         assert isinstance(ask(), bool)
+
+
+@pytest.mark.parametrize("tracker", ["distribute_saved_activations", "get_rng_state_tracker"])
+def test_checkpoint_refuses_by_name_what_it_does_not_do(tracker):
+    model, x = make_model(), make_batch()
+    with pytest.raises(telens.UsageError, match=f"checkpoint: {tracker} must be"):
+        te.checkpoint(model, x, **{tracker: lambda: None})
+
+
+def test_checkpoint_keeps_the_other_keywords_of_transformer_engine_from_the_function():
+    model, x = make_model(), make_batch().requires_grad_()
+    out = te.checkpoint(
+        model,
+        x,
+        use_reentrant=True,
+        distribute_saved_activations=False,
+        get_rng_state_tracker=None,
+        tp_group=None,
+    )
+    assert torch.equal(out, model(x))
+
+
+def test_the_graph_argument_of_fp8_autocast_is_refused_unless_it_is_false():
+    layer, x = te.Linear(32, 32), make_batch()
+    with te.fp8_autocast(True, False, None, None, False):
+        assert te.FP8GlobalStateManager.is_fp8_enabled()
+        layer(x)
+    with pytest.raises(telens.UsageError, match="_graph must be False"):
+        te.fp8_autocast(_graph=True)

@@ -13,6 +13,12 @@ from telens import _C
 
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 
+# Keywords of Transformer Engine's checkpoint that are taken with their defaults alone, and why.
+_UNSUPPORTED = {
+    "distribute_saved_activations": (False, "every rank keeps its own input"),
+    "get_rng_state_tracker": (None, "there is one generator a device, and torch restores it"),
+}
+
 
 def checkpoint_context_fn() -> tuple[AbstractContextManager, AbstractContextManager]:
     """The ``context_fn`` that makes ``torch.utils.checkpoint.checkpoint`` right for our modules.
@@ -31,15 +37,25 @@ def checkpoint_context_fn() -> tuple[AbstractContextManager, AbstractContextMana
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
 
-    ``preserve_rng_state`` and ``determinism_check`` go to ``torch.utils.checkpoint.checkpoint``,
-    every other keyword to the function.
+    ``preserve_rng_state`` and ``determinism_check`` go to ``torch.utils.checkpoint.checkpoint``.
+    Of Transformer Engine's own keywords, ``use_reentrant`` is without effect (both ways are this
+    one here), as is ``tp_group``, which only ``distribute_saved_activations`` reads; that one and
+    ``get_rng_state_tracker`` are refused but for their defaults, False and None. Every other
+    keyword goes to the function.
     """
     options = {
         name: kwargs.pop(name)
         for name in ("preserve_rng_state", "determinism_check")
         if name in kwargs
     }
-    kwargs.pop("use_reentrant", None)  # both of Transformer Engine's ways are this one here
+    for name in ("use_reentrant", "tp_group"):
+        kwargs.pop(name, None)
+    for name, (default, advice) in _UNSUPPORTED.items():
+        value = kwargs.pop(name, default)
+        if value is not default:
+            raise _C.UsageError(
+                f"checkpoint: {name} must be {default}, not {value!r}: {advice}; leave it out"
+            )
     return torch.utils.checkpoint.checkpoint(
         function,
         *args,

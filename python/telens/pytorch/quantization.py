@@ -76,8 +76,14 @@ def fp8_autocast(
     calibrating: bool = False,
     fp8_recipe: Recipe | None = None,
     fp8_group: torch.distributed.ProcessGroup | None = None,
+    _graph: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
-    """``autocast`` under its former name and with its former arguments."""
+    """``autocast`` under its former name, with its former arguments; ``_graph`` must be False."""
+    if _graph:
+        raise _C.UsageError(
+            "fp8_autocast: _graph must be False: regions are not captured in CUDA graphs; leave it "
+            "out"
+        )
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 

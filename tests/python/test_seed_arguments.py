@@ -1,0 +1,219 @@
+"""Names and defaults of arguments as Transformer Engine's documentation has them, typed from it.
+
+What is not here yet is listed as missing, and taken off that list by whoever adds it.
+"""
+
+import inspect
+
+import pytest
+import torch
+
+import telens.pytorch as te
+
+REQUIRED = inspect.Parameter.empty
+# Transformer Engine's default is "cuda"; ours is where the registered kernels are.
+DEVICE = None
+
+MODULES = {
+    "Linear": {
+        "in_features": REQUIRED,
+        "out_features": REQUIRED,
+        "bias": True,
+        "init_method": None,
+        "device": DEVICE,
+        "name": None,
+        "sequence_parallel": False,
+        "tp_group": None,
+        "tp_size": 1,
+        "parallel_mode": None,
+        "fuse_wgrad_accumulation": False,
+        "return_bias": False,
+        "params_dtype": None,
+        "delay_wgrad_compute": False,
+        "symmetric_ar_type": None,
+    },
+    "LayerNorm": {
+        "normalized_shape": REQUIRED,
+        "eps": 1e-5,
+        "zero_centered_gamma": False,
+        "sm_margin": 0,
+    },
+    "RMSNorm": {
+        "normalized_shape": REQUIRED,
+        "eps": 1e-5,
+        "zero_centered_gamma": False,
+        "sm_margin": 0,
+    },
+    "LayerNormLinear": {
+        "in_features": REQUIRED,
+        "out_features": REQUIRED,
+        "eps": 1e-5,
+        "bias": True,
+        "normalization": "LayerNorm",
+        "return_layernorm_output": False,
+        "return_layernorm_output_gathered": False,
+        "parameters_split": None,
+    },
+    "LayerNormMLP": {
+        "hidden_size": REQUIRED,
+        "ffn_hidden_size": REQUIRED,
+        "eps": 1e-5,
+        "bias": True,
+        "activation": "gelu",
+        "set_parallel_mode": False,
+        "sequence_parallel": False,
+    },
+    "DotProductAttention": {
+        "num_attention_heads": REQUIRED,
+        "kv_channels": REQUIRED,
+        "num_gqa_groups": None,
+        "attention_dropout": 0.0,
+        "cp_group": None,
+        "cp_comm_type": "p2p",
+        "cp_stream": None,
+        "softmax_type": "vanilla",
+    },
+    "MultiheadAttention": {
+        "hidden_size": REQUIRED,
+        "num_attention_heads": REQUIRED,
+        "kv_channels": None,
+        "attention_type": "self",
+        "input_layernorm": False,
+        "fuse_qkv_params": False,
+        "qkv_weight_interleaved": True,
+        "qk_norm_type": None,
+        "qk_norm_eps": 1e-6,
+        "qk_norm_before_rope": False,
+    },
+    "TransformerLayer": {
+        "hidden_size": REQUIRED,
+        "ffn_hidden_size": REQUIRED,
+        "num_attention_heads": REQUIRED,
+        "layer_type": "encoder",
+        "parallel_attention_mlp": False,
+        "output_layernorm": False,
+        "apply_residual_connection_post_layernorm": False,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
+        "drop_path_rate": 0.0,
+    },
+}
+# How many arguments come first and in this order, so that they may be given by position.
+BY_POSITION = {
+    "Linear": 3,
+    "LayerNorm": 2,
+    "RMSNorm": 2,
+    "LayerNormLinear": 3,
+    "LayerNormMLP": 3,
+    "DotProductAttention": 2,
+    "MultiheadAttention": 2,
+    "TransformerLayer": 3,
+}
+FORWARDS = {
+    "Linear": {
+        "inp": REQUIRED,
+        "is_first_microbatch": None,
+        "fp8_output": False,
+        "fp8_grad": False,
+    },
+}
+FUNCTIONS = {
+    "fp8_autocast": {
+        "enabled": True,
+        "calibrating": False,
+        "fp8_recipe": None,
+        "fp8_group": None,
+        "_graph": False,
+    },
+    "fp8_model_init": {
+        "enabled": True,
+        "recipe": None,
+        "preserve_high_precision_init_val": False,
+    },
+}
+
+MISSING_ARGUMENTS = {
+    "Linear": {
+        "sequence_parallel",
+        "tp_group",
+        "tp_size",
+        "parallel_mode",
+        "fuse_wgrad_accumulation",
+        "delay_wgrad_compute",
+        "symmetric_ar_type",
+    },
+    "LayerNorm": {"sm_margin"},
+    "RMSNorm": {"sm_margin"},
+    "LayerNormLinear": {"return_layernorm_output_gathered"},
+    "LayerNormMLP": {"set_parallel_mode", "sequence_parallel"},
+    "DotProductAttention": {"cp_group", "cp_comm_type", "cp_stream", "softmax_type"},
+    "MultiheadAttention": {"qk_norm_type", "qk_norm_eps", "qk_norm_before_rope"},
+    "TransformerLayer": {"drop_path_rate"},
+}
+MISSING_NAMES = {
+    "CudaRNGStatesTracker",
+    "GroupedLinear",
+    "get_cpu_offload_context",
+    "make_graphed_callables",
+}
+
+# The sizes that are values of the dimensions that have no default.
+SIZES = {"num_attention_heads": 2, "kv_channels": 16}
+ACTIVATIONS = ["gelu", "qgelu", "relu", "srelu", "silu"]
+GATED_ACTIVATIONS = ["geglu", "qgeglu", "reglu", "sreglu", "swiglu"]
+
+
+def defaults_of(function) -> dict[str, object]:
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_the_documented_arguments_and_defaults(name):
+    found, missing = defaults_of(getattr(te, name)), MISSING_ARGUMENTS[name]
+    assert {each: found.get(each, "missing") for each in MODULES[name]} == {
+        each: "missing" if each in missing else default for each, default in MODULES[name].items()
+    }
+    count = BY_POSITION[name]
+    assert list(found)[:count] == list(MODULES[name])[:count]
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_a_forward_has_the_documented_arguments_and_defaults(name):
+    layer = getattr(te, name)(16, 16)
+    x = torch.ones(16, 16)
+    # Each by position, then all by name.
+    layer(x, *list(FORWARDS[name].values())[1:])
+    assert torch.equal(layer(**FORWARDS[name] | {"inp": x}), layer(x))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_documented_arguments_and_defaults(name):
+    assert defaults_of(getattr(te, name)) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(name, each) for name, missing in MISSING_ARGUMENTS.items() for each in sorted(missing)],
+)
+def test_an_argument_that_is_not_there_yet_is_refused_by_name(name, argument):
+    required = [
+        SIZES.get(each, 32) for each, default in MODULES[name].items() if default is REQUIRED
+    ]
+    with pytest.raises(TypeError, match=f"no argument '{argument}'"):
+        getattr(te, name)(*required, **{argument: MODULES[name][argument]})
+    getattr(te, name)(*required)
+
+
+def test_what_is_not_there_yet_is_known():
+    assert {name for name in MISSING_NAMES if hasattr(te, name)} == set()
+
+
+def test_all_documented_activations_are_there():
+    for activation in ACTIVATIONS + GATED_ACTIVATIONS:
+        te.LayerNormMLP(16, 32, activation=activation)(torch.ones(16, 16))
+
+
+@pytest.mark.parametrize("mask", ["no_mask", "padding", "causal", "padding_causal", "arbitrary"])
+def test_all_documented_masks_are_there(mask):
+    te.DotProductAttention(2, 16, attn_mask_type=mask)
