@@ -40,13 +40,18 @@ find_library(LIBTORCH_PYTHON_LIBRARY torch_python PATHS "${LIBTORCH_ROOT}/lib" N
 file(GLOB LIBTORCH_OPENMP_LIBRARY "${LIBTORCH_ROOT}/lib/libgomp*.so*"
      "${LIBTORCH_ROOT}/../torch.libs/libgomp*.so*")
 
+set(_libtorch_wanted "torch >= ${LibTorch_FIND_VERSION}")
+set(_libtorch_cause "no torch package found with ${TELENS_TORCH_PYTHON}")
+if(LIBTORCH_VERSION)
+  set(_libtorch_cause "${LIBTORCH_ROOT} is torch ${LIBTORCH_VERSION}, expected ${_libtorch_wanted}")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
   LibTorch
   REQUIRED_VARS LIBTORCH_CPU_LIBRARY LIBTORCH_C10_LIBRARY LIBTORCH_ROOT
   VERSION_VAR LIBTORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch package found with ${TELENS_TORCH_PYTHON} - run `make setup` or pass -DTELENS_TORCH_PYTHON=<a python with torch >= 2.8>")
+    "${_libtorch_cause} - run `make setup` or pass -DTELENS_TORCH_PYTHON=<a python with ${_libtorch_wanted}>")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::c10 SHARED IMPORTED)
