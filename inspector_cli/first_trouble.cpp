@@ -76,6 +76,7 @@ FirstTrouble find_first_trouble(const record::RunReader& run, record::RecordQuer
   trouble.overflow = earliest_above_zero(run, query, Statistic::overflows, other_overflows);
   for (const record::Scalar& scalar : run.scalars()) {
     if (std::isfinite(scalar.value)) continue;
+    if (query.rank && *query.rank != scalar.rank) continue;
     if (scalar.iteration < query.first_iteration || scalar.iteration > query.last_iteration)
       continue;
     if (trouble.scalar && trouble.scalar->iteration <= scalar.iteration) continue;

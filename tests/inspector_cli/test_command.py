@@ -91,6 +91,84 @@ def test_stats_filters(telens, log_dir, filters, expected):
     assert {(row["layer"], row["tensor"]) for row in rows} == expected
 
 
+def rewritten(run_file, folder, change):
+    """A copy of the run whose records went through change(frame of names and values)."""
+    path = folder / "rank00000.h5"
+    shutil.copy(run_file, path)
+    with h5py.File(path, "r+", libver="latest") as file:
+        records = file["records"][:]
+        for i, record in enumerate(records):
+            names = [
+                file["names/" + kind][record[kind]].decode()
+                for kind in ("layer", "tensor", "statistic")
+            ]
+            records["value"][i] = change(*names, record["value"])
+        file["records"][:] = records
+    return path
+
+
+def test_stats_orders_equal_nonfinite_by_overflows_before_underflows(telens, log_dir):
+    # Before iteration 30 all is finite; gradients lose 10 % and more to underflow, one activation
+    # 1 %, and that one overflows.
+    rows = rows_of(telens("stats", log_dir, "--format", "csv", "--iterations", "25:29"))
+    assert {row["nonfinite"] for row in rows} == {"0"}
+    keys = [(row["layer"], row["tensor"], row["overflows%"]) for row in rows[:2]]
+    assert keys == [("layers.2.fc1", "activation", "0.25"), ("layers.3.fc1", "gradient", "")]
+
+
+def test_stats_orders_what_is_equal_in_all_else_by_its_relative_error(telens, run_file, tmp_path):
+    errors = {"layers.0.fc1": 2, "layers.1.fc1": 4, "layers.2.fc1": 1, "layers.3.fc1": 3}
+
+    def change(layer, tensor, statistic, value):
+        if statistic == "mse":
+            # The amax is larger where the relative error is smaller: mse alone would mislead.
+            return errors[layer] * 1e-6 * (5 - errors[layer]) ** 2
+        if statistic == "cur_amax":
+            return 5 - errors[layer] if tensor == "activation" else 1.0
+        return 0.0
+
+    run = rewritten(run_file, tmp_path, change)
+    rows = rows_of(telens("stats", run, "--format", "csv"))
+    worst = [row["layer"] for row in rows if row["tensor"] == "activation"]
+    assert worst == ["layers.1.fc1", "layers.3.fc1", "layers.0.fc1", "layers.2.fc1"]
+    assert [float(row["mse/amax^2"]) for row in rows[:4]] == pytest.approx([4e-6, 3e-6, 2e-6, 1e-6])
+
+
+@pytest.fixture(scope="module")
+def two_ranks(write_run):
+    """Rank 1 ended before anything went wrong."""
+    log_dir = write_run()
+    return write_run(log_dir=log_dir, rank=1, iterations=20)
+
+
+def test_stats_shows_one_rank_alone(telens, two_ranks):
+    def of(*arguments):
+        rows = rows_of(telens("stats", two_ranks, "--format", "csv", *arguments))
+        assert len(rows) == 8
+        return {(row["iterations"], row["nonfinite"]) for row in rows}
+
+    # One tensor has a histogram too, in an iteration of its own.
+    assert of("--rank", 0) == {("40", "30"), ("40", "24"), ("40", "0"), ("41", "0")}
+    assert of("--rank", 1) == {("20", "0"), ("21", "0")}
+    assert of() == of("--rank", 0)
+
+
+def test_plot_shows_one_rank_alone(telens, two_ranks):
+    def of(rank):
+        result = telens("plot", two_ranks, "--stat", "cur_amax", "--rank", rank)
+        assert result.returncode == 0, result.stderr
+        # Below the marks stands what they mean.
+        text, legend, _ = result.stdout.partition(". = 0 ")
+        assert legend
+        return text
+
+    for rank, diverged in ((0, True), (1, False)):
+        assert ("first non-finite: iteration 30" in of(rank)) == diverged
+        assert ("loss not finite: from iteration 33" in of(rank)) == diverged
+        assert ("!!!!" in of(rank)) == diverged
+        assert "layers.2.fc1" in of(rank)
+
+
 def test_stats_keeps_to_the_iterations_asked_for(telens, log_dir):
     rows = rows_of(telens("stats", log_dir, "--format", "csv", "--iterations", "28:31"))
     assert {row["layer"]: row["nonfinite"] for row in rows if row["tensor"] == "activation"} == {
