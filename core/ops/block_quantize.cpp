@@ -8,24 +8,11 @@
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
+#include "core/ops/optional_tensor.h"
 #include "core/ops/quantize_checks.h"
 
 namespace telens::ops {
 namespace {
-
-std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// codes, scale_inv, codes and scale_inv of the columnwise orientation.
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-// The same with the tensor's scale behind each scale_inv.
-using SixTensors =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-FourTensors as_tuple(const BlockCodesPair& pair) {
-  return {pair.rowwise.codes, pair.rowwise.scale_inv, pair.columnwise.codes,
-          pair.columnwise.scale_inv};
-}
 
 BlockCodesPair as_pair(FourTensors tensors) {
   auto& [codes, scale_inv, column_codes, column_scale_inv] = tensors;
@@ -37,16 +24,17 @@ FourTensors quantize_mxfp8_meta(const at::Tensor& x, std::int64_t format, std::i
   check_matrix("quantize_mxfp8", x);
   check_fp8_format("quantize_mxfp8", format);
   check_scale_rounding("quantize_mxfp8", rounding);
-  return as_tuple(empty_block_codes(x, ScalingMode::mxfp8, at::kByte, {rowwise, columnwise}));
+  return as_four_tensors(
+      empty_block_codes(x, ScalingMode::mxfp8, at::kByte, {rowwise, columnwise}));
 }
 
 FourTensors quantize_fp8_blocks_meta(const at::Tensor& x, std::int64_t format, bool two_dimensional,
                                      bool, double, bool rowwise, bool columnwise) {
   check_matrix("quantize_fp8_blocks", x);
   check_fp8_format("quantize_fp8_blocks", format);
-  return as_tuple(empty_block_codes(x,
-                                    two_dimensional ? ScalingMode::block_2d : ScalingMode::block_1d,
-                                    at::kFloat, {rowwise, columnwise}));
+  return as_four_tensors(
+      empty_block_codes(x, two_dimensional ? ScalingMode::block_2d : ScalingMode::block_1d,
+                        at::kFloat, {rowwise, columnwise}));
 }
 
 SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
@@ -57,10 +45,8 @@ SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
   const auto make = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
     return empty_nvfp4_codes(rows, columns, transposed, x.options());
   };
-  const BlockCodes row = rowwise ? make(x.size(0), x.size(1), false) : BlockCodes();
-  const BlockCodes column = columnwise ? make(x.size(1), x.size(0), true) : BlockCodes();
-  return {row.codes,    row.scale_inv,    row.tensor_scale,
-          column.codes, column.scale_inv, column.tensor_scale};
+  return as_six_tensors({rowwise ? make(x.size(0), x.size(1), false) : BlockCodes(),
+                         columnwise ? make(x.size(1), x.size(0), true) : BlockCodes()});
 }
 
 at::Tensor hadamard_transform_meta(const at::Tensor& x, std::int64_t signs, bool) {
@@ -239,8 +225,7 @@ BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
                               const Orientations& orientations) {
   static const auto op = find_operator<decltype(quantize_nvfp4_meta)>("telens::quantize_nvfp4");
   const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
-      op.call(x, options.two_dimensional, options.hadamard_signs,
-              options.random_state.defined() ? std::optional(options.random_state) : std::nullopt,
+      op.call(x, options.two_dimensional, options.hadamard_signs, if_defined(options.random_state),
               orientations.rowwise, orientations.columnwise);
   return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
 }
@@ -255,10 +240,8 @@ at::Tensor dequantize_blocks(const BlockCodes& quantized, FormatId format, Scali
                              at::ScalarType dtype) {
   static const auto op =
       find_operator<decltype(dequantize_blocks_meta)>("telens::dequantize_blocks");
-  return op.call(
-      quantized.codes, quantized.scale_inv,
-      quantized.tensor_scale.defined() ? std::optional(quantized.tensor_scale) : std::nullopt,
-      static_cast<std::int64_t>(format), static_cast<std::int64_t>(mode), dtype);
+  return op.call(quantized.codes, quantized.scale_inv, if_defined(quantized.tensor_scale),
+                 static_cast<std::int64_t>(format), static_cast<std::int64_t>(mode), dtype);
 }
 
 }  // namespace telens::ops

@@ -4,11 +4,33 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tuple>
+
 #include "core/ops/block_quantize.h"
 
 namespace telens::ops {
 
 inline constexpr std::int64_t kHadamardSize = 16;
+
+constexpr std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// What the operators return: codes, scale_inv, codes and scale_inv of the columnwise orientation.
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+inline FourTensors as_four_tensors(const BlockCodesPair& pair) {
+  return {pair.rowwise.codes, pair.rowwise.scale_inv, pair.columnwise.codes,
+          pair.columnwise.scale_inv};
+}
+
+// The same with the tensor's scale behind each scale_inv.
+using SixTensors =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+inline SixTensors as_six_tensors(const BlockCodesPair& pair) {
+  const auto& [rowwise, columnwise] = pair;
+  return {rowwise.codes,    rowwise.scale_inv,    rowwise.tensor_scale,
+          columnwise.codes, columnwise.scale_inv, columnwise.tensor_scale};
+}
 
 // Whether one column lies after the other.
 bool is_transposed(const at::Tensor& matrix);

@@ -8,6 +8,7 @@
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/gemm_checks.h"
+#include "core/ops/optional_tensor.h"
 
 namespace telens::ops {
 namespace {
@@ -26,10 +27,6 @@ at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
               static_cast<ScalingMode>(b_mode)},
              bias, out_dtype);
   return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
-}
-
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
 void check_operand(const GemmOperand& operand) {

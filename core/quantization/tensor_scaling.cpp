@@ -1,19 +1,14 @@
 #include "core/quantization/tensor_scaling.h"
 
-#include <optional>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
 
 namespace telens {
-namespace {
 
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
-
-}  // namespace
+using ops::if_defined;
 
 QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale,
                                     const at::Tensor& amax, const Quantizer& quantizer) {

@@ -2,8 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <tuple>
-
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/block_tensors.h"
 #include "core/kernels/cpu/quantize_range.h"
@@ -15,11 +13,10 @@
 namespace telens::kernels {
 namespace {
 
+using ops::as_four_tensors;
 using ops::BlockCodes;
 using ops::BlockCodesPair;
-
-// codes, scale_inv, codes and scale_inv of the columnwise orientation.
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using ops::FourTensors;
 
 struct Mxfp8Scaling {
   using ScaleCode = std::uint8_t;
@@ -60,18 +57,14 @@ struct Fp8BlockScaling {
   }
 };
 
-FourTensors as_tuple(const BlockCodesPair& pair) {
-  return {pair.rowwise.codes, pair.rowwise.scale_inv, pair.columnwise.codes,
-          pair.columnwise.scale_inv};
-}
-
 FourTensors quantize_mxfp8(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
                            bool two_dimensional, bool rowwise, bool columnwise) {
   const FormatId input = ops::check_matrix("quantize_mxfp8", x);
   const Mxfp8Scaling scaling{ops::check_fp8_format("quantize_mxfp8", format),
                              ops::check_scale_rounding("quantize_mxfp8", rounding)};
   if (!two_dimensional) {
-    return as_tuple(quantize_blocks(x, input, ScalingMode::mxfp8, scaling, {rowwise, columnwise}));
+    return as_four_tensors(
+        quantize_blocks(x, input, ScalingMode::mxfp8, scaling, {rowwise, columnwise}));
   }
   const BlockCodes squares = quantize_squares(x, input, scaling);
   const auto& [codes, scales, none] = squares;
@@ -83,7 +76,7 @@ FourTensors quantize_mxfp8(const at::Tensor& x, std::int64_t format, std::int64_
     pair.columnwise = {
         codes.t(), ops::repeat_scales(scales.t(), Mxfp8Scaling::kBlock, x.size(1)), {}};
   }
-  return as_tuple(pair);
+  return as_four_tensors(pair);
 }
 
 FourTensors quantize_fp8_blocks(const at::Tensor& x, std::int64_t format, bool two_dimensional,
@@ -99,12 +92,13 @@ FourTensors quantize_fp8_blocks(const at::Tensor& x, std::int64_t format, bool t
                                      []<typename Format>() { return Format::kMax; }),
       power_of_2_scales, static_cast<float>(amax_epsilon)};
   if (!two_dimensional) {
-    return as_tuple(
+    return as_four_tensors(
         quantize_blocks(x, input, ScalingMode::block_1d, scaling, {rowwise, columnwise}));
   }
   const BlockCodes squares = quantize_squares(x, input, scaling);
   const BlockCodes transposed{squares.codes.t(), squares.scale_inv.t(), {}};
-  return as_tuple({rowwise ? squares : BlockCodes(), columnwise ? transposed : BlockCodes()});
+  return as_four_tensors(
+      {rowwise ? squares : BlockCodes(), columnwise ? transposed : BlockCodes()});
 }
 
 }  // namespace

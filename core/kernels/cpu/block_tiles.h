@@ -16,6 +16,8 @@
 #include <cstdint>
 
 #include "core/kernels/cpu/block_maxima.h"
+#include "core/kernels/cpu/grain.h"
+#include "core/ops/block_quantize_checks.h"
 
 namespace telens::kernels {
 
@@ -62,9 +64,7 @@ struct BlockOutputs {
   BlockOutput<Scaling> square;      // scales [rows / block, columns / block]
 };
 
-constexpr std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
+using ops::rounded_up_quotient;
 
 template <typename Scaling>
 class BlockTiles {
@@ -88,8 +88,6 @@ class BlockTiles {
   // Columns of a tile: with up to 128 rows it stays in a core's second-level cache.
   static constexpr std::int64_t kWidth = 1024;
   static_assert(kWidth % kBlock == 0);
-  // Elements for which starting another thread pays.
-  static constexpr std::int64_t kGrain = 32768;
   using PerElement = std::array<float, kWidth>;
 
   struct Tile {

@@ -3,14 +3,12 @@
 #include <torch/library.h>
 
 #include "core/kernels/cpu/dequantize_range.h"
+#include "core/kernels/cpu/grain.h"
 #include "core/ops/checks.h"
 #include "core/ops/quantize_checks.h"
 
 namespace telens::kernels {
 namespace {
-
-// Elements for which starting another thread pays.
-constexpr std::int64_t kGrain = 32768;
 
 // Calls convert(codes, size, values) for ranges of memory that lie in the same order in both
 // tensors.

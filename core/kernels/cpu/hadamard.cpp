@@ -7,6 +7,7 @@
 #include <array>
 
 #include "core/kernels/cpu/element_type.h"
+#include "core/kernels/cpu/grain.h"
 #include "core/ops/block_quantize_checks.h"
 
 namespace telens::kernels {
@@ -15,8 +16,6 @@ namespace {
 constexpr std::int64_t kSize = ops::kHadamardSize;
 // Columns whose sixteen rows are transformed at once.
 constexpr std::int64_t kWidth = 64;
-// Elements for which starting another thread pays.
-constexpr std::int64_t kGrain = 32768;
 
 using Columns = std::array<float, kWidth>;
 using Rows = std::array<Columns, kSize>;

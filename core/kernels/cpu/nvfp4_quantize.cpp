@@ -5,7 +5,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "core/formats/philox.h"
 #include "core/formats/stochastic_rounding.h"
@@ -18,11 +17,7 @@ namespace telens::kernels {
 namespace {
 
 using ops::BlockCodes;
-using SixTensors =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-// Elements for which starting another thread pays.
-constexpr std::int64_t kGrain = 32768;
+using ops::SixTensors;
 
 // The random words of a tensor's elements.
 struct RandomWords {
@@ -198,12 +193,10 @@ SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const ops::Orientations orientations{rowwise, columnwise};
-  const ops::BlockCodesPair pair =
+  return as_six_tensors(
       two_dimensional
           ? quantize_in_squares(contiguous, format, random_state, orientations)
-          : quantize_along_lines(contiguous, format, hadamard_signs, random_state, orientations);
-  return {pair.rowwise.codes,    pair.rowwise.scale_inv,    pair.rowwise.tensor_scale,
-          pair.columnwise.codes, pair.columnwise.scale_inv, pair.columnwise.tensor_scale};
+          : quantize_along_lines(contiguous, format, hadamard_signs, random_state, orientations));
 }
 
 }  // namespace

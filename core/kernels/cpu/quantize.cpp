@@ -8,15 +8,13 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/dispatch.h"
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize_range.h"
 #include "core/ops/checks.h"
 #include "core/ops/quantize_checks.h"
 
 namespace telens::kernels {
 namespace {
-
-// Elements for which starting another thread pays.
-constexpr std::int64_t kGrain = 32768;
 
 // The largest magnitude of several ranges, as a code of their format.
 class SharedMaximum {
