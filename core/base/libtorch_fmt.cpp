@@ -1,0 +1,18 @@
+// The functions of LibTorch's copy of fmt, compiled here once: that copy is newer than the system's
+// library, and as a header-only library it costs every source that formats a text seconds.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+// What fmt/format.h leaves to its library: all that is declared there as FMT_API and is a template.
+template FMT_API auto thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
+template FMT_API auto decimal_point_impl<char>(locale_ref) -> char;
+template FMT_API auto dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;
+template FMT_API auto dragonbox::to_decimal(double) noexcept -> dragonbox::decimal_fp<double>;
+
+}  // namespace detail
+
+template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;  // of fmt/chrono.h
+
+FMT_END_NAMESPACE
