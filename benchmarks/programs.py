@@ -101,5 +101,6 @@ def instructions_by_object(dump):
 
 
 def ratio(samples, ours, theirs):
-    """Median of ours over median of theirs."""
-    return statistics.median(samples[ours]) / statistics.median(samples[theirs])
+    """Median over the rounds of ours to theirs: what slows a machine for a while strikes both."""
+    rounds = zip(samples[ours], samples[theirs], strict=True)
+    return statistics.median(ours / theirs for ours, theirs in rounds)

@@ -140,7 +140,7 @@ def describe_versions():
     import torch
 
     compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=False)
-    version = re.search(r"VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    version = re.search(r"project\(telens VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     return {
         "telens": version,
         "torch": torch.__version__,

@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
                              {{"no session", block, [&] { training.step(); }},
                               watched("all statistics, freq 1", 1),
                               watched("all statistics, freq 10", 10)},
-                             {.rounds = std::max(1, arguments.rounds / 2)});
+                             {.rounds = arguments.rounds});
 
   // As many steps as the sample takes by default, so that the file's fixed part, dictionaries and
   // the like, weighs as much as there. Batches of one sequence: as many records in less time.

@@ -1,9 +1,14 @@
 // Forward and backward of a tiny Linear that no feature touches, with and without a session.
 //   untouched_layer                     wall times, side by side
 //   untouched_layer --count <folder>    the same steps under callgrind, which dumps what it counted
-//                                       in them as "no session" and "session"
+//                                       in them as "no session", "session" and "no session, idle
+//                                       thread"
 #include <ATen/ATen.h>
 #include <valgrind/callgrind.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "benchmarks/arguments.h"
 #include "benchmarks/sessions.h"
@@ -54,7 +59,20 @@ void count(TinyStep& step) {
   }
 }
 
-void count_both(TinyStep& step, const std::string& folder) {
+// A session brings a thread of its own, the writer's, and the C library's malloc then works
+// otherwise: this is what a thread alone costs.
+void count_beside_an_idle_thread(TinyStep& step) {
+  std::jthread idle([](std::stop_token stop) {
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    never.wait(lock, stop, [] { return false; });
+  });
+  count(step);
+  CALLGRIND_DUMP_STATS_AT("no session, idle thread");
+}
+
+void count_all(TinyStep& step, const std::string& folder) {
   CALLGRIND_START_INSTRUMENTATION;
   count(step);
   CALLGRIND_DUMP_STATS_AT("no session");
@@ -62,6 +80,7 @@ void count_both(TinyStep& step, const std::string& folder) {
   count(step);
   CALLGRIND_DUMP_STATS_AT("session");
   telens::debug::end_debug();
+  count_beside_an_idle_thread(step);
 }
 
 }  // namespace
@@ -71,7 +90,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   TinyStep step;
   if (counting) {
-    count_both(step, argv[2]);
+    count_all(step, argv[2]);
     return 0;
   }
   const auto arguments =
