@@ -23,6 +23,8 @@ CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 DEMO_CONFIG ?= configs/log_all_statistics.yaml
 DEMO_STEPS  ?= 300
 DEMO_RUN    := build/demo
+# It must have learnt more than which byte follows which: nats below the text's bigram entropy.
+DEMO_BELOW  ?= 0.1
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package bench \
         bench-quick portable-dependencies gpu-check mutants format lint asan install clean
@@ -42,7 +44,7 @@ build: configure  ## compile everything into build/; the command is build/bin/te
 demo: configure  ## train a small language model in FP8, watch its GEMMs, show what was seen
 	@cmake --build build --parallel $(JOBS) --target gpt telens_command
 	@rm -rf $(DEMO_RUN)
-	build/bin/gpt --config $(DEMO_CONFIG) --recipe delayed --steps $(DEMO_STEPS) --log-dir $(DEMO_RUN)
+	build/bin/gpt --config $(DEMO_CONFIG) --recipe delayed --steps $(DEMO_STEPS) --log-dir $(DEMO_RUN) --below-bigrams $(DEMO_BELOW)
 	build/bin/telens info $(DEMO_RUN)
 	build/bin/telens stats $(DEMO_RUN) --top 20
 	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows%

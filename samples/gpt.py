@@ -219,10 +219,22 @@ def train(options: argparse.Namespace) -> None:
         path = debug.run_path()
         debug.end_debug()
         print(f"recorded in {path}")
-    last = losses[-LAST_STEPS:]
-    if last:
-        print(f"mean loss of the last {len(last)} steps: {sum(last) / len(last):.4f} nats a byte")
-        print(f"bigram entropy of the text:    {text.bigram_entropy():.4f} nats a byte")
+    if losses:
+        report(losses[-LAST_STEPS:], text.bigram_entropy(), options)
+
+
+def report(last: list[float], bigram_entropy: float, options: argparse.Namespace) -> None:
+    """Prints what came of it; ends the program if that is not what was asked for."""
+    mean = sum(last) / len(last)
+    print(f"mean loss of the last {len(last)} steps: {mean:.4f} nats a byte")
+    print(f"bigram entropy of the text:    {bigram_entropy:.4f} nats a byte")
+    below, wanted = bigram_entropy - mean, options.below_bigrams
+    if wanted is not None and not below >= wanted:  # a NaN is not below anything
+        sys.exit(
+            f"gpt: the mean loss of the last {len(last)} steps is {below:.4f} nats below the "
+            f"text's bigram entropy; expected at least {wanted} (--below-bigrams): train for more "
+            f"--steps, or look for what went wrong with `telens info {options.log_dir}`"
+        )
 
 
 def parse_options() -> argparse.Namespace:
@@ -242,6 +254,12 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--text", default="", help="folder of text files; default: Python's own")
     parser.add_argument("--text-bytes", type=int, default=4 << 20, help="reads at most this much")
+    parser.add_argument(
+        "--below-bigrams",
+        type=float,
+        help="fails unless the mean loss of the last 50 steps is at least this many nats below the "
+        "text's bigram entropy",
+    )
     parser.add_argument("--save", default="", help="writes a checkpoint")
     parser.add_argument("--save-at", type=int, default=0, help="after this many steps; 0: the last")
     parser.add_argument("--resume", default="", help="goes on from a checkpoint")

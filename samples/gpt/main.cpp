@@ -31,6 +31,9 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
   app.add_option("--text-bytes", options.text_bytes, "reads at most this much text")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--below-bigrams", options.below_bigrams,
+                 "fails unless the mean loss of the last 50 steps is at least this many nats below "
+                 "the text's bigram entropy");
   app.add_option("--save", options.save, "writes a checkpoint");
   app.add_option("--save-at", options.save_at, "after this many steps; default: after the last");
   app.add_option("--resume", options.resume, "goes on from a checkpoint")->check(CLI::ExistingFile);

@@ -93,15 +93,31 @@ float forward_and_backward(Model& model, const Precision& precision, const Batch
   return loss.item<float>();
 }
 
+double mean_of(const std::deque<float>& losses) {
+  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+}
+
 void print_result(const std::deque<float>& losses, double bigram_entropy) {
   if (losses.empty()) return;
-  const double mean =
-      std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  const double mean = mean_of(losses);
   fmt::print("mean loss of the last {} steps: {:.4f} nats a byte\n", losses.size(), mean);
   fmt::print("bigram entropy of the text:    {:.4f} nats a byte\n", bigram_entropy);
   const telens::GemmCounts gemms = telens::gemm_counts();
   fmt::print("GEMMs of the linear layers:    {} in FP8, {} in high precision\n", gemms.quantized,
              gemms.high_precision);
+}
+
+// A NaN is not below anything.
+void check_result(const TrainingOptions& options, const std::deque<float>& losses,
+                  double bigram_entropy) {
+  if (!options.below_bigrams || losses.empty()) return;
+  const double below = bigram_entropy - mean_of(losses);
+  if (below >= *options.below_bigrams) return;
+  telens::raise<telens::Error>(
+      "the mean loss of the last {} steps is {:.4f} nats below the text's bigram entropy; expected "
+      "at least {} (--below-bigrams): train for more --steps, or look for what went wrong with "
+      "`telens info {}`",
+      losses.size(), below, *options.below_bigrams, options.log_dir);
 }
 
 }  // namespace
@@ -143,6 +159,7 @@ void train(const TrainingOptions& options) {
     }
   }
   print_result(last_losses, bigram_entropy);
+  check_result(options, last_losses, bigram_entropy);
 }
 
 }  // namespace gpt

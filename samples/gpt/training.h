@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "model.h"
@@ -24,6 +25,9 @@ struct TrainingOptions {
   std::string save;                   // checkpoint to write; "": none
   std::int64_t save_at = 0;           // after how many steps; 0: after the last
   std::string resume;                 // checkpoint to go on from; "": none
+  // The mean loss of the last steps must be at least this much below the text's bigram entropy, in
+  // nats, or train() throws when all is done.
+  std::optional<double> below_bigrams;
 };
 
 // Trains and prints what came of it. Throws telens::Error.

@@ -102,3 +102,12 @@ def test_wrong_use_is_one_clear_line(options, complaint):
     result = start(PYTHON_SAMPLE, *options)
     assert result.returncode in (1, 2)
     assert complaint in result.stderr.splitlines()[-1]
+
+
+def test_a_run_that_learns_too_little_fails_with_the_numbers_if_asked_to():
+    result = start(PYTHON_SAMPLE, "--steps", 2, "--below-bigrams", 0.1)
+    assert result.returncode == 1
+    assert "mean loss of the last 2 steps is -" in result.stderr
+    assert "expected at least 0.1 (--below-bigrams)" in result.stderr
+    assert result.stderr.count("\n") == 1
+    run(PYTHON_SAMPLE, "--steps", 2, "--below-bigrams", -9)
