@@ -23,6 +23,11 @@ constexpr std::string_view kPlainTag = "?";
 constexpr std::string_view kQuotedTag = "!";
 constexpr std::string_view kYamlTags = "tag:yaml.org,2002:";
 
+// Whether the tag is YAML's own of this kind, "str" or "merge" for example.
+bool is_yaml_tag(std::string_view tag, std::string_view kind) {
+  return tag.starts_with(kYamlTags) && tag.substr(kYamlTags.size()) == kind;
+}
+
 // A list or map whose end has not come yet.
 struct OpenNode {
   bool is_map = false;
@@ -71,7 +76,7 @@ class Builder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
-    const bool merge_tag = tag == kPlainTag || tag == std::string(kYamlTags) + "merge";
+    const bool merge_tag = tag == kPlainTag || is_yaml_tag(tag, "merge");
     if (wants_key()) {
       if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), 1};
       return take_key(text, merge_tag && text == kMergeKey, mark);
@@ -96,7 +101,7 @@ class Builder : public YAML::EventHandler {
 
   Value scalar(const std::string& tag, const std::string& text, const YAML::Mark& mark) {
     if (tag == kPlainTag) return plain_scalar(text);
-    if (tag == kQuotedTag || tag == std::string(kYamlTags) + "str") return Value(text);
+    if (tag == kQuotedTag || is_yaml_tag(tag, "str")) return Value(text);
     const Value value = plain_scalar(text);
     const std::string_view known = std::string_view(tag).starts_with(kYamlTags)
                                        ? std::string_view(tag).substr(kYamlTags.size())
@@ -112,8 +117,7 @@ class Builder : public YAML::EventHandler {
   void open(bool is_map, std::string_view kind, const std::string& tag, const YAML::Mark& mark,
             YAML::anchor_t anchor) {
     if (wants_key()) throw YAML::ParserException(mark, "a key must be a plain word");
-    if (tag != kPlainTag && tag != kQuotedTag && !tag.empty() &&
-        tag != std::string(kYamlTags) + std::string(kind)) {
+    if (tag != kPlainTag && tag != kQuotedTag && !tag.empty() && !is_yaml_tag(tag, kind)) {
       errors_.add(locate(mark), "the tag {} means nothing here; remove it", tag);
     }
     OpenNode node;

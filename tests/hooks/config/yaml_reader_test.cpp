@@ -106,8 +106,8 @@ TEST(Value, json_is_read_back_as_the_same_value) {
 }
 
 TEST(Value, a_description_cuts_long_values_between_characters) {
-  const Value list(Value::List{std::string(54, 'a') + "\xc3\xa9\xc3\xa9"});
-  EXPECT_EQ(describe(list), "the list [\"" + std::string(54, 'a') + "...");
+  const Value list(Value::List{fmt::format("{:a<54}\xc3\xa9\xc3\xa9", "")});
+  EXPECT_EQ(describe(list), fmt::format("the list [\"{:a<54}...", ""));
 }
 
 }  // namespace
