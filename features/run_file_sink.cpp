@@ -2,12 +2,14 @@
 
 #include <torch/version.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <array>
 #include <cmath>
 #include <string>
 #include <utility>
 
+#include "features/rank_exchange.h"
 #include "features/statistics/statistic_name.h"
 #include "hooks/builtin.h"
 
@@ -17,6 +19,15 @@ namespace {
 std::string host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Rank 0's: ranks that decide by themselves see different seconds, and perhaps environments.
+std::string shared_run_id(const debug::InitializeOptions& options) {
+  if (!has_several_ranks(options.world)) return options.run_id;
+  const bool decides = options.world->getRank() == 0;
+  return gather_texts(decides ? record::decide_run_id(options.log_dir, options.run_id) : "",
+                      *options.world)
+      .front();
 }
 
 }  // namespace
@@ -99,7 +110,6 @@ std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options
                                          std::function<void(const std::string&)> on_error) {
   record::RunOptions run;
   run.log_dir = options.log_dir;
-  run.run_id = options.run_id;
   run.rank = options.rank;
   run.world_size = options.world_size;
   run.config_text = config_text;
@@ -108,6 +118,8 @@ std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
   run.on_error = std::move(on_error);
+  record::check_options(run);
+  run.run_id = features::shared_run_id(options);
   return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
 }
 

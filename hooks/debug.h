@@ -36,7 +36,7 @@ namespace telens::debug {
 using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
 
 // Severity of a message; the numbers are Python's.
-enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40 };
+enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40, critical = 50 };
 
 // A run that a configuration wants to be stopped: expectations that do not hold. Thrown by step().
 class TELENS_EXPORT RunStopped : public Error {
@@ -64,14 +64,18 @@ struct InitializeOptions {
   bool default_logging_enabled = false;
   RecordingOptions recording = {};
   std::string run_id =
-      {};  // "": TELENS_RUN_ID, else a time stamp; ranks other than 0 pass rank 0's
+      {};  // "": TELENS_RUN_ID, else a time stamp; rank 0 of the world decides for all of it
   int rank = 0;
   int world_size = 1;
-  ReductionGroup world = {};  // over which statistics are reduced by default; null: this rank alone
+  // Over which statistics are reduced by default, and whose ranks agree on the run id and on the
+  // tensor-parallel groups of weights. Null: this rank alone; then each rank has to be given the
+  // same run id, and weights stay their ranks' own.
+  ReductionGroup world = {};
 };
 
 // Begins a session. Throws ConfigError (all mistakes of the file at once), or UsageError if there
-// is a session already; then nothing has begun.
+// is a session already; then nothing has begun, and no file was touched. Every rank of the world
+// has to call it.
 TELENS_EXPORT void initialize(const InitializeOptions& options = {});
 
 // Whether a session is open.

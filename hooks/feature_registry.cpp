@@ -33,6 +33,14 @@ std::vector<std::string> registered_namespaces() {
   return names;
 }
 
+config::Descriptions builtin_names() {
+  config::Descriptions descriptions;
+  for (FeatureRegistration& each : builtin_features()) {
+    descriptions.add(std::move(each.description));
+  }
+  return descriptions;
+}
+
 }  // namespace
 
 void register_feature(FeatureRegistration registration) {
@@ -43,8 +51,18 @@ void register_feature(FeatureRegistration registration) {
 }
 
 void register_namespace(const std::string& name, const std::string& owner) {
+  const config::Descriptions builtin = builtin_names();
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
+  const auto other = std::ranges::find_if(
+      all.namespaces, [&](const auto& each) { return each.second == name && each.first != owner; });
+  const bool is_builtin =
+      builtin.has_namespace(name) || builtin.find(config::kBaseNamespace, name) != nullptr;
+  if (is_builtin || other != all.namespaces.end()) {
+    raise<UsageError>(
+        "the namespace {} of {} cannot be registered: {} has that name already; choose another",
+        name, owner, is_builtin ? "telens" : other->first);
+  }
   all.namespaces.emplace(owner, name);
 }
 

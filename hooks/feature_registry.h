@@ -23,7 +23,8 @@ std::vector<FeatureRegistration> builtin_features();
 // of one's own. A name or alias that is taken already throws UsageError naming both owners.
 TELENS_EXPORT void register_feature(FeatureRegistration registration);
 
-// Lets configurations of sessions that begin after it name a namespace that has no feature yet.
+// Lets configurations of sessions that begin after it name a namespace that has no feature yet. A
+// name of ours, or of another owner, throws UsageError naming the owner.
 TELENS_EXPORT void register_namespace(const std::string& name, const std::string& owner);
 
 // Forgets the features (FeatureDescription::owner) and namespaces that `owner` registered; for

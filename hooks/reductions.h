@@ -11,12 +11,17 @@ namespace telens {
 struct Reductions {
   using OfLayers = std::map<std::string, debug::ReductionGroup, std::less<>>;
 
+  // Of all ranks, which agree on the groups of weights; null: this rank is alone.
+  debug::ReductionGroup world = {};
   // Of activations, gradients and outputs; null: they stay this rank's.
   debug::ReductionGroup tensors = {};
   OfLayers tensors_of_layers = {};  // in place of that
   // Weights are reduced over the tensor-parallel group of their layer; false: they stay this
   // rank's.
   bool weights = false;
+  // Whether this is a step of reduction, for the one and for the other. The same on every rank.
+  bool tensors_are_due = false;
+  bool weights_are_due = false;
 };
 
 // What a person calls a group; "" for null and for a group of one rank, over which nothing is

@@ -102,14 +102,15 @@ Session::Session(InitializeOptions options)
     : options_(checked(std::move(options))),
       registry_(registry_with_plugins(options_.feature_dirs)),
       config_(load_config(options_, registry_.descriptions())),
-      messages_(options_.log_dir, options_.rank),
       statistics_(make_statistics_engine(series_)),
-      loggers_(make_loggers(options_)),
       iteration_(options_.init_training_step) {
   make_features();
+  // From here on nothing is refused: files of an earlier run may be touched.
   run_file_ = make_run_file_sink(options_, config_.text(), [this](const std::string& error) {
     messages_.write(error, {}, LogLevel::warning);
   });
+  messages_.open(options_.log_dir, options_.rank);
+  loggers_ = make_loggers(options_);
   termination_flush_.emplace([this] {
     run_file_->flush();
     messages_.flush();
@@ -426,10 +427,13 @@ Reductions Session::reductions_in(std::int64_t iteration) const {
              });
     });
   };
-  Reductions reductions{.weights = reduce_weights_ && read(/*weights=*/true)};
+  Reductions reductions{.world = options_.world,
+                        .tensors = reduction_group(),
+                        .tensors_of_layers = layer_groups_,
+                        .weights = reduce_weights_,
+                        .weights_are_due = read(/*weights=*/true)};
   if (read(/*weights=*/false)) {
-    reductions.tensors = reduction_group();
-    reductions.tensors_of_layers = layer_groups_;
+    reductions.tensors_are_due = true;
   }
   return reductions;
 }

@@ -57,8 +57,10 @@ class StatisticsEngine {
                                                const InspectTensorCall& call) = 0;
 
   // The rows of all that was read since the last call, micro-batches combined. The iteration of a
-  // row is that of its forward. One exchange for each group that is named here, every rank of which
-  // has to call this with it, and for each tensor-parallel group that a weight was seen with.
+  // row is that of its forward. One exchange for each group that is due, every rank of which has to
+  // call this with it, and for each tensor-parallel group that all of its ranks know; which these
+  // are the ranks of the world agree on. What would be reduced and is not due (the backward of an
+  // earlier iteration) waits for a call in which it is.
   virtual std::vector<Row> collect(const Reductions& reductions) = 0;
 };
 

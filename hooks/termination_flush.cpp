@@ -14,14 +14,18 @@ namespace {
 // byte into a pipe that a thread reads.
 int pipe_ends[2] = {-1, -1};
 std::atomic<pid_t> owner{0};
-struct sigaction previous = {};  // whom the handler passes the signal on to
 
-// A program may put a handler of its own over ours and call ours from it, and a later session may
-// put ours over that. Then ours is called from within itself, by that handler, and passes the
-// signal on to whom it passed it on to at first.
-struct sigaction buried = {};
-volatile sig_atomic_t is_buried = 0;
+// Whom the handler passes the signal on to: the last of `chain`. A program may put a handler of its
+// own over ours and call ours from it. Then ours stays below it for ever, with whom it passed the
+// signal on to at first, and a later session may put ours over that again: ours is then called from
+// within itself, by that handler, and passes the signal on to the one before in `chain`.
+constexpr int kMostHandlers = 8;
+struct sigaction chain[kMostHandlers] = {};
+volatile sig_atomic_t chain_length = 0;
+volatile sig_atomic_t buried = 0;  // the first of them, which stay
+
 std::atomic<pthread_t> handling{};  // the thread that the handler runs on
+volatile sig_atomic_t depth = 0;    // of calls within calls there
 std::atomic<bool> ends_by_default{false};
 
 constexpr char kTerminate = 't';
@@ -42,7 +46,10 @@ void end_by_default() {
 void handle(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const bool is_nested = handling.load() == pthread_self();
-  const struct sigaction& next = is_nested ? buried : previous;
+  depth = is_nested ? depth + 1 : 0;
+  const int at = chain_length - 1 - depth;
+  const struct sigaction standard = {};
+  const struct sigaction& next = at < 0 ? standard : chain[at];
   if (!has_own_handler(next)) ends_by_default.store(true);
   // A forked child has no thread that would flush.
   const bool flushes = owner.load() == getpid() && write(pipe_ends[1], &kTerminate, 1) == 1;
@@ -55,7 +62,11 @@ void handle(int number, siginfo_t* info, void* context) {
     } else {
       next.sa_handler(number);
     }
-    if (!is_nested) handling.store({});
+    if (is_nested) {
+      depth = depth - 1;
+    } else {
+      handling.store({});
+    }
   }
   errno = saved_errno;
 }
@@ -69,10 +80,14 @@ bool is_ours(const struct sigaction& action) {
 TerminationFlush::TerminationFlush(std::function<void()> flush) : flush_(std::move(flush)) {
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
+  const bool ignored = !(current.sa_flags & SA_SIGINFO) && current.sa_handler == SIG_IGN;
   // Ours is there already in a forked child, and where a program put it back.
-  if (!is_ours(current)) previous = current;
-  const bool ignored = !(previous.sa_flags & SA_SIGINFO) && previous.sa_handler == SIG_IGN;
-  if (ignored || pipe(pipe_ends) != 0) return;
+  const bool is_new = !is_ours(current);
+  if (ignored || (is_new && buried == kMostHandlers) || pipe(pipe_ends) != 0) return;
+  if (is_new) {
+    chain[buried] = current;
+    chain_length = buried + 1;
+  }
   owner.store(getpid());
   watcher_ = std::thread([this] { watch(); });
   struct sigaction action = {};
@@ -86,10 +101,11 @@ TerminationFlush::~TerminationFlush() {
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
   if (is_ours(current)) {
-    sigaction(SIGTERM, &previous, nullptr);
-  } else if (!is_buried) {
-    buried = previous;
-    is_buried = 1;
+    sigaction(SIGTERM, &chain[chain_length - 1], nullptr);
+    // Nobody calls ours any longer but the handlers that were put over it.
+    chain_length = buried > 0 ? buried : 1;
+  } else {
+    buried = chain_length;
   }
   // A program that replaced our handler may have kept it to call it: from now on it only passes on.
   owner.store(0);

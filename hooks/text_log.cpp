@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/compile.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <cctype>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -53,13 +55,22 @@ struct LevelName {
 };
 constexpr std::array kLevelNames{
     LevelName{LogLevel::debug, "DEBUG"}, LevelName{LogLevel::info, "INFO"},
-    LevelName{LogLevel::warning, "WARNING"}, LevelName{LogLevel::error, "ERROR"}};
+    LevelName{LogLevel::warning, "WARNING"}, LevelName{LogLevel::error, "ERROR"},
+    LevelName{LogLevel::critical, "CRITICAL"}};
 
+// A number between two levels, which Python allows, counts as the lower one.
 std::string_view name_of(LogLevel level) {
+  std::string_view name = kLevelNames.front().name;
   for (const LevelName& each : kLevelNames) {
-    if (each.level == level) return each.name;
+    if (each.level <= level) name = each.name;
   }
-  return "INFO";
+  return name;
+}
+
+std::uintmax_t largest_file() {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? limit.rlim_cur : std::numeric_limits<std::uintmax_t>::max();
 }
 
 LogLevel level_of_environment() {
@@ -87,28 +98,43 @@ std::string_view LogClock::now() {
   return text_;
 }
 
-LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank) {
+LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank)
+    : limit_(largest_file()) {
   const std::filesystem::path path = std::filesystem::path(log_dir) / folder / file_name(rank);
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   const auto mode = flag(kOverwriteVariable, true) ? std::ios::trunc : std::ios::app;
+  path_ = path.string();
   file_.open(path, std::ios::out | mode);
-  if (!file_) {
-    std::cerr << fmt::format(
-        "telens: cannot write the log {}; training goes on without it: is log_dir a folder that "
-        "you may write to?\n",
-        path.string());
-  }
+  if (!file_) give_up("is log_dir a folder that you may write to?");
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (!error) bytes_ = size;
 }
 
 void LogFile::write(std::string_view line) {
   const std::lock_guard lock(mutex_);
+  if (!file_.is_open()) return;
+  bytes_ += line.size() + 1;
+  if (bytes_ > limit_) return give_up("it reached the limit on file sizes (ulimit -f)");
   file_ << line << '\n';
+  check();
 }
 
 void LogFile::flush() {
   const std::lock_guard lock(mutex_);
+  if (!file_.is_open()) return;
   file_.flush();
+  check();
+}
+
+void LogFile::check() {
+  if (!file_) give_up("is the disk full?");
+}
+
+void LogFile::give_up(std::string_view reason) {
+  if (file_.is_open()) file_.close();
+  std::cerr << fmt::format("telens: cannot write the log {}; training goes on without it: {}\n",
+                           path_, reason);
 }
 
 bool SeenTexts::add(std::string text) {
@@ -122,8 +148,18 @@ bool SeenTexts::add(std::string text) {
   return true;
 }
 
-MessageLog::MessageLog(const std::string& log_dir, int rank)
-    : file_(log_dir, "nvdlfw_inspect_logs", rank), level_(level_of_environment()) {}
+MessageLog::MessageLog() : level_(level_of_environment()) {}
+
+void MessageLog::open(const std::string& log_dir, int rank) {
+  const std::lock_guard lock(mutex_);
+  file_.emplace(log_dir, "nvdlfw_inspect_logs", rank);
+  for (const std::string& line : waiting_) file_->write(line);
+  waiting_.clear();
+}
+
+void MessageLog::flush() {
+  if (file_) file_->flush();
+}
 
 bool MessageLog::write(std::string_view message, std::string_view layer_name, LogLevel level,
                        std::string_view once_per) {
@@ -133,9 +169,13 @@ bool MessageLog::write(std::string_view message, std::string_view layer_name, Lo
   if (!written_.add(fmt::format("{}\x1f{}", text, once_per))) return false;
   if (level < level_) return true;
   const std::string line = fmt::format("{} - {} - {}", clock_.now(), name_of(level), text);
-  file_.write(line);
+  if (file_) {
+    file_->write(line);
+  } else {
+    waiting_.push_back(line);
+  }
   if (level >= LogLevel::warning) {
-    file_.flush();
+    flush();
     std::cerr << "NVDLFW INSPECT - " + line + '\n';
   }
   return true;

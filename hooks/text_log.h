@@ -7,9 +7,11 @@
 #include <deque>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "hooks/debug.h"
 
@@ -22,16 +24,22 @@ namespace telens::debug {
 //                                         NVDLFW_INSPECT_LOG_TIMESTAMP
 class LogFile {
  public:
-  // <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. Where it cannot be written, one line
-  // on stderr says so, and lines go nowhere: logging never stops training.
+  // <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. Where it cannot be written, or not any
+  // more, one line on stderr says so, and lines go nowhere: logging never stops training.
   LogFile(const std::string& log_dir, std::string_view folder, int rank);
 
   void write(std::string_view line);
   void flush();
 
  private:
+  void give_up(std::string_view reason);
+  void check();
+
   std::mutex mutex_;
+  std::string path_;
   std::ofstream file_;
+  std::uintmax_t bytes_ = 0;
+  std::uintmax_t limit_;  // of a file's size: writing beyond it ends the process (SIGXFSZ)
 };
 
 // "2026-11-21 18:12:21,123", local time, as Python's logging writes it.
@@ -62,18 +70,22 @@ class SeenTexts {
 // Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) on, on stderr from WARNING on.
 class MessageLog {
  public:
-  MessageLog(const std::string& log_dir, int rank);
+  MessageLog();
+
+  // Begins the file, with what was written before; until then nothing on disk is touched.
+  void open(const std::string& log_dir, int rank);
 
   // Any thread. Once per text, layer and `once_per` (see SeenTexts); returns whether it was written
   // now.
   bool write(std::string_view message, std::string_view layer_name, LogLevel level,
              std::string_view once_per = {});
-  void flush() { file_.flush(); }
+  void flush();
 
  private:
-  LogFile file_;
+  std::optional<LogFile> file_;
   LogLevel level_;
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;                  // over what follows, and the making of the file
+  std::vector<std::string> waiting_;  // lines for the file
   LogClock clock_;
   SeenTexts written_;
 };

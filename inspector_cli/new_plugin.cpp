@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include "core/base/error.h"
 #include "features/builtin_options.h"
 #include "inspector_cli/plugin_templates.h"
+#include "inspector_cli/reserved_names.h"
 #include "inspector_cli/subcommands.h"
 
 namespace telens::cli {
@@ -21,9 +21,6 @@ namespace {
 // What the templates call the feature, its files and its section.
 constexpr std::string_view kTemplateName = "MyFeature";
 constexpr std::string_view kTemplateFile = "my_feature";
-
-// Words that are reserved in C++ or Python and begin with a capital letter.
-constexpr std::array<std::string_view, 3> kReservedNames{"False", "None", "True"};
 
 struct NewPluginOptions {
   std::string name;
@@ -46,11 +43,6 @@ void check_name(const std::string& name) {
         "letter, as in LogOutliers",
         name);
   }
-  const auto known = features::builtin_descriptions().find_all(name);
-  if (!known.empty() || std::ranges::find(kReservedNames, name) != kReservedNames.end()) {
-    raise<UsageError>("the name '{}' is taken{}; choose another", name,
-                      known.empty() ? "" : " by the built-in feature");
-  }
 }
 
 // "LogFP8Outliers" -> "log_fp8_outliers": a word begins at a capital letter behind a small one or a
@@ -64,6 +56,18 @@ std::string snake_case(std::string_view name) {
     snake += static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
   }
   return snake;
+}
+
+void check_not_taken(const std::string& name) {
+  if (!features::builtin_descriptions().find_all(name).empty()) {
+    raise<UsageError>("the name '{}' is taken by the built-in feature; choose another", name);
+  }
+  if (is_reserved_class(name) || is_reserved_file(snake_case(name))) {
+    raise<UsageError>(
+        "the name '{}' is taken: a class, a file or a target of C++, Python, YAML or CMake cannot "
+        "be called '{}'; choose another, as in Log{}",
+        name, is_reserved_class(name) ? name : snake_case(name), name);
+  }
 }
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
@@ -81,15 +85,46 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
   if (!file.flush()) raise<UsageError>("cannot write {}; check the folder", path.string());
 }
 
-void write_project(const NewPluginOptions& options, const std::filesystem::path& project) {
-  const std::string file_name = project.filename().string();
+void write_project(const NewPluginOptions& options, const std::filesystem::path& folder,
+                   std::string_view file_name) {
   const auto named = [&](std::string_view text) {
     return replaced(replaced(std::string(text), kTemplateName, options.name), kTemplateFile,
                     file_name);
   };
   for (const TemplateFile& file : options.cpp ? kCppPlugin : kPythonPlugin) {
-    write_file(project / named(file.path), named(file.text));
+    write_file(folder / named(file.path), named(file.text));
   }
+}
+
+// Builds the project beside its place, so that one which could not be written whole leaves nothing.
+void make_project(const NewPluginOptions& options, const std::filesystem::path& project) {
+  const std::filesystem::path parent = project.parent_path();
+  const bool parent_is_new = !std::filesystem::exists(parent);
+  const std::filesystem::path part = parent / fmt::format(".{}.part", project.filename().string());
+  const auto clean_up = [&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(part, ignored);
+    if (parent_is_new) std::filesystem::remove(parent, ignored);  // where it is empty
+  };
+  try {
+    write_project(options, part, project.filename().string());
+    std::filesystem::rename(part, project);
+  } catch (const std::filesystem::filesystem_error& error) {
+    clean_up();
+    raise<UsageError>("cannot write {}: {}", project.string(), error.code().message());
+  } catch (...) {
+    clean_up();
+    throw;
+  }
+}
+
+// As a shell takes it for one word.
+std::string quoted(const std::string& text) {
+  const bool plain = std::ranges::all_of(text, [](char c) {
+    return is_upper(c) || is_lower(c) || is_digit(c) ||
+           std::string_view("/._-+").find(c) != std::string_view::npos;
+  });
+  return plain ? text : fmt::format("'{}'", replaced(text, "'", R"('\'')"));
 }
 
 void run_new_plugin(const NewPluginOptions& options) {
@@ -97,18 +132,15 @@ void run_new_plugin(const NewPluginOptions& options) {
     raise<UsageError>("new-plugin: say in which language: --cpp or --python");
   }
   check_name(options.name);
+  check_not_taken(options.name);
   const std::filesystem::path project =
       std::filesystem::path(options.folder) / snake_case(options.name);
   if (std::filesystem::exists(project)) {
     raise<UsageError>("{} exists already; choose another name or --dir", project.string());
   }
-  try {
-    write_project(options, project);
-  } catch (const std::filesystem::filesystem_error& error) {
-    raise<UsageError>("cannot write {}: {}", project.string(), error.code().message());
-  }
+  make_project(options, project);
   fmt::print("{}\n", project.string());
-  fmt::print("next: cd {} && {}\n", project.string(),
+  fmt::print("next: cd {} && {}\n", quoted(project.string()),
              options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
                            "--build build && ctest --test-dir build"
                          : "python -m pytest");

@@ -1,11 +1,22 @@
 #include "features/record/hdf5.h"
 
+#include <pthread.h>
+
+#include <new>
+
 #include "core/base/error.h"
 
 namespace telens::record::hdf5 {
 
+// A fork waits until no thread is inside HDF5: its child, which has none of the other threads,
+// finds the library in order and the lock free. There the lock is made anew, since a thread cannot
+// release what belongs to its parent's thread.
 std::recursive_mutex& Lock::mutex() {
-  static auto* const mutex = new std::recursive_mutex;  // outlives writers closed at exit
+  static auto* const mutex = [] {
+    pthread_atfork([] { Lock::mutex().lock(); }, [] { Lock::mutex().unlock(); },
+                   [] { new (&Lock::mutex()) std::recursive_mutex; });
+    return new std::recursive_mutex;  // outlives writers closed at exit
+  }();
   return *mutex;
 }
 

@@ -8,13 +8,17 @@ namespace telens::record {
 RunWriter::RunWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RunWriter::~RunWriter() = default;
 
-std::unique_ptr<RunWriter> RunWriter::open(const RunOptions& options) {
+void check_options(const RunOptions& options) {
   if (options.max_size > 0 && options.max_size < kLeastMaxSize) {
     raise<UsageError>(
         "recording: max_size {} is too small; expected at least {} bytes, or 0 for no "
         "limit",
         options.max_size, kLeastMaxSize);
   }
+}
+
+std::unique_ptr<RunWriter> RunWriter::open(const RunOptions& options) {
+  check_options(options);
   return std::unique_ptr<RunWriter>(new RunWriter(std::make_unique<Impl>(options)));
 }
 

@@ -95,6 +95,9 @@ class TELENS_EXPORT RunWriter {
   std::unique_ptr<Impl> impl_;
 };
 
+// Throws UsageError as open() does.
+void check_options(const RunOptions& options);
+
 // The run id that open() would use for `requested`; rank 0 shares it with the other ranks.
 TELENS_EXPORT std::string decide_run_id(const std::string& log_dir, const std::string& requested);
 

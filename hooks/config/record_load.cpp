@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -15,9 +16,14 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Iterations looked at between two changes of the schedules; a pattern that is longer is judged by
-// its beginning.
+// Iterations that no run gets to (core/hook_points.h: 40 bits).
+constexpr std::int64_t kNoIteration = std::int64_t{1} << 40;
+
+// Iterations in which the busiest one is looked for behind a change of the schedules.
 constexpr std::int64_t kLongestPeriod = 10'000;
+
+// Of one record; the average leaves out those beyond.
+constexpr std::size_t kMostFrequencies = 12;
 
 // A number of records that are written whenever one of these schedules is due.
 using Schedules = std::set<const Schedule*>;
@@ -83,21 +89,53 @@ std::int64_t period_of(const Schedules& schedules) {
   return period;
 }
 
+// The different frequencies of the schedules that are on in an iteration; one that another divides
+// adds nothing.
+std::vector<std::int64_t> frequencies_at(const Schedules& schedules, std::int64_t iteration) {
+  std::set<std::int64_t> all;
+  for (const Schedule* schedule : schedules) {
+    const bool on = std::ranges::any_of(schedule->ranges(), [&](const StepRange& range) {
+      return range.first <= iteration && (!range.last || *range.last >= iteration);
+    });
+    if (on) all.insert(schedule->freq());
+  }
+  std::vector<std::int64_t> frequencies;
+  for (const std::int64_t each : all) {
+    const bool is_new = std::ranges::none_of(
+        frequencies, [&](std::int64_t smaller) { return each % smaller == 0; });
+    if (is_new && frequencies.size() < kMostFrequencies) frequencies.push_back(each);
+  }
+  return frequencies;
+}
+
+std::int64_t least_common_multiple(std::int64_t a, std::int64_t b) {
+  const std::int64_t factor = a / std::gcd(a, b);
+  return factor > kNever / b ? kNever : factor * b;
+}
+
+// How many of the iterations before `end` a frequency divides.
+double multiples_before(std::int64_t end, std::int64_t frequency) {
+  return end <= 0 ? 0 : static_cast<double>((end - 1) / frequency + 1);
+}
+
 // How often one of the schedules is due in the `length` iterations from `begin`, between two
-// changes, over length.
+// changes, over length. By inclusion and exclusion: what two frequencies divide counts once.
 double density(const Schedules& schedules, std::int64_t begin, std::int64_t length) {
-  if (schedules.size() == 1 && length == kNever) {
-    const Schedule& schedule = **schedules.begin();
-    const bool ever = schedule.next_due_after(begin - 1).has_value();
-    return ever ? 1.0 / static_cast<double>(schedule.freq()) : 0.0;
+  const std::vector<std::int64_t> frequencies = frequencies_at(schedules, begin);
+  double sum = 0;
+  for (std::uint32_t some = 1; some < 1U << frequencies.size(); ++some) {
+    std::int64_t common = 1;
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+      if (some >> i & 1U) common = least_common_multiple(common, frequencies[i]);
+    }
+    const double share =
+        length == kNever
+            ? 1 / static_cast<double>(common)
+            : (multiples_before(begin + length, common) - multiples_before(begin, common)) /
+                  static_cast<double>(length);
+    sum += std::popcount(some) % 2 == 1 ? share : -share;
   }
-  const std::int64_t seen =
-      length == kNever ? period_of(schedules) : std::min(length, kLongestPeriod);
-  std::int64_t due = 0;
-  for (std::int64_t iteration = begin; iteration < begin + seen; ++iteration) {
-    if (any_due(schedules, iteration)) ++due;
-  }
-  return static_cast<double>(due) / static_cast<double>(seen);
+  return sum;
 }
 
 // Where ranges begin and end. Between two of these a schedule is periodic.
@@ -111,10 +149,11 @@ Changes changes_of(const Schedules& schedules) {
   for (const Schedule* schedule : schedules) {
     for (const StepRange& range : schedule->ranges()) {
       const std::int64_t first = std::max(range.first, std::int64_t{0});
-      if (range.last && *range.last < first) continue;
+      if (first >= kNoIteration || (range.last && *range.last < first)) continue;
+      const bool ends = range.last && *range.last < kNoIteration - 1;
       changes.iterations.insert(first);
-      if (range.last) changes.iterations.insert(*range.last + 1);
-      changes.endless = changes.endless || !range.last;
+      if (ends) changes.iterations.insert(*range.last + 1);
+      changes.endless = changes.endless || !ends;
     }
   }
   return changes;
@@ -129,7 +168,8 @@ std::set<std::int64_t> busy_iterations(const Schedules& schedules, const Changes
     const std::int64_t length = next == changes.iterations.end() ? kNever : *next - *change;
     for (std::int64_t i = 0; i < std::min(period, length); ++i) iterations.insert(*change + i);
     for (const Schedule* schedule : schedules) {
-      if (const auto due = schedule->next_due_after(*change - 1)) iterations.insert(*due);
+      const auto due = schedule->next_due_after(*change - 1);
+      if (due && *due < kNoIteration) iterations.insert(*due);
     }
   }
   return iterations;

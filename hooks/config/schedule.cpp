@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 namespace telens::config {
@@ -67,10 +68,13 @@ bool Schedule::due(std::int64_t iteration) const {
 
 std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) const {
   std::optional<std::int64_t> next;
+  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  if (iteration == kLast) return std::nullopt;
   for (const StepRange& range : ranges_) {
     const std::int64_t from = std::max({iteration + 1, range.first, std::int64_t{0}});
-    const std::int64_t multiple = from + (freq_ - from % freq_) % freq_;
-    if (range.last && multiple > *range.last) continue;
+    const std::int64_t wait = (freq_ - from % freq_) % freq_;
+    if (wait > range.last.value_or(kLast) - from) continue;
+    const std::int64_t multiple = from + wait;
     if (!next || multiple < *next) next = multiple;
   }
   return next;

@@ -3,12 +3,15 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/hook_points.h"
 #include "hooks/debug.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/process_group.h"
@@ -44,7 +47,7 @@ void initialize(std::string config_file, std::optional<std::string> config_text,
                 std::vector<std::string> feature_dirs, const py::object& statistics_logger,
                 const py::object& tb_writer, std::string log_dir, std::int64_t init_training_step,
                 bool default_logging_enabled, bool block_when_full, std::uint64_t max_size,
-                std::string run_id, int rank, int world_size, const py::object& world) {
+                int rank, int world_size, const py::object& world) {
   debug::InitializeOptions options;
   options.config_file = std::move(config_file);
   options.config_text = std::move(config_text);
@@ -55,12 +58,16 @@ void initialize(std::string config_file, std::optional<std::string> config_text,
   options.init_training_step = init_training_step;
   options.default_logging_enabled = default_logging_enabled;
   options.recording = {.block_when_full = block_when_full, .max_size = max_size};
-  options.run_id = std::move(run_id);
   options.rank = rank;
   options.world_size = world_size;
   options.world = to_process_group(world);
   py::gil_scoped_release no_gil;
   debug::initialize(options);
+}
+
+std::uint64_t tick() {
+  static_cast<void>(debug::iteration());  // throws without a session
+  return hook_points::current_tick.load(std::memory_order_relaxed);
 }
 
 void log_message(const std::string& message, const std::string& layer_name, int level,
@@ -88,13 +95,14 @@ void bind_debug(py::module_& parent) {
              py::arg("config_text"), py::arg("feature_dirs"), py::arg("statistics_logger"),
              py::arg("tb_writer"), py::arg("log_dir"), py::arg("init_training_step"),
              py::arg("default_logging_enabled"), py::arg("block_when_full"), py::arg("max_size"),
-             py::arg("run_id"), py::arg("rank"), py::arg("world_size"), py::arg("world"));
+             py::arg("rank"), py::arg("world_size"), py::arg("world"));
   module.def("is_initialized", &debug::is_initialized);
   module.def("step", &debug::step, py::arg("loss"), no_gil);
   module.def("end_debug", &debug::end_debug, no_gil);
   module.def("initialize_training_step", &debug::initialize_training_step, py::arg("iteration"),
              no_gil);
   module.def("iteration", &debug::iteration);
+  module.def("tick", &tick, "Of the running session and iteration; grows with either.");
   module.def(
       "record", [](const std::string& name, double value) { debug::record(name, value); },
       py::arg("name"), py::arg("value"), no_gil);

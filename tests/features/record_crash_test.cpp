@@ -14,9 +14,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <future>
 #include <random>
 #include <thread>
 
+#include "features/record/hdf5.h"
 #include "features/record/repair.h"
 #include "tests/features/record_fixture.h"
 
@@ -288,6 +290,27 @@ TEST(RecordCrash, max_size_is_a_limit_on_all_segments_together) {
     bytes += std::filesystem::file_size(file);
   }
   EXPECT_LE(bytes, options.max_size);
+}
+
+TEST(RecordCrash, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
+  std::promise<void> entered;
+  std::thread inside([&] {
+    const hdf5::Lock lock;
+    entered.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  entered.get_future().wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);  // ends one that waits for a thread that it does not have
+    { const hdf5::Lock lock; }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  inside.join();
+  const hdf5::Lock lock;  // is the parent's as before
 }
 
 TEST(RecordCrash, a_max_size_in_which_nothing_fits_is_refused) {

@@ -14,7 +14,8 @@ using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
 
-// A group of two, of which the other rank has just what this one has.
+// A group of two, of which the other rank has just what this one has. Of tensor-parallel groups it
+// is the second rank where this one is the first; or it knows none.
 class EchoGroup final : public c10d::ProcessGroup {
  public:
   EchoGroup(int rank, std::string name) : ProcessGroup(rank, 2), name_(std::move(name)) {}
@@ -26,12 +27,28 @@ class EchoGroup final : public c10d::ProcessGroup {
                                            const c10d::AllgatherOptions&) override {
     ++gathers;
     for (at::Tensor& each : outputs[0]) each.copy_(inputs[0]);
+    answer_of_the_other(outputs[0][1]);
     return c10::make_intrusive<Done>();
   }
 
   int gathers = 0;
+  bool other_knows_groups = true;
 
  private:
+  static constexpr std::int64_t kHeaderWords = 4;
+
+  void answer_of_the_other(at::Tensor& words) const {
+    constexpr std::string_view kFirst = "0 2 ";  // of two
+    auto* text = static_cast<char*>(words.mutable_data_ptr());
+    if (!other_knows_groups && words.numel() == kHeaderWords) {
+      words[kHeaderWords - 1] = 0;  // the note
+    } else if (!other_knows_groups) {
+      words.zero_();
+    } else if (words.numel() > 1 && std::string_view(text, kFirst.size()) == kFirst) {
+      text[0] = '1';
+    }
+  }
+
   struct Done final : c10d::Work {
     bool wait(std::chrono::milliseconds) override { return true; }
   };
@@ -46,6 +63,7 @@ class ReductionTest : public testing::SessionTest {
     begin.rank = rank;
     begin.world_size = 2;
     debug::initialize(begin);
+    world->gathers = 0;  // the run id has been shared
   }
 
   // Ends the session; "layer tensor statistic=value" of a statistic, for each record.
@@ -79,7 +97,7 @@ TEST_F(ReductionTest, what_reduces_nothing_costs_no_collective) {
   for (const std::string& yaml :
        {section("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], "
                 "quant_format: FP8E4M3}"),
-        section("DisableFP8Layer: {enabled: True}"), section(kWeight), base}) {
+        section("DisableFP8Layer: {enabled: True}"), base}) {
     begin(yaml);
     layer.run(x, /*under_recipe=*/true);
     debug::step();
@@ -141,8 +159,45 @@ TEST_F(ReductionTest, a_weight_is_reduced_over_its_tensor_parallel_group) {
   layer.run(x);
   debug::step();
   EXPECT_EQ(other->gathers, 3);
-  EXPECT_EQ(world->gathers, 0);
+  // Two headers with notes on the groups; behind the first their names, and that this was all.
+  EXPECT_EQ(world->gathers, 1 + 3 + 1);
   EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=16", "layer weight=8"));
+}
+
+TEST_F(ReductionTest, nobody_goes_alone_to_a_tensor_parallel_group_that_another_rank_has_not_seen) {
+  begin(section(kWeight));
+  world->other_knows_groups = false;
+  layer.tensor_parallel = {other.get(), 2};
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(other->gathers, 0);
+  world->other_knows_groups = true;  // its layer has run
+  layer.run(x);
+  debug::step();
+  EXPECT_EQ(other->gathers, 2);
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=8", "layer weight=16"));
+  EXPECT_THAT(groups(), ElementsAre("other"));
+}
+
+TEST_F(ReductionTest, what_a_backward_reads_after_its_step_is_reduced_in_the_next_due_one) {
+  begin(section("LogTensorStats: {enabled: True, tensors: [gradient], stats: [numel], freq: 2}"));
+  const auto plan = layer.hooks.begin_forward({});
+  debug::step();
+  layer.input(*plan, TensorName::gradient, x);
+  debug::step();  // nothing is due in 1
+  EXPECT_EQ(world->gathers, 1);
+  debug::step();
+  EXPECT_EQ(world->gathers, 3);
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer gradient=16"));
+}
+
+TEST_F(ReductionTest, what_waits_for_a_due_step_at_the_end_stays_its_ranks_own) {
+  begin(section("LogTensorStats: {enabled: True, tensors: [gradient], stats: [numel], freq: 2}"));
+  const auto plan = layer.hooks.begin_forward({});
+  debug::step();
+  layer.input(*plan, TensorName::gradient, x);
+  debug::step();
+  EXPECT_THAT(recorded("numel"), ElementsAre("layer gradient=8"));
 }
 
 TEST_F(ReductionTest, a_weight_without_tensor_parallelism_stays_its_ranks_own) {
@@ -151,6 +206,7 @@ TEST_F(ReductionTest, a_weight_without_tensor_parallelism_stays_its_ranks_own) {
   layer.run(x);
   debug::step();
   EXPECT_EQ(other->gathers, 0);
+  EXPECT_EQ(world->gathers, 1);  // a header: another rank's weight might have a group
   EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=8"));
 }
 

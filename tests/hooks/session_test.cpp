@@ -63,6 +63,42 @@ TEST_F(SessionTest, a_failed_initialize_leaves_no_session) {
   EXPECT_TRUE(FakeLayer().run());
 }
 
+TEST_F(SessionTest, a_refused_initialize_leaves_the_files_of_an_earlier_run_alone) {
+  const auto files = [&] {
+    std::vector<std::string> files;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(folder.path())) {
+      files.push_back(each.path().string());
+    }
+    std::ranges::sort(files);
+    return files;
+  };
+  debug::initialize(options(section(kMaxOfActivation)));
+  debug::log_message("hello");
+  FakeLayer().run();
+  debug::end_debug();
+  const std::vector<std::string> files_before = files();
+  const std::string messages_before = messages(), statistics_before = statistics_log();
+
+  debug::InitializeOptions small = options();
+  small.recording.max_size = 1;
+  EXPECT_THROW(debug::initialize(small), UsageError);
+  // Only the feature itself can tell that there is no such statistic.
+  config::FeatureDescription description;
+  description.feature_namespace = config::kTransformerEngineNamespace;
+  description.name = "Refusing";
+  description.owner = "refusing";
+  register_feature({description, [](const config::FeatureEntry&, FeatureServices&) {
+                      raise<UsageError>("no such statistic");
+                      return std::unique_ptr<Feature>();
+                    }});
+  EXPECT_THROW(debug::initialize(options(section("Refusing: {enabled: True}"))), ConfigError);
+  unregister_features("refusing");
+
+  EXPECT_EQ(files(), files_before);
+  EXPECT_EQ(messages(), messages_before);
+  EXPECT_EQ(statistics_log(), statistics_before);
+}
+
 TEST_F(SessionTest, a_config_file_that_is_missing_is_an_error) {
   debug::InitializeOptions missing = options();
   missing.config_file = folder.str() + "/none.yaml";
@@ -452,6 +488,19 @@ TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
       folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_20200101_000000_globalrank-0.log"));
 }
 
+TEST_F(SessionTest, levels_have_pythons_names_and_numbers_between_them_the_lower_one) {
+  debug::initialize(options());
+  ::testing::internal::CaptureStderr();
+  debug::log_message("lost", {}, debug::LogLevel::critical);
+  debug::log_message("beyond", {}, debug::LogLevel{60});
+  debug::log_message("between", {}, debug::LogLevel{35});
+  ::testing::internal::GetCapturedStderr();
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr(" - CRITICAL - lost\n"));
+  EXPECT_THAT(messages(), HasSubstr(" - CRITICAL - beyond\n"));
+  EXPECT_THAT(messages(), HasSubstr(" - WARNING - between\n"));
+}
+
 TEST_F(SessionTest, a_thousand_forwards_without_a_step_are_warned_about_once) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer layer, other("other");
@@ -559,6 +608,36 @@ TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_late
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
               ElementsAre("0:layer=1"));
+}
+
+int calls_of_the_first = 0;
+int calls_of_the_second = 0;
+void count_first(int) { ++calls_of_the_first; }
+void count_second(int number, siginfo_t* info, void* context) {
+  ++calls_of_the_second;
+  call_what_was_there(number, info, context);
+}
+
+TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_sessions_have_ended) {
+  const int status = status_of_child([&] {
+    std::signal(SIGTERM, count_first);
+    debug::initialize(options());
+    struct sigaction over_ours = {};
+    over_ours.sa_sigaction = count_second;
+    over_ours.sa_flags = SA_SIGINFO;
+    sigaction(SIGTERM, &over_ours, &below_ours_puts);
+    debug::end_debug();
+    for (int i = 0; i < 2; ++i) {
+      debug::initialize(options());
+      ::raise(SIGTERM);
+      debug::end_debug();
+      ::raise(SIGTERM);
+    }
+    _exit(16 * calls_of_the_first + calls_of_the_second);
+  });
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status) / 16, 4);
+  EXPECT_EQ(WEXITSTATUS(status) % 16, 4);
 }
 
 TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {

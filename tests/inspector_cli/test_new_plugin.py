@@ -1,8 +1,12 @@
 """telens new-plugin: what it writes and what it refuses; tests/package builds and runs both."""
 
+import resource
+import signal
+import subprocess
+
 import pytest
 from command_results import expect_one_line_error
-from conftest import ROOT
+from conftest import COMMAND, ROOT
 
 TEMPLATES = ROOT / "samples/plugins"
 
@@ -50,7 +54,13 @@ def test_a_name_that_is_none_is_refused(telens, tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["FakeQuant", "LogFp8Stats", "None"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FakeQuant", "LogFp8Stats", "None", "NULL", "Class", "ConstCast", "Lambda", "Test"),
+        *("Yes", "MetricLogger"),
+    ],
+)
 def test_a_name_that_is_taken_is_refused(telens, tmp_path, name):
     result = telens("new-plugin", name, "--cpp", "--dir", tmp_path)
     expect_one_line_error(result, f"'{name}'", "taken")
@@ -67,6 +77,31 @@ def test_a_folder_that_cannot_be_written_is_named(telens, tmp_path):
     (tmp_path / "file").write_text("no folder")
     result = telens("new-plugin", "Outliers", "--cpp", "--dir", tmp_path / "file")
     expect_one_line_error(result, "cannot write", str(tmp_path / "file"))
+
+
+def test_a_project_that_cannot_be_written_whole_leaves_nothing(tmp_path):
+    def limit_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # fewer bytes than the longest has
+
+    for folder in (tmp_path, tmp_path / "new"):
+        result = subprocess.run(
+            [COMMAND, "new-plugin", "Outliers", "--cpp", "--dir", folder],
+            preexec_fn=limit_files,
+            restore_signals=False,
+            capture_output=True,
+            text=True,
+        )
+        expect_one_line_error(result, "cannot write", "outliers")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_step_can_be_pasted_where_folders_have_spaces(telens, tmp_path):
+    folder = tmp_path / "it's mine"
+    result = telens("new-plugin", "Outliers", "--python", "--dir", folder)
+    next_step = result.stdout.split("next: ")[1].split(" && ")[0]
+    inside = subprocess.run(["sh", "-c", f"{next_step} && pwd"], capture_output=True, text=True)
+    assert inside.stdout == f"{folder / 'outliers'}\n"
 
 
 def test_the_language_must_be_said_once(telens, tmp_path):

@@ -12,6 +12,7 @@ import telens.pytorch as te
 from telens import _C
 from telens.common.recipe import Float8CurrentScaling
 from telens.debug.base import BaseConfigAPIMapper
+from telens.debug.calls import LayerCalls
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.registry import Registry, api_method
 
@@ -411,6 +412,48 @@ def test_a_name_that_is_taken_is_an_error_that_names_the_owners(register):
         register(FakeQuant)
 
 
+def test_a_class_that_cannot_modify_what_it_wants_to_is_refused_with_its_name(register):
+    class Doubles(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True
+
+        def modify_tensor(self, config, layer_name, *, tensor, **kwargs):  # without @api_method
+            return 2 * tensor
+
+    with pytest.raises(telens.UsageError, match=r"Doubles.* has modify_tensor_enabled but not "):
+        register(Doubles)
+
+
+@pytest.mark.parametrize("name", ["transformer_engine", "base", "telens", "LogTensorStats"])
+def test_a_namespace_of_ours_cannot_be_registered(name):
+    class Calls(debug.BaseNamespaceAPI):
+        pass
+
+    with pytest.raises(telens.UsageError, match=f"{name} of .*Calls .*: telens has that name"):
+        Registry.register_namespace_api(namespace=name)(Calls)
+    assert Registry.namespace_api(name) is None
+
+
+def test_a_namespace_of_another_class_cannot_be_registered():
+    class First(debug.BaseNamespaceAPI):
+        pass
+
+    class Second(debug.BaseNamespaceAPI):
+        pass
+
+    owners = [f"{each.__module__}.{each.__qualname__}" for each in (First, Second)]
+    try:
+        Registry.register_namespace_api(namespace="mine")(First)
+        Registry.register_namespace_api(namespace="mine")(First)
+        with pytest.raises(telens.UsageError, match=r"mine of .*Second .*: .*First has that name"):
+            Registry.register_namespace_api(namespace="mine")(Second)
+        assert isinstance(debug.mine, First)
+    finally:
+        for owner in owners:
+            Registry.forget(owner)
+
+
 def test_a_class_registered_again_replaces_itself(register):
     class Again(TEConfigAPIMapper):
         pass
@@ -485,6 +528,32 @@ def test_self_instrumented_code_makes_the_calls_itself(tmp_path, register, x):
         calls.inspect_tensor(tensor=torch.ones(4), tp_group=None, **asked)
         assert calls.modify_tensor(tensor=x, gemm="fprop", **asked) is not None
     assert seen == [("my_fc", "activation", 4.0)]
+
+
+def test_self_instrumented_code_is_answered_by_the_session_that_runs(tmp_path):
+    calls = LayerCalls()
+    watched = []
+    for tensor in ("activation", "weight"):
+        config = config_of("LogTensorStats", tensors=[tensor], stats=["max"])
+        with debug.session(config, log_dir=tmp_path / tensor):
+            asked = {"layer_name": "fc", "iteration": 0}
+            watched += [
+                each
+                for each in ("activation", "weight")
+                if calls.inspect_tensor_enabled(tensor_name=each, **asked)
+            ]
+    assert watched == ["activation", "weight"]
+
+
+def test_self_instrumented_code_is_watched_after_the_iteration_was_set_to_itself(tmp_path):
+    calls = debug.transformer_engine
+    config = config_of("LogTensorStats", tensors=["activation"], stats=["max"])
+    asked = {"layer_name": "fc", "tensor_name": "activation", "iteration": 0}
+    with debug.session(config, log_dir=tmp_path):
+        assert calls.inspect_tensor_enabled(**asked)
+        debug.initialize_training_step(0)
+        calls.inspect_tensor(tensor=torch.full((4,), 3.0), **asked)
+    assert telens.open_run(tmp_path).records(statistic="max")["value"].tolist() == [3.0]
 
 
 def test_the_documented_names_are_importable_where_scripts_look_for_them():

@@ -18,15 +18,15 @@ class LayerCalls:
 
     def __init__(self) -> None:
         self._layers: dict[str, _C.WatchedLayer] = {}
-        self._asked: dict[str, int] = {}
+        self._asked: dict[str, int] = {}  # at which tick, that is session and iteration
 
     def _layer(self, name: str) -> _C.WatchedLayer:
-        iteration = _C.debug.iteration()  # raises without a session
+        tick = _C.debug.tick()  # raises without a session
         if name not in self._layers:
             self._layers[name] = _C.WatchedLayer(name)
-        if self._asked.get(name) != iteration:
+        if self._asked.get(name) != tick:
             self._layers[name].begin_forward(under_recipe=True)
-            self._asked[name] = iteration
+            self._asked[name] = tick
         return self._layers[name]
 
     def forget(self) -> None:

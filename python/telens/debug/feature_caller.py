@@ -136,6 +136,14 @@ class FeatureCaller:
         return getattr(self._feature, call)(config, layer_name, **arguments)
 
 
+def missing_call(feature_class: type) -> tuple[str, str] | None:
+    """A routing call of the class, and the altering call behind it that the class lacks."""
+    calls = _calls_of(feature_class)
+    if "modify_tensor_enabled" in calls and "modify_tensor" not in calls:
+        return "modify_tensor_enabled", "modify_tensor"
+    return None
+
+
 def _calls_of(feature_class: type) -> list[str]:
     return [
         name

@@ -10,7 +10,6 @@ import logging
 import os
 import pathlib
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -111,7 +110,6 @@ def initialize(
             default_logging_enabled=default_logging_enabled,
             block_when_full=block_when_full,
             max_size=max_size,
-            run_id=_run_id(rank, world_size),
             rank=rank,
             world_size=world_size,
             world=group,
@@ -304,15 +302,6 @@ def _world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
     if not torch.distributed.is_initialized():
         return 0, 1, None
     return _rank(), torch.distributed.get_world_size(), torch.distributed.group.WORLD
-
-
-def _run_id(rank: int, world_size: int) -> str:
-    """Rank 0's time stamp, shared with all ranks; "" where the C++ side chooses by itself."""
-    if world_size == 1 or "TELENS_RUN_ID" in os.environ:
-        return ""
-    shared = [time.strftime("%Y%m%d-%H%M%S")]
-    torch.distributed.broadcast_object_list(shared, src=0)
-    return shared[0]
 
 
 _exit_handler_set = False

@@ -16,14 +16,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Watch records what it is asked for, and a counter.
+// Watch records what it is asked for, and a counter; so do Free and Noise.
 Descriptions descriptions() {
   Descriptions descriptions;
   const Descriptions known = test_descriptions();
   for (const FeatureDescriptionPtr& each : known.all()) {
     FeatureDescription description = *each;
     description.recorded = nothing_recorded;
-    if (description.name == "Watch" || description.name == "Free") {
+    if (description.name == "Watch" || description.name == "Free" || description.name == "Noise") {
       description.recorded = [](const Value& parameters, std::string_view) {
         std::vector<std::string> names{"counter"};
         if (const Value* what = parameters.find("what")) {
@@ -217,6 +217,34 @@ TEST(RecordLoad, says_what_it_cannot_count) {
   const RecordLoad load = load_of("Own: {enabled: True}");
   EXPECT_THAT(load.not_counted, ElementsAre("transformer_engine.Own"));
   EXPECT_EQ(load.text(), "nothing is recorded; not counted: transformer_engine.Own");
+}
+
+TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless_one) {
+  for (const char* end : {"9223372036854775807", "9223372036854775806", "2000000000000"}) {
+    const RecordLoad load = load_of(
+        fmt::format("Watch: {{enabled: True, what: a, tensors: weight, freq: 4, start_step: "
+                    "8, end_step: {}}}",
+                    end),
+        "{exact_layer_names: head}");
+    EXPECT_EQ(load.last, std::nullopt) << end;
+    EXPECT_EQ(load.first, 8);
+    EXPECT_DOUBLE_EQ(load.average, 2 / 4.0);
+    EXPECT_EQ(load.most, 2);
+  }
+  const RecordLoad never = load_of(
+      "Watch: {enabled: True, what: a, tensors: weight, freq: 4, start_step: 9223372036854775807}");
+  EXPECT_EQ(never.most, 0);
+  EXPECT_EQ(never.average, 0);
+}
+
+// Watch is due 50 times and Noise 34 times, 17 times together.
+TEST(RecordLoad, of_rare_iterations_in_a_long_range_counts_each_of_them) {
+  const RecordLoad load = load_of(
+      R"(Watch: {enabled: True, what: a, tensors: weight, freq: 20000, end_step: 999999}
+  telens:
+    Noise: {enabled: True, gemms: fprop, tensors: weight, freq: 30000, end_step: 999999})",
+      "{exact_layer_names: head}");
+  EXPECT_DOUBLE_EQ(load.average, (50 + 50 + 34 - 17) / 1e6);  // a, and the counter of both
 }
 
 // Against counting every iteration of a long time.

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "hooks/config/yaml_reader.h"
 
 namespace telens::config {
@@ -86,6 +88,15 @@ TEST(Schedule, next_due_is_the_first_due_iteration_after_the_given_one) {
       EXPECT_EQ(schedule.next_due_after(step), expected) << yaml << " after " << step;
     }
   }
+}
+
+TEST(Schedule, the_largest_numbers_do_not_overflow) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(Schedule().next_due_after(kLargest), std::nullopt);
+  EXPECT_EQ(Schedule().next_due_after(kLargest - 1), kLargest);
+  EXPECT_EQ(Schedule(2, {{kLargest, std::nullopt}}).next_due_after(0), std::nullopt);
+  EXPECT_EQ(Schedule(kLargest - 1, {StepRange{}}).next_due_after(1), kLargest - 1);
+  EXPECT_EQ(Schedule(kLargest - 1, {StepRange{}}).next_due_after(kLargest - 1), std::nullopt);
 }
 
 TEST(Schedule, wrong_values_are_errors_with_their_place) {
