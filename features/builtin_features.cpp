@@ -14,11 +14,12 @@ namespace telens {
 
 std::vector<FeatureRegistration> builtin_features() {
   return {
-      features::log_tensor_stats(),  features::log_fp8_tensor_stats(),
-      features::fake_quant(),        features::disable_fp8_gemm(),
-      features::disable_fp8_layer(), features::base_log_tensor_stats(),
-      features::dump_tensors(),      features::precision_ledger(),
-      features::gemm_error(),        features::value_histogram(),
+      features::log_tensor_stats(),       features::log_fp8_tensor_stats(),
+      features::log_nvfp4_tensor_stats(), features::fake_quant(),
+      features::disable_fp8_gemm(),       features::disable_fp8_layer(),
+      features::base_log_tensor_stats(),  features::dump_tensors(),
+      features::precision_ledger(),       features::gemm_error(),
+      features::value_histogram(),
   };
 }
 

@@ -5,6 +5,7 @@
 #include "features/fake_quant_options.h"
 #include "features/gemm_error_options.h"
 #include "features/log_fp8_tensor_stats_options.h"
+#include "features/log_nvfp4_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
 #include "features/precision_ledger_options.h"
 #include "features/value_histogram_options.h"
@@ -15,6 +16,7 @@ config::Descriptions builtin_descriptions() {
   config::Descriptions descriptions;
   descriptions.add(log_tensor_stats_description());
   descriptions.add(log_fp8_tensor_stats_description());
+  descriptions.add(log_nvfp4_tensor_stats_description());
   descriptions.add(fake_quant_description());
   descriptions.add(disable_fp8_gemm_description());
   descriptions.add(disable_fp8_layer_description());

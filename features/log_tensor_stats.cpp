@@ -4,6 +4,7 @@
 #include <string>
 
 #include "features/log_fp8_tensor_stats_options.h"
+#include "features/log_nvfp4_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
 
 namespace telens::features {
@@ -55,6 +56,10 @@ FeatureRegistration log_tensor_stats() {
 
 FeatureRegistration log_fp8_tensor_stats() {
   return registration<LogFp8TensorStatsOptions>(log_fp8_tensor_stats_description());
+}
+
+FeatureRegistration log_nvfp4_tensor_stats() {
+  return registration<LogNvfp4TensorStatsOptions>(log_nvfp4_tensor_stats_description());
 }
 
 }  // namespace telens::features

@@ -1,4 +1,5 @@
-// LogTensorStats and LogFp8TensorStats: both ask the statistics engine for what their options name.
+// LogTensorStats, LogFp8TensorStats and LogNvfp4TensorStats: they ask the statistics engine for
+// what their options name.
 #pragma once
 
 #include <array>
@@ -31,5 +32,6 @@ class LogStatistics final : public ScheduledFeature {
 
 FeatureRegistration log_tensor_stats();
 FeatureRegistration log_fp8_tensor_stats();
+FeatureRegistration log_nvfp4_tensor_stats();
 
 }  // namespace telens::features

@@ -16,13 +16,6 @@ namespace {
 
 using Words = std::vector<std::int64_t>;
 
-// FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv: the same on every machine.
-std::int64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
-}
-
 // What a rank sends, in words: a text of as many lines as it has sums, then the sums.
 struct Message {
   std::string text;  // lines "<words> <name>"
@@ -88,15 +81,17 @@ struct Header {
   std::int64_t hash;
   std::int64_t words;
   std::int64_t text_bytes;
+  std::int64_t note;
 };
 
-std::vector<Header> gather_headers(const Message& message, c10d::ProcessGroup& group) {
+std::vector<Header> gather_headers(const Message& message, std::int64_t note,
+                                   c10d::ProcessGroup& group) {
   std::vector<Header> headers;
   for (const Words& each :
        all_gather({hash_of(message.text), static_cast<std::int64_t>(message.words.size()),
-                   static_cast<std::int64_t>(message.text.size())},
+                   static_cast<std::int64_t>(message.text.size()), note},
                   group)) {
-    headers.push_back({each[0], each[1], each[2]});
+    headers.push_back({each[0], each[1], each[2], each[3]});
   }
   return headers;
 }
@@ -116,9 +111,41 @@ std::size_t text_words(const Header& header) {
 
 }  // namespace
 
-void merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group) {
+// FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv
+std::int64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return static_cast<std::int64_t>(hash);
+}
+
+std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group) {
+  std::vector<std::int64_t> notes;
+  for (const Words& each : all_gather({note}, group)) notes.push_back(each.front());
+  return notes;
+}
+
+std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group) {
+  const std::vector<std::int64_t> sizes =
+      gather_notes(static_cast<std::int64_t>(text.size()), group);
+  std::vector<std::string> texts(sizes.size());
+  const auto longest = static_cast<std::size_t>(std::ranges::max(sizes));
+  if (longest == 0) return texts;
+  Words packed((longest + 7) / 8);
+  std::ranges::copy(text, reinterpret_cast<char*>(packed.data()));
+  const std::vector<Words> gathered = all_gather(packed, group);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    texts[rank].assign(reinterpret_cast<const char*>(gathered[rank].data()),
+                       static_cast<std::size_t>(sizes[rank]));
+  }
+  return texts;
+}
+
+std::vector<std::int64_t> merge_over_ranks(std::span<const SharedSums> own,
+                                           c10d::ProcessGroup& group, std::int64_t note) {
   const Message message = message_of(own);
-  const std::vector<Header> headers = gather_headers(message, group);
+  const std::vector<Header> headers = gather_headers(message, note, group);
+  std::vector<std::int64_t> notes;
+  for (const Header& each : headers) notes.push_back(each.note);
   const bool same_names = std::ranges::all_of(
       headers, [&](const Header& each) { return each.hash == headers.front().hash; });
   std::size_t longest = 0;
@@ -126,7 +153,7 @@ void merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group
     const std::size_t text = same_names ? 0 : text_words(each);
     longest = std::max(longest, text + static_cast<std::size_t>(each.words));
   }
-  if (longest == 0) return;
+  if (longest == 0) return notes;
 
   const std::vector<Words> gathered =
       all_gather(same_names ? message.words : with_names(message, longest), group);
@@ -153,6 +180,7 @@ void merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group
         },
         *each.sums);
   }
+  return notes;
 }
 
 }  // namespace telens::features

@@ -1,8 +1,11 @@
 // Sums of equal names, merged over the ranks of a group.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "features/statistics_totals.h"
 
@@ -20,7 +23,15 @@ struct SharedSums {
 // One gather of a fixed-size header (hash of the names, sizes); where any rank has anything, one
 // more of the packed sums, with the names in front if the hashes differ. So ranks may bring
 // different sums, or none, and every rank of the group has to call this. Merges in the order of
-// ranks: all ranks get the same bits.
-void merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group);
+// ranks: all ranks get the same bits. A note travels in the header; returns every rank's.
+std::vector<std::int64_t> merge_over_ranks(std::span<const SharedSums> own,
+                                           c10d::ProcessGroup& group, std::int64_t note = 0);
+
+// Every rank's note or text, in the order of ranks; every rank of the group has to call this.
+std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);
+std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group);
+
+// The same on every machine.
+std::int64_t hash_of(std::string_view text);
 
 }  // namespace telens::features

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -35,16 +36,29 @@ bool is_quantized(const Operand* operand) {
   return operand != nullptr && telens::is_quantized(*operand);
 }
 
+// A quantized operand; nullptr where it is none.
+const QuantizedTensor* quantized(const Operand* operand) {
+  return is_quantized(operand) ? &std::get<QuantizedTensor>(*operand) : nullptr;
+}
+
 // The recipe that the layer runs under, for this tensor; if only one of its GEMMs is quantized, of
-// that copy. Recipes with one scale a tensor only.
-std::optional<CastRequest> running_cast(const InspectTensorCall& call) {
-  const bool quantized = is_quantized(call.rowwise) || is_quantized(call.columnwise);
-  if (!quantized || call.quantizer == nullptr || call.quantizer->mode() != ScalingMode::tensor) {
+// that copy.
+std::optional<RunningCast> running_cast(const InspectTensorCall& call) {
+  const bool runs = is_quantized(call.rowwise) || is_quantized(call.columnwise);
+  if (!runs) return std::nullopt;
+  const QuantizedTensor *first = quantized(call.rowwise), *second = quantized(call.columnwise);
+  const QuantizedTensor& shown = first != nullptr ? *first : *second;
+  if (const auto recipe = block_recipe_of(shown.mode)) {
+    return RunningCast{*recipe, shown.format, first != nullptr && first->rowwise.defined(),
+                       second != nullptr && block_recipe_of(second->mode) == recipe &&
+                           second->columnwise.defined()};
+  }
+  if (call.quantizer == nullptr || call.quantizer->mode() != ScalingMode::tensor) {
     return std::nullopt;
   }
   const RecipeId recipe = call.quantizer->known_scale().defined() ? RecipeId::fp8_delayed_scaling
                                                                   : RecipeId::fp8_current_scaling;
-  return CastRequest{recipe, call.quantizer->format()};
+  return RunningCast{recipe, call.quantizer->format()};
 }
 
 // The codes of a weight that is stored in low precision; nullptr for all other tensors.
@@ -82,15 +96,18 @@ class Reading final : public TensorReading {
         running_(running_cast(call)) {}
 
   std::optional<std::string> want(const StatisticsRequest& request) override {
-    std::vector<std::string> left_out;
+    std::map<std::string_view, std::vector<std::string>> left_out;
     for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
-      const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
-      if (!readable || !set_.add(name, running_)) {
-        left_out.push_back(format_statistic_name(name, call_.tensor_name));
+      if (const auto reason = reason_against(name)) {
+        left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
       }
     }
     if (left_out.empty()) return std::nullopt;
-    return fmt::format("{}: {}", fmt::join(left_out, ", "), reason());
+    std::vector<std::string> sentences;
+    for (const auto& [reason, names] : left_out) {
+      sentences.push_back(fmt::format("{}: {}", fmt::join(names, ", "), reason));
+    }
+    return fmt::format("{}", fmt::join(sentences, "; "));
   }
 
   void read() override {
@@ -102,7 +119,8 @@ class Reading final : public TensorReading {
       casts.scales.push_back(stored_ ? stored_scale() : scale_of(cast, x, call_.quantizer));
       casts.formats.push_back(cast.format);
     }
-    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts);
+    const std::vector<BlockCopy> copies = block_copies(call_, x, set_.block_casts());
+    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts, copies);
   }
 
  private:
@@ -113,9 +131,17 @@ class Reading final : public TensorReading {
         .scale_inv.reciprocal();
   }
 
-  std::string_view reason() const {
-    if (call_.tensor == nullptr) return "the high-precision tensor does not exist";
+  // Adds it to what is read; where it has no meaning here, says why.
+  std::optional<std::string_view> reason_against(const StatisticName& name) {
+    const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
+    if (!readable) return "the high-precision tensor does not exist";
+    const bool runs = running_ && running_->recipe == name.what_if;
+    if (!runs && call_.tensor != nullptr && !can_be_made(name, call_.tensor_name, *call_.tensor)) {
+      return "its rows are not divisible by 16, which the Hadamard transform of that copy needs";
+    }
+    if (set_.add(name, running_)) return std::nullopt;
     if (!running_) return "it runs unquantized here";
+    if (name.columnwise) return "no columnwise copy with scales of its own runs here";
     return "that recipe does not run here";
   }
 
@@ -124,7 +150,7 @@ class Reading final : public TensorReading {
   std::int64_t iteration_;
   const InspectTensorCall& call_;
   const QuantizedTensor* stored_;
-  std::optional<CastRequest> running_;
+  std::optional<RunningCast> running_;
   RequestSet set_;
 };
 
@@ -176,18 +202,15 @@ std::string TensorObservation::name() const {
   return observation_name(layer_name_, tensor_, iteration_);
 }
 
-debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
-  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
-  const auto own = reductions.tensors_of_layers.find(layer_name_);
-  return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
-}
-
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
                                                      const at::Device& device) {
   const auto found = std::ranges::find_if(
       parts_, [&](const Part& part) { return part.set == set && part.sums.device() == device; });
   if (found != parts_.end()) return *found;
-  Part part{set, ops::empty_statistics(static_cast<std::int64_t>(set.casts().size()), device), {}};
+  Part part{set, ops::empty_statistics(static_cast<std::int64_t>(set.casts().size()), device)};
+  for (std::size_t i = 0; i < set.block_casts().size(); ++i) {
+    part.block_casts.push_back(ops::empty_block_casts(device));
+  }
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
     part.ranges.push_back(ops::empty_block_ranges(device));
   }
@@ -195,11 +218,14 @@ TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
 }
 
 void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
-                             const ops::StatisticsCasts& casts) {
+                             const ops::StatisticsCasts& casts, std::span<const BlockCopy> copies) {
   const std::lock_guard lock(mutex_);
   if (tensor_ == TensorName::weight && !parts_.empty()) return;
   Part& part = part_for(set, x.device());
   ops::accumulate_statistics(x, casts, part.sums);
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    ops::accumulate_block_cast_statistics(copies[i].x, copies[i].cast, part.block_casts[i]);
+  }
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
     const BlockShape& shape = set.blocks()[i];
     ops::accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
@@ -211,9 +237,11 @@ Totals TensorObservation::totals() const {
   Totals totals;
   for (const Part& part : parts_) {
     std::vector<std::int64_t> words = words_of(part.sums);
-    for (const at::Tensor& each : part.ranges) {
-      const std::vector<std::int64_t> more = words_of(each);
-      words.insert(words.end(), more.begin(), more.end());
+    for (const auto& accumulators : {part.block_casts, part.ranges}) {
+      for (const at::Tensor& each : accumulators) {
+        const std::vector<std::int64_t> more = words_of(each);
+        words.insert(words.end(), more.begin(), more.end());
+      }
     }
     TensorResults results(part.set);
     results.add_words(words);
@@ -239,7 +267,7 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
   }
   for (const Part& part : parts_) {
     for (StatisticRequest request : part.set.requests()) {
-      if (!request.cast) continue;
+      if (!request.is_of_cast()) continue;
       for (const Statistic counter : kCastCounters) {
         request.name.statistic = counter;
         out.add(request.name, totals.value(request, part.set), false);
@@ -284,8 +312,8 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name,
     weight_group = share(call.tensor_parallel.group);
   }
   const std::string key = observation_name(layer_name, call.tensor_name, iteration);
+  if (has_several_ranks(weight_group)) weight_groups_.add(weight_group);
   const std::lock_guard lock(mutex_);
-  if (weight_group) weight_groups_.try_emplace(id_of(*weight_group), weight_group);
   TensorObservation*& known = by_key_[key];
   if (known == nullptr) {
     observations_.push_back(std::make_unique<TensorObservation>(
@@ -293,47 +321,6 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name,
     known = observations_.back().get();
   }
   return *known;
-}
-
-OnePassEngine::Groups OnePassEngine::groups_of(const Reductions& reductions) {
-  Groups groups;
-  const auto add = [&](const debug::ReductionGroup& group) {
-    if (has_several_ranks(group)) groups.try_emplace(id_of(*group), group);
-  };
-  add(reductions.tensors);
-  for (const auto& [layer, group] : reductions.tensors_of_layers) add(group);
-  const std::lock_guard lock(mutex_);
-  if (reductions.weights) groups.insert(weight_groups_.begin(), weight_groups_.end());
-  return groups;
-}
-
-std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
-  std::vector<std::unique_ptr<TensorObservation>> observations;
-  {
-    const std::lock_guard lock(mutex_);
-    observations.swap(observations_);
-    by_key_.clear();
-  }
-  std::vector<Totals> totals;
-  std::vector<debug::ReductionGroup> shared_with;
-  std::map<std::string, std::vector<SharedSums>> shared;
-  for (const auto& each : observations) {
-    totals.push_back(each->totals());
-    shared_with.push_back(each->group(reductions));
-  }
-  for (std::size_t i = 0; i < observations.size(); ++i) {
-    if (!has_several_ranks(shared_with[i])) continue;
-    for (Totals::Named& each : totals[i].all()) {
-      shared[id_of(*shared_with[i])].push_back({observations[i]->name() + each.name, &each.sums});
-    }
-  }
-  // In the order of their names: ranks that share several groups come to them in the same order.
-  for (const auto& [id, group] : groups_of(reductions)) merge_over_ranks(shared[id], *group);
-  std::vector<Row> rows;
-  for (std::size_t i = 0; i < observations.size(); ++i) {
-    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_, rows);
-  }
-  return rows;
 }
 
 }  // namespace telens::features

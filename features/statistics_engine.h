@@ -5,14 +5,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/ops/statistics.h"
+#include "features/block_copies.h"
 #include "features/statistics/requests.h"
 #include "features/statistics_totals.h"
+#include "features/weight_groups.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::features {
@@ -28,8 +31,10 @@ class TensorObservation {
         iteration_(iteration),
         weight_group_(std::move(weight_group)) {}
 
-  // scales: one for each cast of the set. Of a weight the first read counts, others add up.
-  void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts);
+  // casts, copies: one for each cast and each block cast of the set. Of a weight the first read
+  // counts, others add up.
+  void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts,
+            std::span<const BlockCopy> copies);
 
   // On the host, this rank's.
   Totals totals() const;
@@ -38,8 +43,13 @@ class TensorObservation {
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
                    std::vector<Row>& rows) const;
 
+  bool is_weight() const { return tensor_ == TensorName::weight; }
+
   // With whom the sums are shared; null: nobody.
   debug::ReductionGroup group(const Reductions& reductions) const;
+
+  // Whether they are to be shared in a later step, since nobody shares any in this one.
+  bool waits(const Reductions& reductions) const;
 
   // The same on every rank.
   std::string name() const;
@@ -49,8 +59,9 @@ class TensorObservation {
   // ran under a recipe and others did not.
   struct Part {
     RequestSet set;
-    at::Tensor sums;                 // statistics_words(casts)
-    std::vector<at::Tensor> ranges;  // kBlockRangesWords each
+    at::Tensor sums;                           // statistics_words(casts)
+    std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
+    std::vector<at::Tensor> ranges = {};       // kBlockRangesWords each
   };
 
   Part& part_for(const RequestSet& set, const at::Device& device);
@@ -80,15 +91,14 @@ class OnePassEngine final : public StatisticsEngine {
                                  std::int64_t iteration);
 
  private:
-  // The groups of a collect(), by the name that all ranks know them by.
-  using Groups = std::map<std::string, debug::ReductionGroup>;
-  Groups groups_of(const Reductions& reductions);
+  // But for those that wait.
+  std::vector<std::unique_ptr<TensorObservation>> take_observations(const Reductions& reductions);
 
   SeriesTable& series_;
-  std::mutex mutex_;                                              // over what follows
+  WeightGroups weight_groups_;  // that weights were seen with in this session
+  std::mutex mutex_;            // over what follows
   std::vector<std::unique_ptr<TensorObservation>> observations_;  // in the order of first reads
   std::unordered_map<std::string, TensorObservation*> by_key_;
-  Groups weight_groups_;  // that weights were seen with in this session
 };
 
 }  // namespace telens::features

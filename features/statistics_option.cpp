@@ -18,19 +18,9 @@ using config::Value;
 constexpr std::string_view kBlockSize = "block_size";
 constexpr std::string_view kDims = "dims";
 
-// The recipes whose effect can be computed for any tensor. Delayed scaling needs the running
-// recipe's own history; that it runs can be known only when a layer does.
-constexpr std::array kComputableRecipes{RecipeId::fp8_delayed_scaling,
-                                        RecipeId::fp8_current_scaling};
-
-bool is_computable(RecipeId recipe) {
-  return std::ranges::find(kComputableRecipes, recipe) != kComputableRecipes.end();
-}
-
 std::vector<std::string> names_to_suggest(const StatisticsRules& rules) {
   std::vector<std::string> names = names_of(rules.statistics);
-  if (!rules.takes_recipe) return names;
-  for (const RecipeId recipe : kComputableRecipes) {
+  for (const RecipeId recipe : rules.recipes) {
     for (const Statistic statistic : rules.statistics) {
       names.push_back(fmt::format("{}_{}", name_of(recipe), name_of(statistic)));
     }
@@ -55,26 +45,27 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
                config::quoted_list(names_of(rules.statistics)));
     return false;
   }
-  if (!rules.takes_recipe && (name.what_if || name.columnwise)) {
+  if (rules.recipes.empty() && (name.what_if || name.columnwise)) {
     errors.add(where,
                "'{}': {} reads the high-precision tensor; only LogFp8TensorStats takes a "
                "recipe or '_columnwise'. Write '{}'",
                text, rules.feature, name_of(name.statistic));
     return false;
   }
-  if (name.what_if && !is_computable(*name.what_if)) {
+  if (name.what_if && std::ranges::find(rules.recipes, *name.what_if) == rules.recipes.end()) {
     std::vector<std::string> recipes;
-    for (const RecipeId recipe : kComputableRecipes) recipes.emplace_back(name_of(recipe));
-    errors.add(where,
-               "'{}': the recipe '{}' cannot be computed by this version; expected no "
-               "recipe (the running one) or one of {}",
-               text, name_of(*name.what_if), config::quoted_list(recipes));
+    for (const RecipeId recipe : rules.recipes) recipes.emplace_back(name_of(recipe));
+    errors.add(where, "'{}': {} has nothing of the recipe '{}', but {} has; expected {} or {}",
+               text, rules.feature, name_of(*name.what_if),
+               *name.what_if == RecipeId::nvfp4 ? "LogNvfp4TensorStats" : "LogFp8TensorStats",
+               rules.implied ? "no recipe" : "no recipe (the running one)",
+               config::quoted_list(recipes));
     return false;
   }
-  if (name.columnwise) {
+  if (name.columnwise && name.what_if && !is_block_recipe(*name.what_if)) {
     errors.add(where,
-               "'{}': the columnwise copy has values of its own only under a block recipe, "
-               "which this version cannot compute; write '{}'",
+               "'{}': the columnwise copy has values of its own only under a block recipe; "
+               "write '{}'",
                text, text.substr(0, text.rfind('_')));
     return false;
   }
@@ -138,7 +129,7 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
     errors.add(item.location(), "unknown statistic '{}'{}; {} takes {}{}", text,
                config::suggestion(text, known), rules.feature,
                config::quoted_list(names_of(rules.statistics)),
-               rules.takes_recipe ? ", each with or without a recipe before it" : "");
+               !rules.recipes.empty() ? ", each with or without a recipe before it" : "");
     return std::nullopt;
   }
   if (!check_name(*name, item, rules, errors)) return std::nullopt;
@@ -160,8 +151,10 @@ std::vector<StatisticName> parse_statistics(const Value& stats, const Statistics
                                             ErrorList& errors) {
   std::vector<StatisticName> names;
   for (const Value& item : config::as_list(stats)) {
-    const auto name = parse_item(item, rules, errors);
-    if (name && std::ranges::find(names, *name) == names.end()) names.push_back(*name);
+    auto name = parse_item(item, rules, errors);
+    if (!name) continue;
+    if (!name->what_if) name->what_if = rules.implied;
+    if (std::ranges::find(names, *name) == names.end()) names.push_back(*name);
   }
   return names;
 }

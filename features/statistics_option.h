@@ -2,6 +2,7 @@
 // mapping, {max_blockwise_dynamic_range: {block_size: 32, dims: 1}}.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,11 @@ namespace telens::features {
 struct StatisticsRules {
   std::string_view feature;
   std::span<const Statistic> statistics;
-  bool any_case = false;      // names in capitals are taken too
-  bool takes_recipe = false;  // a recipe may stand before a name, "_columnwise" behind it
+  bool any_case = false;  // names in capitals are taken too
+  // Which may stand before a name; where there are any, "_columnwise" may stand behind.
+  std::span<const RecipeId> recipes = {};
+  // The recipe that names without one are about; nullopt: the running one.
+  std::optional<RecipeId> implied = std::nullopt;
 };
 
 // The parameter `stats` of a feature's description, validated by the rules.

@@ -11,7 +11,8 @@ namespace telens::features {
 namespace {
 
 std::string name_of(const CastRequest& cast) {
-  return fmt::format("cast {} {}", telens::name_of(cast.recipe), static_cast<int>(cast.format));
+  return fmt::format("cast {} {}{}", telens::name_of(cast.recipe), static_cast<int>(cast.format),
+                     cast.columnwise ? " columnwise" : "");
 }
 
 std::string name_of(const BlockShape& shape) {
@@ -36,6 +37,9 @@ void Totals::add(const RequestSet& set, const TensorResults& part) {
   for (std::size_t i = 0; i < set.casts().size(); ++i) {
     merge(find_or_add<CastSums>(name_of(set.casts()[i])), part.sums.casts()[i]);
   }
+  for (std::size_t i = 0; i < set.block_casts().size(); ++i) {
+    merge(find_or_add<CastSums>(name_of(set.block_casts()[i])), part.block_casts[i]);
+  }
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
     merge(find_or_add<BlockRanges>(name_of(set.blocks()[i])), part.ranges[i]);
   }
@@ -43,8 +47,10 @@ void Totals::add(const RequestSet& set, const TensorResults& part) {
 
 double Totals::value(const StatisticRequest& request, const RequestSet& set) const {
   const Statistic statistic = request.name.statistic;
-  if (request.cast) {
-    return finish(statistic, std::get<CastSums>(find(name_of(set.casts()[*request.cast]))));
+  if (request.is_of_cast()) {
+    const CastRequest& cast =
+        request.cast ? set.casts()[*request.cast] : set.block_casts()[*request.block_cast];
+    return finish(statistic, std::get<CastSums>(find(name_of(cast))));
   }
   if (request.blocks) {
     return finish(std::get<BlockRanges>(find(name_of(set.blocks()[*request.blocks]))));

@@ -88,6 +88,18 @@ at::Tensor round_to_fp8(at::Tensor output, const LayerPass& pass, TensorRole rol
   return pass.quantizers[role]->quantize(output).dequantize();
 }
 
+// The bias as the GEMM takes it. Quantized GEMMs take one of 16 bits: FP32 is rounded to BF16 here,
+// before the operator, so that every device adds the same values.
+at::Tensor bias_for_gemm(const std::optional<at::Tensor>& bias, const Operand& activation,
+                         at::ScalarType dtype) {
+  if (!bias) {
+    return {};
+  }
+  const at::Tensor typed = bias->to(dtype);
+  return is_quantized(activation) && dtype == at::kFloat ? typed.to(at::kBFloat16).to(dtype)
+                                                         : typed;
+}
+
 at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, at::Tensor output,
                           TensorName name, const at::Tensor& bias = {}) {
   const bool backward = name != TensorName::output;
@@ -149,7 +161,7 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
       state, pass, arguments->weight, arguments->call.is_first_microbatch,
       request_for(pass, TensorName::weight, weight, TensorRole::weight, dtype, needs.dgrad));
 
-  const at::Tensor typed_bias = bias ? bias->to(dtype) : at::Tensor();
+  const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
   at::Tensor output = run_watched_gemm({.gemm = Gemm::fprop,
                                         .a = activation.first,
                                         .b = prepared_weight.first,

@@ -37,6 +37,9 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "accumulate_blockwise_dynamic_range(Tensor x, int block_size, int dims, "
       "bool both_orientations, Tensor(a!) accumulator) -> ()");
+  library.def(
+      "accumulate_block_cast_statistics(Tensor x, Tensor codes, Tensor scale_inv, "
+      "Tensor? tensor_scale, int format, int mode, Tensor(a!) accumulator) -> ()");
   library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def(

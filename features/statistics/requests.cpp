@@ -19,28 +19,41 @@ bool is_cast_statistic(Statistic statistic) {
          kCastStatistics.end();
 }
 
+// What a recipe that does not run would have cast to.
+FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& running) {
+  if (recipe == RecipeId::nvfp4) return FormatId::e2m1;
+  const FormatId format = running ? running->format : FormatId::e4m3;
+  return format == FormatId::e2m1 ? FormatId::e4m3 : format;
+}
+
 // The cast that a statistic is about, or nullopt where it does not take place.
 std::optional<CastRequest> resolve(const StatisticName& name,
-                                   const std::optional<CastRequest>& running) {
-  if (!name.what_if) return running;
-  const bool runs = running && running->recipe == *name.what_if;
-  if (*name.what_if == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;
-  return CastRequest{*name.what_if, running ? running->format : FormatId::e4m3};
+                                   const std::optional<RunningCast>& running) {
+  if (!name.what_if && !running) return std::nullopt;
+  const RecipeId recipe = name.what_if.value_or(running ? running->recipe : RecipeId{});
+  const bool runs = running && running->recipe == recipe;
+  if (recipe == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;
+  const FormatId format = runs ? running->format : what_if_format(recipe, running);
+  if (!is_block_recipe(recipe)) {
+    return name.columnwise ? std::nullopt : std::optional(CastRequest{recipe, format});
+  }
+  if (runs && name.columnwise && !running->columnwise) return std::nullopt;
+  return CastRequest{recipe, format, name.columnwise || (runs && !running->rowwise)};
 }
 
 }  // namespace
 
 std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
-                                                const std::optional<CastRequest>& running) {
+                                                const std::optional<RunningCast>& running) {
   StatisticRequest request{name};
   if (is_cast_statistic(name.statistic)) {
     const std::optional<CastRequest> cast = resolve(name, running);
     if (!cast) return std::nullopt;
     if (is_block_recipe(cast->recipe)) {
-      raise<UsageError>("statistic {}: recipe {} has block scales, for which no statistics exist",
-                        format_statistic_name(name), name_of(cast->recipe));
+      request.block_cast = index_of(block_casts_, *cast);
+    } else {
+      request.cast = index_of(casts_, *cast);
     }
-    request.cast = index_of(casts_, *cast);
   } else if (name.statistic == Statistic::max_blockwise_dynamic_range) {
     request.blocks = index_of(blocks_, name.block.value_or(BlockShape{}));
   }
@@ -50,15 +63,22 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
 
 void TensorResults::add_words(std::span<const std::int64_t> words) {
   const std::size_t sums_words = statistics_words(static_cast<std::int64_t>(sums.casts().size()));
-  if (words.size() != sums_words + ranges.size() * kBlockRangesWords) {
-    raise<UsageError>("statistics: {} words came for {} casts and {} block shapes; expected {}",
-                      words.size(), sums.casts().size(), ranges.size(),
-                      sums_words + ranges.size() * kBlockRangesWords);
+  const std::size_t expected =
+      sums_words + block_casts.size() * kCastSumsWords + ranges.size() * kBlockRangesWords;
+  if (words.size() != expected) {
+    raise<UsageError>(
+        "statistics: {} words came for {} casts, {} block casts and {} block shapes; expected {}",
+        words.size(), sums.casts().size(), block_casts.size(), ranges.size(), expected);
   }
   sums.add(words.first(sums_words));
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    const std::size_t begin = sums_words + i * kBlockRangesWords;
-    telens::merge(ranges[i], from_words<BlockRanges>(words.subspan(begin, kBlockRangesWords)));
+  words = words.subspan(sums_words);
+  for (CastSums& each : block_casts) {
+    telens::merge(each, from_words<CastSums>(words.first(kCastSumsWords)));
+    words = words.subspan(kCastSumsWords);
+  }
+  for (BlockRanges& each : ranges) {
+    telens::merge(each, from_words<BlockRanges>(words.first(kBlockRangesWords)));
+    words = words.subspan(kBlockRangesWords);
   }
 }
 

@@ -12,36 +12,52 @@
 
 namespace telens {
 
-// A per-tensor cast whose effect is measured: whose scale, and to which FP8 format.
+// A cast whose effect is measured: with whose scales, and to which format.
 struct CastRequest {
   RecipeId recipe = RecipeId::fp8_current_scaling;
   FormatId format = FormatId::e4m3;
+  bool columnwise = false;  // of a block recipe: the copy with blocks along columns
 
   friend bool operator==(const CastRequest&, const CastRequest&) = default;
 };
 
-// A statistic with the place where its value will lie: indices into RequestSet's casts and blocks.
+// The recipe under which a layer runs, as one of its tensors shows it.
+struct RunningCast {
+  RecipeId recipe = RecipeId::fp8_current_scaling;
+  FormatId format = FormatId::e4m3;
+  // Which copies feed a GEMM; under a recipe with one scale a tensor they have the same values.
+  bool rowwise = true;
+  bool columnwise = true;
+};
+
+// A statistic with the place where its value will lie: indices into RequestSet's casts, block
+// casts and blocks.
 struct StatisticRequest {
   StatisticName name;
-  std::optional<std::size_t> cast = std::nullopt;    // of cast statistics alone
-  std::optional<std::size_t> blocks = std::nullopt;  // of max_blockwise_dynamic_range alone
+  std::optional<std::size_t> cast = std::nullopt;        // of casts with one scale a tensor
+  std::optional<std::size_t> block_cast = std::nullopt;  // of casts with a scale a block
+  std::optional<std::size_t> blocks = std::nullopt;      // of max_blockwise_dynamic_range alone
+
+  bool is_of_cast() const { return cast || block_cast; }
 
   friend bool operator==(const StatisticRequest&, const StatisticRequest&) = default;
 };
 
 class RequestSet {
  public:
-  // running: the recipe under which the layer runs and its format for this tensor; nullopt where
-  // the layer runs unquantized. A what-if recipe takes the running format, else E4M3. Returns the
-  // request as it stands in the set (an equal one is not added twice), or nullopt where the
-  // statistic has no meaning now: one of the running recipe while there is none, or delayed scaling
-  // while it does not run. Throws UsageError for recipes with block scales, which are no casts with
-  // one scale.
+  // running: nullopt where the layer runs unquantized. A what-if recipe takes the running FP8
+  // format, else E4M3, NVFP4 always E2M1. Of a block recipe the rowwise copy is measured, but the
+  // columnwise one where the name says so or where no rowwise one runs. Returns the request as it
+  // stands in the set (an equal one is not added twice), or nullopt where the statistic has no
+  // meaning now: one of the running recipe while there is none, delayed scaling while it does not
+  // run, a columnwise copy that does not run, or whose recipe has one scale for all of the tensor.
   std::optional<StatisticRequest> add(const StatisticName& name,
-                                      const std::optional<CastRequest>& running);
+                                      const std::optional<RunningCast>& running);
 
   // In the order of the `scales` and `formats` that the operator statistics takes.
   const std::vector<CastRequest>& casts() const { return casts_; }
+  // Casts with a scale a block.
+  const std::vector<CastRequest>& block_casts() const { return block_casts_; }
   const std::vector<BlockShape>& blocks() const { return blocks_; }
   const std::vector<StatisticRequest>& requests() const { return requests_; }
   bool empty() const { return requests_.empty(); }
@@ -51,6 +67,7 @@ class RequestSet {
 
  private:
   std::vector<CastRequest> casts_;
+  std::vector<CastRequest> block_casts_;
   std::vector<BlockShape> blocks_;
   std::vector<StatisticRequest> requests_;
 };
@@ -58,12 +75,15 @@ class RequestSet {
 // What the reads of one tensor gave for a RequestSet, since the last step and over its ranks.
 struct TensorResults {
   explicit TensorResults(const RequestSet& set)
-      : sums(set.casts().size()), ranges(set.blocks().size()) {}
+      : sums(set.casts().size()),
+        block_casts(set.block_casts().size()),
+        ranges(set.blocks().size()) {}
 
-  // In front the words of sums, then those of ranges.
+  // In front the words of sums, then those of block casts, then those of ranges.
   void add_words(std::span<const std::int64_t> words);
 
   StatisticsAccumulator sums;
+  std::vector<CastSums> block_casts;
   std::vector<BlockRanges> ranges;
 };
 

@@ -11,6 +11,7 @@
 #include "core/ops/statistics.h"
 #include "core/ops/statistics_layout.h"
 #include "features/statistics/accumulator.h"
+#include "tests/core/statistics_checks.h"
 
 namespace telens {
 namespace {
@@ -109,6 +110,19 @@ TEST(BlockwiseDynamicRange, counts_blocks_without_a_range) {
   EXPECT_EQ(ranges.blocks, 8);
   EXPECT_EQ(ranges.nan_blocks, 2);
   EXPECT_EQ(ranges.max_ratio, std::numeric_limits<double>::infinity());
+}
+
+TEST(BlockwiseDynamicRange, of_special_values_is_that_of_its_definition) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const at::Tensor values = testing::special_values(dtype);
+    const at::Tensor finite = testing::finite_special_values(dtype);
+    for (const at::Tensor& x : {values, finite}) {
+      expect_definition(x);
+      // Each value in rows and blocks with others than its neighbors.
+      expect_definition(x.slice(0, 0, x.numel() / 6 * 6).view({6, -1}).t());
+    }
+  }
 }
 
 TEST(BlockwiseDynamicRange, does_not_depend_on_threads_and_accumulates) {

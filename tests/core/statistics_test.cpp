@@ -8,12 +8,11 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <string>
 
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/accumulator.h"
+#include "tests/core/statistics_checks.h"
 #include "tests/core/statistics_reference.h"
 
 namespace telens {
@@ -21,19 +20,19 @@ namespace {
 
 using namespace ops;  // what is tested
 
+using testing::Data;
+using testing::expect_cast;
+using testing::expect_counters_and_extremes;
+using testing::expect_sums;
+using testing::finite_special_values;
+using testing::float_scale;
+using testing::kInf;
+using testing::kNan;
 using testing::reference_cast;
 using testing::reference_sums;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-at::Tensor float_scale(float value) { return at::full({1}, value, at::kFloat); }
-
-StatisticsAccumulator typed(const at::Tensor& words, std::size_t casts) {
-  StatisticsAccumulator accumulator(casts);
-  accumulator.add({words.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(words.numel())});
-  return accumulator;
-}
+using testing::special_values;
+using testing::typed;
+using testing::with_values;
 
 TensorSums sums_of(const at::Tensor& x) { return typed(statistics(x), 0).tensor(); }
 
@@ -50,21 +49,14 @@ at::Tensor all_codes(at::ScalarType dtype) {
   return codes.bitwise_left_shift(16).bitwise_or(low).view(at::kFloat);
 }
 
-at::Tensor with_values(at::Tensor x, std::initializer_list<std::pair<std::int64_t, float>> values) {
-  for (const auto& [index, value] : values) x.view({-1})[index].fill_(value);
-  return x;
-}
-
-struct Data {
-  std::string name;
-  at::Tensor x;
-};
-
 std::vector<Data> special_data(at::ScalarType dtype) {
   at::manual_seed(7);
   const auto normal = [&](std::int64_t n) { return at::randn({n}).to(dtype); };
   std::vector<Data> all{
       {"all codes", all_codes(dtype)},
+      {"special values", special_values(dtype)},
+      {"special values but infinity and NaN", finite_special_values(dtype)},
+      {"special values many times over", finite_special_values(dtype).repeat({200})},
       {"all codes shuffled and repeated",
        all_codes(dtype).index_select(0, at::randint(0, 65536, {200'000}))},
       {"normal", normal(300'007)},
@@ -111,47 +103,6 @@ std::vector<Data> strided_data(at::ScalarType dtype) {
           {"columns", x.select(2, 4)},
           {"expanded", x.select(2, 0).unsqueeze(-1).expand({96, 130, 5})},
           {"offset by one element", x.view({-1}).slice(0, 1)}};
-}
-
-// Sums may differ by the design's bound: 2^-16 of the sum of magnitudes.
-void expect_near(double got, double expected, double magnitude, const char* what) {
-  EXPECT_NEAR(got, expected, std::ldexp(magnitude, -16)) << what;
-}
-
-void expect_counters_and_extremes(const TensorSums& got, const TensorSums& expected) {
-  EXPECT_EQ(got.numel, expected.numel);
-  EXPECT_EQ(got.nan, expected.nan);
-  EXPECT_EQ(got.posinf, expected.posinf);
-  EXPECT_EQ(got.neginf, expected.neginf);
-  EXPECT_EQ(got.zeros, expected.zeros);
-  EXPECT_EQ(got.subnormals, expected.subnormals);
-  EXPECT_EQ(got.min, expected.min);
-  EXPECT_EQ(got.max, expected.max);
-  EXPECT_EQ(got.smallest_nonzero, expected.smallest_nonzero);
-  EXPECT_FALSE(got.min == 0 && std::signbit(got.min)) << "a zero extreme is +0";
-  EXPECT_FALSE(got.max == 0 && std::signbit(got.max)) << "a zero extreme is +0";
-}
-
-void expect_sums(const TensorSums& got, const TensorSums& expected) {
-  expect_near(got.sum, expected.sum, expected.l1, "sum");
-  expect_near(got.l1, expected.l1, expected.l1, "l1");
-  expect_near(got.sum_squares, expected.sum_squares, expected.sum_squares, "sum_squares");
-  EXPECT_NEAR(got.m2, expected.m2, std::ldexp(expected.sum_squares, -14)) << "m2";
-}
-
-void expect_cast(const CastSums& got, const CastSums& expected) {
-  EXPECT_EQ(got.numel, expected.numel);
-  EXPECT_EQ(got.underflows, expected.underflows);
-  EXPECT_EQ(got.overflows, expected.overflows);
-  EXPECT_EQ(got.saturated, expected.saturated);
-  EXPECT_EQ(got.scale_inv_min, expected.scale_inv_min);
-  EXPECT_EQ(got.scale_inv_max, expected.scale_inv_max);
-  if (std::isfinite(expected.squared_error)) {
-    expect_near(got.squared_error, expected.squared_error, expected.squared_error, "squared error");
-  } else {
-    EXPECT_EQ(std::isnan(got.squared_error), std::isnan(expected.squared_error));
-    EXPECT_EQ(std::isinf(got.squared_error), std::isinf(expected.squared_error));
-  }
 }
 
 // Runs the body once per SIMD target.
@@ -204,6 +155,25 @@ TEST_P(StatisticsOf, casts_are_those_of_encode_and_decode_on_every_simd_target) 
   }
 }
 
+// One special value among ordinary ones, in the vectors and in the rest behind them.
+TEST_P(StatisticsOf, a_special_value_alone_is_counted_where_it_stands) {
+  const at::Tensor ordinary = at::linspace(0.5, 2, 70).to(GetParam());
+  const at::Tensor values = special_values(GetParam());
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    SCOPED_TRACE(::testing::Message() << values[i].item<float>() << ", value " << i);
+    const at::Tensor x = ordinary.clone();
+    for (const std::int64_t place : {0, 31, 69}) {
+      if (place > 0) x[place - 1].copy_(ordinary[place - 1]);
+      x[place].copy_(values[i]);
+      const TensorSums got = sums_of(x), expected = reference_sums(x);
+      expect_counters_and_extremes(got, expected);
+      expect_sums(got, expected);
+      expect_cast(cast_of(x, FormatId::e4m3, 3), reference_cast(x, FormatId::e4m3, 3));
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 // A whole vector of one value: its error alone, in the vector path, without an average to hide in.
 TEST_P(StatisticsOf, the_error_of_every_code_is_that_of_its_own_rounding) {
   const at::Tensor codes = all_codes(GetParam());
@@ -245,63 +215,6 @@ TEST_P(StatisticsOf, the_number_of_threads_changes_no_bit) {
     EXPECT_TRUE(at::equal(statistics(x, casts), alone)) << count << " threads";
   }
   at::set_num_threads(threads);
-}
-
-TEST_P(StatisticsOf, parts_cut_at_chunks_merge_to_the_whole) {
-  for (const float mean : {0.0F, 100.0F, 1e4F}) {
-    const at::Tensor x = (at::randn({40 * kStatisticsChunk + 77}) + mean).to(GetParam());
-    const StatisticsCasts casts{{float_scale(3)}, {FormatId::e4m3}};
-    const auto whole = typed(statistics(x, casts), 1);
-    StatisticsAccumulator merged(1);
-    for (const std::int64_t begin : {0, 3, 4, 30}) {
-      const std::int64_t end = begin == 0 ? 3 : begin == 3 ? 4 : begin == 4 ? 30 : 41;
-      const at::Tensor part = x.slice(0, begin * kStatisticsChunk, end * kStatisticsChunk);
-      merged.merge(typed(statistics(part, casts), 1));
-    }
-    expect_counters_and_extremes(merged.tensor(), whole.tensor());
-    EXPECT_NEAR(merged.tensor().sum, whole.tensor().sum, 1e-12 * whole.tensor().l1);
-    EXPECT_NEAR(merged.tensor().l1, whole.tensor().l1, 1e-12 * whole.tensor().l1);
-    EXPECT_NEAR(merged.tensor().sum_squares, whole.tensor().sum_squares,
-                1e-12 * whole.tensor().sum_squares);
-    EXPECT_NEAR(merged.tensor().m2, whole.tensor().m2, 1e-10 * whole.tensor().m2);
-    EXPECT_EQ(merged.casts()[0].underflows, whole.casts()[0].underflows);
-    EXPECT_EQ(merged.casts()[0].overflows, whole.casts()[0].overflows);
-    EXPECT_NEAR(merged.casts()[0].squared_error, whole.casts()[0].squared_error,
-                1e-12 * whole.casts()[0].squared_error);
-  }
-}
-
-TEST_P(StatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
-  at::Tensor x =
-      with_values((at::randn({50'000}) + 3).to(GetParam()), {{17, kNan}, {40'000, -kInf}});
-  const auto whole = typed(statistics(x), 0);
-  const std::vector<std::int64_t> cuts{0, 1, 1000, 8193, 30'001, 50'000};
-  std::vector<StatisticsAccumulator> parts;
-  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    parts.push_back(typed(statistics(x.slice(0, cuts[i], cuts[i + 1])), 0));
-  }
-  std::vector<std::size_t> order{0, 1, 2, 3, 4};
-  do {
-    StatisticsAccumulator merged;
-    for (const std::size_t i : order) merged.merge(parts[i]);
-    expect_counters_and_extremes(merged.tensor(), whole.tensor());
-    expect_sums(merged.tensor(), whole.tensor());
-  } while (std::next_permutation(order.begin(), order.end()));
-}
-
-TEST_P(StatisticsOf, accumulating_reads_equals_merging_their_results) {
-  const at::Tensor a = at::randn({10'000}).to(GetParam());
-  const at::Tensor b = (at::randn({333}) - 2).to(GetParam());
-  const StatisticsCasts casts{{float_scale(3), float_scale(0.1F)},
-                              {FormatId::e4m3, FormatId::e5m2}};
-  at::Tensor accumulator = empty_statistics(2, at::kCPU);
-  accumulate_statistics(a, casts, accumulator);
-  EXPECT_TRUE(at::equal(accumulator, statistics(a, casts)));
-  accumulate_statistics(b, casts, accumulator);
-
-  StatisticsAccumulator merged = typed(statistics(a, casts), 2);
-  merged.merge(typed(statistics(b, casts), 2));
-  EXPECT_EQ(merged.words(), typed(accumulator, 2).words());
 }
 
 TEST(Statistics, of_an_empty_tensor_are_the_neutral_accumulator) {

@@ -84,5 +84,26 @@ TEST_F(OnePassTest, no_amax_is_read_where_delayed_scaling_knows_the_scale) {
   EXPECT_EQ(observed["telens::amax"], 0);
 }
 
+TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_made_by_nobody_again) {
+  SmallTraining training(testing::mxfp8_scaling(), /*micro_batches=*/1);
+  int plain = 0;
+  {
+    const OperatorCounts counts;
+    training.step();
+    plain = counts["telens::quantize_mxfp8"];
+  }
+  debug::initialize(options(section(
+      "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n"
+      "LogFp8TensorStats: {enabled: True, tensors: [activation], stats: [mse, underflows%, "
+      "mxfp8_mse, mse_columnwise, fp8_block_scaling_mse, fp8_block_scaling_mse_columnwise]}\n")));
+  const OperatorCounts observed;
+  training.step();
+  // Two layers: each copy once.
+  EXPECT_EQ(observed["telens::accumulate_statistics"], 2);
+  EXPECT_EQ(observed["telens::accumulate_block_cast_statistics"], 2 * 4);
+  EXPECT_EQ(observed["telens::quantize_mxfp8"], plain);
+  EXPECT_EQ(observed["telens::quantize_fp8_blocks"], 2);
+}
+
 }  // namespace
 }  // namespace telens

@@ -4,6 +4,7 @@
 #include "features/disable_fp8_options.h"
 #include "features/fake_quant_options.h"
 #include "features/log_fp8_tensor_stats_options.h"
+#include "features/log_nvfp4_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
 #include "hooks/config/config.h"
 
@@ -18,6 +19,7 @@ const config::Descriptions& descriptions() {
     made.add(log_tensor_stats_description());
     made.add(base_log_tensor_stats_description());
     made.add(log_fp8_tensor_stats_description());
+    made.add(log_nvfp4_tensor_stats_description());
     made.add(fake_quant_description());
     made.add(disable_fp8_gemm_description());
     made.add(disable_fp8_layer_description());
@@ -96,6 +98,25 @@ TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_r
   }
 }
 
+TEST(LogFp8TensorStatsOptions, take_block_recipes_and_their_columnwise_copies) {
+  const auto options = options_of<LogFp8TensorStatsOptions>(
+      "transformer_engine",
+      "LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mse_columnwise, mxfp8_mse, "
+      "mxfp8_scale_inv_min_columnwise, fp8_block_scaling_underflows%_columnwise]}");
+  EXPECT_THAT(names(options.statistics),
+              ElementsAre("mse_columnwise", "mxfp8_mse", "mxfp8_scale_inv_min_columnwise",
+                          "fp8_block_scaling_underflows%_columnwise"));
+}
+
+TEST(LogNvfp4TensorStatsOptions, are_logged_with_the_recipe_before_the_name) {
+  const auto options = options_of<LogNvfp4TensorStatsOptions>(
+      "transformer_engine",
+      "LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [underflows%, mse, nvfp4_mse, "
+      "mse_columnwise]}");
+  EXPECT_THAT(names(options.statistics),
+              ElementsAre("nvfp4_underflows%", "nvfp4_mse", "nvfp4_mse_columnwise"));
+}
+
 TEST(FakeQuantOptions, name_a_format) {
   const auto format_of = [](std::string_view name) {
     return options_of<FakeQuantOptions>(
@@ -162,12 +183,20 @@ constexpr Mistake kMistakes[] = {
      "unknown statistic 'underflow%' (did you mean 'underflows%'?); LogFp8TensorStats "
      "takes 'underflows%', 'overflows%', 'saturated', 'scale_inv_min', 'scale_inv_max', "
      "'mse', each with or without a recipe before it"},
-    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mxfp8_mse]}",
-     "'mxfp8_mse': the recipe 'mxfp8' cannot be computed by this version; expected no "
-     "recipe (the running one) or one of 'fp8_delayed_scaling', 'fp8_current_scaling'"},
-    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mse_columnwise]}",
-     "'mse_columnwise': the columnwise copy has values of its own only under a block "
-     "recipe, which this version cannot compute; write 'mse'"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [nvfp4_mse]}",
+     "'nvfp4_mse': LogFp8TensorStats has nothing of the recipe 'nvfp4', but LogNvfp4TensorStats "
+     "has; expected no recipe (the running one) or 'fp8_delayed_scaling', 'fp8_current_scaling', "
+     "'mxfp8', 'fp8_block_scaling'"},
+    {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: "
+     "[fp8_current_scaling_mse_columnwise]}",
+     "'fp8_current_scaling_mse_columnwise': the columnwise copy has values of its own only under a "
+     "block recipe; write 'fp8_current_scaling_mse'"},
+    {"LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [mxfp8_mse]}",
+     "'mxfp8_mse': LogNvfp4TensorStats has nothing of the recipe 'mxfp8', but LogFp8TensorStats "
+     "has; expected no recipe or 'nvfp4'"},
+    {"LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [scale_inv_min]}",
+     "LogNvfp4TensorStats has no statistic 'scale_inv_min'; transformer_engine.LogFp8TensorStats "
+     "has it. Expected one of 'underflows%', 'mse'"},
     {"LogFp8TensorStats: {enabled: on, tensors: output, stats: mse}",
      "the feature does not serve the tensor 'output'; LogFp8TensorStats takes "
      "'activation', 'weight', 'gradient'"}};

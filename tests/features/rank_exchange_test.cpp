@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "features/rank_exchange.h"
+#include "features/weight_groups.h"
 #include "tests/core/statistics_reference.h"
 
 namespace telens::features {
@@ -23,6 +24,7 @@ class ThreadGroup final : public c10d::ProcessGroup {
  public:
   ThreadGroup(int rank, int size, Meeting& meeting) : ProcessGroup(rank, size), meeting_(meeting) {}
 
+  const std::string& getGroupName() const override { return name_; }
   c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                            std::vector<at::Tensor>& inputs,
                                            const c10d::AllgatherOptions&) override {
@@ -41,27 +43,38 @@ class ThreadGroup final : public c10d::ProcessGroup {
     bool wait(std::chrono::milliseconds) override { return true; }
   };
   Meeting& meeting_;
+  std::string name_ = "threads";
 };
 
-using NamedSums = std::vector<std::pair<std::string, AnySums>>;
-
-// Every rank's sums after the exchange; returns the number of collectives.
-int exchange(std::vector<NamedSums>& ranks) {
-  const int size = static_cast<int>(ranks.size());
+// Calls body(rank, world) on each rank, a thread; returns the number of collectives.
+template <typename Body>
+int on_ranks(int size, const Body& body) {
   Meeting meeting(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto group = c10::make_intrusive<ThreadGroup>(rank, size, meeting);
-      std::vector<SharedSums> shared;
-      for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
-        shared.push_back({name, &sums});
-      }
-      merge_over_ranks(shared, *group);
+      body(rank, *group);
     });
   }
   for (std::thread& each : threads) each.join();
   return meeting.gathers;
+}
+
+using NamedSums = std::vector<std::pair<std::string, AnySums>>;
+
+// Every rank's sums after the exchange; returns the number of collectives.
+int exchange(std::vector<NamedSums>& ranks) {
+  return on_ranks(static_cast<int>(ranks.size()), [&](int rank, c10d::ProcessGroup& world) {
+    std::vector<SharedSums> shared;
+    for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
+      shared.push_back({name, &sums});
+    }
+    const std::vector<std::int64_t> notes = merge_over_ranks(shared, world, 10 * rank);
+    for (std::size_t i = 0; i < notes.size(); ++i) {
+      EXPECT_EQ(notes[i], 10 * static_cast<std::int64_t>(i));
+    }
+  });
 }
 
 at::Tensor part(int rank) {
@@ -128,6 +141,46 @@ TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
   ranks[1] = {{"a", testing::reference_sums(at::tensor({2.0F}))}};
   exchange(ranks);
   for (const NamedSums& rank : ranks) EXPECT_EQ(tensor_of(rank, 0).nan, 1);
+}
+
+TEST(RankExchange, texts_of_any_length_arrive_whole) {
+  const std::vector<std::string> texts{"", "rank 1", std::string(1000, 'x')};
+  const int gathers = on_ranks(3, [&](int rank, c10d::ProcessGroup& world) {
+    EXPECT_EQ(gather_texts(texts[static_cast<std::size_t>(rank)], world), texts);
+  });
+  EXPECT_EQ(gathers, 2);
+}
+
+// Ranks 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one name.
+TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
+  Meeting pairs(2);  // nobody meets there
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = c10::make_intrusive<ThreadGroup>(rank % 2, 2, pairs);
+    WeightGroups groups;
+    const auto agreed = [&] {
+      const std::vector<std::int64_t> notes = gather_notes(groups.note(), world);
+      return groups.agree(notes, world).size();
+    };
+    EXPECT_EQ(agreed(), 0U);
+    if (rank > 0) groups.add(share(own.get()));
+    EXPECT_EQ(agreed(), 0U);  // not even by ranks 2 and 3, who cannot tell whose name it is
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(), 1U);
+    EXPECT_EQ(agreed(), 1U);
+  });
+}
+
+TEST(WeightGroups, names_are_exchanged_only_where_any_rank_learnt_of_a_group) {
+  Meeting pair(2);
+  const int gathers = on_ranks(2, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = c10::make_intrusive<ThreadGroup>(rank, 2, pair);
+    WeightGroups groups;
+    for (int step = 0; step < 10; ++step) {
+      if (step == 5) groups.add(share(own.get()));
+      groups.agree(gather_notes(groups.note(), world), world);
+    }
+  });
+  EXPECT_EQ(gathers, 10 + 3);  // sizes of texts, texts, and that this was all
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ TEST(Accumulators, survive_the_words_of_a_collective) {
   EXPECT_THROW(accumulator.merge(StatisticsAccumulator(2)), UsageError);
 }
 
-constexpr CastRequest kDelayedE5m2{RecipeId::fp8_delayed_scaling, FormatId::e5m2};
+constexpr RunningCast kDelayedE5m2{RecipeId::fp8_delayed_scaling, FormatId::e5m2};
 
 TEST(RequestSet, measures_each_cast_once) {
   RequestSet set;
@@ -173,8 +173,9 @@ TEST(RequestSet, measures_each_cast_once) {
   const auto again = set.add({Statistic::mse}, kDelayedE5m2);
   set.add({Statistic::mean}, kDelayedE5m2);
 
+  const CastRequest delayed{RecipeId::fp8_delayed_scaling, FormatId::e5m2};
   const CastRequest current{RecipeId::fp8_current_scaling, FormatId::e5m2};
-  EXPECT_THAT(set.casts(), ::testing::ElementsAre(kDelayedE5m2, current));
+  EXPECT_THAT(set.casts(), ::testing::ElementsAre(delayed, current));
   EXPECT_EQ(mse->cast, 0U);
   EXPECT_EQ(underflows->cast, 0U);
   EXPECT_EQ(named->cast, 0U);
@@ -192,9 +193,50 @@ TEST(RequestSet, knows_what_has_no_meaning_without_a_running_recipe) {
   EXPECT_EQ(set.casts().front().format, FormatId::e4m3);
 }
 
-TEST(RequestSet, refuses_recipes_with_block_scales) {
+StatisticName mse_of(std::optional<RecipeId> recipe, bool columnwise = false) {
+  return {.statistic = Statistic::mse, .what_if = recipe, .columnwise = columnwise};
+}
+
+TEST(RequestSet, measures_the_copies_of_a_block_recipe_apart) {
   RequestSet set;
-  EXPECT_THROW(set.add({Statistic::mse, RecipeId::mxfp8}, std::nullopt), UsageError);
+  const RunningCast running{RecipeId::mxfp8, FormatId::e5m2};
+  EXPECT_EQ(set.add(mse_of({}), running)->block_cast, 0U);
+  EXPECT_EQ(set.add(mse_of(RecipeId::mxfp8), running)->block_cast, 0U);  // the running one
+  EXPECT_EQ(set.add(mse_of({}, true), running)->block_cast, 1U);
+  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_block_scaling), running)->block_cast, 2U);
+  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_current_scaling), running)->cast, 0U);
+  EXPECT_THAT(set.block_casts(),
+              ::testing::ElementsAre(CastRequest{RecipeId::mxfp8, FormatId::e5m2},
+                                     CastRequest{RecipeId::mxfp8, FormatId::e5m2, true},
+                                     CastRequest{RecipeId::fp8_block_scaling, FormatId::e5m2}));
+}
+
+TEST(RequestSet, measures_the_only_copy_of_a_block_recipe_that_runs) {
+  RequestSet set;
+  const RunningCast second{RecipeId::mxfp8, FormatId::e4m3, false, true};
+  const RunningCast first{RecipeId::mxfp8, FormatId::e4m3, true, false};
+  ASSERT_TRUE(set.add(mse_of({}), second));
+  EXPECT_TRUE(set.block_casts().front().columnwise);
+  EXPECT_EQ(set.add(mse_of({}, true), first), std::nullopt);
+  EXPECT_EQ(set.add(mse_of(RecipeId::mxfp8, true), first), std::nullopt);
+  // What would have been made of it has both.
+  EXPECT_TRUE(set.add(mse_of(RecipeId::fp8_block_scaling, true), first));
+}
+
+TEST(RequestSet, finds_no_columnwise_copy_under_one_scale_a_tensor) {
+  RequestSet set;
+  EXPECT_EQ(set.add(mse_of({}, true), kDelayedE5m2), std::nullopt);
+  EXPECT_EQ(set.add(mse_of({}, true), std::nullopt), std::nullopt);
+  EXPECT_TRUE(set.empty());
+}
+
+TEST(RequestSet, asks_in_fp8_where_nvfp4_runs_and_about_nvfp4_in_its_own_format) {
+  RequestSet set;
+  set.add(mse_of(RecipeId::mxfp8), RunningCast{RecipeId::nvfp4, FormatId::e2m1});
+  set.add(mse_of(RecipeId::nvfp4), kDelayedE5m2);
+  EXPECT_THAT(set.block_casts(),
+              ::testing::ElementsAre(CastRequest{RecipeId::mxfp8, FormatId::e4m3},
+                                     CastRequest{RecipeId::nvfp4, FormatId::e2m1}));
 }
 
 TEST(RequestSet, keeps_block_shapes_apart) {
@@ -213,12 +255,15 @@ TEST(RequestSet, keeps_block_shapes_apart) {
 TEST(TensorResults, the_words_of_several_reads_add_up) {
   RequestSet set;
   set.add({Statistic::mse}, kDelayedE5m2);
+  set.add(mse_of(RecipeId::mxfp8), kDelayedE5m2);
   set.add({Statistic::max_blockwise_dynamic_range}, kDelayedE5m2);
   TensorResults whole(set);
   const auto add = [&](const std::vector<double>& values, double error, double ratio) {
     std::vector<std::int64_t> words;
     append_words(words, sums_of(values));
     append_words(words, CastSums{static_cast<std::int64_t>(values.size()), 0, 0, 0, error, 1, 1});
+    append_words(words,
+                 CastSums{static_cast<std::int64_t>(values.size()), 1, 0, 0, 2 * error, 1, 1});
     append_words(words, BlockRanges{1, 0, ratio});
     whole.add_words(words);
   };
@@ -226,7 +271,10 @@ TEST(TensorResults, the_words_of_several_reads_add_up) {
   add({3, 6}, 1.5, 16);
   EXPECT_DOUBLE_EQ(finish(Statistic::mean, whole.sums.tensor()), 3);
   EXPECT_DOUBLE_EQ(finish(Statistic::mse, whole.sums.casts().front()), 0.5);
+  EXPECT_DOUBLE_EQ(finish(Statistic::mse, whole.block_casts.front()), 1);
+  EXPECT_DOUBLE_EQ(finish(Statistic::underflows, whole.block_casts.front()), 50);
   EXPECT_DOUBLE_EQ(finish(whole.ranges.front()), 4);
+  EXPECT_THROW(whole.add_words({}), UsageError);
 }
 
 }  // namespace

@@ -11,6 +11,9 @@
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
 #include "hooks/debug.h"
 
 namespace telens::testing {
@@ -22,6 +25,16 @@ inline std::shared_ptr<const Recipe> delayed_scaling() {
 }
 inline std::shared_ptr<const Recipe> current_scaling() {
   return std::make_shared<Float8CurrentScaling>();
+}
+inline std::shared_ptr<const Recipe> mxfp8_scaling() {
+  return std::make_shared<MXFP8BlockScaling>();
+}
+inline std::shared_ptr<const Recipe> block_scaling() {
+  return std::make_shared<Float8BlockScaling>();
+}
+// Gradients rounded by chance: whoever draws another random number changes the run.
+inline std::shared_ptr<const Recipe> nvfp4_scaling() {
+  return std::make_shared<NVFP4BlockScaling>();
 }
 
 // Deterministic: equal arguments give equal bits.

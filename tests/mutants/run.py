@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT / "tests" / "contract"))
 from contract import all_statements  # noqa: E402
 from find_tests import PYTEST, find_test  # noqa: E402
 
-# What the Python tests run against.
-PYTHON_TARGETS = ("telens_python", "resolve_config", "log_outliers")
+# What the Python tests run against, the samples and the command included.
+PYTHON_TARGETS = ("telens_python", "resolve_config", "log_outliers", "gpt", "telens_command")
 COMPILED = (".h", ".cpp", ".cu")
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
 TEST_SECONDS = 600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import socket
 from collections.abc import Callable
@@ -14,7 +15,11 @@ import torch.multiprocessing
 def _enter(rank: int, function: Callable[[int], None], world_size: int, port: int) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
+        "gloo",
+        f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=60),  # ranks that wait for each other fail
     )
     try:
         function(rank)

@@ -1,5 +1,8 @@
 """Modules under DDP and FSDP2, two processes over gloo."""
 
+import os
+
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
@@ -196,3 +199,54 @@ def test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished(tmp_path)
         (1, 4.0),
         (1, 4.0),
     ]
+
+
+WEIGHTS = {
+    "section": {
+        "enabled": True,
+        "layers": {"layer_types": "all"},
+        "transformer_engine": {
+            "LogTensorStats": {"enabled": True, "stats": ["numel"], "tensors": ["weight"]}
+        },
+    }
+}
+
+
+def weight_that_one_rank_sees_first(rank: int, folder: str) -> None:
+    group = dist.new_group([0, 1], group_desc="tensor_parallel")
+    with debug.session(WEIGHTS, log_dir=folder):
+        for step in range(2):
+            if rank == 0 or step == 1:
+                debug.transformer_engine.inspect_tensor(
+                    layer_name="fc",
+                    tensor_name="weight",
+                    tensor=torch.ones(4),
+                    tp_group=group if rank < 2 else None,
+                    tp_size=2 if rank < 2 else 1,
+                )
+            debug.step()
+
+
+def test_ranks_meet_in_a_tensor_parallel_group_though_a_layer_ran_on_one_of_them_alone(tmp_path):
+    run_ranks(weight_that_one_rank_sees_first, str(tmp_path), world_size=3)
+    run = telens.open_run(tmp_path)
+    records = run.records(statistic="numel").sort_values(["iteration", "rank"])
+    expected = [(0, 0, 4.0), (1, 0, 8.0), (1, 1, 8.0), (1, 2, 4.0)]
+    assert list(records[["iteration", "rank", "value"]].itertuples(index=False)) == expected
+    assert records["scope"].isna().tolist() == [False, False, False, True]
+    assert set(records["scope"].dropna()) == {"tensor_parallel"}
+
+
+def rank_with_a_run_id_of_its_own(rank: int, folder: str, own: list[str]) -> None:
+    os.environ["TELENS_RUN_ID"] = own[rank]
+    debug.initialize("", log_dir=folder)
+    debug.end_debug()
+
+
+@pytest.mark.parametrize("own", [["", "second"], ["first", ""], ["first", "second"]])
+def test_all_ranks_record_into_the_run_that_rank_0_decides_on(tmp_path, own):
+    run_ranks(rank_with_a_run_id_of_its_own, str(tmp_path), own)
+    (run,) = (tmp_path / "telens").iterdir()
+    assert sorted(path.name for path in run.iterdir()) == ["rank00000.h5", "rank00001.h5"]
+    if own[0]:
+        assert run.name == own[0]

@@ -4,7 +4,11 @@ from statement import Statement
 
 OPTIONS = "features/log_fp8_tensor_stats_options.cpp"
 ENGINE = "features/statistics_engine.cpp"
+COPIES = "features/block_copies.cpp"
+REQUESTS = "features/statistics/requests.cpp"
+NVFP4_OPTIONS = "features/log_nvfp4_tensor_stats_options.cpp"
 FEATURES = "test_contract_features.py::"
+BLOCKS = "test_block_statistics.py::"
 PEER = "test_against_peer.py::"
 
 STATEMENTS = (
@@ -20,8 +24,8 @@ STATEMENTS = (
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
         FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
         ENGINE,
-        "return CastRequest{recipe, call.quantizer->format()};",
-        "return CastRequest{recipe, FormatId::e5m2};",
+        "return RunningCast{recipe, call.quantizer->format()};",
+        "return RunningCast{recipe, FormatId::e5m2};",
     ),
     Statement(
         "It serves activation, weight and gradient.",
@@ -45,6 +49,53 @@ STATEMENTS = (
         ENGINE,
         "is_quantized(call.rowwise) || is_quantized(call.columnwise);",
         "is_quantized(call.rowwise) && is_quantized(call.columnwise);",
+    ),
+    Statement(
+        "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
+        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        COPIES,
+        "copies.push_back(copy_of(*running, cast.columnwise, matrix));",
+        "copies.push_back(copy_of(*running, false, matrix));",
+    ),
+    Statement(
+        "Of a block recipe with one GEMM disabled, the copy of the other one is measured *(ours)*.",
+        BLOCKS + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
+        REQUESTS,
+        "name.columnwise || (runs && !running->rowwise)",
+        "name.columnwise",
+    ),
+    Statement(
+        "LogNvfp4TensorStats logs `underflows%` and `mse` of the tensor in NVFP4, as "
+        "`nvfp4_<stat>`.",
+        "LogNvfp4TensorStatsOptions.are_logged_with_the_recipe_before_the_name",
+        NVFP4_OPTIONS,
+        ".implied = RecipeId::nvfp4};",
+        ".implied = std::nullopt};",
+    ),
+    Statement(
+        "It serves activation, weight and gradient, with the statistics of Transformer Engine; "
+        "another name is an error that says who has it.",
+        "OptionMistakes.say_what_is_right",
+        NVFP4_OPTIONS,
+        "constexpr std::array kStatistics{Statistic::underflows, Statistic::mse};",
+        "constexpr std::array kStatistics{Statistic::underflows, Statistic::mse, "
+        "Statistic::scale_inv_min};",
+    ),
+    Statement(
+        "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
+        "recipe, and a Blackwell GPU)*.",
+        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        COPIES,
+        "return recipe.make_quantizer(TensorRole::weight, nullptr);",
+        "return recipe.make_quantizer(TensorRole::input, nullptr);",
+    ),
+    Statement(
+        "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "
+        "chance, changes no bit.",
+        "ObservedTrainingTest.observing_everything_changes_no_bit",
+        COPIES,
+        "recipe.disable_stochastic_rounding = true;",
+        "recipe.disable_stochastic_rounding = false;",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",

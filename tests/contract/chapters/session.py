@@ -125,8 +125,8 @@ STATEMENTS = (
         "All other functions without a session raise.",
         "test_debug_session.py::test_without_a_session_steps_do_nothing_and_other_calls_raise",
         "python/telens/debug/calls.py",
-        "iteration = _C.debug.iteration()  # raises without a session",
-        "iteration = 0",
+        "tick = _C.debug.tick()  # raises without a session",
+        "tick = 0",
     ),
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
@@ -181,8 +181,8 @@ STATEMENTS = (
         "statistics of weights are reduced over their tensor-parallel group.",
         "test_distributed.py::test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished",
         "hooks/session.cpp",
-        "{.weights = reduce_weights_ && read(/*weights=*/true)}",
-        "{.weights = read(/*weights=*/true)}",
+        ".weights = reduce_weights_,",
+        ".weights = true,",
     ),
     Statement(
         "`log_message` writes once per text, layer and extra arguments *(ours: the peer writes "

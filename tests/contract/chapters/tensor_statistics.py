@@ -9,6 +9,8 @@ REQUESTS = "features/statistics/requests.cpp"
 DEFINITIONS = "FinishedStatistics.are_the_definitions"
 OF_A_CAST = "FinishedStatistics.of_a_cast_count_all_elements"
 FEATURES = "test_contract_features.py::"
+BLOCKS = "test_block_statistics.py::"
+BLOCK_CASTS = "core/kernels/cpu/statistics_block_casts.cpp"
 
 STATEMENTS = (
     # ---- of the high-precision tensor
@@ -90,8 +92,8 @@ STATEMENTS = (
         "`saturated` is recorded with any statistic of a cast *(ours)*.",
         FEATURES + "test_counters_of_a_cast_come_with_any_of_its_statistics",
         ENGINE,
-        "      if (!request.cast) continue;",
-        "      if (request.cast) continue;",
+        "      if (!request.is_of_cast()) continue;",
+        "      if (request.is_of_cast()) continue;",
     ),
     Statement(
         "`cur_amax` is the largest magnitude.",
@@ -195,6 +197,69 @@ STATEMENTS = (
         'constexpr std::string_view kColumnwise = "_columnwise";',
         'constexpr std::string_view kColumnwise = "_column_wise";',
     ),
+    Statement(
+        "Before a name `mxfp8_` and `fp8_block_scaling_` may stand as well, whatever runs: the "
+        "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
+        BLOCKS + "test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format",
+        "features/block_copies.cpp",
+        "return std::make_shared<MXFP8Quantizer>(cast.format);",
+        "return std::make_shared<MXFP8Quantizer>(FormatId::e4m3);",
+    ),
+    Statement(
+        "Where NVFP4 runs, FP8 is asked about in E4M3.",
+        BLOCKS + "test_nvfp4_running_is_asked_about_fp8_in_e4m3",
+        REQUESTS,
+        "return format == FormatId::e2m1 ? FormatId::e4m3 : format;",
+        "return format == FormatId::e2m1 ? FormatId::e5m2 : format;",
+    ),
+    Statement(
+        "With `_columnwise` the columnwise copy's own values are measured *(ours: the peer "
+        "measures the rowwise copy)*.",
+        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        "features/block_copies.cpp",
+        "const QuantizedData& data = columnwise ? quantized.columnwise : quantized.rowwise;",
+        "const QuantizedData& data = quantized.rowwise;",
+    ),
+    Statement(
+        "Where that copy has no scales of its own, or does not run, the statistic is left out with "
+        "the reason *(ours)*.",
+        BLOCKS + "test_what_has_no_meaning_is_left_out_with_the_reason",
+        REQUESTS,
+        "return name.columnwise ? std::nullopt : std::optional(CastRequest{recipe, format});",
+        "return CastRequest{recipe, format};",
+    ),
+    Statement(
+        "Statistics of blocks are those of their definition, for every format, orientation, shape "
+        "and dtype, on every SIMD target.",
+        "BlockCastStatistics.are_the_definition_for_every_format_shape_dtype_and_simd_target",
+        BLOCK_CASTS,
+        "codes + line * lines.code_stride()",
+        "codes + line * length",
+    ),
+    Statement(
+        "Special values, subnormals and blocks of zeros have the statistics of a reference in "
+        "NumPy and ml_dtypes.",
+        BLOCKS + "test_special_values_have_the_statistics_of_the_reference",
+        "core/kernels/cpu/statistics_block_cast_range.cpp",
+        "const auto vanished = hn::AndNot(hn::Eq(before, zero), hn::Eq(after, zero));",
+        "const auto vanished = hn::Eq(after, zero);",
+    ),
+    Statement(
+        "`scale_inv_min` and `scale_inv_max` of blocks are decoded values *(ours: the peer logs "
+        "MXFP8's raw exponent byte)*.",
+        BLOCKS + "test_of_weights_stored_in_blocks_what_needs_the_original_is_refused",
+        BLOCK_CASTS,
+        "const double scale = scales.at(row, column);",
+        "const double scale = std::log2(scales.at(row, column)) + 127;",
+    ),
+    Statement(
+        "Parts of a tensor cast in blocks merge to the whole, whatever their means, and a NaN of "
+        "one part stays.",
+        "BlockCastStatistics.of_parts_are_those_of_the_whole",
+        BLOCK_CASTS,
+        "for (const CastSums& part : parts) merge(whole, part);",
+        "whole = parts.back();",
+    ),
     # ---- parts
     Statement(
         "Micro-batches between two `step()`s accumulate.",
@@ -238,7 +303,7 @@ STATEMENTS = (
         "writes the reduced value.",
         "test_distributed.py::test_statistics_are_reduced_over_the_ranks_into_one_run",
         "hooks/session.cpp",
-        "    reductions.tensors = reduction_group();\n",
+        ".tensors = reduction_group(),",
         "",
     ),
     Statement(
@@ -258,7 +323,7 @@ STATEMENTS = (
     ),
     Statement(
         "It does in whatever order the parts come.",
-        "StatisticsOf.parts_cut_anywhere_merge_to_the_whole_in_any_order",
+        "MergedStatisticsOf.parts_cut_anywhere_merge_to_the_whole_in_any_order",
         "core/ops/statistics_layout.h",
         "  into.nan += part.nan;",
         "  into.nan = part.nan;",

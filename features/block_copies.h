@@ -1,0 +1,36 @@
+// The copies of an observed tensor that have a scale a block: those that the running recipe made,
+// and those that another one would have made.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/ops/statistics_block_casts.h"
+#include "features/statistics/requests.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens::features {
+
+// nullopt for `tensor`, which is no block format.
+std::optional<RecipeId> block_recipe_of(ScalingMode mode);
+
+// What was cast and what came of it, in the orientation of the codes.
+struct BlockCopy {
+  at::Tensor x;  // [rows, columns]; of codes after a Hadamard transform: transformed, in FP32
+  ops::BlockCast cast;
+};
+
+// One for each cast, of block recipes. x: the high-precision tensor, or what stands for it. Where
+// the running recipe is asked about, its own codes are read; others are made by the deterministic
+// quantizer that the recipe has for such tensors, both orientations at once.
+std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Tensor& x,
+                                    std::span<const CastRequest> casts);
+
+// Whether a copy that does not run can be made of x: a Hadamard transform needs rows divisible by
+// 16.
+bool can_be_made(const StatisticName& name, TensorName tensor, const at::Tensor& x);
+
+}  // namespace telens::features

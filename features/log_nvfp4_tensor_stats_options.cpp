@@ -1,0 +1,56 @@
+#include "features/log_nvfp4_tensor_stats_options.h"
+
+#include <array>
+
+#include "features/statistics_option.h"
+
+namespace telens::features {
+namespace {
+
+// Those of Transformer Engine.
+constexpr std::array kStatistics{Statistic::underflows, Statistic::mse};
+constexpr std::array kRecipes{RecipeId::nvfp4};
+
+constexpr StatisticsRules kRules{.feature = "LogNvfp4TensorStats",
+                                 .statistics = kStatistics,
+                                 .recipes = kRecipes,
+                                 .implied = RecipeId::nvfp4};
+
+}  // namespace
+
+LogNvfp4TensorStatsOptions LogNvfp4TensorStatsOptions::from(const config::Value& parameters) {
+  config::ErrorList errors;
+  LogNvfp4TensorStatsOptions options{parse_statistics(*parameters.find("stats"), kRules, errors)};
+  errors.raise_if_any();
+  return options;
+}
+
+config::FeatureDescription log_nvfp4_tensor_stats_description() {
+  return {
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogNvfp4TensorStats",
+      .summary = "statistics of the tensor in NVFP4",
+      .doc =
+          "Says what the cast to NVFP4 did to a tensor or, where another recipe or none runs,\n"
+          "would have done: weights in 16x16 blocks, what feeds wgrad after a random Hadamard\n"
+          "transform, rounded to the nearest. Logged as nvfp4_underflows% and nvfp4_mse.",
+      .example =
+          "LogNvfp4TensorStats:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, gradient]\n"
+          "  stats: [underflows%, mse, mse_columnwise]\n"
+          "  freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::gemm_input_names(),
+      .parameters = {statistics_parameter(
+          kRules,
+          "underflows% (nonzero elements that became zero), mse; each may have nvfp4_ before\n"
+          "      it, and _columnwise behind it: the copy with blocks along columns")},
+      .recorded =
+          [](const config::Value& parameters, std::string_view tensor) {
+            return recorded_names(LogNvfp4TensorStatsOptions::from(parameters).statistics, tensor);
+          },
+  };
+}
+
+}  // namespace telens::features

@@ -1,0 +1,110 @@
+// What the engine does in a step: what was read becomes rows, those of several ranks together.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "features/rank_exchange.h"
+#include "features/statistics_engine.h"
+
+namespace telens::features {
+namespace {
+
+// The exchanges of one collect().
+class Exchanges {
+ public:
+  void add(const debug::ReductionGroup& group) {
+    if (has_several_ranks(group)) groups_.try_emplace(id_of(*group), group);
+  }
+
+  // The sums of an observation travel with the others of its group.
+  void add(const debug::ReductionGroup& group, const TensorObservation& observation,
+           Totals& totals) {
+    if (!has_several_ranks(group)) return;
+    add(group);
+    for (Totals::Named& each : totals.all()) {
+      shared_[id_of(*group)].push_back({observation.name() + each.name, &each.sums});
+    }
+  }
+
+  // One of them before all others; returns every rank's note.
+  std::vector<std::int64_t> run_first(c10d::ProcessGroup& group, std::int64_t note) {
+    const std::string id = id_of(group);
+    groups_.erase(id);
+    const std::vector<SharedSums> sums = std::exchange(shared_[id], {});
+    return merge_over_ranks(sums, group, note);
+  }
+
+  // In the order of their names: ranks that share several groups come to them in the same order.
+  void run_all() {
+    for (const auto& [id, group] : groups_) merge_over_ranks(shared_[id], *group);
+  }
+
+ private:
+  Groups groups_;
+  std::map<std::string, std::vector<SharedSums>> shared_;
+};
+
+}  // namespace
+
+debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
+  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
+  const auto own = reductions.tensors_of_layers.find(layer_name_);
+  return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
+}
+
+bool TensorObservation::waits(const Reductions& reductions) const {
+  if (!has_several_ranks(group(reductions))) return false;
+  if (!is_weight()) return !reductions.tensors_are_due;
+  return !reductions.weights_are_due && has_several_ranks(reductions.world);
+}
+
+std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations(
+    const Reductions& reductions) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::unique_ptr<TensorObservation>> taken, waiting;
+  for (auto& each : observations_) {
+    const bool waits = each->waits(reductions);
+    if (!waits) by_key_.erase(each->name());
+    (waits ? waiting : taken).push_back(std::move(each));
+  }
+  observations_ = std::move(waiting);
+  return taken;
+}
+
+std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
+  const auto observations = take_observations(reductions);
+  std::vector<Totals> totals;
+  for (const auto& each : observations) totals.push_back(each->totals());
+  std::vector<debug::ReductionGroup> shared_with(observations.size());
+  Exchanges exchanges;
+  const auto share_where = [&](bool weights, const auto& is_shared) {
+    for (std::size_t i = 0; i < observations.size(); ++i) {
+      if (observations[i]->is_weight() != weights) continue;
+      debug::ReductionGroup group = observations[i]->group(reductions);
+      if (!has_several_ranks(group) || !is_shared(*group)) continue;
+      exchanges.add(group, *observations[i], totals[i]);
+      shared_with[i] = std::move(group);
+    }
+  };
+  if (reductions.tensors_are_due) {
+    exchanges.add(reductions.tensors);
+    for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
+    share_where(/*weights=*/false, [](const auto&) { return true; });
+  }
+  if (reductions.weights && reductions.weights_are_due && has_several_ranks(reductions.world)) {
+    const std::vector<std::int64_t> notes =
+        exchanges.run_first(*reductions.world, weight_groups_.note());
+    const Groups& agreed = weight_groups_.agree(notes, *reductions.world);
+    for (const auto& [id, group] : agreed) exchanges.add(group);
+    share_where(/*weights=*/true,
+                [&](const c10d::ProcessGroup& group) { return agreed.contains(id_of(group)); });
+  }
+  exchanges.run_all();
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < observations.size(); ++i) {
+    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_, rows);
+  }
+  return rows;
+}
+
+}  // namespace telens::features

@@ -1,0 +1,163 @@
+// The rules that all FP8 GEMMs of the layers keep, on every device: shapes and biases.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/modules/layer_norm_linear.h"
+#include "core/modules/layer_norm_mlp.h"
+#include "core/modules/linear.h"
+#include "core/quantization/autocast.h"
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
+#include "tests/core/modules/same_tensor.h"
+
+namespace telens {
+namespace {
+
+using test::same_bits;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+template <typename RecipeT>
+AutocastOptions under() {
+  AutocastOptions options;
+  options.recipe = std::make_shared<const RecipeT>();
+  return options;
+}
+
+LinearOptions linear_options(std::int64_t in, std::int64_t out, at::ScalarType dtype) {
+  LinearOptions options;
+  options.in_features = in;
+  options.out_features = out;
+  options.parameters.params_dtype = dtype;
+  options.parameters.device = at::kCPU;
+  options.name = "layers.0.fc1";
+  return options;
+}
+
+// Of an input of zeros, whose output is the bias alone.
+at::Tensor output_of_zeros(const AutocastOptions& options, at::ScalarType dtype, double bias) {
+  Linear linear(linear_options(64, 32, dtype));
+  const at::NoGradGuard no_grad;
+  linear.named_parameters()["bias"].fill_(bias);
+  const Autocast autocast(options);
+  return linear.forward(at::zeros({32, 64}, dtype));
+}
+
+// BF16 has 8 significant bits, FP16 11.
+constexpr double kBeyondBf16 = 1 + 0x1p-10;
+constexpr double kBeyondFp16 = 1 + 0x1p-20;
+
+TEST(BiasOfAGemm, in_fp32_is_rounded_to_bf16_under_every_recipe) {
+  const at::Tensor rounded = at::ones({32, 32});
+  for (const AutocastOptions& recipe :
+       {under<DelayedScaling>(), under<Float8CurrentScaling>(), under<MXFP8BlockScaling>(),
+        under<Float8BlockScaling>(), under<NVFP4BlockScaling>()}) {
+    SCOPED_TRACE(std::string(recipe.recipe->name()));
+    EXPECT_TRUE(same_bits(output_of_zeros(recipe, at::kFloat, kBeyondBf16), rounded));
+    EXPECT_TRUE(same_bits(output_of_zeros(recipe, at::kFloat, kBeyondFp16), rounded));
+    EXPECT_TRUE(same_bits(output_of_zeros(recipe, at::kFloat, 1 + 0x1.8p-8), rounded + 0x1p-7))
+        << "to nearest, not towards zero";
+  }
+}
+
+TEST(BiasOfAGemm, of_16_bits_or_in_high_precision_is_added_as_it_is) {
+  const AutocastOptions fp8 = under<Float8CurrentScaling>();
+  EXPECT_TRUE(same_bits(output_of_zeros(fp8, at::kHalf, kBeyondBf16),
+                        at::full({32, 32}, kBeyondBf16, at::kHalf)));
+  AutocastOptions off = fp8;
+  off.enabled = false;
+  EXPECT_TRUE(same_bits(output_of_zeros(off, at::kFloat, kBeyondFp16),
+                        at::full({32, 32}, kBeyondFp16, at::kFloat)));
+  auto forward_in_high_precision = std::make_shared<Float8CurrentScaling>();
+  forward_in_high_precision->override_linear_precision.fprop = true;
+  AutocastOptions only_backward;
+  only_backward.recipe = forward_in_high_precision;
+  EXPECT_TRUE(same_bits(output_of_zeros(only_backward, at::kFloat, kBeyondFp16),
+                        at::full({32, 32}, kBeyondFp16, at::kFloat)));
+}
+
+TEST(BiasOfAGemm, keeps_the_gradient_of_its_own_dtype) {
+  Linear linear(linear_options(64, 32, at::kFloat));
+  {
+    const Autocast autocast(under<Float8CurrentScaling>());
+    linear.forward(at::randn({32, 64})).sum().backward();
+  }
+  EXPECT_TRUE(same_bits(linear.named_parameters()["bias"].grad(), at::full({32}, 32.0F)));
+}
+
+// Runs the layer under the recipe on ones of the given size.
+template <typename RecipeT, typename Layer>
+auto running(Layer& layer, at::IntArrayRef sizes) {
+  return [&layer, x = at::ones(sizes)] {
+    const Autocast autocast(under<RecipeT>());
+    layer({x});
+  };
+}
+
+TEST(ShapeOfAGemm, that_fp8_cannot_take_is_refused_with_layer_tensor_got_and_expected) {
+  Linear narrow(linear_options(64, 24, at::kFloat));
+  EXPECT_THAT(running<Float8CurrentScaling>(narrow, {16, 64}),
+              ThrowsMessage<ShapeError>(HasSubstr(
+                  "layers.0.fc1: weight has shape [24, 64], as a matrix [24, 64]; FP8 GEMMs need "
+                  "both divisible by 16; pad them, or run the layer outside fp8_autocast")));
+  Linear linear(linear_options(64, 48, at::kFloat));
+  EXPECT_THAT(running<DelayedScaling>(linear, {5, 3, 64}),
+              ThrowsMessage<ShapeError>(HasSubstr(
+                  "layers.0.fc1: activation has shape [5, 3, 64], as a matrix [15, 64]; FP8 GEMMs "
+                  "need both divisible by 16")));
+  EXPECT_THAT(running<MXFP8BlockScaling>(linear, {32, 64}),
+              ThrowsMessage<ShapeError>(
+                  HasSubstr("weight has shape [48, 64], as a matrix [48, 64]; FP8 GEMMs need both "
+                            "divisible by 32")));
+  EXPECT_NO_THROW(running<Float8CurrentScaling>(linear, {16, 64})());
+}
+
+TEST(ShapeOfAGemm, is_refused_by_the_layers_of_other_modules_under_their_own_names) {
+  LayerNormLinearOptions of_linear{.in_features = 32, .out_features = 32};
+  of_linear.name = "block.qkv";
+  LayerNormLinear linear(of_linear);
+  EXPECT_THAT(running<Float8CurrentScaling>(linear, {10, 32}),
+              ThrowsMessage<ShapeError>(HasSubstr("block.qkv: activation has shape [10, 32]")));
+  LayerNormMLPOptions of_mlp{.hidden_size = 32, .ffn_hidden_size = 40};
+  of_mlp.name = "block.mlp";
+  LayerNormMLP mlp(of_mlp);
+  EXPECT_THAT(running<Float8CurrentScaling>(mlp, {16, 32}),
+              ThrowsMessage<ShapeError>(HasSubstr("block.mlp.fc1: weight has shape [40, 32]")));
+}
+
+// torch has no beta = 1 product into an existing tensor that we call here: gradients of two
+// backwards are two products and one addition, in every dtype.
+TEST(WeightGradient, of_two_backwards_is_the_sum_of_both) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool fp8 : {false, true}) {
+      at::manual_seed(31);
+      Linear linear(linear_options(64, 32, dtype));
+      const at::Tensor first = at::randn({16, 64}).to(dtype),
+                       second = at::randn({16, 64}).to(dtype);
+      const at::Tensor grad = at::randn({16, 32}).to(dtype);
+      const auto backward = [&](const at::Tensor& x) {
+        at::Tensor y;
+        {
+          AutocastOptions options = under<Float8CurrentScaling>();
+          options.enabled = fp8;
+          const Autocast autocast(options);
+          y = linear.forward(x);
+        }
+        y.backward(grad);
+        return linear.named_parameters()["weight"].grad().clone();
+      };
+      const at::Tensor alone = backward(first);
+      linear.zero_grad();
+      const at::Tensor other = backward(second);
+      const at::Tensor both = backward(first);
+      EXPECT_TRUE(same_bits(both, other + alone)) << c10::toString(dtype) << fp8;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace telens

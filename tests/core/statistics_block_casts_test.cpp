@@ -1,0 +1,277 @@
+// What a cast in blocks did to a tensor, against its definition element by element, on every SIMD
+// target of this processor.
+#include "core/ops/statistics_block_casts.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/formats/dispatch.h"
+#include "core/kernels/cpu/simd_target.h"
+#include "core/ops/statistics_layout.h"
+#include "features/statistics/accumulator.h"
+#include "tests/core/special_values.h"
+
+namespace telens {
+namespace {
+
+using namespace ops;  // what is tested
+
+CastSums typed(const at::Tensor& words) {
+  return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
+}
+
+CastSums statistics_of(const at::Tensor& x, const BlockCast& cast) {
+  at::Tensor accumulator = empty_block_casts(at::kCPU);
+  accumulate_block_cast_statistics(x, cast, accumulator);
+  return typed(accumulator);
+}
+
+template <typename T>
+T element(const at::Tensor& contiguous, std::int64_t row, std::int64_t column) {
+  return contiguous.const_data_ptr<T>()[row * contiguous.size(1) + column];
+}
+
+// cast: with contiguous tensors.
+float scale_of(const BlockCast& cast, std::int64_t row, std::int64_t column) {
+  const at::Tensor& scales = cast.codes.scale_inv;
+  row /= block_height(cast.mode);
+  column /= block_length(cast.mode);
+  if (cast.mode == ScalingMode::mxfp8) {
+    return decode<E8M0>(element<std::uint8_t>(scales, row, column));
+  }
+  if (cast.mode != ScalingMode::nvfp4) return element<float>(scales, row, column);
+  return decode<E4M3>(element<std::uint8_t>(scales, row, column)) *
+         cast.codes.tensor_scale.item<float>();
+}
+
+std::uint8_t code_at(const BlockCast& cast, std::int64_t row, std::int64_t column) {
+  const at::Tensor& codes = cast.codes.codes;
+  if (cast.mode != ScalingMode::nvfp4) return element<std::uint8_t>(codes, row, column);
+  const auto pair = element<std::uint8_t>(codes, row, column / 2);
+  return column % 2 == 0 ? pair & 0xf : pair >> 4;
+}
+
+// One element; the first number that is clipped is told, not computed.
+template <typename Format>
+void add_element(float x, std::uint8_t code, float scale, double first_clipped, CastSums& sums) {
+  const float decoded = decode<Format>(code) * scale;
+  const double magnitude = std::fabs(x);
+  ++sums.numel;
+  sums.underflows += x != 0 && decoded == 0;
+  sums.overflows += magnitude > static_cast<double>(Format::kMax * scale);
+  const float factor = std::min(1 / scale, FP32::kMax);
+  sums.saturated += !std::isnan(scale) && std::fabs(x) * factor >= first_clipped;
+  const double error = static_cast<double>(decoded) - x;
+  sums.squared_error += error * error;
+  sums.scale_inv_min = smaller(sums.scale_inv_min, scale);
+  sums.scale_inv_max = larger(sums.scale_inv_max, scale);
+}
+
+CastSums reference(const at::Tensor& x, BlockCast cast) {
+  cast.codes.codes = cast.codes.codes.contiguous();
+  cast.codes.scale_inv = cast.codes.scale_inv.contiguous();
+  const at::Tensor values = x.to(at::kFloat).contiguous();
+  CastSums sums;
+  for (std::int64_t row = 0; row < x.size(0); ++row) {
+    for (std::int64_t column = 0; column < x.size(1); ++column) {
+      const auto value = element<float>(values, row, column);
+      const std::uint8_t code = code_at(cast, row, column);
+      const float scale = scale_of(cast, row, column);
+      // 464 is a tie between 448 and 480, to even; 61440 one between 57344 and 2^16; 7 between 6
+      // and 8.
+      if (cast.format == FormatId::e4m3) {
+        add_element<E4M3>(value, code, scale, std::nextafter(464.0F, 1e9F), sums);
+      } else if (cast.format == FormatId::e5m2) {
+        add_element<E5M2>(value, code, scale, 61440, sums);
+      } else {
+        add_element<E2M1>(value, code, scale, 7, sums);
+      }
+    }
+  }
+  return sums;
+}
+
+void expect_equal(const CastSums& got, const CastSums& expected) {
+  EXPECT_EQ(got.numel, expected.numel);
+  EXPECT_EQ(got.underflows, expected.underflows);
+  EXPECT_EQ(got.overflows, expected.overflows);
+  EXPECT_EQ(got.saturated, expected.saturated);
+  const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  EXPECT_PRED2(same, got.scale_inv_min, expected.scale_inv_min);
+  EXPECT_PRED2(same, got.scale_inv_max, expected.scale_inv_max);
+  if (std::isfinite(expected.squared_error)) {
+    EXPECT_NEAR(got.squared_error, expected.squared_error, 1e-6 * expected.squared_error);
+  } else {
+    EXPECT_PRED2(same, got.squared_error, expected.squared_error);
+  }
+}
+
+struct NamedCast {
+  std::string name;
+  at::Tensor x;  // in the orientation of the codes
+  BlockCast cast;
+};
+
+// Both orientations of x under every block format.
+std::vector<NamedCast> casts_of(const at::Tensor& x) {
+  std::vector<NamedCast> casts;
+  const auto add = [&](const std::string& name, const BlockCodesPair& pair, FormatId format,
+                       ScalingMode mode) {
+    casts.push_back({name + ", rowwise", x, {pair.rowwise, format, mode}});
+    casts.push_back({name + ", columnwise", x.t(), {pair.columnwise, format, mode}});
+  };
+  for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
+    for (const ScaleRounding rounding : {ScaleRounding::up, ScaleRounding::floor}) {
+      add("MXFP8", quantize_mxfp8(x, format, {.scale_rounding = rounding}, {}), format,
+          ScalingMode::mxfp8);
+    }
+    for (const bool power_of_2 : {true, false}) {
+      add("1x128", quantize_fp8_blocks(x, format, {.power_of_2_scales = power_of_2}, {}), format,
+          ScalingMode::block_1d);
+    }
+    add("128x128", quantize_fp8_blocks(x, format, {.two_dimensional = true}, {}), format,
+        ScalingMode::block_2d);
+  }
+  add("NVFP4", quantize_nvfp4(x, {}, {}), FormatId::e2m1, ScalingMode::nvfp4);
+  add("NVFP4 squares", quantize_nvfp4(x, {.two_dimensional = true}, {}), FormatId::e2m1,
+      ScalingMode::nvfp4);
+  return casts;
+}
+
+void expect_definition(const at::Tensor& x) {
+  for (const NamedCast& each : casts_of(x)) {
+    const CastSums expected = reference(each.x, each.cast);
+    for (const kernels::SimdTarget& target : kernels::simd_targets()) {
+      const kernels::ScopedSimdTarget scope(target);
+      SCOPED_TRACE(target.name + ", " + each.name + ", " + std::string(name_of(each.cast.format)));
+      expect_equal(statistics_of(each.x, each.cast), expected);
+    }
+  }
+}
+
+// Magnitudes over many powers of two, with zeros: blocks underflow, some have nothing but zeros.
+at::Tensor wide_data(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const at::Tensor exponents = at::randn(sizes) * 5;
+  at::Tensor x = at::randn(sizes) * exponents.exp2() * (at::rand(sizes) > 0.1);
+  if (x.dim() == 2 && x.size(1) > 40) x.slice(1, 0, 40).slice(0, 0, 3).zero_();
+  return x.to(dtype);
+}
+
+TEST(BlockCastStatistics, are_the_definition_for_every_format_shape_dtype_and_simd_target) {
+  at::manual_seed(5);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    for (const std::vector<std::int64_t>& sizes :
+         std::vector<std::vector<std::int64_t>>{{20, 150}, {33, 47}, {1, 9}, {130, 2}}) {
+      SCOPED_TRACE(::testing::PrintToString(sizes));
+      expect_definition(wide_data(sizes, dtype));
+    }
+    expect_definition(wide_data({50, 30}, dtype).t());
+  }
+}
+
+TEST(BlockCastStatistics, of_special_values_are_the_definition) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    at::Tensor x = at::zeros({32, 64});
+    auto* const to = x.mutable_data_ptr<float>();
+    std::int64_t i = 0;
+    for (const testing::SpecialValue& value : testing::kSpecialValues) {
+      const auto number = bits_as<float>(value.bits);
+      for (const float signed_number : {number, -number}) to[i++ % x.numel()] = signed_number;
+      i += 13;  // so that some blocks have few of them
+    }
+    expect_definition(x.to(dtype));
+    // Without infinity and NaN, whose blocks lose everything else.
+    expect_definition(x.nan_to_num(1, 1, 1).to(dtype));
+  }
+}
+
+TEST(BlockCastStatistics, count_what_a_zero_scale_loses_as_underflow) {
+  // The scale of NVFP4's small block, 1e-4 / 6 of the tensor's, is none that E4M3 has.
+  at::Tensor x = at::full({1, 32}, 1e-4F);
+  x[0][0] = 1000;
+  const BlockCodes codes = quantize_nvfp4(x, {}, {}).rowwise;
+  const CastSums sums = statistics_of(x, {codes, FormatId::e2m1, ScalingMode::nvfp4});
+  EXPECT_EQ(sums.underflows, 31);
+  EXPECT_EQ(sums.scale_inv_min, 0);
+}
+
+TEST(BlockCastStatistics, see_what_a_scale_that_rounds_down_clips) {
+  // OCP's scale of 500 is that of 256: 500 / 1 is beyond 464, and 460 rounds to 448.
+  at::Tensor x = at::ones({2, 32});
+  x[0][0] = 500;
+  x[1][0] = -460;
+  const BlockCodes codes =
+      quantize_mxfp8(x, FormatId::e4m3, {.scale_rounding = ScaleRounding::floor}, {}).rowwise;
+  const CastSums sums = statistics_of(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
+  EXPECT_EQ(sums.overflows, 2);
+  EXPECT_EQ(sums.saturated, 1);
+  EXPECT_EQ(sums.squared_error, 52.0 * 52 + 12 * 12);
+}
+
+TEST(BlockCastStatistics, of_parts_are_those_of_the_whole) {
+  at::manual_seed(6);
+  at::Tensor x = wide_data({3000, 96}, at::kFloat);
+  x.slice(0, 1024).add_(1000);  // parts with means of their own
+  x[7][7] = std::numeric_limits<float>::quiet_NaN();
+  for (const bool with_nan : {true, false}) {
+    if (!with_nan) x[7][7] = 1;
+    const BlockCodes codes = quantize_mxfp8(x, FormatId::e4m3, {}, {}).rowwise;
+    const CastSums whole = statistics_of(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
+    EXPECT_EQ(std::isnan(whole.squared_error), with_nan);
+    at::Tensor accumulator = empty_block_casts(at::kCPU);
+    for (const std::int64_t begin : {1000, 0, 2000}) {
+      const auto part = [&](const at::Tensor& of) { return of.slice(0, begin, begin + 1000); };
+      accumulate_block_cast_statistics(
+          part(x),
+          {{part(codes.codes), part(codes.scale_inv), {}}, FormatId::e4m3, ScalingMode::mxfp8},
+          accumulator);
+    }
+    const CastSums merged = typed(accumulator);
+    expect_equal(merged, whole);
+    if (!with_nan) {
+      EXPECT_NEAR(merged.squared_error, whole.squared_error, 1e-12 * whole.squared_error);
+    }
+  }
+}
+
+TEST(BlockCastStatistics, do_not_depend_on_the_number_of_threads) {
+  at::manual_seed(7);
+  for (const NamedCast& each : casts_of(wide_data({4000, 100}, at::kBFloat16))) {
+    const int threads = at::get_num_threads();
+    at::set_num_threads(1);
+    const CastSums expected = statistics_of(each.x, each.cast);
+    at::set_num_threads(3);
+    const CastSums got = statistics_of(each.x, each.cast);
+    at::set_num_threads(threads);
+    expect_equal(got, expected);
+    EXPECT_EQ(got.squared_error, expected.squared_error) << each.name;
+  }
+}
+
+TEST(BlockCastStatistics, of_an_empty_tensor_are_none) {
+  for (const NamedCast& each : casts_of(at::zeros({0, 64}))) {
+    const CastSums sums = statistics_of(each.x, each.cast);
+    EXPECT_EQ(sums.numel, 0) << each.name;
+    EXPECT_EQ(sums.scale_inv_max, CastSums().scale_inv_max) << each.name;
+  }
+}
+
+TEST(BlockCastStatistics, refuse_codes_of_another_matrix) {
+  const at::Tensor x = at::ones({32, 64});
+  const BlockCodesPair pair = quantize_mxfp8(x, FormatId::e4m3, {}, {});
+  const BlockCast columnwise{pair.columnwise, FormatId::e4m3, ScalingMode::mxfp8};
+  EXPECT_THROW(statistics_of(x, columnwise), ShapeError);
+  at::Tensor too_small = at::zeros({1}, at::kLong);
+  EXPECT_THROW(accumulate_block_cast_statistics(x.t(), columnwise, too_small), ShapeError);
+}
+
+}  // namespace
+}  // namespace telens

@@ -1,0 +1,373 @@
+"""Statistics of block formats in real layers against NumPy and ml_dtypes, which share no code with
+the library: MXFP8, FP8 in 128-blocks, NVFP4, of the running recipe and of others."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from debug_helpers import Scalars, logging_of, message_log, section, train
+
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import (
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    Format,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+)
+
+E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
+LARGEST = {E4M3: np.float32(448), E5M2: np.float32(57344), E2M1: np.float32(6)}
+FLT_MAX = np.finfo(np.float32).max
+ONE = np.float32(1)
+
+
+def amax_of_blocks(x, height, length, nan_wins=False):
+    """[rows / height, columns / length]; a NaN is left out unless it wins."""
+    rows, columns = x.shape
+    padded = np.pad(np.abs(x), ((0, -rows % height), (0, -columns % length)))
+    blocks = padded.reshape(padded.shape[0] // height, height, -1, length).swapaxes(1, 2)
+    flat = blocks.reshape(*blocks.shape[:2], -1)
+    return flat.max(-1) if nan_wins else np.nan_to_num(np.fmax.reduce(flat, axis=-1), posinf=np.inf)
+
+
+def spread(scales, x, height, length):
+    """The scale of each element."""
+    return np.repeat(np.repeat(scales, height, 0), length, 1)[: x.shape[0], : x.shape[1]]
+
+
+def rounded(scaled, dtype):
+    """To the format, saturating; NaN stays NaN."""
+    clipped = np.where(np.isnan(scaled), scaled, np.clip(scaled, -LARGEST[dtype], LARGEST[dtype]))
+    return clipped.astype(dtype).astype(np.float32)
+
+
+def mxfp8(x, dtype=E4M3):
+    """Decoded values, and a scale for each block."""
+    amax = amax_of_blocks(x, 1, 32).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        exponent = np.ceil(np.log2(amax / float(LARGEST[dtype])))
+    exponent += amax > float(LARGEST[dtype]) * np.exp2(exponent)  # a logarithm may round
+    exponent -= amax <= float(LARGEST[dtype]) * np.exp2(exponent - 1)
+    scales = np.exp2(np.clip(exponent, -127, 127)).astype(np.float32)
+    of_elements = spread(scales, x, 1, 32)
+    return rounded(x * (ONE / of_elements), dtype) * of_elements, scales
+
+
+def blocks_of_128(x, dtype=E4M3, height=1):
+    amax = amax_of_blocks(x, height, 128)
+    scale = np.where(amax > 0, LARGEST[dtype] / amax, ONE).astype(np.float32)
+    scale = np.where(np.isinf(amax), ONE, scale)
+    scale = (scale.view(np.int32) & -(2**23)).view(np.float32)  # down to a power of two
+    of_elements = spread(scale, x, height, 128)
+    return rounded(x * of_elements, dtype) * (ONE / of_elements), ONE / scale
+
+
+def nvfp4(x, height=1):
+    amax = amax_of_blocks(x, height, 16, nan_wins=True)
+    largest = np.nanmax(np.abs(x))
+    factor = np.float32(448 * 6) / largest if 0 < largest < np.inf else ONE
+    tensor_scale = ONE / np.minimum(factor, FLT_MAX)
+    scales = np.minimum(amax * (factor * (ONE / np.float32(6))), np.float32(448))
+    scales = scales.astype(E4M3).astype(np.float32) * tensor_scale
+    of_elements = spread(scales, x, height, 16)
+    return rounded(x * np.minimum(ONE / of_elements, FLT_MAX), E2M1) * of_elements, scales
+
+
+def hadamard(x, dtype):
+    """x [rows, columns] of a torch dtype, each sixteen rows transformed, in FP32 and in dtype."""
+    signs = [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1]
+    rows = x.reshape(-1, 16, x.shape[1]) * np.array(signs, np.float32)[:, None]
+    for distance in (1, 2, 4, 8):
+        other = np.arange(16) ^ distance
+        sign = np.where(np.arange(16) & distance, -ONE, ONE)[:, None]
+        rows = rows[:, other] + sign * rows
+    exact = (rows * np.float32(0.25)).reshape(x.shape)
+    return exact, torch.from_numpy(exact).to(dtype).float().numpy()
+
+
+def expected_of(x, decoded, scales=None):
+    """The values of the contract; x and decoded as FP32 arrays."""
+    error = decoded.astype(np.float64) - x
+    values = {
+        "underflows%": 100 * np.count_nonzero((x != 0) & (decoded == 0)) / x.size,
+        "mse": np.mean(error * error),
+    }
+    if scales is not None:
+        values |= {"scale_inv_min": scales.min(), "scale_inv_max": scales.max()}
+    return values
+
+
+def reference(recipe, tensor, x, *, columnwise, fp8=E4M3, dtype=torch.float32):
+    """What a recipe's defaults do to one copy of a tensor, an FP32 array."""
+    square = tensor == "weight"
+    matrix = np.ascontiguousarray(x.T) if columnwise else x
+    with np.errstate(all="ignore"):
+        if recipe == "mxfp8":
+            return expected_of(matrix, *mxfp8(matrix, fp8))
+        if recipe == "fp8_block_scaling":
+            return expected_of(matrix, *blocks_of_128(matrix, fp8, 128 if square else 1))
+        if columnwise and not square:
+            exact, seen = hadamard(x, dtype)
+            decoded, _ = nvfp4(np.ascontiguousarray(seen.T))
+            return expected_of(exact.T, decoded)
+        return expected_of(matrix, nvfp4(matrix, 16 if square else 1)[0])
+
+
+RECIPES = {
+    "mxfp8": MXFP8BlockScaling(),
+    "fp8_block_scaling": Float8BlockScaling(),
+    # Without chance, so that a reference can follow.
+    "nvfp4": NVFP4BlockScaling(disable_stochastic_rounding=True),
+}
+FP8_STATS = ["underflows%", "mse", "scale_inv_min", "scale_inv_max"]
+NVFP4_STATS = ["underflows%", "mse"]
+
+
+def wide(rows, columns, dtype=torch.float32, seed=2):
+    """Magnitudes from 1e-6 to 100 and blocks of zeros: casts have underflows."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator) * torch.logspace(-6, 2, columns)
+    x[:2, :128] = 0
+    return x[:, torch.randperm(columns, generator=generator)].to(dtype)
+
+
+def a_layer(dtype=torch.float32):
+    torch.manual_seed(1)
+    return te.Linear(160, 96, bias=False, params_dtype=dtype, device="cpu", name="fc")
+
+
+def logged(config, tmp_path, layer, x, **region):
+    """The values of a training step, and the tensors that they are of."""
+    scalars = Scalars()
+    seen = {"activation": x.detach(), "weight": layer.weight.detach().clone()}
+    handle = layer.register_full_backward_hook(
+        lambda module, grad_input, grad_output: seen.update(gradient=grad_output[0].clone())
+    )
+    with debug.session(config, statistics_logger=scalars, log_dir=tmp_path):
+        train(layer, x, **region)
+    handle.remove()
+    arrays = {name: each.detach().float().numpy() for name, each in seen.items()}
+    return {name: value for name, value, _ in scalars.rows}, arrays
+
+
+def compare(found, expected, what):
+    for stat, value in expected.items():
+        tolerance = {"underflows%": 1e-9, "mse": 1e-4}.get(stat, 1e-7)
+        assert found(stat) == pytest.approx(value, rel=tolerance, nan_ok=True), (what, stat)
+
+
+YAML = """\
+all:
+  enabled: True
+  layers:
+    layer_types: [fc]
+  transformer_engine:
+    LogFp8TensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [{fp8}]
+    LogNvfp4TensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [underflows%, mse, underflows%_columnwise, mse_columnwise]
+"""
+
+
+def config_file(tmp_path, running):
+    """Every statistic of both copies: of the running recipe, and of all others."""
+    names = []
+    for recipe in ("mxfp8", "fp8_block_scaling", *([""] if running != "nvfp4" else [])):
+        for stat in FP8_STATS:
+            name = f"{recipe}_{stat}" if recipe else stat
+            names += [name, f"{name}_columnwise"]
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML.format(fp8=", ".join(names)))
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("running", RECIPES)
+def test_a_training_step_has_the_statistics_of_its_recipe_and_of_others(tmp_path, running, dtype):
+    x = wide(64, 160, dtype).requires_grad_()
+    values, tensors = logged(
+        config_file(tmp_path, running),
+        tmp_path,
+        a_layer(dtype),
+        x,
+        fp8=True,
+        recipe=RECIPES[running],
+    )
+    for tensor, array in tensors.items():
+        for columnwise in (False, True):
+            suffix = "_columnwise" if columnwise else ""
+            for recipe in ("mxfp8", "fp8_block_scaling", "nvfp4"):
+                expected = reference(recipe, tensor, array, columnwise=columnwise, dtype=dtype)
+                stats = NVFP4_STATS if recipe == "nvfp4" else FP8_STATS
+                expected = {stat: expected[stat] for stat in stats}
+                names = [f"fc_{tensor}_{recipe}_"]
+                if recipe == running != "nvfp4":
+                    names.append(f"fc_{tensor}_")
+                for name in names:
+                    compare(
+                        lambda stat, n=name, end=suffix: values[f"{n}{stat}{end}"], expected, name
+                    )
+    assert values["fc_activation_mxfp8_underflows%"] > 1
+    assert values["fc_activation_mxfp8_mse"] != values["fc_activation_mxfp8_mse_columnwise"]
+
+
+def test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format(tmp_path):
+    config = logging_of(["activation", "gradient"], ["mxfp8_mse"], "LogFp8TensorStats")
+    x = wide(64, 160).requires_grad_()
+    for name, region, of_gradients in (
+        ("hybrid", {"fp8": True, "recipe": Float8CurrentScaling(fp8_format=Format.HYBRID)}, E5M2),
+        ("unquantized", {}, E4M3),
+    ):
+        values, tensors = logged(config, tmp_path / name, a_layer(), x, **region)
+        for tensor, fp8 in (("activation", E4M3), ("gradient", of_gradients)):
+            expected = reference("mxfp8", tensor, tensors[tensor], columnwise=False, fp8=fp8)
+            assert values[f"fc_{tensor}_mxfp8_mse"] == pytest.approx(expected["mse"], rel=1e-4)
+
+
+def test_nvfp4_running_is_asked_about_fp8_in_e4m3(tmp_path):
+    config = logging_of(["gradient"], ["mxfp8_mse", "mse"], "LogFp8TensorStats")
+    x = wide(64, 160).requires_grad_()
+    values, tensors = logged(config, tmp_path, a_layer(), x, fp8=True, recipe=RECIPES["nvfp4"])
+    gradient = tensors["gradient"]
+    what_if = reference("mxfp8", "gradient", gradient, columnwise=False)
+    running = reference("nvfp4", "gradient", gradient, columnwise=False)
+    assert values["fc_gradient_mxfp8_mse"] == pytest.approx(what_if["mse"], rel=1e-4)
+    assert values["fc_gradient_mse"] == pytest.approx(running["mse"], rel=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "fp8_block_scaling", "nvfp4"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_special_values_have_the_statistics_of_the_reference(tmp_path, recipe, dtype):
+    feature = "LogNvfp4TensorStats" if recipe == "nvfp4" else "LogFp8TensorStats"
+    tiny = torch.finfo(dtype).smallest_normal
+    # NVFP4's tensor scale is made of the amax: one infinity there is the end of all small values.
+    for name, special in {
+        "zeros": [0.0, -0.0],
+        "subnormals": [tiny / 4, -tiny / 2],
+        "large": [torch.finfo(dtype).max, -torch.finfo(dtype).max],
+        "nan": [float("nan")],
+        "infinity": [float("inf"), -float("inf")],
+    }.items():
+        x = wide(64, 160, dtype)
+        x[::7, ::5] = torch.tensor(special, dtype=dtype).repeat(320)[:320].view(10, 32)
+        x[3] = 0
+        config = logging_of(["activation"], [f"{recipe}_underflows%", f"{recipe}_mse"], feature)
+        values, tensors = logged(config, tmp_path / name, a_layer(dtype), x)
+        expected = reference(recipe, "activation", tensors["activation"], columnwise=False)
+        compare(
+            lambda stat, v=values: v[f"fc_activation_{recipe}_{stat}"],
+            {stat: expected[stat] for stat in NVFP4_STATS},
+            name,
+        )
+
+
+def test_an_empty_tensor_has_no_statistics(tmp_path):
+    config = logging_of(["activation", "weight"], ["mxfp8_mse"], "LogFp8TensorStats")
+    values, _ = logged(config, tmp_path, a_layer(), torch.zeros(0, 160).requires_grad_())
+    assert set(values) == {"fc_weight_mxfp8_mse"}
+
+
+def test_micro_batches_of_any_mean_add_up_to_the_whole(tmp_path):
+    config = logging_of(
+        ["activation"], ["mse", "underflows%", "scale_inv_max"], "LogFp8TensorStats"
+    )
+    parts = [wide(32, 160, seed=3), wide(64, 160, seed=4) + 1000]
+    scalars = Scalars()
+    layer = a_layer()
+    with debug.session(config, statistics_logger=scalars, log_dir=tmp_path):
+        for step in range(2):
+            if step == 1:
+                parts[0][0, 0] = float("nan")
+            for part in parts:
+                with te.autocast(recipe=MXFP8BlockScaling()):
+                    layer(part)
+            debug.step()
+    for step, first in ((0, wide(32, 160, seed=3)), (1, parts[0])):
+        whole = torch.cat([first, parts[1]]).numpy()
+        expected = reference("mxfp8", "activation", whole, columnwise=False)
+        expected.pop("scale_inv_min")
+        compare(lambda stat, s=step: scalars.values(f"fc_activation_{stat}")[s], expected, step)
+    assert np.isnan(scalars.values("fc_activation_mse")[1])
+
+
+@pytest.mark.parametrize("running", ["mxfp8", "nvfp4"])
+def test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured(tmp_path, running):
+    for disabled, columnwise in (("fprop", True), ("wgrad", False)):
+        config = section(
+            {
+                "DisableFP8GEMM": {"enabled": True, "gemms": [disabled]},
+                "LogFp8TensorStats": {
+                    "enabled": True,
+                    "tensors": ["activation"],
+                    "stats": ["mse", "mse_columnwise"],
+                },
+            }
+        )
+        x = wide(64, 160).requires_grad_()
+        values, tensors = logged(
+            config, tmp_path / disabled, a_layer(), x, fp8=True, recipe=RECIPES[running]
+        )
+        expected = reference(running, "activation", tensors["activation"], columnwise=columnwise)
+        assert values["fc_activation_mse"] == pytest.approx(expected["mse"], rel=1e-4)
+        assert ("fc_activation_mse_columnwise" in values) == columnwise
+
+
+def test_what_has_no_meaning_is_left_out_with_the_reason(tmp_path):
+    config = section(
+        {
+            "LogFp8TensorStats": {
+                "enabled": True,
+                "tensors": ["activation"],
+                "stats": ["mse", "mse_columnwise"],
+            },
+            "LogNvfp4TensorStats": {
+                "enabled": True,
+                "tensors": ["activation"],
+                "stats": ["mse", "mse_columnwise"],
+            },
+        }
+    )
+    x = wide(24, 160)  # no multiple of 16
+    values, _ = logged(config, tmp_path / "plain", a_layer(), x)
+    assert set(values) == {"fc_activation_nvfp4_mse"}
+    log = message_log(tmp_path / "plain")
+    assert "mse, mse_columnwise: it runs unquantized here" in log
+    assert "nvfp4_mse_columnwise: its rows are not divisible by 16" in log
+    values, _ = logged(
+        config,
+        tmp_path / "current",
+        a_layer(),
+        wide(32, 160),
+        fp8=True,
+        recipe=Float8CurrentScaling(),
+    )
+    assert "fc_activation_mse_columnwise" not in values
+    assert "no columnwise copy with scales of its own" in message_log(tmp_path / "current")
+
+
+def test_of_weights_stored_in_blocks_what_needs_the_original_is_refused(tmp_path, capfd):
+    config = logging_of(
+        ["weight"], ["scale_inv_max", "scale_inv_min_columnwise", "mse"], "LogFp8TensorStats"
+    )
+    torch.manual_seed(1)
+    with te.fp8_model_init(recipe=MXFP8BlockScaling()):
+        layer = te.Linear(160, 96, bias=False, device="cpu", name="fc")
+    storage = layer.weight._storage
+    scalars = Scalars()
+    with debug.session(config, statistics_logger=scalars, log_dir=tmp_path):
+        train(layer, wide(64, 160), fp8=True, recipe=MXFP8BlockScaling())
+    decoded = {
+        side: np.exp2(getattr(storage, f"{side}_scale_inv").numpy().astype(np.float64) - 127)
+        for side in ("rowwise", "columnwise")
+    }
+    assert {name: value for name, value, _ in scalars.rows} == {
+        "fc_weight_scale_inv_max": decoded["rowwise"].max(),
+        "fc_weight_scale_inv_min_columnwise": decoded["columnwise"].min(),
+    }
+    assert "mse: the high-precision tensor does not exist" in capfd.readouterr().err

@@ -1,0 +1,37 @@
+"""The first value that is not finite is on disk at once, with what led to it."""
+
+import time
+
+import pandas  # noqa: F401  open_run's tables need it: not to be loaded in measured time
+import torch
+from debug_helpers import logging_of, train
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+
+# A row that nothing hurries waits two seconds for others to be written with.
+AT_ONCE = 1.2
+
+
+def seconds_until(log_dir, iteration: int, begin: float) -> float:
+    """From `begin` until the run file has a record of this iteration."""
+    while time.monotonic() < begin + 20:
+        records = telens.open_run(log_dir).records(statistic="nonfinite")
+        if (records["iteration"] == iteration).any():
+            return time.monotonic() - begin
+        time.sleep(0.02)
+    raise AssertionError(f"no record of iteration {iteration} in 20 seconds")
+
+
+def test_the_first_non_finite_statistic_is_on_disk_at_once(tmp_path):
+    layer, x = te.Linear(32, 32, name="fc"), torch.randn(16, 32)
+    broken = x.clone()
+    broken[3, 4] = float("nan")
+    with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path):
+        begin = time.monotonic()
+        train(layer, x)
+        train(layer, broken)
+        assert seconds_until(tmp_path, 1, begin) < AT_ONCE
+        records = telens.open_run(tmp_path).records(statistic="max")
+        assert records["iteration"].tolist() == [0, 1]
