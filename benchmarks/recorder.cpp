@@ -1,4 +1,5 @@
 // Records to disk per second, and how long step() takes with 1,000 records.
+//   recorder --write <folder>    leaves a run of 10^7 records there, for benchmarks of its readers
 #include <ATen/ATen.h>
 
 #include <filesystem>
@@ -38,7 +39,7 @@ std::vector<Record> an_iteration(telens::record::RunWriter& writer, std::mt19937
   return records;
 }
 
-// Seconds per record, from the first push until all is on disk.
+// Seconds per record, from the first push until all is on disk in a run in the folder.
 double seconds_per_record(const std::string& folder, std::int64_t count) {
   telens::record::RunOptions options;
   options.log_dir = folder;
@@ -65,7 +66,6 @@ double seconds_per_record(const std::string& folder, std::int64_t count) {
     telens::raise<telens::Error>("only {} of {} records were written", written,
                                  iterations * per_iteration);
   }
-  std::filesystem::remove_all(std::filesystem::path(writer->path()).parent_path());
   return seconds / static_cast<double>(iterations * per_iteration);
 }
 
@@ -115,11 +115,17 @@ std::vector<double> seconds_of_step(const std::string& folder, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--write") {
+    seconds_per_record(argv[2], 10'000'000);
+    return 0;
+  }
   const auto arguments = telens::benchmark::parse_arguments(argc, argv, "The recorder.");
   // A round is a million records; few rounds are enough, long enough to be held back by the disk.
   std::vector<double> per_record;
   for (int i = 0; i < std::max(1, arguments.rounds / 4); ++i) {
-    per_record.push_back(seconds_per_record(arguments.folder, 4'000'000));
+    const std::string folder = arguments.folder + "/records";
+    per_record.push_back(seconds_per_record(folder, 4'000'000));
+    std::filesystem::remove_all(folder);
   }
   telens::benchmark::print_samples("seconds per record", {"telens"}, {per_record});
   telens::benchmark::print_samples("step", {"telens"},

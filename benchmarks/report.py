@@ -140,7 +140,8 @@ def describe_versions():
     import torch
 
     compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=False)
-    version = re.search(r"project\(telens VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    project = (ROOT / "CMakeLists.txt").read_text()
+    version = re.search(r"project\(telens VERSION ([\d.]+)", project)[1]
     return {
         "telens": version,
         "torch": torch.__version__,

@@ -7,6 +7,8 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,8 +170,8 @@ def untouched_rows(programs):
         {name: [count] for name, count in ours.items()},
         "without the C library, whose malloc depends on the heap's history and on whether there is "
         f"a second thread; with it {percent_more(whole):+.3f} %, and "
-        f"{percent_more(whole, 'no session, idle thread'):+.3f} % without a session beside a thread "
-        "that sleeps",
+        f"{percent_more(whole, 'no session, idle thread'):+.3f} % without a session beside a "
+        "sleeping thread",
     )
     samples = programs.run("untouched_layer", threads=1)["untouched layer"]
     yield Row(UNTOUCHED[1], ratio(samples, "session", "no session"), "x", None, samples)
@@ -272,6 +274,23 @@ def recorder_rows(programs):
     )
 
 
+QUERY = ["telens stats of one layer out of 10^7 records"]
+
+
+def query_rows(programs):
+    command = programs.build / "bin" / "telens"
+    seconds = []
+    with tempfile.TemporaryDirectory(prefix="telens-bench-") as folder:
+        subprocess.run([programs.path("recorder"), "--write", folder], check=True)
+        for _ in range(3 if programs.quick else 10):
+            start = time.perf_counter()
+            subprocess.run(
+                [command, "stats", folder, "--layer", "layers.7"], check=True, capture_output=True
+            )
+            seconds.append(time.perf_counter() - start)
+    yield Row(QUERY[0], statistics.median(seconds), "s", at_most(1), {"telens": seconds})
+
+
 CONFIG = ["load and resolve a config of 100 sections for 1,000 layers"]
 
 
@@ -294,4 +313,5 @@ def groups():
     yield Group(FP8_LINEAR, fp8_linear_rows)
     yield Group(SAMPLE, sample_rows)
     yield Group(RECORDER, recorder_rows)
+    yield Group(QUERY, query_rows)
     yield Group(CONFIG, config_rows)
