@@ -1,54 +1,61 @@
 #include "features/block_copies.h"
 
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
+#include <utility>
 
+#include "core/ops/block_quantize_checks.h"
 #include "core/quantization/float8_block_scaling.h"
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
+#include "core/quantization/operand.h"
+#include "core/quantization/role_of.h"
 
 namespace telens::features {
 namespace {
 
-// Rows that a Hadamard transform takes together.
-constexpr std::int64_t kHadamardRows = 16;
-
 // The copy of a running recipe that a cast asks about; nullptr where another one runs.
 const QuantizedTensor* running_copy(const InspectTensorCall& call, const CastRequest& cast) {
-  const Operand* operand = cast.columnwise ? call.columnwise : call.rowwise;
-  if (operand == nullptr || !is_quantized(*operand)) return nullptr;
-  const auto& quantized = std::get<QuantizedTensor>(*operand);
-  return block_recipe_of(quantized.mode) == cast.recipe ? &quantized : nullptr;
+  const QuantizedTensor* copy = quantized_or_null(cast.columnwise ? call.columnwise : call.rowwise);
+  return copy != nullptr && block_recipe_of(copy->mode) == cast.recipe ? copy : nullptr;
 }
 
-// An observer draws no random numbers: what NVFP4 would have rounded by chance is rounded to the
-// nearest.
-std::shared_ptr<Quantizer> nvfp4_quantizer(TensorName tensor) {
-  NVFP4BlockScaling recipe;
-  recipe.disable_stochastic_rounding = true;
-  switch (tensor) {
-    case TensorName::weight:
-      return recipe.make_quantizer(TensorRole::weight, nullptr);
-    case TensorName::gradient:
-      return recipe.make_quantizer(TensorRole::grad_output, nullptr);
-    default:
-      return recipe.make_quantizer(TensorRole::input, nullptr);
-  }
+// Whether its codes are those of a matrix [rows, columns].
+bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::int64_t columns) {
+  const at::Tensor& codes = columnwise ? copy.columnwise.codes : copy.rowwise.codes;
+  if (!codes.defined() || codes.dim() != 2) return false;
+  if (columnwise) std::swap(rows, columns);
+  const bool packed = copy.mode == ScalingMode::nvfp4;
+  return codes.size(0) == rows &&
+         codes.size(1) == (packed ? ops::rounded_up_quotient(columns, 2) : columns);
 }
 
-// The quantizer of a recipe's defaults.
-std::shared_ptr<Quantizer> what_if_quantizer(const CastRequest& cast, TensorName tensor) {
+// The recipe must be one of blocks. NVFP4 has no other format than its own.
+std::shared_ptr<BlockQuantizer> quantizer_of(Recipe& recipe, FormatId format, TensorRole role) {
+  recipe.fp8_format = format == FormatId::e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3;
+  return std::static_pointer_cast<BlockQuantizer>(recipe.make_quantizer(role, nullptr));
+}
+
+// The quantizer of a recipe's defaults. An observer draws no random numbers: what NVFP4 would have
+// rounded by chance is rounded to the nearest.
+std::shared_ptr<BlockQuantizer> what_if_quantizer(const CastRequest& cast, TensorName tensor) {
   switch (cast.recipe) {
-    case RecipeId::mxfp8:
-      return std::make_shared<MXFP8Quantizer>(cast.format);
-    case RecipeId::fp8_block_scaling: {
-      const Float8BlockScaling recipe;
-      const bool weight = tensor == TensorName::weight;
-      return std::make_shared<Float8BlockQuantizer>(
-          cast.format, weight ? recipe.w_block_scaling_dim : recipe.x_block_scaling_dim);
+    case RecipeId::mxfp8: {
+      MXFP8BlockScaling recipe;
+      return quantizer_of(recipe, cast.format, role_of(tensor));
     }
-    case RecipeId::nvfp4:
-      return nvfp4_quantizer(tensor);
+    case RecipeId::fp8_block_scaling: {
+      Float8BlockScaling recipe;
+      return quantizer_of(recipe, cast.format, role_of(tensor));
+    }
+    case RecipeId::nvfp4: {
+      NVFP4BlockScaling recipe;
+      recipe.disable_stochastic_rounding = true;
+      return quantizer_of(recipe, cast.format, role_of(tensor));
+    }
     default:
       raise<UsageError>("recipe {} has no blocks", name_of(cast.recipe));
   }
@@ -112,10 +119,27 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
   return copies;
 }
 
-bool can_be_made(const StatisticName& name, TensorName tensor, const at::Tensor& x) {
+std::optional<std::string> reason_against_copy(const InspectTensorCall& call,
+                                               const CastRequest& cast, at::IntArrayRef sizes,
+                                               const at::Device& device) {
+  if (!device.is_cpu()) return fmt::format("block formats have no kernels on {}", device.str());
+  if (sizes.empty()) return "a tensor without dimensions has no blocks";
+  const std::int64_t numel = c10::multiply_integers(sizes);
+  if (numel == 0) return std::nullopt;
+  const std::int64_t rows = numel / sizes.back();
+  const QuantizedTensor* running = running_copy(call, cast);
+  if (running != nullptr && !fits(*running, cast.columnwise, rows, sizes.back())) {
+    return "the codes are of another shape";
+  }
+  if (!cast.columnwise || rows % ops::kHadamardSize == 0) return std::nullopt;
   const bool transformed =
-      name.what_if == RecipeId::nvfp4 && name.columnwise && tensor != TensorName::weight;
-  return !transformed || x.numel() == 0 || x.numel() / x.size(-1) % kHadamardRows == 0;
+      (running != nullptr ? running->blocks.hadamard_signs
+                          : what_if_quantizer(cast, call.tensor_name)->options().hadamard_signs)
+          .has_value();
+  if (!transformed) return std::nullopt;
+  return fmt::format(
+      "its rows are not divisible by {}, which the Hadamard transform of that copy needs",
+      ops::kHadamardSize);
 }
 
 }  // namespace telens::features

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/ops/statistics_block_casts.h"
@@ -29,8 +31,10 @@ struct BlockCopy {
 std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Tensor& x,
                                     std::span<const CastRequest> casts);
 
-// Whether a copy that does not run can be made of x: a Hadamard transform needs rows divisible by
-// 16.
-bool can_be_made(const StatisticName& name, TensorName tensor, const at::Tensor& x);
+// Why block_copies or what reads its copies would fail for a cast of a block recipe; nullopt where
+// they would not. sizes, device: of x.
+std::optional<std::string> reason_against_copy(const InspectTensorCall& call,
+                                               const CastRequest& cast, at::IntArrayRef sizes,
+                                               const at::Device& device);
 
 }  // namespace telens::features

@@ -31,9 +31,10 @@ config::FeatureDescription log_nvfp4_tensor_stats_description() {
       .name = "LogNvfp4TensorStats",
       .summary = "statistics of the tensor in NVFP4",
       .doc =
-          "Says what the cast to NVFP4 did to a tensor or, where another recipe or none runs,\n"
-          "would have done: weights in 16x16 blocks, what feeds wgrad after a random Hadamard\n"
-          "transform, rounded to the nearest. Logged as nvfp4_underflows% and nvfp4_mse.",
+          "Says what the cast to NVFP4 did to a tensor or would have done: where NVFP4 runs, of\n"
+          "its own codes; otherwise of its defaults, rounded to the nearest (weights in 16x16\n"
+          "blocks, what feeds wgrad after a random Hadamard transform). Logged as\n"
+          "nvfp4_underflows% and nvfp4_mse.",
       .example =
           "LogNvfp4TensorStats:\n"
           "  enabled: True\n"

@@ -4,8 +4,10 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -28,6 +30,12 @@ std::string shared_run_id(const debug::InitializeOptions& options) {
   return gather_texts(decides ? record::decide_run_id(options.log_dir, options.run_id) : "",
                       *options.world)
       .front();
+}
+
+void check_recording(const debug::RecordingOptions& recording) {
+  record::RunOptions run;
+  run.max_size = recording.max_size;
+  record::check_options(run);
 }
 
 }  // namespace
@@ -105,6 +113,30 @@ void RunFileSink::event(std::int64_t iteration, std::string_view kind, std::stri
 
 namespace telens {
 
+void accept_on_all_ranks(const debug::InitializeOptions& options,
+                         const std::function<void()>& accept) {
+  std::exception_ptr refusal;
+  try {
+    accept();
+    features::check_recording(options.recording);
+  } catch (...) {
+    refusal = std::current_exception();
+  }
+  // A rank that left here would be waited for where the ranks agree on a run id.
+  std::vector<std::int64_t> refusals;
+  if (has_several_ranks(options.world)) {
+    refusals = features::gather_notes(refusal ? 1 : 0, *options.world);
+  }
+  if (refusal) std::rethrow_exception(refusal);
+  const auto refused = std::ranges::find(refusals, 1);
+  if (refused != refusals.end()) {
+    raise<UsageError>(
+        "debug.initialize: expected all ranks to accept it, and rank {} refused; mend what its own "
+        "error names",
+        refused - refusals.begin());
+  }
+}
+
 std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
                                          const std::string& config_text,
                                          std::function<void(const std::string&)> on_error) {
@@ -118,7 +150,6 @@ std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
   run.on_error = std::move(on_error);
-  record::check_options(run);
   run.run_id = features::shared_run_id(options);
   return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
 }

@@ -91,9 +91,10 @@ std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
-  if (reductions.weights && reductions.weights_are_due && has_several_ranks(reductions.world)) {
+  // Whether weights are shared is each rank's own affair; whether they are due is not.
+  if (reductions.weights_are_due && has_several_ranks(reductions.world)) {
     const std::vector<std::int64_t> notes =
-        exchanges.run_first(*reductions.world, weight_groups_.note());
+        exchanges.run_first(*reductions.world, weight_groups_.note(reductions.weights));
     const Groups& agreed = weight_groups_.agree(notes, *reductions.world);
     for (const auto& [id, group] : agreed) exchanges.add(group);
     share_where(/*weights=*/true,

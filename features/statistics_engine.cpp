@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/operand.h"
 #include "features/rank_exchange.h"
 #include "features/statistics/finish.h"
 #include "hooks/builtin.h"
@@ -32,21 +33,12 @@ StatisticName parse(const std::string& text) {
 
 // ---- reading
 
-bool is_quantized(const Operand* operand) {
-  return operand != nullptr && telens::is_quantized(*operand);
-}
-
-// A quantized operand; nullptr where it is none.
-const QuantizedTensor* quantized(const Operand* operand) {
-  return is_quantized(operand) ? &std::get<QuantizedTensor>(*operand) : nullptr;
-}
-
 // The recipe that the layer runs under, for this tensor; if only one of its GEMMs is quantized, of
 // that copy.
 std::optional<RunningCast> running_cast(const InspectTensorCall& call) {
-  const bool runs = is_quantized(call.rowwise) || is_quantized(call.columnwise);
-  if (!runs) return std::nullopt;
-  const QuantizedTensor *first = quantized(call.rowwise), *second = quantized(call.columnwise);
+  const QuantizedTensor* first = quantized_or_null(call.rowwise);
+  const QuantizedTensor* second = quantized_or_null(call.columnwise);
+  if (first == nullptr && second == nullptr) return std::nullopt;
   const QuantizedTensor& shown = first != nullptr ? *first : *second;
   if (const auto recipe = block_recipe_of(shown.mode)) {
     return RunningCast{*recipe, shown.format, first != nullptr && first->rowwise.defined(),
@@ -64,10 +56,8 @@ std::optional<RunningCast> running_cast(const InspectTensorCall& call) {
 // The codes of a weight that is stored in low precision; nullptr for all other tensors.
 const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
   if (call.tensor != nullptr) return nullptr;
-  for (const Operand* operand : {call.rowwise, call.columnwise}) {
-    if (is_quantized(operand)) return &std::get<QuantizedTensor>(*operand);
-  }
-  return nullptr;
+  const QuantizedTensor* first = quantized_or_null(call.rowwise);
+  return first != nullptr ? first : quantized_or_null(call.columnwise);
 }
 
 // Whether codes and scales alone tell the statistic.
@@ -96,7 +86,7 @@ class Reading final : public TensorReading {
         running_(running_cast(call)) {}
 
   std::optional<std::string> want(const StatisticsRequest& request) override {
-    std::map<std::string_view, std::vector<std::string>> left_out;
+    std::map<std::string, std::vector<std::string>> left_out;
     for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
       if (const auto reason = reason_against(name)) {
         left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
@@ -124,20 +114,24 @@ class Reading final : public TensorReading {
   }
 
  private:
-  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
-  // same FP32 number again.
-  at::Tensor stored_scale() const {
-    return (stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise)
-        .scale_inv.reciprocal();
+  const QuantizedData& stored_data() const {
+    return stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise;
   }
 
+  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
+  // same FP32 number again.
+  at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
+
   // Adds it to what is read; where it has no meaning here, says why.
-  std::optional<std::string_view> reason_against(const StatisticName& name) {
+  std::optional<std::string> reason_against(const StatisticName& name) {
     const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
     if (!readable) return "the high-precision tensor does not exist";
-    const bool runs = running_ && running_->recipe == name.what_if;
-    if (!runs && call_.tensor != nullptr && !can_be_made(name, call_.tensor_name, *call_.tensor)) {
-      return "its rows are not divisible by 16, which the Hadamard transform of that copy needs";
+    const std::optional<CastRequest> cast = requested_cast(name, running_);
+    if (cast && is_block_recipe(cast->recipe)) {
+      const at::IntArrayRef sizes =
+          stored_ ? at::IntArrayRef(stored_->sizes) : call_.tensor->sizes();
+      const at::Device device = stored_ ? stored_data().codes.device() : call_.tensor->device();
+      if (auto reason = reason_against_copy(call_, *cast, sizes, device)) return reason;
     }
     if (set_.add(name, running_)) return std::nullopt;
     if (!running_) return "it runs unquantized here";

@@ -1,12 +1,14 @@
 #include "features/weight_groups.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <exception>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
 #include "features/rank_exchange.h"
@@ -18,11 +20,33 @@ namespace {
 struct Member {
   int rank = 0;  // in the group
   int size = 0;
-  std::string_view id;
+  std::string_view which;
 };
 
-std::string line_of(const std::string& id, const c10d::ProcessGroup& group) {
-  return fmt::format("{} {} {}\n", group.getRank(), group.getSize(), id);
+// The ranks that a group is made of, as its backend was told; "-" where it was not. All ranks of a
+// group are told the same.
+std::string ranks_of(c10d::ProcessGroup& group) {
+  for (const c10::Device device : group.getDeviceTypes()) {
+    try {
+      const auto options = group.getBackend(device.type())->getBackendOptions();
+      if (options && !options->global_ranks_in_group.empty()) {
+        return fmt::format("{}", fmt::join(options->global_ranks_in_group, ","));
+      }
+    } catch (const std::exception&) {  // a backend without options
+    }
+  }
+  return "-";
+}
+
+// Which of the groups that there are: those that a larger one was split into may have one name.
+std::string which_of(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {}", ranks_of(group), id);
+}
+
+std::string_view id_in(std::string_view which) { return which.substr(which.find(' ') + 1); }
+
+std::string line_of(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {} {}\n", group.getRank(), group.getSize(), which_of(id, group));
 }
 
 // Takes a line off a rank's text.
@@ -31,13 +55,12 @@ Member take_member(std::string_view& text) {
   const char* at = std::from_chars(text.data(), text.data() + text.size(), member.rank).ptr + 1;
   at = std::from_chars(at, text.data() + text.size(), member.size).ptr + 1;
   text.remove_prefix(static_cast<std::size_t>(at - text.data()));
-  member.id = text.substr(0, text.find('\n'));
-  text.remove_prefix(member.id.size() + 1);
+  member.which = text.substr(0, text.find('\n'));
+  text.remove_prefix(member.which.size() + 1);
   return member;
 }
 
-// How many ranks tell that they are a group's first, second, ... by size and id. Groups of
-// different ranks may have one name (those that a larger group was split into).
+// How many ranks tell that they are a group's first, second, ... by size and which.
 using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
 
 Tellers tellers_of(std::span<const std::string> told) {
@@ -45,7 +68,7 @@ Tellers tellers_of(std::span<const std::string> told) {
   for (std::string_view text : told) {
     while (!text.empty()) {
       const Member member = take_member(text);
-      auto& ranks = tellers[{member.size, member.id}];
+      auto& ranks = tellers[{member.size, member.which}];
       ranks.resize(static_cast<std::size_t>(member.size));
       ++ranks.at(static_cast<std::size_t>(member.rank));
     }
@@ -69,29 +92,36 @@ void WeightGroups::add(const debug::ReductionGroup& group) {
   known_.try_emplace(id_of(*group), group);
 }
 
-std::int64_t WeightGroups::note() {
+std::int64_t WeightGroups::note(bool shares) {
   const std::lock_guard lock(mutex_);
+  shares_ = shares;
   told_.clear();
-  for (const auto& [id, group] : known_) told_ += line_of(id, *group);
+  if (shares) {
+    for (const auto& [id, group] : known_) told_ += line_of(id, *group);
+  }
   return hash_of(told_);
 }
 
+// Exactly one rank tells that it is the first, and so on. Where more do, several groups pass for
+// one, and nobody can say whether those that tell make up whole ones: their weights stay unshared.
 Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   Groups complete;
   const Tellers tellers = tellers_of(told);
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : known_) {
-    const auto found = tellers.find({group->getSize(), id});
+    const std::string own = which_of(id, *group);
+    const auto found = tellers.find({group->getSize(), own});
     if (found == tellers.end()) continue;  // seen since the note
-    const std::vector<int>& ranks = found->second;
-    if (std::ranges::count(ranks, ranks.front()) == std::ssize(ranks)) complete.emplace(id, group);
+    if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
+      complete.emplace(id, group);
+    }
   }
   return complete;
 }
 
 void WeightGroups::look_up(std::span<const std::string> told) {
-  for (const auto& [size_and_id, ranks] : tellers_of(told)) {
-    const std::string id(size_and_id.second);
+  for (const auto& [size_and_which, ranks] : tellers_of(told)) {
+    const std::string id(id_in(size_and_which.second));
     const std::lock_guard lock(mutex_);
     if (known_.contains(id)) continue;
     const debug::ReductionGroup own = registered_group(id);
@@ -108,7 +138,7 @@ const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, c10d::Process
     const std::vector<std::string> told = gather_texts(told_, world);
     agreed_ = complete_groups(told);
     look_up(told);
-    notes = gather_notes(note(), world);
+    notes = gather_notes(note(shares_), world);
   }
   return agreed_;
 }

@@ -24,8 +24,9 @@ class WeightGroups {
   // Of a weight that was seen. Any thread.
   void add(const debug::ReductionGroup& group);
 
-  // The note on the groups that this rank knows.
-  std::int64_t note();
+  // The note on the groups that this rank knows. Where weights stay the rank's own (`shares` false)
+  // it tells of none, so that none of its groups is one that all of their ranks know.
+  std::int64_t note(bool shares = true);
 
   // The groups that all of their ranks know. `notes`: of all ranks of the world, every one of which
   // has to call this with them. A rank that hears of a group of its own looks it up in the
@@ -38,6 +39,7 @@ class WeightGroups {
 
   std::mutex mutex_;  // over known_
   Groups known_;
+  bool shares_ = true;               // as of the last note()
   std::string told_;                 // of known_, as of the last note()
   std::vector<std::int64_t> notes_;  // that agreed_ is made of
   Groups agreed_;

@@ -14,6 +14,12 @@ namespace telens {
 // features/statistics_engine.cpp. The table outlives the engine.
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series);
 
+// features/run_file_sink.cpp. Calls `accept` and checks the options of the run file. Where that
+// throws on one rank of the world, none begins: that rank throws what was thrown, the others a
+// UsageError that names it. Every rank has to call this.
+void accept_on_all_ranks(const debug::InitializeOptions& options,
+                         const std::function<void()>& accept);
+
 // features/run_file_sink.cpp: the run file of this rank. Never throws because of a disk; `on_error`
 // is told once, on any thread, when recording stops.
 std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,

@@ -15,12 +15,6 @@ namespace {
 constexpr int kForwardsBeforeWarning = 1000;
 constexpr int kMostWarnings = 1000;  // in the run file
 
-FeatureRegistry registry_with_plugins(const std::vector<std::string>& feature_dirs) {
-  FeatureRegistry registry;
-  load_plugins(feature_dirs, registry);
-  return registry;
-}
-
 config::Config load_config(const InitializeOptions& options,
                            const config::Descriptions& descriptions) {
   if (options.config_text) {
@@ -86,11 +80,6 @@ void check_iteration(std::string_view what, std::int64_t iteration) {
   }
 }
 
-InitializeOptions checked(InitializeOptions options) {
-  check_iteration("initialize, init_training_step", options.init_training_step);
-  return options;
-}
-
 std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
                        std::string_view call) {
   return fmt::format("{} in layer '{}', {}", feature.title(), layer_name, call);
@@ -99,12 +88,10 @@ std::string context_of(const FeatureInstance& feature, std::string_view layer_na
 }  // namespace
 
 Session::Session(InitializeOptions options)
-    : options_(checked(std::move(options))),
-      registry_(registry_with_plugins(options_.feature_dirs)),
-      config_(load_config(options_, registry_.descriptions())),
+    : options_(std::move(options)),
       statistics_(make_statistics_engine(series_)),
       iteration_(options_.init_training_step) {
-  make_features();
+  accept_on_all_ranks(options_, [this] { accept(); });
   // From here on nothing is refused: files of an earlier run may be touched.
   run_file_ = make_run_file_sink(options_, config_.text(), [this](const std::string& error) {
     messages_.write(error, {}, LogLevel::warning);
@@ -122,6 +109,13 @@ Session::Session(InitializeOptions options)
 Session::~Session() {
   hook_points::install(nullptr, 0);
   termination_flush_.reset();
+}
+
+void Session::accept() {
+  check_iteration("initialize, init_training_step", options_.init_training_step);
+  load_plugins(options_.feature_dirs, registry_);
+  config_ = load_config(options_, registry_.descriptions());
+  make_features();
 }
 
 void Session::make_features() {
@@ -427,15 +421,12 @@ Reductions Session::reductions_in(std::int64_t iteration) const {
              });
     });
   };
-  Reductions reductions{.world = options_.world,
-                        .tensors = reduction_group(),
-                        .tensors_of_layers = layer_groups_,
-                        .weights = reduce_weights_,
-                        .weights_are_due = read(/*weights=*/true)};
-  if (read(/*weights=*/false)) {
-    reductions.tensors_are_due = true;
-  }
-  return reductions;
+  return Reductions{.world = options_.world,
+                    .tensors = reduction_group(),
+                    .tensors_of_layers = layer_groups_,
+                    .weights = reduce_weights_,
+                    .tensors_are_due = read(/*weights=*/false),
+                    .weights_are_due = read(/*weights=*/true)};
 }
 
 Session::Logged Session::collect(const Reductions& reductions) {

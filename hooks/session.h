@@ -66,6 +66,7 @@ class Session final : public HookListener, private FeatureServices {
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override;
 
   void record_warning(std::string_view message, std::string_view layer_name);
+  void accept();  // throws what initialize refuses
   void make_features();
   void install();
   std::vector<FeatureInstance*> features_of(std::string_view layer_name) const;

@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <iostream>
 #include <utility>
 
 namespace telens::debug {
@@ -75,18 +77,45 @@ bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == handle;
 }
 
+bool are_the_same(const struct sigaction& a, const struct sigaction& b) {
+  if ((a.sa_flags & SA_SIGINFO) != (b.sa_flags & SA_SIGINFO)) return false;
+  return (a.sa_flags & SA_SIGINFO) != 0 ? a.sa_sigaction == b.sa_sigaction
+                                        : a.sa_handler == b.sa_handler;
+}
+
+// Makes `action` the last of the chain. It is in there already where a program puts one handler
+// over ours in every session. False: there is no room.
+bool pass_on_to(const struct sigaction& action) {
+  struct sigaction* const end = chain + buried;
+  struct sigaction* const known = std::find_if(
+      chain, end, [&](const struct sigaction& each) { return are_the_same(each, action); });
+  if (known != end) {
+    std::rotate(known, known + 1, end);
+    chain_length = buried;
+    return true;
+  }
+  if (buried == kMostHandlers) return false;
+  *end = action;
+  chain_length = buried + 1;
+  return true;
+}
+
 }  // namespace
 
 TerminationFlush::TerminationFlush(std::function<void()> flush) : flush_(std::move(flush)) {
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
   const bool ignored = !(current.sa_flags & SA_SIGINFO) && current.sa_handler == SIG_IGN;
+  if (ignored || pipe(pipe_ends) != 0) return;
   // Ours is there already in a forked child, and where a program put it back.
-  const bool is_new = !is_ours(current);
-  if (ignored || (is_new && buried == kMostHandlers) || pipe(pipe_ends) != 0) return;
-  if (is_new) {
-    chain[buried] = current;
-    chain_length = buried + 1;
+  if (!is_ours(current) && !pass_on_to(current)) {
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    std::cerr
+        << "telens: SIGTERM will not save what this session records: the program put a handler "
+           "over that of debug sessions too often, "
+        << kMostHandlers << " different ones are kept; install them before debug.initialize\n";
+    return;
   }
   owner.store(getpid());
   watcher_ = std::thread([this] { watch(); });

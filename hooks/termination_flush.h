@@ -9,7 +9,9 @@ namespace telens::debug {
 // While it lives, SIGTERM makes a thread of its own call `flush`; then the process ends as it would
 // have. A handler that the program installed itself is called at once, as if we were not there, and
 // decides what becomes of the process. Does nothing in a forked child, nor where SIGTERM is
-// ignored. At most one at a time.
+// ignored. At most one at a time. A program may put handlers of its own over ours: eight
+// different ones are kept, what was there at first among them. Where it finds a ninth it says so on
+// stderr and does nothing.
 class TerminationFlush {
  public:
   explicit TerminationFlush(std::function<void()> flush);

@@ -11,8 +11,15 @@ template FMT_API auto decimal_point_impl<char>(locale_ref) -> char;
 template FMT_API auto dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;
 template FMT_API auto dragonbox::to_decimal(double) noexcept -> dragonbox::decimal_fp<double>;
 
+// Of fmt/chrono.h; in namespace fmt since version 12.
+#if FMT_VERSION < 120000
+template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
+#endif
+
 }  // namespace detail
 
-template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;  // of fmt/chrono.h
+#if FMT_VERSION >= 120000
+template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
+#endif
 
 FMT_END_NAMESPACE

@@ -1,20 +1,8 @@
 #include "core/modules/watched_gemm.h"
 
+#include "core/quantization/role_of.h"
+
 namespace telens {
-namespace {
-
-TensorRole role_of(TensorName input) {
-  switch (input) {
-    case TensorName::activation:
-      return TensorRole::input;
-    case TensorName::weight:
-      return TensorRole::weight;
-    default:
-      return TensorRole::grad_output;
-  }
-}
-
-}  // namespace
 
 at::Tensor run_watched_gemm(const GemmDescription& description, LinearOperation::State& state,
                             const LayerPass& pass) {

@@ -6,6 +6,7 @@
 
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/dispatcher.h"
+#include "core/ops/optional_tensor.h"
 #include "core/ops/statistics.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
@@ -49,9 +50,8 @@ void accumulate_block_cast_statistics(const at::Tensor& x, const BlockCast& cast
   static const auto op = find_operator<decltype(block_cast_statistics_meta)>(
       "telens::accumulate_block_cast_statistics");
   const auto& [codes, scale_inv, tensor_scale] = cast.codes;
-  op.call(x, codes, scale_inv, tensor_scale.defined() ? std::optional(tensor_scale) : std::nullopt,
-          static_cast<std::int64_t>(cast.format), static_cast<std::int64_t>(cast.mode),
-          accumulator);
+  op.call(x, codes, scale_inv, if_defined(tensor_scale), static_cast<std::int64_t>(cast.format),
+          static_cast<std::int64_t>(cast.mode), accumulator);
 }
 
 at::Tensor empty_block_casts(const at::Device& device) {

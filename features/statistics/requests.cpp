@@ -26,11 +26,12 @@ FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& runni
   return format == FormatId::e2m1 ? FormatId::e4m3 : format;
 }
 
-// The cast that a statistic is about, or nullopt where it does not take place.
-std::optional<CastRequest> resolve(const StatisticName& name,
-                                   const std::optional<RunningCast>& running) {
-  if (!name.what_if && !running) return std::nullopt;
-  const RecipeId recipe = name.what_if.value_or(running ? running->recipe : RecipeId{});
+}  // namespace
+
+std::optional<CastRequest> requested_cast(const StatisticName& name,
+                                          const std::optional<RunningCast>& running) {
+  if (!is_cast_statistic(name.statistic) || (!name.what_if && !running)) return std::nullopt;
+  const RecipeId recipe = name.what_if ? *name.what_if : running->recipe;
   const bool runs = running && running->recipe == recipe;
   if (recipe == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;
   const FormatId format = runs ? running->format : what_if_format(recipe, running);
@@ -41,13 +42,11 @@ std::optional<CastRequest> resolve(const StatisticName& name,
   return CastRequest{recipe, format, name.columnwise || (runs && !running->rowwise)};
 }
 
-}  // namespace
-
 std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
                                                 const std::optional<RunningCast>& running) {
   StatisticRequest request{name};
   if (is_cast_statistic(name.statistic)) {
-    const std::optional<CastRequest> cast = resolve(name, running);
+    const std::optional<CastRequest> cast = requested_cast(name, running);
     if (!cast) return std::nullopt;
     if (is_block_recipe(cast->recipe)) {
       request.block_cast = index_of(block_casts_, *cast);

@@ -43,6 +43,11 @@ struct StatisticRequest {
   friend bool operator==(const StatisticRequest&, const StatisticRequest&) = default;
 };
 
+// The cast that a statistic is about; nullopt for a statistic of none, and where the cast does not
+// take place (RequestSet::add).
+std::optional<CastRequest> requested_cast(const StatisticName& name,
+                                          const std::optional<RunningCast>& running);
+
 class RequestSet {
  public:
   // running: nullopt where the layer runs unquantized. A what-if recipe takes the running FP8

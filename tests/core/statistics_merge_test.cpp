@@ -16,11 +16,13 @@ namespace {
 using namespace ops;  // what is tested
 
 using testing::Data;
+using testing::expect_cast;
 using testing::expect_counters_and_extremes;
 using testing::expect_sums;
 using testing::float_scale;
 using testing::kInf;
 using testing::kNan;
+using testing::kSumsBound;
 using testing::typed;
 using testing::with_values;
 
@@ -31,22 +33,6 @@ class MergedStatisticsOf : public ::testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Dtypes, MergedStatisticsOf,
                          ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                          [](const auto& dtype) { return c10::toString(dtype.param); });
-
-// What a cast counted, exactly; its error within `relative` of itself.
-void expect_merged_cast(const CastSums& got, const CastSums& whole, double relative) {
-  EXPECT_EQ(got.numel, whole.numel);
-  EXPECT_EQ(got.underflows, whole.underflows);
-  EXPECT_EQ(got.overflows, whole.overflows);
-  EXPECT_EQ(got.saturated, whole.saturated);
-  EXPECT_EQ(got.scale_inv_min, whole.scale_inv_min);
-  EXPECT_EQ(got.scale_inv_max, whole.scale_inv_max);
-  if (std::isfinite(whole.squared_error)) {
-    EXPECT_NEAR(got.squared_error, whole.squared_error, relative * whole.squared_error);
-  } else {
-    EXPECT_EQ(std::isnan(got.squared_error), std::isnan(whole.squared_error));
-    EXPECT_EQ(std::isinf(got.squared_error), std::isinf(whole.squared_error));
-  }
-}
 
 // Each part read alone, merged in the given order.
 StatisticsAccumulator merged_parts(const at::Tensor& x, const std::vector<std::int64_t>& cuts,
@@ -100,7 +86,7 @@ TEST_P(MergedStatisticsOf, parts_cut_at_chunks_merge_to_the_whole) {
       EXPECT_NEAR(merged.tensor().sum_squares, whole.sum_squares, 1e-12 * whole.sum_squares);
       EXPECT_NEAR(merged.tensor().m2, whole.m2, 1e-10 * whole.m2);
       for (std::size_t i = 0; i < 3; ++i) {
-        expect_merged_cast(merged.casts()[i], accumulated.casts()[i], 1e-12);
+        expect_cast(merged.casts()[i], accumulated.casts()[i], 1e-12);
       }
     }
   }
@@ -118,7 +104,7 @@ TEST_P(MergedStatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
       expect_counters_and_extremes(merged.tensor(), whole.tensor());
       expect_sums(merged.tensor(), whole.tensor());
       for (std::size_t i = 0; i < 3; ++i) {
-        expect_merged_cast(merged.casts()[i], whole.casts()[i], 0x1p-16);
+        expect_cast(merged.casts()[i], whole.casts()[i], kSumsBound);
       }
     } while (std::next_permutation(order.begin(), order.end()));
   }

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "core/quantization/mxfp8_scaling.h"
+#include "hooks/builtin.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 
@@ -103,6 +108,47 @@ TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_made_by_nobody
   EXPECT_EQ(observed["telens::accumulate_block_cast_statistics"], 2 * 4);
   EXPECT_EQ(observed["telens::quantize_mxfp8"], plain);
   EXPECT_EQ(observed["telens::quantize_fp8_blocks"], 2);
+}
+
+// What want() says of an activation whose operands are both the one given.
+std::optional<std::string> left_out(StatisticsEngine& engine, const at::Tensor& x,
+                                    const Operand& operand, const std::string& statistic,
+                                    bool read = true) {
+  const InspectTensorCall call{.tensor_name = TensorName::activation,
+                               .tensor = &x,
+                               .rowwise = &operand,
+                               .columnwise = &operand,
+                               .quantizer = nullptr,
+                               .tensor_parallel = {}};
+  const auto reading = engine.begin("fc", 0, call);
+  const std::vector<std::string> names{"max", statistic};
+  const std::optional<std::string> reason = reading->want(*engine.prepare(names));
+  if (read) reading->read();
+  return reason;
+}
+
+TEST(CopiesInBlocks, of_another_shape_are_left_out_and_the_rest_is_read) {
+  SeriesTable series;
+  const auto engine = make_statistics_engine(series);
+  const at::Tensor x = at::ones({32, 64});
+  const Operand own = MXFP8Quantizer(FormatId::e4m3).quantize(x);
+  EXPECT_EQ(left_out(*engine, x, own, "mse"), std::nullopt);
+  const Operand other = MXFP8Quantizer(FormatId::e4m3).quantize(at::ones({64, 64}));
+  EXPECT_EQ(left_out(*engine, x, other, "mse"), "mse: the codes are of another shape");
+  EXPECT_EQ(left_out(*engine, x, other, "mse_columnwise"),
+            "mse_columnwise: the codes are of another shape");
+}
+
+TEST(CopiesInBlocks, are_left_out_on_a_device_that_has_no_kernels_for_them) {
+  SeriesTable series;
+  const auto engine = make_statistics_engine(series);
+  const at::Tensor x = at::empty({32, 64}, at::kMeta);
+  for (const std::string& recipe :
+       std::vector<std::string>{"mxfp8", "fp8_block_scaling", "nvfp4"}) {
+    EXPECT_EQ(left_out(*engine, x, x, recipe + "_mse", /*read=*/false),
+              recipe + "_mse: block formats have no kernels on meta");
+  }
+  EXPECT_EQ(left_out(*engine, x, x, "fp8_current_scaling_mse", /*read=*/false), std::nullopt);
 }
 
 }  // namespace

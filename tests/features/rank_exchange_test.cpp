@@ -23,6 +23,12 @@ struct Meeting {
 class ThreadGroup final : public c10d::ProcessGroup {
  public:
   ThreadGroup(int rank, int size, Meeting& meeting) : ProcessGroup(rank, size), meeting_(meeting) {}
+  // One whose backend says which ranks of the world it is made of.
+  ThreadGroup(int rank, const std::vector<std::uint64_t>& ranks, Meeting& meeting)
+      : ThreadGroup(rank, static_cast<int>(ranks.size()), meeting) {
+    setBackend(c10::DeviceType::CPU, BackendType::CUSTOM,
+               c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<Ranks>(rank, ranks)));
+  }
 
   const std::string& getGroupName() const override { return name_; }
   c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -41,6 +47,15 @@ class ThreadGroup final : public c10d::ProcessGroup {
  private:
   struct Done final : c10d::Work {
     bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  struct Ranks final : c10d::Backend {
+    Ranks(int rank, const std::vector<std::uint64_t>& ranks)
+        : Backend(rank, static_cast<int>(ranks.size())),
+          options(c10::make_intrusive<Options>("threads")) {
+      options->global_ranks_in_group = ranks;
+    }
+    c10::intrusive_ptr<Options> getBackendOptions() override { return options; }
+    c10::intrusive_ptr<Options> options;
   };
   Meeting& meeting_;
   std::string name_ = "threads";
@@ -151,22 +166,63 @@ TEST(RankExchange, texts_of_any_length_arrive_whole) {
   EXPECT_EQ(gathers, 2);
 }
 
-// Ranks 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one name.
+// How many groups a rank finds to be agreed on.
+std::size_t agreed(WeightGroups& groups, c10d::ProcessGroup& world, bool shares = true) {
+  const std::vector<std::int64_t> notes = gather_notes(groups.note(shares), world);
+  return groups.agree(notes, world).size();
+}
+
+// Of four ranks, 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one name.
+c10::intrusive_ptr<ThreadGroup> pair_of(int rank, Meeting& meeting) {
+  const std::vector<std::uint64_t> first{0, 1}, second{2, 3};
+  return c10::make_intrusive<ThreadGroup>(rank % 2, rank < 2 ? first : second, meeting);
+}
+
 TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
   Meeting pairs(2);  // nobody meets there
   on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = pair_of(rank, pairs);
+    WeightGroups groups;
+    EXPECT_EQ(agreed(groups, world), 0U);
+    if (rank > 0) groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), rank < 2 ? 0U : 1U);
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 1U);
+    EXPECT_EQ(agreed(groups, world), 1U);
+  });
+}
+
+TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_one) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = pair_of(rank, pairs);
+    WeightGroups groups;
+    if (rank == 0 || rank == 3) groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 0U);
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 1U);
+  });
+}
+
+TEST(WeightGroups, groups_of_one_name_that_nothing_tells_apart_stay_unshared) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
     const auto own = c10::make_intrusive<ThreadGroup>(rank % 2, 2, pairs);
     WeightGroups groups;
-    const auto agreed = [&] {
-      const std::vector<std::int64_t> notes = gather_notes(groups.note(), world);
-      return groups.agree(notes, world).size();
-    };
-    EXPECT_EQ(agreed(), 0U);
-    if (rank > 0) groups.add(share(own.get()));
-    EXPECT_EQ(agreed(), 0U);  // not even by ranks 2 and 3, who cannot tell whose name it is
     groups.add(share(own.get()));
-    EXPECT_EQ(agreed(), 1U);
-    EXPECT_EQ(agreed(), 1U);
+    EXPECT_EQ(agreed(groups, world), 0U);
+  });
+}
+
+TEST(WeightGroups, a_rank_whose_weights_stay_its_own_takes_its_group_with_it) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = pair_of(rank, pairs);
+    WeightGroups groups;
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
+    EXPECT_EQ(agreed(groups, world), 1U);
+    EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
   });
 }
 

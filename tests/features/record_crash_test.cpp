@@ -183,12 +183,15 @@ TEST(RecordCrash, a_writer_killed_at_any_moment_loses_nothing_older_than_two_sec
         std::make_unique<Child>(folder.path() + "/" + std::to_string(i), 100 + i, -1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+  std::vector<Clock::time_point> deaths;
   for (const auto& child : children) {
     std::this_thread::sleep_for(std::chrono::milliseconds(13));
     child->kill();
-    const auto death = child->wait();
-    ASSERT_GT(child->diary().pushed_before(death - std::chrono::seconds(2)), 0);
-    expect_nothing_lost(*child, death);
+    deaths.push_back(child->wait());
+  }
+  for (int i = 0; i < kKills; ++i) {
+    ASSERT_GT(children[i]->diary().pushed_before(deaths[i] - std::chrono::seconds(2)), 0);
+    expect_nothing_lost(*children[i], deaths[i]);
   }
 }
 
@@ -293,13 +296,18 @@ TEST(RecordCrash, max_size_is_a_limit_on_all_segments_together) {
 }
 
 TEST(RecordCrash, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
-  std::promise<void> entered;
+  std::promise<void> entered, about_to_fork;
+  Clock::time_point left;
   std::thread inside([&] {
     const hdf5::Lock lock;
     entered.set_value();
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    about_to_fork.get_future().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    left = Clock::now();
   });
   entered.get_future().wait();
+  about_to_fork.set_value();
+  const auto forked = Clock::now();
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(10);  // ends one that waits for a thread that it does not have
@@ -310,7 +318,8 @@ TEST(RecordCrash, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   inside.join();
-  const hdf5::Lock lock;  // is the parent's as before
+  EXPECT_GT(left, forked);  // the thread was inside
+  const hdf5::Lock lock;    // is the parent's as before
 }
 
 TEST(RecordCrash, a_max_size_in_which_nothing_fits_is_refused) {

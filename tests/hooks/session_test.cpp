@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <regex>
+#include <utility>
 
 #include "hooks/text_log.h"
 #include "tests/hooks/session_fixture.h"
@@ -638,6 +642,65 @@ TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_session
   EXPECT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status) / 16, 4);
   EXPECT_EQ(WEXITSTATUS(status) % 16, 4);
+}
+
+// A program that puts a handler over ours in each of its sessions.
+void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
+  struct sigaction over_ours = {};
+  over_ours.sa_sigaction = handler;
+  over_ours.sa_flags = SA_SIGINFO;
+  sigaction(SIGTERM, &over_ours, below);
+}
+
+TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_put_over_ours) {
+  const int status = status_of_child([&] {
+    for (int i = 0; i < 20; ++i) {
+      debug::initialize(options());
+      struct sigaction ours = {};
+      put_over_ours(call_what_was_there, i == 0 ? &below_ours_puts : &ours);
+      debug::end_debug();
+    }
+    debug::InitializeOptions later = options(section(kMaxOfActivation));
+    later.run_id = "later";
+    debug::initialize(later);
+    FakeLayer().run();
+    debug::step();
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
+              ElementsAre("0:layer=1"));
+}
+
+template <int kNumber>
+void another_handler(int, siginfo_t*, void*) {
+  _exit(kNumber);
+}
+
+template <int... kNumbers>
+void have_sessions_with_handlers(const debug::InitializeOptions& options,
+                                 std::integer_sequence<int, kNumbers...>) {
+  const auto have_session = [&](void (*handler)(int, siginfo_t*, void*)) {
+    debug::initialize(options);
+    put_over_ours(handler, nullptr);
+    debug::end_debug();
+  };
+  (have_session(another_handler<kNumbers>), ...);
+}
+
+TEST_F(SessionTest, a_session_that_sigterm_will_not_save_says_so) {
+  const int status = status_of_child([&] {
+    const std::string err = (folder.path() / "stderr").string();
+    if (std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(2);
+    have_sessions_with_handlers(options(), std::make_integer_sequence<int, 9>());
+    debug::initialize(options());
+    _exit(0);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  std::ifstream err(folder.path() / "stderr");
+  const std::string text{std::istreambuf_iterator<char>(err), {}};
+  EXPECT_THAT(text, HasSubstr("SIGTERM will not save what this session records"));
 }
 
 TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {

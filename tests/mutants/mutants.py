@@ -76,6 +76,14 @@ MUTANTS = (
         tests="*a_full_queue_drops_the_newest*",
     ),
     Mutant(
+        promise="survives a crash: the first value that is not finite is on disk at once",
+        file="features/run_file_sink.cpp",
+        before="if (non_finite && !std::exchange(non_finite_seen_, true)) writer_->flush_soon();",
+        after="if (non_finite) non_finite_seen_ = true;",
+        program="pytest",
+        tests="tests/python/test_first_non_finite.py",
+    ),
+    Mutant(
         promise="survives a crash: a row is on disk after two seconds",
         file="features/record/run_writer_impl.cpp",
         before="constexpr auto kLongestWait = std::chrono::milliseconds(1000);",
@@ -190,8 +198,8 @@ MUTANTS = (
     Mutant(
         promise="one collective: a due iteration has its header, whether or not a layer ran",
         file="hooks/session.cpp",
-        before="  if (read(/*weights=*/false)) {",
-        after="  if (read(/*weights=*/false) && steps_ > 1) {",
+        before=".tensors_are_due = read(/*weights=*/false),",
+        after=".tensors_are_due = read(/*weights=*/false) && steps_ > 1,",
         program="reduction_test",
         tests="*a_due_statistic*",
     ),

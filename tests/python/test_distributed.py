@@ -250,3 +250,48 @@ def test_all_ranks_record_into_the_run_that_rank_0_decides_on(tmp_path, own):
     assert sorted(path.name for path in run.iterdir()) == ["rank00000.h5", "rank00001.h5"]
     if own[0]:
         assert run.name == own[0]
+
+
+def rank_that_refuses(rank: int, folder: str, what: str) -> None:
+    bad = rank == 1
+    config = WEIGHTS
+    if bad and what == "configuration":
+        config = {"section": WEIGHTS["section"] | {"NoSuchFeature": {"enabled": True}}}
+    recording = {"max_size": 1} if bad and what == "option" else None
+    error = {"configuration": "NoSuchFeature", "option": "max_size 1 is too small"}[what]
+    with pytest.raises(telens.UsageError, match=error if bad else "rank 1 refused"):
+        debug.initialize(config, log_dir=folder, recording=recording)
+    with debug.session("", log_dir=folder):
+        debug.step(float(rank))
+
+
+@pytest.mark.parametrize("what", ["configuration", "option"])
+def test_where_one_rank_refuses_to_begin_none_waits_for_it_and_all_may_begin_anew(tmp_path, what):
+    run_ranks(rank_that_refuses, str(tmp_path), what, world_size=3)
+    (run,) = (tmp_path / "telens").iterdir()
+    assert sorted(path.name for path in run.iterdir()) == [f"rank0000{i}.h5" for i in range(3)]
+
+
+def weights_that_one_rank_keeps_to_itself(rank: int, folder: str) -> None:
+    with debug.session(WEIGHTS, log_dir=folder):
+        for step in range(2):
+            debug.set_weight_tensor_tp_group_reduce(rank == 0 or step == 1)
+            debug.transformer_engine.inspect_tensor(
+                layer_name="fc",
+                tensor_name="weight",
+                tensor=torch.ones(4),
+                tp_group=dist.group.WORLD,
+                tp_size=2,
+            )
+            debug.step()
+
+
+def test_a_rank_that_keeps_its_weights_statistics_to_itself_keeps_nobody_waiting(tmp_path):
+    run_ranks(weights_that_one_rank_keeps_to_itself, str(tmp_path))
+    records = telens.open_run(tmp_path).records(statistic="numel")
+    assert sorted(zip(records["iteration"], records["value"], strict=True)) == [
+        (0, 4.0),
+        (0, 4.0),
+        (1, 8.0),
+        (1, 8.0),
+    ]

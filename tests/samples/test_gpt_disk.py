@@ -131,7 +131,8 @@ def test_a_killed_training_leaves_every_record_older_than_two_seconds(tmp_path, 
     try:
         done_at = []  # (time, steps done)
         read_while_alive = []
-        begin = time.monotonic()
+        latest, longest_break = time.monotonic(), 0.0  # what the machine did to this loop
+        begin = latest
         while not (read_while_alive and done_at[0][1] and time.monotonic() > done_at[0][0] + 4):
             assert process.poll() is None
             assert time.monotonic() < begin + 120
@@ -143,12 +144,14 @@ def test_a_killed_training_leaves_every_record_older_than_two_seconds(tmp_path, 
                 assert read_while_alive[-1][0] >= before
                 assert read_while_alive[-1][1] > before * LINEAR_LAYERS
             time.sleep(0.05)
+            longest_break = max(longest_break, time.monotonic() - latest)
+            latest = time.monotonic()
         killed = time.monotonic()
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
         process.communicate()
-    promised = max(steps for when, steps in done_at if when < killed - 2)
+    promised = max(steps for when, steps in done_at if when < killed - 2 - longest_break)
     assert promised > 1
     assert recorded_steps(log_dir) >= promised
     assert len(telens.open_run(log_dir).losses) >= promised

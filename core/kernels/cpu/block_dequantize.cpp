@@ -8,15 +8,13 @@
 
 #include "core/kernels/cpu/block_scales.h"
 #include "core/kernels/cpu/dequantize_range.h"
+#include "core/kernels/cpu/grain.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/checks.h"
 #include "core/ops/quantize_checks.h"
 
 namespace telens::kernels {
 namespace {
-
-// Elements for which starting another thread pays.
-constexpr std::int64_t kGrain = 32768;
 
 at::Tensor dequantize_blocks(const at::Tensor& given_codes, const at::Tensor& scale_inv,
                              const std::optional<at::Tensor>& tensor_scale, std::int64_t format,

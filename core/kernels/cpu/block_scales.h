@@ -13,6 +13,7 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/scaling_mode.h"
+#include "core/kernels/cpu/grain.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/quantize_checks.h"
 
@@ -69,9 +70,6 @@ inline void scales_along_column(const Scales& scales, ScalingMode mode, std::int
   }
 }
 
-// Elements for which starting another thread pays.
-inline constexpr std::int64_t kUnpackGrain = 32768;
-
 // NVFP4's packed codes, one a byte, in the same order of memory.
 inline at::Tensor unpack(const at::Tensor& packed) {
   const bool transposed = ops::is_transposed(packed);
@@ -85,7 +83,7 @@ inline at::Tensor unpack(const at::Tensor& packed) {
   const std::int64_t apart = transposed ? length : 1;
   const auto* const from = dense.const_data_ptr<std::uint8_t>();
   auto* const to = codes.mutable_data_ptr<std::uint8_t>();
-  const std::int64_t grain = kUnpackGrain / std::max<std::int64_t>(1, 2 * length) + 1;
+  const std::int64_t grain = kGrain / std::max<std::int64_t>(1, 2 * length) + 1;
   at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t line = begin; line < end; ++line) {
       const std::uint8_t* const bytes = from + line * length;

@@ -9,9 +9,10 @@ namespace telens {
 // scale, counts as none).
 bool has_powers_of_two(const at::Tensor& scales);
 
-// An exponent e such that all values of the operand are multiples of 2^e, as the scale of its
-// tensor leaves them out: 2^e is the smallest nonzero value of its format under the smallest scale
-// that occurs. Scales of 128-blocks must be powers of two. Blocks of zeros count for nothing.
+// An exponent e such that all values of the operand, before a scale of the whole tensor multiplies
+// them, are multiples of 2^e: 2^e is the smallest nonzero value of its format under the smallest
+// scale of a block. Scales of 128-blocks must be powers of two. Of MXFP8, blocks of zeros do not
+// count; of 128-blocks they count with their scale, 1.
 int exponent_of_smallest_value(const ops::GemmOperand& operand);
 
 }  // namespace telens

@@ -16,7 +16,7 @@ namespace telens {
 namespace {
 
 // Elements that are worth waking a thread for.
-constexpr std::int64_t kGrain = 1 << 16;
+constexpr std::int64_t kStripGrain = 1 << 16;
 
 BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims,
                         bool both_orientations) {
@@ -34,7 +34,7 @@ BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64
                                   dims == 1 && both_orientations, dims == 2};
 
   const std::int64_t strips = (rows + kinds.size - 1) / kinds.size;
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / (kinds.size * columns));
+  const std::int64_t grain = std::max<std::int64_t>(1, kStripGrain / (kinds.size * columns));
   const std::int64_t count = (strips + grain - 1) / grain;
   std::vector<BlockRanges> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {

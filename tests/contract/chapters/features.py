@@ -47,8 +47,8 @@ STATEMENTS = (
         "fails)*.",
         FEATURES + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
         ENGINE,
-        "is_quantized(call.rowwise) || is_quantized(call.columnwise);",
-        "is_quantized(call.rowwise) && is_quantized(call.columnwise);",
+        "if (first == nullptr && second == nullptr) return",
+        "if (first == nullptr || second == nullptr) return",
     ),
     Statement(
         "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
@@ -86,8 +86,8 @@ STATEMENTS = (
         "recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
         COPIES,
-        "return recipe.make_quantizer(TensorRole::weight, nullptr);",
-        "return recipe.make_quantizer(TensorRole::input, nullptr);",
+        "recipe.make_quantizer(role, nullptr)",
+        "recipe.make_quantizer(role == TensorRole::weight ? TensorRole::input : role, nullptr)",
     ),
     Statement(
         "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "

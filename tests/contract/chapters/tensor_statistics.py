@@ -202,8 +202,8 @@ STATEMENTS = (
         "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
         BLOCKS + "test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format",
         "features/block_copies.cpp",
-        "return std::make_shared<MXFP8Quantizer>(cast.format);",
-        "return std::make_shared<MXFP8Quantizer>(FormatId::e4m3);",
+        "format == FormatId::e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3;",
+        "format == FormatId::e5m2 ? Fp8Format::e4m3 : Fp8Format::e4m3;",
     ),
     Statement(
         "Where NVFP4 runs, FP8 is asked about in E4M3.",
