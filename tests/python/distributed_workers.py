@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-import socket
+import tempfile
 from collections.abc import Callable
 
 import torch
@@ -12,11 +12,11 @@ import torch.distributed
 import torch.multiprocessing
 
 
-def _enter(rank: int, function: Callable[[int], None], world_size: int, port: int) -> None:
+def _enter(rank: int, function: Callable[[int], None], world_size: int, store: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo",
-        f"tcp://127.0.0.1:{port}",
+        f"file://{store}",  # a free port may be taken before the ranks come to it
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=60),  # ranks that wait for each other fail
@@ -29,11 +29,10 @@ def _enter(rank: int, function: Callable[[int], None], world_size: int, port: in
 
 def run_ranks(function: Callable[..., None], *args: object, world_size: int = 2) -> None:
     """Calls ``function(rank, *args)`` on each rank; an exception on any rank fails the caller."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     bound = functools.partial(_call, function, args)
-    torch.multiprocessing.spawn(_enter, (bound, world_size, port), nprocs=world_size)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (bound, world_size, f"{folder}/store")
+        torch.multiprocessing.spawn(_enter, arguments, nprocs=world_size)
 
 
 def _call(function: Callable[..., None], args: tuple, rank: int) -> None:
