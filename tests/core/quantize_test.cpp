@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -17,6 +18,7 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/dispatch.h"
+#include "core/kernels/cpu/decode_row_by_row.h"
 #include "core/kernels/cpu/simd_target.h"
 #include "tests/core/format_reference.h"
 #include "tests/core/same_bits.h"
@@ -277,6 +279,24 @@ TEST_P(Quantize, decoding_keeps_the_strides_of_dense_views) {
   EXPECT_EQ(ops::decode_fp8(codes.slice(0, 0, 0), FormatId::e4m3, at::kFloat).sizes(),
             (at::IntArrayRef{0, 70}));
   EXPECT_EQ(ops::decode_fp8(codes.select(0, 1).select(0, 1), FormatId::e4m3, at::kFloat).dim(), 0);
+}
+
+TEST_P(Quantize, decoding_a_transposed_view_row_by_row_gives_the_values_of_a_copy) {
+  // Tiles are 16 wide, vectors up to 32, blocks 256 x 64: parts and multiples of each.
+  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {16, 16}, {16, 64}, {48, 16}, {80, 272}, {272, 80}, {304, 528}, {17, 32}, {0, 16}}) {
+    const at::Tensor codes = at::randint(256, {rows, columns}, at::kByte);
+    for (const FormatId format : kFp8Formats) {
+      for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+        const at::Tensor values = kernels::decode_row_by_row(codes.t(), format, dtype);
+        const at::Tensor expected = ops::decode_fp8(codes, format, dtype).t();
+        const auto bits = dtype == at::kFloat ? at::kInt : at::kShort;
+        EXPECT_TRUE(values.contiguous().view(bits).equal(expected.contiguous().view(bits)))
+            << rows << " x " << columns << " " << name_of(format);
+        EXPECT_EQ(values.is_contiguous(), rows % 16 == 0 || rows == 0);
+      }
+    }
+  }
 }
 
 template <typename Call>

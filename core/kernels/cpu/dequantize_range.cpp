@@ -9,34 +9,12 @@
 #include <cmath>
 
 #include "core/formats/dispatch.h"
+#include "core/kernels/cpu/decode_step-inl.h"
 #include "core/kernels/cpu/quantize_step-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
-
-// Codes, one in each 16-bit lane, as BF16 codes without sign, and the signs.
-struct Decoded {
-  Vector16 magnitude;
-  Vector16 sign;
-};
-
-template <typename Input>
-HWY_INLINE Decoded decode_codes(const std::uint8_t* codes) {
-  const Codes16 lanes;
-  const hn::Rebind<std::uint8_t, Codes16> bytes;
-  const auto code = hn::PromoteTo(lanes, load_ahead(bytes, codes));
-  return {decode_magnitude_to_bf16<Input>(hn::And(code, hn::Set(lanes, Input::kMagnitudeMask))),
-          hn::And(hn::ShiftLeft<16 - Input::kWidth>(code), hn::Set(lanes, kSign16))};
-}
-
-// 16-bit lanes, each as the upper half of a 32-bit lane, in order.
-HWY_INLINE Turns<Vector32> widen_in_order(Vector16 codes) {
-  const Codes32 words;
-  const hn::Half<Codes16> half;
-  return {hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LowerHalf(half, codes))),
-          hn::ShiftLeft<16>(hn::PromoteTo(words, hn::UpperHalf(half, codes)))};
-}
 
 // The step of decode_range: as many elements as a vector has 16-bit lanes.
 template <typename Input, typename Output>
@@ -44,16 +22,7 @@ struct DecodeStep {
   using Element = typename Output::Bits;
 
   HWY_INLINE void operator()(const std::uint8_t* codes, std::size_t i, Element* values) const {
-    const Decoded decoded = decode_codes<Input>(codes + i);
-    const auto bf16 = hn::Or(decoded.magnitude, decoded.sign);
-    if constexpr (Output::kId == FormatId::bf16) {
-      hn::StoreU(bf16, Codes16(), values + i);
-    } else {
-      const Codes32 words;
-      const auto [lower, upper] = widen_in_order(bf16);
-      hn::StoreU(lower, words, values + i);
-      hn::StoreU(upper, words, values + i + hn::Lanes(words));
-    }
+    decode_to<Input, Output>(values + i, load_ahead(BytesOfCodes16(), codes + i));
   }
 };
 
@@ -70,7 +39,7 @@ struct DequantizeStep {
   }
 
   HWY_INLINE void operator()(const std::uint8_t* codes, std::size_t i, Element* values) const {
-    const Decoded decoded = decode_codes<Input>(codes + i);
+    const Decoded decoded = decode_codes<Input>(load_ahead(BytesOfCodes16(), codes + i));
     const auto sign = hn::Xor(decoded.sign, scale.sign);
     if constexpr (Output::kId == FormatId::fp32) {
       const Codes32 words;

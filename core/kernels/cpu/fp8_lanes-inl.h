@@ -32,6 +32,8 @@ using FloatVector = hn::Vec<Float32s>;
 using Vector16 = hn::Vec<Codes16>;
 using Vector32 = hn::Vec<Codes32>;
 
+inline constexpr std::uint16_t kSign16 = 0x8000;
+
 // Two vectors of 32-bit lanes whose lanes take turns in one vector of 16-bit lanes: `even` has the
 // lanes 0, 2, 4, ... of it.
 template <typename Vector>

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "core/formats/formats.h"
+#include "core/kernels/cpu/decode_row_by_row.h"
 #include "core/kernels/cpu/scale_range.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/gemm_checks.h"
@@ -45,7 +46,7 @@ at::Tensor decode(const GemmOperand& operand, at::ScalarType dtype) {
   return is_scaled_in_blocks(operand)
              ? ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
                                       operand.mode, dtype)
-             : ops::decode_fp8(operand.codes, operand.format, dtype);
+             : kernels::decode_row_by_row(operand.codes, operand.format, dtype);
 }
 
 // What the whole sum is multiplied by.

@@ -34,8 +34,6 @@ HWY_INLINE Turns<FloatVector> widen(Vector16 magnitude) {
   }
 }
 
-inline constexpr std::uint16_t kSign16 = 0x8000;
-
 // One scale for all elements. The scale is a magnitude, the sign of the true one comes separately.
 struct OneScale {
   FloatVector scale;
