@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "inspector_cli/first_trouble.h"
+#include "inspector_cli/run_choice.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
 #include "inspector_cli/terminal.h"
@@ -125,8 +126,23 @@ void print_events(const record::RunReader& run) {
   }
 }
 
+// Those of a log_dir that info was not about.
+void print_other_runs(const std::vector<RunEntry>& runs) {
+  constexpr std::size_t kMostShown = 20;
+  for (std::size_t i = 1; i < std::min(runs.size(), kMostShown + 1); ++i) {
+    const RunEntry& run = runs[i];
+    const std::string about = run.latest ? fmt::format("started {}, {}", time_text(run.start_time),
+                                                       state_text(*run.latest))
+                                         : coloured("cannot be read: " + run.problem, Colour::red);
+    line(i == 1 ? "other runs" : "", fmt::format("{}  {}", run.folder, about));
+  }
+  if (runs.size() > kMostShown + 1) {
+    line("", fmt::format("... and {}", counted(runs.size() - kMostShown - 1, "older run")));
+  }
+}
+
 void run_info(const InfoOptions& options) {
-  const record::RunReader run(options.run, [](const std::string& damage) {
+  const record::RunReader run(choose_run(options.run), [](const std::string& damage) {
     line("damaged", coloured(damage, Colour::red));
   });
   if (options.config) {
@@ -148,6 +164,7 @@ void run_info(const InfoOptions& options) {
   print_scalars(run);
   print_events(run);
   if (run.record_count() > 0) print_first_trouble(run, {});
+  print_other_runs(runs_beside(options.run));
 }
 
 }  // namespace

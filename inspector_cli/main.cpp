@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "inspector_cli/subcommands.h"
+#include "inspector_cli/wrong_use.h"
 
 namespace telens::cli {
 namespace {
@@ -24,8 +25,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("telens ") + TELENS_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir that "
-      "holds one run.\nExit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or "
+      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir: of "
+      "several runs in it the newest (`repair` wants to be told which).\nExit codes: 0 fine, 1 "
+      "only from commands that judge a run, 2 wrong use or "
       "bad input.");
   for (const auto add : kSubcommands) add(app);
   try {
@@ -37,7 +39,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& request) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "telens: {}; `telens --help` explains\n", error.what());
+    fmt::print(stderr, "telens: {}\n", wrong_use(app, error));
     return kBadInput;
   } catch (const std::exception& error) {
     fmt::print(stderr, "telens: {}\n", error.what());

@@ -14,6 +14,7 @@
 #include "inspector_cli/layer_names.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
+#include "inspector_cli/whole_number.h"
 
 namespace telens::cli {
 namespace {
@@ -115,7 +116,7 @@ void add_plan(CLI::App& app) {
                    "those that it recorded")
       ->required();
   command->add_option("--iteration", options->iteration, "Only what is on in this iteration")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number_from(0, INT64_MAX));
   command->add_option(
       "--plugin-feature", options->plugin_features,
       "A plugin's feature that the config names, as namespace.Name; its options are "

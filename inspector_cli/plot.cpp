@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -26,6 +27,8 @@ constexpr ChartLimits kInFile{.bins = 240, .lines = 6, .panels = 5};
 constexpr ChartLimits kOnTerminal{.bins = 240, .lines = 1, .panels = 1};
 
 void write_file(const std::string& path, const std::string& text) {
+  std::error_code unwritable;  // which the file's own error tells better
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unwritable);
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
@@ -46,7 +49,7 @@ void run_plot(const PlotOptions& options) {
     return;
   }
   write_file(options.out, html ? draw_html(chart) : draw_svg(chart));
-  if (output_is_terminal()) fmt::print("wrote {}\n", options.out);
+  fmt::print("wrote {}\n", options.out);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/base/names.h"
 #include "hooks/config/python_regex.h"
 #include "hooks/config/suggestions.h"
+#include "inspector_cli/whole_number.h"
 
 namespace telens::cli {
 namespace {
@@ -115,7 +116,7 @@ void add_tensor_selection(CLI::App& command, Selection& selection) {
   command.add_option("--tensor", selection.tensors, "Only this tensor; may be repeated");
   command.add_option("--iterations", selection.iterations,
                      "Only iterations a to b, both inclusive: a:b, a:, :b or a");
-  command.add_option("--rank", selection.rank, "Only this rank");
+  command.add_option("--rank", selection.rank, "Only this rank")->check(whole_number_from(0));
 }
 
 record::RecordQuery resolve(const Selection& selection, const record::RunReader& run) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "inspector_cli/run_choice.h"
 #include "inspector_cli/terminal.h"
 
 namespace telens::cli {
@@ -23,8 +24,9 @@ class ReducedOnce {
 }  // namespace
 
 record::RunReader open_run(const std::string& path) {
-  return record::RunReader(
-      path, [](const std::string& line) { fmt::print(stderr, "telens: warning: {}\n", line); });
+  return record::RunReader(choose_run(path), [](const std::string& line) {
+    fmt::print(stderr, "telens: warning: {}\n", line);
+  });
 }
 
 std::size_t SeriesHash::operator()(const SeriesKey& key) const {

@@ -15,6 +15,7 @@
 #include "inspector_cli/table.h"
 #include "inspector_cli/tensor_summary.h"
 #include "inspector_cli/terminal.h"
+#include "inspector_cli/whole_number.h"
 
 namespace telens::cli {
 namespace {
@@ -150,7 +151,7 @@ void add_stats(CLI::App& app) {
   command->add_option("RUN", options->run, "The run")->required();
   add_selection(*command, options->selection);
   add_format(*command, options->format);
-  command->add_option("--top", options->top, "Only the first N rows");
+  add_top(*command, options->top);
   command->callback([options] { run_stats(*options); });
 }
 

@@ -15,6 +15,7 @@
 #include "inspector_cli/table.h"
 #include "inspector_cli/terminal.h"
 #include "inspector_cli/what_if.h"
+#include "inspector_cli/whole_number.h"
 
 namespace telens::cli {
 namespace {
@@ -31,6 +32,9 @@ struct WhatIfOptions {
 };
 
 Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
+
+// Beyond the exponents of FP32 every scale would be zero or its largest number.
+constexpr int kMostMargin = 127;
 
 constexpr std::string_view kBounds =
     "exponent histograms give bounds: 'overflows%' and 'underflows%' are at least what stands "
@@ -121,7 +125,8 @@ void add_whatif(CLI::App& app) {
       {{"E4M3", Fp8Choice::e4m3}, {"E5M2", Fp8Choice::e5m2}, {"HYBRID", Fp8Choice::hybrid}},
       "HYBRID, the default: E5M2 for gradients, dgrad and wgrad, else E4M3");
   WhatIfRecipe& recipe = options->cast.recipe;
-  command->add_option("--margin", recipe.margin, "The scale is divided by 2^N");
+  command->add_option("--margin", recipe.margin, "The scale is divided by 2^N")
+      ->check(whole_number_from(-kMostMargin, kMostMargin));
   add_choice<AmaxSource>(*command, "--amax", recipe.amax,
                          {{"current", AmaxSource::current},
                           {"most_recent", AmaxSource::most_recent},
@@ -129,13 +134,13 @@ void add_whatif(CLI::App& app) {
                          "The tensor's own (current scaling, the default), or of iterations "
                          "before (delayed scaling)");
   command->add_option("--history", recipe.history, "With --amax max: of so many iterations [1024]")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command->add_flag("--power-of-two", recipe.power_of_two, "Scales are powers of two");
   add_tensor_selection(*command, options->selection);
   command->add_flag("--each-iteration", options->each_iteration,
                     "A row for each iteration, in their order");
   add_format(*command, options->format);
-  command->add_option("--top", options->top, "Only the first N rows");
+  add_top(*command, options->top);
   command->callback([options] { run_whatif(*options); });
 }
 

@@ -57,4 +57,20 @@ std::vector<SegmentFile> segments_in(const std::string& folder) {
   return files;
 }
 
+std::vector<std::string> run_folders(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> folders;
+  if (!segments_in(path).empty()) return folders;
+  std::error_code error;
+  const fs::path inside = fs::path(path) / "telens";
+  for (const auto& entry :
+       fs::directory_iterator(fs::is_directory(inside, error) ? inside : fs::path(path), error)) {
+    if (entry.is_directory(error) && !segments_in(entry.path().string()).empty()) {
+      folders.push_back(entry.path().string());
+    }
+  }
+  std::ranges::sort(folders);
+  return folders;
+}
+
 }  // namespace telens::record

@@ -23,4 +23,8 @@ std::optional<SegmentFile> parse_segment(const std::string& path);
 // The segments in a run's folder, by rank and then in order. An unreadable folder has none.
 std::vector<SegmentFile> segments_in(const std::string& folder);
 
+// The folders of the runs that a log_dir, or its telens folder, holds, by their names; none for the
+// folder of a run, or a file.
+std::vector<std::string> run_folders(const std::string& path);
+
 }  // namespace telens::record

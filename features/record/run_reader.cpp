@@ -92,18 +92,6 @@ std::vector<std::string> paths_of(const std::string& folder) {
   return paths;
 }
 
-std::vector<std::string> run_folders(const fs::path& parent) {
-  std::vector<std::string> folders;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (entry.is_directory(error) && !segments_in(entry.path().string()).empty()) {
-      folders.push_back(entry.path().string());
-    }
-  }
-  std::ranges::sort(folders);
-  return folders;
-}
-
 }  // namespace
 
 std::vector<std::string> run_files(const std::string& path) {
@@ -113,8 +101,7 @@ std::vector<std::string> run_files(const std::string& path) {
   if (!fs::is_directory(status)) return {path};
   if (auto files = paths_of(path); !files.empty()) return files;
 
-  const bool is_log_dir = fs::is_directory(fs::path(path) / "telens", error);
-  const auto folders = run_folders(is_log_dir ? fs::path(path) / "telens" : fs::path(path));
+  const auto folders = run_folders(path);
   if (folders.empty()) raise<RecordError>("{}: no run file (rank*.h5) in it", path);
   if (folders.size() > 1) {
     std::string list;

@@ -1,0 +1,12 @@
+// What a person typed who got a name of the command's wrong, and the name that was probably meant.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <string>
+
+namespace telens::cli {
+
+// One line, without a full stop, about a command line that `app` refused with `error`.
+std::string wrong_use(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace telens::cli

@@ -1,0 +1,49 @@
+"""What the command says to someone who got a name or a number of its own wrong."""
+
+import pytest
+from command_results import expect_one_line_error
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("stat", "stats"), ("Info", "info"), ("what-if", "whatif"), ("new_plugin", "new-plugin")],
+)
+def test_a_misspelt_subcommand_gets_the_nearest_name(telens, written, meant):
+    result = telens(written, "some/run")
+    expect_one_line_error(result, f"no subcommand '{written}' (did you mean '{meant}'?)")
+
+
+def test_a_subcommand_like_no_other_gets_their_list(telens):
+    expect_one_line_error(telens("explode"), "no subcommand 'explode'; expected one of 'info'")
+    expect_one_line_error(telens(), "a subcommand is missing; expected one of 'info'", "'whatif'")
+
+
+@pytest.mark.parametrize("written", [["--fromat", "csv"], ["--fromat=csv"]])
+def test_a_misspelt_option_gets_the_nearest_name(telens, written):
+    result = telens("stats", "some/run", *written)
+    expect_one_line_error(
+        result, "stats: there is no option --fromat (did you mean '--format'?)", "stats --help"
+    )
+
+
+def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
+    expect_one_line_error(telens("info"), "info: RUN is required; `telens info --help`")
+    expect_one_line_error(telens("info", "one", "two"), "info: ", "not expected: two")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["stats", "run", "--top", "0"], "--top: expected a whole number from 1, got '0'"),
+        (["whatif", "run", "--top", "-1"], "--top: expected a whole number from 1, got '-1'"),
+        (["stats", "run", "--top", "1.5"], "--top: expected a whole number from 1, got '1.5'"),
+        (["stats", "run", "--top", "many"], "--top: expected a whole number from 1, got 'many'"),
+        (["stats", "run", "--top", "3000000000"], "from 1 to 2147483647, got '3000000000'"),
+        (["plot", "run", "--rank", "-1"], "--rank: expected a whole number from 0, got '-1'"),
+        (["whatif", "run", "--history", "0"], "--history: expected a whole number from 1, got '0'"),
+        (["whatif", "run", "--margin", "128"], "--margin: expected a whole number from -127 to"),
+        (["plan", "a.yaml", "--layers", "b", "--iteration", "-1"], "--iteration: expected a whole"),
+    ],
+)  # fmt: skip
+def test_a_number_that_makes_no_sense_is_refused(telens, arguments, expected):
+    expect_one_line_error(telens(*arguments), arguments[0], expected)
