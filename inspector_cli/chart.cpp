@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "core/base/error.h"
+#include "inspector_cli/scale.h"
 #include "inspector_cli/series.h"
 
 namespace telens::cli {
@@ -50,7 +51,8 @@ std::pair<bool, double> badness(const std::vector<Bin>& bins) {
 constexpr std::pair<bool, double> kNothing{false, 0.0};
 
 // Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
-// map reaches to the next record, but no further than records usually lie apart.
+// map reaches to the next record, but hardly further than records usually lie apart: by the bin
+// that some distances are longer for where iterations do not divide into bins.
 void widen_cells(std::vector<Line>& layers) {
   std::set<std::size_t> recorded;
   for (const Line& layer : layers) {
@@ -66,9 +68,10 @@ void widen_cells(std::vector<Line>& layers) {
   if (distances.empty()) return;
   const auto median = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
   std::ranges::nth_element(distances, median);
+  const std::size_t reach = *median == 1 ? 1 : *median + 1;
   for (Line& layer : layers) {
     for (const std::size_t bin : std::views::reverse(recorded)) {
-      for (std::size_t b = bin + 1; b < layer.bins.size() && b < bin + *median; ++b) {
+      for (std::size_t b = bin + 1; b < layer.bins.size() && b < bin + reach; ++b) {
         if (recorded.contains(b)) break;
         layer.bins[b] = layer.bins[bin];
       }
@@ -173,37 +176,15 @@ std::size_t Chart::bin_of(std::int64_t iteration) const {
   return static_cast<std::size_t>(iteration - first_iteration) * bins / iterations;
 }
 
-std::optional<Range> range_of(const std::vector<Line>& lines) {
-  std::optional<Range> range;
-  for (const Line& line : lines) {
-    for (const Bin& bin : line.bins) {
-      if (!bin.seen() || !bin.finite()) continue;
-      if (!range) range = Range{bin.value(), bin.value()};
-      range->low = std::min(range->low, bin.value());
-      range->high = std::max(range->high, bin.value());
-    }
-  }
-  return range;
-}
-
-Scale::Scale(const std::vector<Line>& lines) {
-  constexpr double kThreeDecades = 1e3;
-  if (const auto range = range_of(lines)) range_ = *range;
-  logarithmic_ = range_.low > 0 && range_.high / range_.low > kThreeDecades;
-  if (!logarithmic_ && range_.low > 0 && range_.low < range_.high / 2) range_.low = 0;
-}
-
-double Scale::place(double value) const {
-  if (!(range_.high > range_.low)) return range_.high > 0 ? 1 : 0;
-  const double place = logarithmic_
-                           ? std::log(value / range_.low) / std::log(range_.high / range_.low)
-                           : (value - range_.low) / (range_.high - range_.low);
-  return std::clamp(place, 0.0, 1.0);
-}
-
-double Scale::value_at(double place) const {
-  return logarithmic_ ? range_.low * std::pow(range_.high / range_.low, place)
-                      : range_.low + place * (range_.high - range_.low);
+std::vector<std::int64_t> Chart::iteration_ticks() const {
+  constexpr int kParts = 8;
+  const auto span = static_cast<double>(last_iteration - first_iteration);
+  const auto step = static_cast<std::int64_t>(std::max(1.0, round_step(span, kParts)));
+  std::vector<std::int64_t> ticks;
+  std::int64_t at = first_iteration - first_iteration % step;
+  if (at < first_iteration) at += step;
+  for (; at <= last_iteration; at += step) ticks.push_back(at);
+  return ticks;
 }
 
 std::string shortened(const std::string& label, std::size_t longest) {

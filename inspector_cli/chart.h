@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,13 +29,6 @@ struct Line {
   std::vector<Bin> bins;
 };
 
-// The smallest and largest finite value; nothing where there is none.
-struct Range {
-  double low = 0;
-  double high = 0;
-};
-std::optional<Range> range_of(const std::vector<Line>& lines);
-
 // One statistic: its worst tensors as lines, and all layers as rows of a heat map, in which a
 // layer's value is that of its worst tensor.
 struct Panel {
@@ -57,6 +49,8 @@ struct Chart {
 
   std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
   std::size_t bin_of(std::int64_t iteration) const;
+  // Round numbers for an axis.
+  std::vector<std::int64_t> iteration_ticks() const;
 };
 
 struct ChartLimits {
@@ -67,20 +61,6 @@ struct ChartLimits {
 // Throws RecordError for a run without records, UsageError for a query that fits none.
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits);
-
-// Where a value lies between the smallest (0) and largest (1) one. Logarithmic where all values are
-// positive and spread over more than three decades.
-class Scale {
- public:
-  explicit Scale(const std::vector<Line>& lines);
-  double place(double value) const;
-  double value_at(double place) const;
-  bool logarithmic() const { return logarithmic_; }
-
- private:
-  Range range_;
-  bool logarithmic_ = false;
-};
 
 // A label of at most `longest` bytes, cut in the middle: layers differ in both ends of their names.
 std::string shortened(const std::string& label, std::size_t longest);

@@ -3,6 +3,7 @@
 
 #include "inspector_cli/chart_js.h"
 #include "inspector_cli/chart_svg.h"
+#include "inspector_cli/scale.h"
 #include "inspector_cli/table.h"
 
 namespace telens::cli {
@@ -14,45 +15,80 @@ constexpr std::string_view kStyle = R"(
   h1 { font-size: 20px; margin: 0 0 8px; }
   h2 { font-size: 16px; margin: 32px 0 8px; border-top: 1px solid #ddd; padding-top: 16px; }
   .bad { color: #d7191c; margin: 2px 0; } .fine { color: #1a7f37; margin: 2px 0; }
-  .lines { height: 300px; position: relative; }
+  h2 small { font-weight: normal; font-size: 12px; color: #666; margin-left: 8px; }
+  .lines { height: 260px; position: relative; }
+  .lines ul { position: absolute; left: 0; top: 12px; width: 24%; margin: 0; padding: 0;
+              list-style: none; font-size: 10.5px; }
+  .lines li { cursor: pointer; margin: 4px 0; overflow-wrap: anywhere; padding-left: 18px; }
+  .lines li i { display: inline-block; width: 12px; height: 3px; margin: 0 6px 3px -18px; }
+  .lines li.hidden { opacity: 0.35; text-decoration: line-through; }
   svg { max-width: 100%; height: auto; display: block; }
 )";
 
-// null: nothing recorded there (freq: 10), which a line bridges, or a value that is not finite,
-// which is drawn as a mark on a dataset of its own.
+// Heights are computed here, so that a page has the axes of the SVG. null: nothing recorded there
+// (freq: 10), which a line bridges, or a value that is not finite, which is drawn as a mark on a
+// dataset of its own. The plot stands above the heat map, iteration above iteration.
 constexpr std::string_view kScript = R"(
 const notFinite = '#d7191c';
-function drawLines(id, iterations, lines, logarithmic) {
+function drawLines(id, lines, ticks) {
   const datasets = lines.map(line => ({
-    label: line.label, data: line.values, borderColor: line.colour, backgroundColor: line.colour,
-    borderWidth: 1.5, pointRadius: 0, spanGaps: true}));
-  const top = Math.max(...lines.flatMap(line => line.values.filter(v => v !== null)));
-  const bad = iterations.map((_, i) => lines.some(line => line.bad.includes(i)) ? top : null);
+    label: line.label, data: line.places, shown: line.values, borderColor: line.colour,
+    backgroundColor: line.colour, borderWidth: 1.5, pointRadius: 0, spanGaps: true, clip: 4}));
+  const bad = iterations.map((_, i) => lines.some(line => line.bad.includes(i)) ? 1 : null);
   if (bad.some(v => v !== null)) datasets.push({
-    label: 'not finite', data: bad, showLine: false, pointRadius: 3, pointStyle: 'rect',
-    borderColor: notFinite, backgroundColor: notFinite});
-  new Chart(document.getElementById(id), {
+    label: 'not finite', data: bad, shown: [], showLine: false, pointRadius: 3, pointStyle: 'rect',
+    borderColor: notFinite, backgroundColor: notFinite, clip: 4});
+  const chart = new Chart(document.getElementById(id), {
     type: 'line', data: {labels: iterations, datasets},
     options: {animation: false, maintainAspectRatio: false,
+      layout: {padding: context => ({right: context.chart.width * right, top: 6})},
       interaction: {mode: 'nearest', axis: 'x', intersect: false},
-      plugins: {legend: {position: 'bottom', labels: {boxWidth: 12}}},
-      scales: {x: {title: {display: true, text: 'iteration'}, ticks: {maxTicksLimit: 12, maxRotation: 0}},
-               y: {type: logarithmic ? 'logarithmic' : 'linear'}}}});
+      plugins: {legend: {display: false}, tooltip: {callbacks: {
+        title: items => 'iteration ' + items[0].label,
+        label: item => item.dataset.label + ' ' + (item.dataset.shown[item.dataIndex] ?? '')}}},
+      scales: {
+        x: {offset: true, grid: {offset: false}, ticks: {maxRotation: 0, autoSkip: false},
+            afterBuildTicks: axis => { axis.ticks = iterationTicks.map(value => ({value})); }},
+        y: {min: 0, max: 1, afterFit: axis => { axis.width = axis.chart.width * left; },
+            afterBuildTicks: axis => { axis.ticks = ticks.map(tick => ({value: tick[0]})); },
+            ticks: {autoSkip: false, callback: (_, i) => ticks[i][1]}}}}});
+  document.querySelectorAll('#' + id + '-legend li').forEach((item, i) => item.onclick = () => {
+    chart.setDatasetVisibility(i, item.classList.toggle('hidden') === false);
+    chart.update();
+  });
 }
 )";
 
-std::string json_line(const Line& line, std::size_t index) {
+std::string json_line(const Line& line, std::size_t index, const Scale& scale) {
   std::string values;
+  std::string places;
   std::string bad;
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
     const Bin& bin = line.bins[b];
     const bool finite = bin.seen() && bin.finite();
-    if (b > 0) values += ',';
-    values += finite ? json_number(bin.value()) : std::string("null");
+    const std::string_view comma = b > 0 ? "," : "";
+    if (finite) {
+      places += fmt::format("{}{:.4f}", comma, scale.place(bin.value()));
+      values += fmt::format("{}{:.6g}", comma, bin.value());
+    } else {
+      places += fmt::format("{}null", comma);
+      values += fmt::format("{}null", comma);
+    }
     if (bin.seen() && !bin.finite()) bad += fmt::format("{}{}", bad.empty() ? "" : ",", b);
   }
-  return fmt::format("{{label: {}, colour: '{}', values: [{}], bad: [{}]}}", json_text(line.label),
-                     line_colour(index), values, bad);
+  return fmt::format("{{label: {}, colour: '{}', places: [{}], values: [{}], bad: [{}]}}",
+                     json_text(line.label), line_colour(index), places, values, bad);
+}
+
+// A click on an entry hides its line.
+std::string legend(const std::vector<Line>& lines, const std::string& id) {
+  std::string items;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    items += fmt::format("<li title=\"{}\"><i style=\"background: {}\"></i>{}</li>\n",
+                         escaped(lines[i].label), line_colour(i),
+                         escaped(shortened(lines[i].label, kLongestLabel)));
+  }
+  return fmt::format("<ul id=\"{}-legend\">\n{}</ul>\n", id, items);
 }
 
 class Page {
@@ -64,14 +100,24 @@ class Page {
       body_ += svg_document({line_chart(chart_, title, lines)});
       return;
     }
+    const Scale scale(lines);
     const std::string id = fmt::format("lines{}", charts_++);
     std::string datasets;
-    for (std::size_t i = 0; i < lines.size(); ++i) datasets += json_line(lines[i], i) + ",\n";
-    body_ += fmt::format("<div class=\"lines\"><canvas id=\"{}\"></canvas></div>\n", id);
-    calls_ += fmt::format("drawLines('{}', iterations, [{}], {});\n", id, datasets,
-                          Scale(lines).logarithmic());
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      datasets += json_line(lines[i], i, scale) + ",\n";
+    std::string ticks;
+    for (const auto& [place, label] : scale.ticks()) {
+      ticks += fmt::format("[{:.4f}, '{}'],", place, label);
+    }
+    body_ += fmt::format("<div class=\"lines\">{}<canvas id=\"{}\"></canvas></div>\n",
+                         lines.size() > 1 ? legend(lines, id) : "", id);
+    calls_ += fmt::format("drawLines('{}', [{}], [{}]);\n", id, datasets, ticks);
   }
-  void heading(const std::string& text) { body_ += "<h2>" + escaped(text) + "</h2>\n"; }
+  // With what is unusual about the axis of these lines.
+  void heading(const std::string& text, const std::vector<Line>& lines) {
+    const std::string note = Scale(lines).note();
+    body_ += fmt::format("<h2>{} <small>{}</small></h2>\n", escaped(text), escaped(note));
+  }
   void drawing(const Drawing& drawing) { body_ += svg_document({drawing}); }
 
   std::string html() const {
@@ -95,8 +141,15 @@ class Page {
     for (std::size_t b = 0; b < chart_.bins; ++b) {
       iterations += fmt::format("{}{}", b > 0 ? "," : "", chart_.iteration_of(b));
     }
-    return fmt::format("<script>{}const iterations = [{}];\n{}</script>\n", kScript, iterations,
-                       calls_);
+    std::string ticks;
+    for (const std::int64_t iteration : chart_.iteration_ticks()) {
+      ticks += fmt::format("{},", chart_.bin_of(iteration));
+    }
+    return fmt::format(
+        "<script>{}const iterations = [{}];\nconst iterationTicks = [{}];\n"
+        "const left = {:.5f}, right = {:.5f};\n{}</script>\n",
+        kScript, iterations, ticks, double{kLeft} / kChartWidth, double{kRight} / kChartWidth,
+        calls_);
   }
 
   const Chart& chart_;
@@ -110,11 +163,11 @@ class Page {
 std::string draw_html(const Chart& chart) {
   Page page(chart);
   for (const Line& scalar : chart.scalars) {
-    page.heading(scalar.label);
+    page.heading(scalar.label, {scalar});
     page.lines(scalar.label, {scalar});
   }
   for (const Panel& panel : chart.panels) {
-    page.heading(panel.statistic + ": the worst tensors");
+    page.heading(panel.statistic + ": the worst tensors", panel.worst);
     page.lines(panel.statistic, panel.worst);
     page.drawing(heat_map(chart, panel));
   }

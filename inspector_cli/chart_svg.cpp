@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 
+#include "inspector_cli/scale.h"
+
 namespace telens::cli {
 namespace {
 
-constexpr int kLeft = 340;  // labels stand left of it, the same in all charts: iterations align
-constexpr int kRight = 30;
 constexpr int kPlotWidth = kChartWidth - kLeft - kRight;
 constexpr int kTitleHeight = 34;
 constexpr int kAxisHeight = 34;
@@ -21,10 +21,10 @@ constexpr int kHeatHeight = 560;  // that a heat map fills, if its rows then hav
 constexpr int kTallestRow = 16;
 constexpr int kFlattestRow = 3;
 constexpr int kFlattestLabelledRow = 9;
-constexpr std::size_t kLongestLabel = 50;
 constexpr double kHeatSteps = 24;  // as many as an eye tells apart; fewer make a smaller file
 constexpr std::string_view kNotFiniteColour = "#d7191c";
 constexpr std::string_view kUnseenColour = "#f0f0f0";
+constexpr std::string_view kFaint = "fill=\"#666\"";
 
 // ColorBrewer's sequential "Blues", light to dark: zero stays near the paper's white.
 constexpr std::array<std::array<int, 3>, 5> kBlues{
@@ -53,17 +53,15 @@ double x_of(const Chart& chart, std::size_t bin) {
   return kLeft + static_cast<double>(bin) * kPlotWidth / static_cast<double>(chart.bins);
 }
 
+double bin_width(const Chart& chart) {
+  return static_cast<double>(kPlotWidth) / static_cast<double>(chart.bins);
+}
+
 // Iterations below a plot, and the line at which things went wrong.
 std::string axis(const Chart& chart, int top, int height) {
-  constexpr std::size_t kTicks = 6;
-  std::string svg;
-  std::int64_t before = chart.first_iteration - 1;
-  for (std::size_t tick = 0; tick < kTicks; ++tick) {
-    const std::size_t bin = tick * (chart.bins - 1) / (kTicks - 1);
-    const std::int64_t iteration = chart.iteration_of(bin);
-    if (iteration == before) continue;
-    before = iteration;
-    const double x = x_of(chart, bin);
+  std::string svg = text_at(kLeft - 6, top + height + 16, "end", "iteration", kFaint);
+  for (const std::int64_t iteration : chart.iteration_ticks()) {
+    const double x = x_of(chart, chart.bin_of(iteration)) + bin_width(chart) / 2;
     svg +=
         fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#888\"/>\n",
                     x, top + height, top + height + 4);
@@ -86,6 +84,8 @@ std::string frame(int top, int height) {
       top, kPlotWidth, height);
 }
 
+double y_of(int top, double place) { return top + kStrip + (1 - place) * (kLineHeight - kStrip); }
+
 // One line: pieces between bins that were not seen or not finite, and marks for the latter.
 std::string trace(const Chart& chart, const Line& line, const Scale& scale, int top,
                   std::string_view colour) {
@@ -100,7 +100,7 @@ std::string trace(const Chart& chart, const Line& line, const Scale& scale, int 
     }
     points.clear();
   };
-  const double bin_width = static_cast<double>(kPlotWidth) / static_cast<double>(chart.bins);
+  const double width = bin_width(chart);
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
     const Bin& bin = line.bins[b];
     if (!bin.seen()) continue;  // a gap in recording is bridged
@@ -108,19 +108,25 @@ std::string trace(const Chart& chart, const Line& line, const Scale& scale, int 
       end_piece();
       svg +=
           fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n",
-                      x_of(chart, b), top, bin_width + 0.2, kStrip, kNotFiniteColour);
+                      x_of(chart, b), top, width + 0.2, kStrip, kNotFiniteColour);
       continue;
     }
-    const double y = top + kStrip + (1 - scale.place(bin.value())) * (kLineHeight - kStrip);
-    points += fmt::format("{:.1f},{:.1f} ", x_of(chart, b) + bin_width / 2, y);
+    points += fmt::format("{:.1f},{:.1f} ", x_of(chart, b) + width / 2,
+                          y_of(top, scale.place(bin.value())));
   }
   end_piece();
   return svg;
 }
 
-std::string title_text(const std::string& title, bool logarithmic) {
-  return text_at(kLeft, kTitleHeight - 12, "start", logarithmic ? title + " (log)" : title,
-                 "font-size=\"14\" font-weight=\"bold\"");
+// The title, and what is unusual about the axis of the values.
+std::string title_text(const std::string& title, const std::string& axis_note = "") {
+  const std::string note =
+      axis_note.empty()
+          ? ""
+          : fmt::format("<tspan dx=\"8\" font-size=\"11\" font-weight=\"normal\" {}>{}</tspan>",
+                        kFaint, escaped(axis_note));
+  return fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"14\" font-weight=\"bold\">{}{}</text>\n",
+                     kLeft, kTitleHeight - 12, escaped(title), note);
 }
 
 // Neighbouring cells of one colour become one rectangle.
@@ -148,21 +154,28 @@ std::string heat_row(const Chart& chart, const Line& layer, const Scale& scale, 
   return svg + "</g>\n";
 }
 
+// At the right end of the title's line.
 std::string heat_legend(const Scale& scale, int y) {
   constexpr int kSteps = 32;
   constexpr int kStepWidth = 4;
-  const int left = kLeft + kPlotWidth - kSteps * kStepWidth - 190;
-  std::string svg = text_at(left - 6, y + 9, "end", fmt::format("{:.4g}", scale.value_at(0)));
+  constexpr int kBox = 10;
+  constexpr double kLetter = 6.4;  // pixels, of the text's 11: rather too much
+  int x = kLeft + kPlotWidth;
+  std::string svg = text_at(x, y + 9, "end", "not finite");
+  x -= 68;
+  svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", x - kBox,
+                     y, kBox, kBox, kNotFiniteColour);
+  std::string largest = fmt::format("{:.4g}", scale.value_at(1));
+  if (!scale.short_note().empty()) largest += fmt::format(", {}", scale.short_note());
+  x -= kBox + 16 + static_cast<int>(kLetter * static_cast<double>(largest.size()));
+  svg += text_at(x, y + 9, "start", largest);
+  x -= 6 + kSteps * kStepWidth;
   for (int step = 0; step < kSteps; ++step) {
-    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"10\" fill=\"{}\"/>\n",
-                       left + step * kStepWidth, y, kStepWidth + 1,
+    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
+                       x + step * kStepWidth, y, kStepWidth + 1, kBox,
                        heat_colour(static_cast<double>(step) / (kSteps - 1)));
   }
-  const int right = left + kSteps * kStepWidth;
-  svg += text_at(right + 6, y + 9, "start", fmt::format("{:.4g}", scale.value_at(1)));
-  svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{}\"/>\n",
-                     right + 100, y, kNotFiniteColour);
-  return svg + text_at(right + 116, y + 9, "start", "not finite");
+  return svg + text_at(x - 6, y + 9, "end", fmt::format("{:.4g}", scale.value_at(0)));
 }
 
 Drawing headline(const Chart& chart) {
@@ -216,10 +229,10 @@ std::string_view line_colour(std::size_t line) {
 Drawing line_chart(const Chart& chart, const std::string& title, const std::vector<Line>& lines) {
   const Scale scale(lines);
   const int top = kTitleHeight;
-  std::string svg = title_text(title, scale.logarithmic()) + frame(top, kLineHeight);
-  for (const double place : {0.0, 0.5, 1.0}) {
-    const double y = top + kStrip + (1 - place) * (kLineHeight - kStrip);
-    svg += text_at(kLeft - 6, y + 4, "end", fmt::format("{:.3g}", scale.value_at(place)));
+  std::string svg = title_text(title, scale.note()) + frame(top, kLineHeight);
+  for (const auto& [place, label] : scale.ticks()) {
+    const double y = y_of(top, place);
+    svg += text_at(kLeft - 6, y + 4, "end", label);
     svg +=
         fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e5e5e5\"/>\n",
                     kLeft, kLeft + kPlotWidth, y, y);
@@ -227,7 +240,7 @@ Drawing line_chart(const Chart& chart, const std::string& title, const std::vect
   for (std::size_t i = lines.size(); i-- > 0;) {  // the worst on top
     svg += trace(chart, lines[i], scale, top, line_colour(i));
   }
-  constexpr int kLegendRight = kLeft - 62;  // left of the numbers of the axis
+  constexpr int kLegendRight = kLeft - 70;  // left of the numbers of the axis
   for (std::size_t i = 0; lines.size() > 1 && i < lines.size(); ++i) {
     const int y = top + 20 + static_cast<int>(i) * kLegendStep;
     svg += fmt::format(
@@ -247,8 +260,7 @@ Drawing heat_map(const Chart& chart, const Panel& panel) {
   const int height = rows * row_height;
   const int top = kTitleHeight;
   const int label_every = (kFlattestLabelledRow + row_height - 1) / row_height;
-  std::string svg =
-      title_text(panel.statistic + " of each layer's worst tensor", scale.logarithmic());
+  std::string svg = title_text(panel.statistic + " of each layer's worst tensor");
   svg += heat_legend(scale, kTitleHeight - 21);
   for (int row = 0; row < rows; ++row) {
     const Line& layer = panel.layers[row];

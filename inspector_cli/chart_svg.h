@@ -12,6 +12,9 @@ namespace telens::cli {
 std::string escaped(std::string_view text);
 
 inline constexpr int kChartWidth = 1100;
+inline constexpr int kLeft = 340;  // labels stand left of it, in all charts: iterations align
+inline constexpr int kRight = 30;
+inline constexpr std::size_t kLongestLabel = 46;
 // The colours of a panel's lines, in their order.
 std::string_view line_colour(std::size_t line);
 

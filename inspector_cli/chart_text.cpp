@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 
 #include "inspector_cli/chart.h"
+#include "inspector_cli/scale.h"
 #include "inspector_cli/terminal.h"
 
 namespace telens::cli {
@@ -17,6 +19,11 @@ constexpr std::size_t kLongestLabel = 48;
 constexpr std::size_t kMostLayers = 40;
 constexpr std::string_view kShades = ".:-=+*#%@";
 constexpr char kNotFinite = '!';
+
+struct Dot {
+  int x = 0;
+  int y = 0;
+};
 
 // A character is 2 x 4 dots of braille.
 class DotCanvas {
@@ -40,6 +47,15 @@ class DotCanvas {
     }
     return text;
   }
+  // Of dots that touch each other.
+  void line(const Dot& from, const Dot& to) {
+    const int steps = std::max({std::abs(to.x - from.x), std::abs(to.y - from.y), 1});
+    for (int step = 0; step <= steps; ++step) {
+      const double part = static_cast<double>(step) / steps;
+      dot(static_cast<std::size_t>(std::lround(from.x + part * (to.x - from.x))),
+          static_cast<int>(std::lround(from.y + part * (to.y - from.y))));
+    }
+  }
   int dots_high() const { return 4 * rows_; }
 
  private:
@@ -48,32 +64,47 @@ class DotCanvas {
   std::vector<unsigned> cells_;
 };
 
-std::string draw_lines(const std::vector<Line>& lines, std::size_t columns) {
-  const Scale scale(lines);
+std::string row_label(int row, const Scale& scale) {
+  if (row == 0) return fmt::format("{:.4g}", scale.value_at(1));
+  if (row == kLineRows - 1) return fmt::format("{:.4g}", scale.value_at(0));
+  if (row != kLineRows / 2) return "";
+  constexpr double kMiddleOfRow = 1 - (kLineRows / 2 * 4 + 1.5) / (4 * kLineRows - 1);
+  return fmt::format("{:.3g}", scale.value_at(kMiddleOfRow));
+}
+
+// " (logarithmic)"
+std::string note_in_brackets(const Scale& scale) {
+  return scale.note().empty() ? "" : fmt::format(" ({})", scale.note());
+}
+
+// What is not finite interrupts the line; it is marked above.
+std::string draw_line(const Line& line, const Scale& scale, std::size_t columns) {
   DotCanvas canvas(columns, kLineRows);
+  const int bottom = canvas.dots_high() - 1;
   std::string bad(columns, ' ');
-  for (const Line& line : lines) {
-    for (std::size_t b = 0; b < line.bins.size(); ++b) {
-      const Bin& bin = line.bins[b];
-      if (!bin.seen()) continue;
-      const std::size_t x = b * 2 * columns / line.bins.size();
-      if (!bin.finite()) {
-        bad[x / 2] = kNotFinite;
-        continue;
-      }
-      const double height = scale.place(bin.value()) * (canvas.dots_high() - 1);
-      canvas.dot(x, canvas.dots_high() - 1 - static_cast<int>(std::lround(height)));
+  bool connected = false;
+  Dot before;
+  for (std::size_t b = 0; b < line.bins.size(); ++b) {
+    const Bin& bin = line.bins[b];
+    if (!bin.seen()) continue;
+    const std::size_t x = (2 * b + 1) * columns / line.bins.size();
+    if (!bin.finite()) {
+      bad[x / 2] = kNotFinite;
+      connected = false;
+      continue;
     }
+    const double height = scale.place(bin.value()) * bottom;
+    const Dot at{static_cast<int>(x), bottom - static_cast<int>(std::lround(height))};
+    canvas.line(connected ? before : at, at);
+    connected = true;
+    before = at;
   }
   std::string text;
   if (bad.find(kNotFinite) != std::string::npos) {
     text += fmt::format("{:>{}} {}\n", "not finite", kAxisWidth, coloured(bad, Colour::red));
   }
   for (int row = 0; row < kLineRows; ++row) {
-    const bool labelled = row == 0 || row == kLineRows - 1;
-    const std::string label =
-        labelled ? fmt::format("{:.4g}", scale.value_at(row == 0 ? 1 : 0)) : std::string();
-    text += fmt::format("{:>{}} {}\n", label, kAxisWidth, canvas.row(row));
+    text += fmt::format("{:>{}} {}\n", row_label(row, scale), kAxisWidth, canvas.row(row));
   }
   return text;
 }
@@ -94,6 +125,23 @@ std::string shade(const Bin& bin, const Scale& scale) {
   return std::string(1, kShades[level]);
 }
 
+// The bins that lie in a column; one that reaches over several columns is in each of them.
+Bin cell_of(const std::vector<Bin>& bins, std::size_t column, std::size_t columns) {
+  const std::size_t begin = column * bins.size() / columns;
+  const std::size_t end = std::max(begin + 1, (column + 1) * bins.size() / columns);
+  Bin cell;
+  for (std::size_t b = begin; b < end; ++b) {
+    if (bins[b].seen()) cell.add(bins[b].value());
+  }
+  return cell;
+}
+
+// Columns for so many bins: one each, or several of a short run, whose chart would be a speck.
+std::size_t width_for(std::size_t bins, std::size_t most) {
+  constexpr std::size_t kWideEnough = 40;
+  return std::min(most, bins * std::max<std::size_t>(1, kWideEnough / bins));
+}
+
 std::string draw_heat_map(const Chart& chart, const Panel& panel, std::size_t width) {
   const Scale scale(panel.layers);
   std::size_t label_width = std::string_view("iteration").size();
@@ -102,16 +150,14 @@ std::string draw_heat_map(const Chart& chart, const Panel& panel, std::size_t wi
     label_width = std::max(label_width, shortened(panel.layers[i].label, kLongestLabel).size());
   }
   const std::size_t columns =
-      std::min(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
+      width_for(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
   std::string text;
   for (std::size_t i = 0; i < shown; ++i) {
     const Line& layer = panel.layers[i];
-    std::vector<Bin> cells(columns);
-    for (std::size_t b = 0; b < chart.bins; ++b) {
-      if (layer.bins[b].seen()) cells[b * columns / chart.bins].add(layer.bins[b].value());
-    }
     text += fmt::format("{:>{}} ", shortened(layer.label, kLongestLabel), label_width);
-    for (const Bin& cell : cells) text += shade(cell, scale);
+    for (std::size_t column = 0; column < columns; ++column) {
+      text += shade(cell_of(layer.bins, column, columns), scale);
+    }
     text += "\n";
   }
   text += axis(chart, label_width, columns);
@@ -120,24 +166,25 @@ std::string draw_heat_map(const Chart& chart, const Panel& panel, std::size_t wi
   }
   return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite\n", kShades.front(),
                             scale.value_at(0), kShades.back(), scale.value_at(1),
-                            scale.logarithmic() ? " (logarithmic)" : "", kNotFinite);
+                            note_in_brackets(scale), kNotFinite);
 }
 
 }  // namespace
 
 std::string draw_text(const Chart& chart, int width) {
   const auto total = static_cast<std::size_t>(std::max(width, 40));
-  const std::size_t columns = std::min((chart.bins + 1) / 2, total - kAxisWidth - 2);
+  const std::size_t columns = width_for(chart.bins, total - kAxisWidth - 2);
   std::string text;
   for (const std::string& headline : chart.headlines) text += headline + "\n";
-  for (const Line& scalar : chart.scalars) {
-    text += fmt::format("\n{}\n", coloured(scalar.label, Colour::bold));
-    text += draw_lines({scalar}, columns) + axis(chart, kAxisWidth, columns);
-  }
+  const auto add_line = [&](const std::string& title, const Line& line) {
+    const Scale scale({line});
+    text += fmt::format("\n{}{}\n", title, note_in_brackets(scale));
+    text += draw_line(line, scale, columns) + axis(chart, kAxisWidth, columns);
+  };
+  for (const Line& scalar : chart.scalars) add_line(coloured(scalar.label, Colour::bold), scalar);
   for (const Panel& panel : chart.panels) {
     const Line& worst = panel.worst.front();
-    text += fmt::format("\n{} of {}\n", coloured(panel.statistic, Colour::bold), worst.label);
-    text += draw_lines({worst}, columns) + axis(chart, kAxisWidth, columns);
+    add_line(fmt::format("{} of {}", coloured(panel.statistic, Colour::bold), worst.label), worst);
     text +=
         fmt::format("\n{} of each layer's worst tensor\n", coloured(panel.statistic, Colour::bold));
     text += draw_heat_map(chart, panel, total);

@@ -115,8 +115,11 @@ void print_scalars(const record::RunReader& run) {
 
 void print_events(const record::RunReader& run) {
   constexpr std::size_t kMostShown = 5;
-  const auto events = run.events();
+  auto events = run.events();
   const auto& words = run.names(Dictionary::word);
+  // What a run did by itself stands before what it only said.
+  std::ranges::stable_partition(
+      events, [&](const record::Event& event) { return words[event.kind] != "warning"; });
   for (std::size_t i = 0; i < std::min(events.size(), kMostShown); ++i) {
     line(words[events[i].kind],
          fmt::format("iteration {}: {}", events[i].iteration, words[events[i].text]));

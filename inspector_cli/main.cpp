@@ -17,7 +17,7 @@ constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
 
 constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
-                                  add_features, add_new_plugin, add_ledger, add_whatif};
+                                  add_features, add_new_plugin, add_ledger, add_blocks, add_whatif};
 
 int run(int argc, char** argv) {
   CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",

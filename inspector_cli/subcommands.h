@@ -18,5 +18,6 @@ void add_features(CLI::App& app);
 void add_new_plugin(CLI::App& app);
 void add_whatif(CLI::App& app);
 void add_ledger(CLI::App& app);
+void add_blocks(CLI::App& app);
 
 }  // namespace telens::cli

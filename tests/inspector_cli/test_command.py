@@ -11,6 +11,7 @@ import h5py
 import pytest
 from command_results import expect_one_line_error, rows_of
 from conftest import COMMAND, WRITE_RUN
+from rewritten_run import rewritten
 
 
 @pytest.mark.parametrize("where", ["", "telens", "telens/run", "telens/run/rank00000.h5"])
@@ -91,22 +92,6 @@ def test_stats_filters(telens, log_dir, filters, expected):
     assert {(row["layer"], row["tensor"]) for row in rows} == expected
 
 
-def rewritten(run_file, folder, change):
-    """A copy of the run whose records went through change(frame of names and values)."""
-    path = folder / "rank00000.h5"
-    shutil.copy(run_file, path)
-    with h5py.File(path, "r+", libver="latest") as file:
-        records = file["records"][:]
-        for i, record in enumerate(records):
-            names = [
-                file["names/" + kind][record[kind]].decode()
-                for kind in ("layer", "tensor", "statistic")
-            ]
-            records["value"][i] = change(*names, record["value"])
-        file["records"][:] = records
-    return path
-
-
 def test_stats_orders_equal_nonfinite_by_overflows_before_underflows(telens, log_dir):
     # Before iteration 30 all is finite; gradients lose 10 % and more to underflow, one activation
     # 1 %, and that one overflows.
@@ -119,7 +104,7 @@ def test_stats_orders_equal_nonfinite_by_overflows_before_underflows(telens, log
 def test_stats_orders_what_is_equal_in_all_else_by_its_relative_error(telens, run_file, tmp_path):
     errors = {"layers.0.fc1": 2, "layers.1.fc1": 4, "layers.2.fc1": 1, "layers.3.fc1": 3}
 
-    def change(layer, tensor, statistic, value):
+    def change(_, layer, tensor, statistic):
         if statistic == "mse":
             # The amax is larger where the relative error is smaller: mse alone would mislead.
             return errors[layer] * 1e-6 * (5 - errors[layer]) ** 2
