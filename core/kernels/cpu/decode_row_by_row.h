@@ -9,9 +9,8 @@
 namespace telens::kernels {
 
 // The values of a matrix of FP8 codes [rows, K] without a scale, exact, each row in one piece:
-// where the codes are a transposed view they are transposed on the way, since LibTorch's BF16
-// products take 1.4 times as long when K runs down the columns (wgrad of 2048x1024x1024, AMX).
-// dtype is BF16 or FP32. Views with a dimension that is no multiple of 16 keep their strides.
+// codes that are a transposed view are transposed on the way. dtype is BF16 or FP32. Views with a
+// dimension that is no multiple of 16 keep their strides.
 TELENS_EXPORT at::Tensor decode_row_by_row(const at::Tensor& codes, FormatId format,
                                            at::ScalarType dtype);
 
