@@ -8,11 +8,9 @@
 #include <utility>
 
 #include "core/ops/block_quantize_checks.h"
-#include "core/quantization/float8_block_scaling.h"
-#include "core/quantization/mxfp8_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/operand.h"
 #include "core/quantization/role_of.h"
+#include "features/block_quantizers.h"
 
 namespace telens::features {
 namespace {
@@ -33,32 +31,9 @@ bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::
          codes.size(1) == (packed ? ops::rounded_up_quotient(columns, 2) : columns);
 }
 
-// The recipe must be one of blocks. NVFP4 has no other format than its own.
-std::shared_ptr<BlockQuantizer> quantizer_of(Recipe& recipe, FormatId format, TensorRole role) {
-  recipe.fp8_format = format == FormatId::e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3;
-  return std::static_pointer_cast<BlockQuantizer>(recipe.make_quantizer(role, nullptr));
-}
-
-// The quantizer of a recipe's defaults. An observer draws no random numbers: what NVFP4 would have
-// rounded by chance is rounded to the nearest.
+// Of a recipe that does not run. It is for observers, which draw no random numbers.
 std::shared_ptr<BlockQuantizer> what_if_quantizer(const CastRequest& cast, TensorName tensor) {
-  switch (cast.recipe) {
-    case RecipeId::mxfp8: {
-      MXFP8BlockScaling recipe;
-      return quantizer_of(recipe, cast.format, role_of(tensor));
-    }
-    case RecipeId::fp8_block_scaling: {
-      Float8BlockScaling recipe;
-      return quantizer_of(recipe, cast.format, role_of(tensor));
-    }
-    case RecipeId::nvfp4: {
-      NVFP4BlockScaling recipe;
-      recipe.disable_stochastic_rounding = true;
-      return quantizer_of(recipe, cast.format, role_of(tensor));
-    }
-    default:
-      raise<UsageError>("recipe {} has no blocks", name_of(cast.recipe));
-  }
+  return default_block_quantizer(cast.recipe, cast.format, role_of(tensor));
 }
 
 bool asks(std::span<const CastRequest> casts, CastRequest cast, bool columnwise) {

@@ -4,13 +4,41 @@
 
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/role_of.h"
+#include "features/block_quantizers.h"
 
 namespace telens::features {
+
+namespace {
+
+void check_blocks(const at::Tensor& x, const FakeQuantOptions& options, std::int64_t alignment,
+                  Gemm gemm, TensorName tensor) {
+  const at::Tensor matrix = flattened(x);
+  if (matrix.size(0) % alignment == 0 && matrix.size(1) % alignment == 0) return;
+  raise<ShapeError>(
+      "the {} of {} has shape {}, as a matrix [{}, {}]; {} needs both divisible by {}; pad them, "
+      "or take FP8E4M3 or FP8E5M2 for this tensor, which take any shape",
+      telens::name_of(tensor), telens::name_of(gemm), c10::str(x.sizes()), matrix.size(0),
+      matrix.size(1), options.name(), alignment);
+}
+
+}  // namespace
 
 at::Tensor fake_quantize(const at::Tensor& x, FormatId format) {
   const at::Tensor scale = CurrentScalingQuantizer(format).scale_for(x);
   const at::Tensor codes = ops::quantize_fp8(x, scale, std::nullopt, format);
   return ops::dequantize_fp8(codes, scale.reciprocal(), format, x.scalar_type());
+}
+
+at::Tensor fake_quantize(const at::Tensor& x, const FakeQuantOptions& options, Gemm gemm,
+                         TensorName tensor) {
+  if (!options.blocks) return fake_quantize(x, options.format);
+  if (x.numel() == 0) return x;
+  const auto quantizer = default_block_quantizer(*options.blocks, options.format, role_of(tensor));
+  check_blocks(x, options, quantizer->alignment(), gemm, tensor);
+  const bool rowwise = gemm == gemms_of(tensor).first;
+  quantizer->set_usage({.rowwise = rowwise, .columnwise = !rowwise});
+  return quantizer->quantize(x).dequantize();
 }
 
 FakeQuant::FakeQuant(const config::FeatureEntry& entry)
@@ -19,16 +47,17 @@ FakeQuant::FakeQuant(const config::FeatureEntry& entry)
     for (const TensorName tensor : kAllTensors) {
       const config::Selection* chosen = selection(gemm, tensor);
       if (chosen == nullptr || !belongs_to(tensor, gemm)) continue;
-      formats_[static_cast<std::size_t>(gemm)][static_cast<std::size_t>(tensor)] =
-          FakeQuantOptions::from(chosen->parameters).format;
+      options_[static_cast<std::size_t>(gemm)][static_cast<std::size_t>(tensor)] =
+          FakeQuantOptions::from(chosen->parameters);
     }
   }
 }
 
 Operand FakeQuant::modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) {
-  const std::optional<FormatId> format =
-      formats_[static_cast<std::size_t>(call.gemm)][static_cast<std::size_t>(call.tensor_name)];
-  return call.deliver(fake_quantize(call.tensor, format.value()).to(call.dtype));
+  const auto& options =
+      options_[static_cast<std::size_t>(call.gemm)][static_cast<std::size_t>(call.tensor_name)];
+  return call.deliver(
+      fake_quantize(call.tensor, options.value(), call.gemm, call.tensor_name).to(call.dtype));
 }
 
 FeatureRegistration fake_quant() {

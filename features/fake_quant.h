@@ -15,6 +15,12 @@ namespace telens::features {
 // once. Any shape.
 at::Tensor fake_quantize(const at::Tensor& x, FormatId format);
 
+// The same to the format of the options, of which one in blocks wants to know the tensor, for the
+// shape of blocks, and the GEMM: they lie along the dimension that it sums over, of outputs along
+// rows. Throws ShapeError where the recipe with these blocks could not take x.
+at::Tensor fake_quantize(const at::Tensor& x, const FakeQuantOptions& options, Gemm gemm,
+                         TensorName tensor);
+
 class FakeQuant final : public ScheduledFeature {
  public:
   explicit FakeQuant(const config::FeatureEntry& entry);
@@ -24,7 +30,8 @@ class FakeQuant final : public ScheduledFeature {
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;
 
  private:
-  std::array<std::array<std::optional<FormatId>, kAllTensors.size()>, kAllGemms.size()> formats_;
+  using OfTensors = std::array<std::optional<FakeQuantOptions>, kAllTensors.size()>;
+  std::array<OfTensors, kAllGemms.size()> options_;
 };
 
 FeatureRegistration fake_quant();

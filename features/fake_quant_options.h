@@ -2,13 +2,23 @@
 // LibTorch.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "core/formats/format_id.h"
+#include "features/statistics/statistic_name.h"
 #include "hooks/config/feature_description.h"
 
 namespace telens::features {
 
 struct FakeQuantOptions {
-  FormatId format = FormatId::e4m3;  // e4m3 or e5m2
+  FormatId format = FormatId::e4m3;               // of the elements
+  std::optional<RecipeId> blocks = std::nullopt;  // whose blocks; none: one scale for the tensor
+
+  // As the configuration spells it: "FP8E4M3", "MXFP8E5M2", "NVFP4", ...
+  std::string_view name() const;
+
+  friend bool operator==(const FakeQuantOptions&, const FakeQuantOptions&) = default;
 
   // From the parameters of a config::Selection, which have been validated.
   static FakeQuantOptions from(const config::Value& parameters);

@@ -4,18 +4,12 @@
 #include "core/formats/convert.h"
 #include "core/formats/formats.h"
 #include "features/fake_quant.h"
-#include "tests/features/training_fixture.h"
-#include "tests/hooks/session_fixture.h"
+#include "tests/features/altering_fixture.h"
 
 namespace telens {
 namespace {
 
 using features::fake_quantize;
-using testing::section;
-using testing::SmallTraining;
-
-constexpr std::int64_t kTokens = SmallTraining::kTokens, kIn = SmallTraining::kIn,
-                       kHidden = SmallTraining::kHidden;
 
 template <typename Format>
 at::Tensor plain_reference(const at::Tensor& x) {
@@ -44,48 +38,78 @@ TEST(FakeQuantize, gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dt
   EXPECT_EQ(fake_quantize(at::empty({0, 4}), FormatId::e4m3).sizes(), at::IntArrayRef({0, 4}));
 }
 
-// One forward and backward of a layer whose input needs a gradient.
-struct Pass {
-  at::Tensor output, input_grad, weight_grad;
-};
+using features::FakeQuantOptions;
 
-class AlteringFeaturesTest : public testing::SessionTest {
- protected:
-  // recipe: nullptr runs in BF16.
-  Pass run(const std::shared_ptr<const Recipe>& recipe, std::optional<bool> first = {}) {
-    input.mutable_grad() = at::Tensor();
-    linear().weight().mutable_grad() = at::Tensor();
-    Pass pass;
-    {
-      std::optional<Autocast> autocast;
-      if (recipe) {
-        AutocastOptions options;
-        options.recipe = recipe;
-        autocast.emplace(options);
-      }
-      pass.output = linear().layer->forward({input, first, false, false})[0];
-    }
-    pass.output.backward(gradient);
-    pass.input_grad = input.grad().clone();
-    pass.weight_grad = linear().weight().grad().clone();
-    return pass;
-  }
+// An element of the matrix, whose row and column hold what makes the scales of their blocks.
+float fake_quantized(const at::Tensor& x, int row, int column, const FakeQuantOptions& options,
+                     Gemm gemm, TensorName tensor) {
+  return fake_quantize(x, options, gemm, tensor)[row][column].item<float>();
+}
 
-  struct Layer {
-    std::shared_ptr<Linear> layer;
-    at::Tensor& weight() { return layer->named_parameters()["weight"]; }
+// MXFP8 takes the smallest power of two under which the block's amax is at most 448. Row 0:
+//   1000 / 4 = 250, nearest of 240 and 256: 256, and back 1024
+//   0.01 / 4 = 0.0025 = 1.28 x 2^-9, of subnormals 2^-9 apart: 2^-9, and back 2^-7
+// Column 1: 0.01 x 2^15 = 327.68, nearest of 320 and 352: 320, and back 320 / 2^15
+TEST(FakeQuantizeInBlocks, of_mxfp8_is_as_worked_by_hand_along_what_the_gemm_sums_over) {
+  const FakeQuantOptions format{FormatId::e4m3, RecipeId::mxfp8};
+  at::Tensor x = at::zeros({32, 32});
+  x[0][0] = 1000;
+  x[0][1] = 0.01;
+  const float rows = 0x1p-7F, columns = 320 * 0x1p-15F;
+  const auto second_of_row = [&](Gemm gemm, TensorName tensor) {
+    EXPECT_EQ(fake_quantized(x, 0, 0, format, gemm, tensor), 1024);
+    return fake_quantized(x, 0, 1, format, gemm, tensor);
   };
-  Layer& linear() { return layer_; }
+  EXPECT_EQ(second_of_row(Gemm::fprop, TensorName::activation), rows);
+  EXPECT_EQ(second_of_row(Gemm::wgrad, TensorName::activation), columns);
+  EXPECT_EQ(second_of_row(Gemm::fprop, TensorName::weight), rows);
+  EXPECT_EQ(second_of_row(Gemm::dgrad, TensorName::weight), columns);
+  EXPECT_EQ(second_of_row(Gemm::dgrad, TensorName::gradient), rows);
+  EXPECT_EQ(second_of_row(Gemm::wgrad, TensorName::gradient), columns);
+  EXPECT_EQ(second_of_row(Gemm::fprop, TensorName::output), rows);
+  EXPECT_EQ(second_of_row(Gemm::dgrad, TensorName::dgrad), rows);
+  EXPECT_EQ(second_of_row(Gemm::wgrad, TensorName::wgrad), rows);
+}
 
-  void begin(const std::string& yaml) { debug::initialize(options(section(yaml))); }
+// The scale is 448 / amax, down to a power of two: 1/4 for 1000, 2^15 for 0.01; the rest is as
+// above. The block of a weight is a square.
+TEST(FakeQuantizeInBlocks, of_128_elements_is_as_worked_by_hand) {
+  const FakeQuantOptions format{FormatId::e4m3, RecipeId::fp8_block_scaling};
+  at::Tensor x = at::zeros({16, 16});
+  x[0][0] = 1000;
+  x[0][1] = 0.01;
+  const auto second_of_row = [&](Gemm gemm, TensorName tensor) {
+    return fake_quantized(x, 0, 1, format, gemm, tensor);
+  };
+  EXPECT_EQ(second_of_row(Gemm::fprop, TensorName::activation), 0x1p-7F);
+  EXPECT_EQ(second_of_row(Gemm::wgrad, TensorName::activation), 320 * 0x1p-15F);
+  EXPECT_EQ(second_of_row(Gemm::fprop, TensorName::weight), 0x1p-7F);
+  EXPECT_EQ(second_of_row(Gemm::dgrad, TensorName::weight), 0x1p-7F);
+}
 
-  at::Tensor input =
-      (at::manual_seed(5), at::randn({kTokens, kIn}).to(at::kBFloat16)).set_requires_grad(true);
-  at::Tensor gradient = at::randn({kTokens, kHidden}).to(at::kBFloat16);
+// The tensor's amax is 448 x 6, so its own scale is 1 and that of a block amax / 6: 448 in row 0,
+// where 100 / 448 rounds to 0, and 2 in row 1, where 1.3 / 2 rounds to 0.5. A weight's square has
+// the scale 448 alone.
+TEST(FakeQuantizeInBlocks, of_nvfp4_is_as_worked_by_hand) {
+  const FakeQuantOptions format{FormatId::e2m1, RecipeId::nvfp4};
+  at::Tensor x = at::zeros({16, 16});
+  x[0][0] = 2688;
+  x[0][1] = 100;
+  x[1][1] = 12;
+  x[1][2] = 1.3;
+  const auto at_place = [&](int row, int column, TensorName tensor) {
+    return fake_quantized(x, row, column, format, Gemm::fprop, tensor);
+  };
+  EXPECT_EQ(at_place(0, 0, TensorName::activation), 2688);
+  EXPECT_EQ(at_place(0, 1, TensorName::activation), 0);
+  EXPECT_EQ(at_place(1, 1, TensorName::activation), 12);
+  EXPECT_EQ(at_place(1, 2, TensorName::activation), 1);
+  EXPECT_EQ(at_place(0, 0, TensorName::weight), 2688);
+  EXPECT_EQ(at_place(1, 1, TensorName::weight), 0);
+}
 
- private:
-  Layer layer_{SmallTraining(nullptr).first};
-};
+using AlteringFeaturesTest = testing::AlteringTest;
+using testing::Pass;
 
 TEST_F(AlteringFeaturesTest, a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe) {
   const Pass plain = run(nullptr);

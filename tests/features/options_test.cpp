@@ -117,17 +117,23 @@ TEST(LogNvfp4TensorStatsOptions, are_logged_with_the_recipe_before_the_name) {
               ElementsAre("nvfp4_underflows%", "nvfp4_mse", "nvfp4_mse_columnwise"));
 }
 
-TEST(FakeQuantOptions, name_a_format) {
-  const auto format_of = [](std::string_view name) {
-    return options_of<FakeQuantOptions>(
-               "transformer_engine",
-               fmt::format(
-                   "FakeQuant: {{enabled: on, gemms: fprop, tensors: weight, quant_format: {}}}",
-                   name))
-        .format;
+TEST(FakeQuantOptions, name_a_format_of_elements_and_of_blocks) {
+  const auto options_named = [](std::string_view name) {
+    const auto options = options_of<FakeQuantOptions>(
+        "transformer_engine",
+        fmt::format("FakeQuant: {{enabled: on, gemms: fprop, tensors: weight, quant_format: {}}}",
+                    name));
+    EXPECT_EQ(options.name(), name);
+    return options;
   };
-  EXPECT_EQ(format_of("FP8E4M3"), FormatId::e4m3);
-  EXPECT_EQ(format_of("FP8E5M2"), FormatId::e5m2);
+  using Options = FakeQuantOptions;
+  EXPECT_EQ(options_named("FP8E4M3"), (Options{FormatId::e4m3}));
+  EXPECT_EQ(options_named("FP8E5M2"), (Options{FormatId::e5m2}));
+  EXPECT_EQ(options_named("MXFP8E4M3"), (Options{FormatId::e4m3, RecipeId::mxfp8}));
+  EXPECT_EQ(options_named("MXFP8E5M2"), (Options{FormatId::e5m2, RecipeId::mxfp8}));
+  EXPECT_EQ(options_named("FP8BLOCKE4M3"), (Options{FormatId::e4m3, RecipeId::fp8_block_scaling}));
+  EXPECT_EQ(options_named("FP8BLOCKE5M2"), (Options{FormatId::e5m2, RecipeId::fp8_block_scaling}));
+  EXPECT_EQ(options_named("NVFP4"), (Options{FormatId::e2m1, RecipeId::nvfp4}));
 }
 
 struct Mistake {
@@ -140,10 +146,13 @@ constexpr Mistake kMistakes[] = {
      "'quant_format' is missing; it must be a string"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: E4M3}",
      "'quant_format' cannot be 'E4M3' (did you mean 'FP8E4M3'?); expected one of "
-     "'FP8E4M3', 'FP8E5M2'"},
-    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: MXFP8E4M3}",
-     "'quant_format': block formats such as 'MXFP8E4M3' cannot be emulated by this "
-     "version; expected one of 'FP8E4M3', 'FP8E5M2'"},
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: nvfp8}",
+     "'quant_format' cannot be 'nvfp8' (did you mean 'NVFP4'?); expected one of "
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
+    {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: mxfp8_e4m3}",
+     "'quant_format' cannot be 'mxfp8_e4m3' (did you mean 'MXFP8E4M3'?); expected one of "
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: 8}",
      "'quant_format' must be a string, not the number 8"},
     {"LogTensorStats: {enabled: on, tensors: weight}", "'stats' is missing; it must be a list"},

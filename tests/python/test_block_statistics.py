@@ -1,10 +1,10 @@
 """Statistics of block formats in real layers against NumPy and ml_dtypes, which share no code with
 the library: MXFP8, FP8 in 128-blocks, NVFP4, of the running recipe and of others."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from block_references import E4M3, E5M2, blocks_of_128, hadamard, mxfp8, nvfp4
 from debug_helpers import Scalars, logging_of, message_log, section, train
 
 import telens.debug as debug
@@ -16,75 +16,6 @@ from telens.common.recipe import (
     MXFP8BlockScaling,
     NVFP4BlockScaling,
 )
-
-E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-LARGEST = {E4M3: np.float32(448), E5M2: np.float32(57344), E2M1: np.float32(6)}
-FLT_MAX = np.finfo(np.float32).max
-ONE = np.float32(1)
-
-
-def amax_of_blocks(x, height, length, nan_wins=False):
-    """[rows / height, columns / length]; a NaN is left out unless it wins."""
-    rows, columns = x.shape
-    padded = np.pad(np.abs(x), ((0, -rows % height), (0, -columns % length)))
-    blocks = padded.reshape(padded.shape[0] // height, height, -1, length).swapaxes(1, 2)
-    flat = blocks.reshape(*blocks.shape[:2], -1)
-    return flat.max(-1) if nan_wins else np.nan_to_num(np.fmax.reduce(flat, axis=-1), posinf=np.inf)
-
-
-def spread(scales, x, height, length):
-    """The scale of each element."""
-    return np.repeat(np.repeat(scales, height, 0), length, 1)[: x.shape[0], : x.shape[1]]
-
-
-def rounded(scaled, dtype):
-    """To the format, saturating; NaN stays NaN."""
-    clipped = np.where(np.isnan(scaled), scaled, np.clip(scaled, -LARGEST[dtype], LARGEST[dtype]))
-    return clipped.astype(dtype).astype(np.float32)
-
-
-def mxfp8(x, dtype=E4M3):
-    """Decoded values, and a scale for each block."""
-    amax = amax_of_blocks(x, 1, 32).astype(np.float64)
-    with np.errstate(divide="ignore"):
-        exponent = np.ceil(np.log2(amax / float(LARGEST[dtype])))
-    exponent += amax > float(LARGEST[dtype]) * np.exp2(exponent)  # a logarithm may round
-    exponent -= amax <= float(LARGEST[dtype]) * np.exp2(exponent - 1)
-    scales = np.exp2(np.clip(exponent, -127, 127)).astype(np.float32)
-    of_elements = spread(scales, x, 1, 32)
-    return rounded(x * (ONE / of_elements), dtype) * of_elements, scales
-
-
-def blocks_of_128(x, dtype=E4M3, height=1):
-    amax = amax_of_blocks(x, height, 128)
-    scale = np.where(amax > 0, LARGEST[dtype] / amax, ONE).astype(np.float32)
-    scale = np.where(np.isinf(amax), ONE, scale)
-    scale = (scale.view(np.int32) & -(2**23)).view(np.float32)  # down to a power of two
-    of_elements = spread(scale, x, height, 128)
-    return rounded(x * of_elements, dtype) * (ONE / of_elements), ONE / scale
-
-
-def nvfp4(x, height=1):
-    amax = amax_of_blocks(x, height, 16, nan_wins=True)
-    largest = np.nanmax(np.abs(x))
-    factor = np.float32(448 * 6) / largest if 0 < largest < np.inf else ONE
-    tensor_scale = ONE / np.minimum(factor, FLT_MAX)
-    scales = np.minimum(amax * (factor * (ONE / np.float32(6))), np.float32(448))
-    scales = scales.astype(E4M3).astype(np.float32) * tensor_scale
-    of_elements = spread(scales, x, height, 16)
-    return rounded(x * np.minimum(ONE / of_elements, FLT_MAX), E2M1) * of_elements, scales
-
-
-def hadamard(x, dtype):
-    """x [rows, columns] of a torch dtype, each sixteen rows transformed, in FP32 and in dtype."""
-    signs = [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1]
-    rows = x.reshape(-1, 16, x.shape[1]) * np.array(signs, np.float32)[:, None]
-    for distance in (1, 2, 4, 8):
-        other = np.arange(16) ^ distance
-        sign = np.where(np.arange(16) & distance, -ONE, ONE)[:, None]
-        rows = rows[:, other] + sign * rows
-    exact = (rows * np.float32(0.25)).reshape(x.shape)
-    return exact, torch.from_numpy(exact).to(dtype).float().numpy()
 
 
 def expected_of(x, decoded, scales=None):

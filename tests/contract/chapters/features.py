@@ -5,10 +5,12 @@ from statement import Statement
 OPTIONS = "features/log_fp8_tensor_stats_options.cpp"
 ENGINE = "features/statistics_engine.cpp"
 COPIES = "features/block_copies.cpp"
+QUANTIZERS = "features/block_quantizers.cpp"
 REQUESTS = "features/statistics/requests.cpp"
 NVFP4_OPTIONS = "features/log_nvfp4_tensor_stats_options.cpp"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
+FAKE = "test_fake_quant.py::"
 PEER = "test_against_peer.py::"
 
 STATEMENTS = (
@@ -85,7 +87,7 @@ STATEMENTS = (
         "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
         "recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
-        COPIES,
+        QUANTIZERS,
         "recipe.make_quantizer(role, nullptr)",
         "recipe.make_quantizer(role == TensorRole::weight ? TensorRole::input : role, nullptr)",
     ),
@@ -93,9 +95,9 @@ STATEMENTS = (
         "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "
         "chance, changes no bit.",
         "ObservedTrainingTest.observing_everything_changes_no_bit",
-        COPIES,
-        "recipe.disable_stochastic_rounding = true;",
-        "recipe.disable_stochastic_rounding = false;",
+        QUANTIZERS,
+        "defaults.disable_stochastic_rounding = true;",
+        "defaults.disable_stochastic_rounding = false;",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",
@@ -108,8 +110,8 @@ STATEMENTS = (
         "FakeQuant quantizes and dequantizes chosen tensors of chosen GEMMs.",
         "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
         "features/fake_quant.cpp",
-        "fake_quantize(call.tensor, format.value())",
-        "fake_quantize(call.tensor * 2, format.value())",
+        "fake_quantize(call.tensor, options.value(),",
+        "fake_quantize(call.tensor * 2, options.value(),",
     ),
     Statement(
         "Its GEMMs run in high precision, the others stay as they are.",
@@ -133,11 +135,50 @@ STATEMENTS = (
         "  if (layer.plan.modifies(gemm, tensor_name) && tensor_name != TensorName::dgrad) {",
     ),
     Statement(
-        "`quant_format` is FP8E4M3 or FP8E5M2; another one is an error with the nearest name.",
+        "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
+        "FP8BLOCKE5M2 (128-blocks) or NVFP4; another one is an error with the nearest name.",
         "OptionMistakes.say_what_is_right",
         "features/fake_quant_options.cpp",
         "config::suggestion(text, names)",
         '""',
+    ),
+    Statement(
+        "Of a block format the blocks lie along the dimension that the GEMM sums over, so a tensor "
+        "has other values in its second GEMM than in its first.",
+        FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
+        "features/fake_quant.cpp",
+        "const bool rowwise = gemm == gemms_of(tensor).first;",
+        "const bool rowwise = true;",
+    ),
+    Statement(
+        "Blocks are those of the recipe's defaults for such a tensor: of weights squares, of "
+        "128x128 or, in NVFP4, of 16x16.",
+        FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
+        QUANTIZERS,
+        "      Float8BlockScaling defaults;\n",
+        "      Float8BlockScaling defaults;\n      defaults.w_block_scaling_dim = 1;\n",
+    ),
+    Statement(
+        "Outputs are quantized along their rows.",
+        FAKE + "test_outputs_are_quantized_along_their_rows",
+        "features/fake_quant.cpp",
+        "const bool rowwise = gemm == gemms_of(tensor).first;",
+        "const bool rowwise = is_gemm_input(tensor) && gemm == gemms_of(tensor).first;",
+    ),
+    Statement(
+        "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
+        "what is needed.",
+        FAKE + "test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it",
+        "features/fake_quant.cpp",
+        "if (matrix.size(0) % alignment == 0 && ",
+        "if (",
+    ),
+    Statement(
+        "A weight that is kept over micro-batches is filled at its update, in every format.",
+        FAKE + "test_a_kept_weight_is_that_of_its_minibatch_in_every_micro_batch",
+        "core/hook_points.cpp",
+        "    std::get<at::Tensor>(*out).copy_(std::get<at::Tensor>(value));\n",
+        "",
     ),
     Statement(
         "A weight that is kept over micro-batches is fake-quantized in every one of them "

@@ -48,6 +48,13 @@ STATEMENTS = (
         'self._ids("layer", layer and re.compile(layer + "_").search),',
     ),
     Statement(
+        "FakeQuant takes the MXFP8 formats, without a GPU.",
+        "test_fake_quant.py::test_each_gemm_gets_the_operands_of_the_reference",
+        "features/fake_quant_options.cpp",
+        'NamedFormat{"MXFP8E5M2", {FormatId::e5m2, RecipeId::mxfp8}},',
+        'NamedFormat{"MXFP8E5M2", {FormatId::e4m3, RecipeId::mxfp8}},',
+    ),
+    Statement(
         "`layer_numbers: 3` and `5-8` work.",
         "LayerSelector.numbers_may_be_one_number_a_list_or_ranges",
         "hooks/config/layer_selector.cpp",

@@ -201,7 +201,7 @@ STATEMENTS = (
         "Before a name `mxfp8_` and `fp8_block_scaling_` may stand as well, whatever runs: the "
         "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
         BLOCKS + "test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format",
-        "features/block_copies.cpp",
+        "features/block_quantizers.cpp",
         "format == FormatId::e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3;",
         "format == FormatId::e5m2 ? Fp8Format::e4m3 : Fp8Format::e4m3;",
     ),
