@@ -196,9 +196,10 @@ TEST_F(AlteringFeaturesTest, pairs_that_never_meet_are_idle) {
 TEST_F(AlteringFeaturesTest, a_kept_weight_is_fake_quantized_in_every_micro_batch) {
   begin("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n");
   const at::Tensor w = fake_quantize(linear().weight().detach(), FormatId::e4m3);
+  const auto recipe = testing::current_scaling();  // a weight is kept for one recipe
   for (int step = 0; step < 2; ++step) {
     for (const bool first : {true, false}) {
-      const Pass pass = run(testing::current_scaling(), first);
+      const Pass pass = run(recipe, first);
       EXPECT_TRUE(at::equal(pass.output.detach(), at::matmul(input.detach(), w.t())));
     }
     debug::step();

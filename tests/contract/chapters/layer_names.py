@@ -31,8 +31,8 @@ STATEMENTS = (
         "A LayerNormMLP is two layers, `<name>.fc1` and `<name>.fc2`.",
         "test_contract_layer_names.py::test_a_layernorm_mlp_is_two_layers",
         "core/modules/layer_norm_mlp.cpp",
-        'fc2_.hooks().set_name(layer_name(name, ".fc2"));',
-        'fc2_.hooks().set_name(layer_name(name, ".fc3"));',
+        'fc2_(layer_name(options_.name, ".fc2")) {',
+        'fc2_(layer_name(options_.name, ".fc3")) {',
     ),
     Statement(
         "A named TransformerLayer passes its name on to its attention and its MLP.",
