@@ -7,6 +7,7 @@
 #include "features/gemm_error.h"
 #include "features/log_tensor_stats.h"
 #include "features/precision_ledger.h"
+#include "features/scale_health.h"
 #include "features/value_histogram.h"
 #include "hooks/feature_registry.h"
 
@@ -19,7 +20,7 @@ std::vector<FeatureRegistration> builtin_features() {
       features::disable_fp8_gemm(),       features::disable_fp8_layer(),
       features::base_log_tensor_stats(),  features::dump_tensors(),
       features::precision_ledger(),       features::gemm_error(),
-      features::value_histogram(),
+      features::value_histogram(),        features::scale_health(),
   };
 }
 

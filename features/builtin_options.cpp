@@ -8,6 +8,7 @@
 #include "features/log_nvfp4_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
 #include "features/precision_ledger_options.h"
+#include "features/scale_health_options.h"
 #include "features/value_histogram_options.h"
 
 namespace telens::features {
@@ -25,6 +26,7 @@ config::Descriptions builtin_descriptions() {
   descriptions.add(precision_ledger_description());
   descriptions.add(gemm_error_description());
   descriptions.add(value_histogram_description());
+  descriptions.add(scale_health_description());
   return descriptions;
 }
 

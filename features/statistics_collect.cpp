@@ -74,7 +74,7 @@ std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations
 std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
   const auto observations = take_observations(reductions);
   std::vector<Totals> totals;
-  for (const auto& each : observations) totals.push_back(each->totals());
+  for (const auto& each : observations) totals.push_back(each->totals(scales_));
   std::vector<debug::ReductionGroup> shared_with(observations.size());
   Exchanges exchanges;
   const auto share_where = [&](bool weights, const auto& is_shared) {

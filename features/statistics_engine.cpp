@@ -9,7 +9,9 @@
 #include <span>
 #include <utility>
 
+#include "core/formats/dispatch.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
 #include "core/quantization/operand.h"
 #include "features/rank_exchange.h"
 #include "features/statistics/finish.h"
@@ -27,7 +29,10 @@ StatisticName parse(const std::string& text) {
   const std::optional<StatisticName> name = parse_statistic_name(text);
   if (name) return *name;
   std::vector<std::string> known = names_of(kTensorStatistics);
-  for (std::string& each : names_of(kCastStatistics)) known.push_back(std::move(each));
+  for (const auto statistics : {std::span<const Statistic>(kCastStatistics),
+                                std::span<const Statistic>(kScaleStatistics)}) {
+    for (std::string& each : names_of(statistics)) known.push_back(std::move(each));
+  }
   raise<UsageError>("there is no statistic '{}'{}", text, config::suggestion(text, known));
 }
 
@@ -110,7 +115,8 @@ class Reading final : public TensorReading {
       casts.formats.push_back(cast.format);
     }
     const std::vector<BlockCopy> copies = block_copies(call_, x, set_.block_casts());
-    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts, copies);
+    const ScaleOrigin scale = set_.scale_cast() ? scale_origin() : ScaleOrigin{};
+    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts, copies, scale);
   }
 
  private:
@@ -122,10 +128,31 @@ class Reading final : public TensorReading {
   // same FP32 number again.
   at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
 
+  // Of a running recipe with one scale a tensor.
+  ScaleOrigin scale_origin() const {
+    const double largest =
+        dispatch_fp8_format(running_->format, "scale statistics",
+                            []<typename Format>() { return double{Format::kMax}; });
+    const DelayedScaling* delayed =
+        call_.recipe != nullptr ? call_.recipe->as_delayed_scaling() : nullptr;
+    return {largest, delayed != nullptr ? delayed->margin : 0, call_.quantizer->history_updates()};
+  }
+
+  std::optional<std::string> reason_against_scale(const StatisticName& name) const {
+    if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
+    const bool has_history = running_->recipe != RecipeId::fp8_delayed_scaling ||
+                             call_.quantizer->history_updates().has_value();
+    if (name.statistic != Statistic::scale_age || has_history) return std::nullopt;
+    return "no amax history stands behind the scale";
+  }
+
   // Adds it to what is read; where it has no meaning here, says why.
   std::optional<std::string> reason_against(const StatisticName& name) {
     const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
     if (!readable) return "the high-precision tensor does not exist";
+    if (running_ && is_scale_statistic(name.statistic)) {
+      if (auto reason = reason_against_scale(name)) return reason;
+    }
     const std::optional<CastRequest> cast = requested_cast(name, running_);
     if (cast && is_block_recipe(cast->recipe)) {
       const at::IntArrayRef sizes =
@@ -212,11 +239,17 @@ TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
 }
 
 void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
-                             const ops::StatisticsCasts& casts, std::span<const BlockCopy> copies) {
+                             const ops::StatisticsCasts& casts, std::span<const BlockCopy> copies,
+                             const ScaleOrigin& scale) {
   const std::lock_guard lock(mutex_);
   if (tensor_ == TensorName::weight && !parts_.empty()) return;
   Part& part = part_for(set, x.device());
-  ops::accumulate_statistics(x, casts, part.sums);
+  if (set.scale_cast()) {
+    part.reads.push_back(ops::statistics(x, casts));
+    part.scales.push_back(scale);
+  } else {
+    ops::accumulate_statistics(x, casts, part.sums);
+  }
   for (std::size_t i = 0; i < copies.size(); ++i) {
     ops::accumulate_block_cast_statistics(copies[i].x, copies[i].cast, part.block_casts[i]);
   }
@@ -227,20 +260,36 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
   }
 }
 
-Totals TensorObservation::totals() const {
-  Totals totals;
-  for (const Part& part : parts_) {
-    std::vector<std::int64_t> words = words_of(part.sums);
-    for (const auto& accumulators : {part.block_casts, part.ranges}) {
-      for (const at::Tensor& each : accumulators) {
-        const std::vector<std::int64_t> more = words_of(each);
-        words.insert(words.end(), more.begin(), more.end());
-      }
-    }
-    TensorResults results(part.set);
-    results.add_words(words);
-    totals.add(part.set, results);
+void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& totals) const {
+  StatisticsAccumulator sums(part.set.casts().size());
+  sums.add(words_of(part.sums));
+  std::vector<ScaleRead> reads;
+  for (std::size_t i = 0; i < part.reads.size(); ++i) {
+    StatisticsAccumulator read(part.set.casts().size());
+    read.add(words_of(part.reads[i]));
+    sums.merge(read);
+    reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], part.scales[i]});
   }
+  std::vector<std::int64_t> words = sums.words();
+  for (const auto& accumulators : {part.block_casts, part.ranges}) {
+    for (const at::Tensor& each : accumulators) {
+      const std::vector<std::int64_t> more = words_of(each);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+  }
+  TensorResults results(part.set);
+  results.add_words(words);
+  totals.add(part.set, results);
+  if (!part.set.scale_cast()) return;
+  const RecipeId recipe = part.set.casts()[*part.set.scale_cast()].recipe;
+  const std::string name =
+      fmt::format("{} {} {}", telens::name_of(recipe), telens::name_of(tensor_), layer_name_);
+  totals.add(part.set, scales.add(name, iteration_, reads));
+}
+
+Totals TensorObservation::totals(ScaleMemory& scales) const {
+  Totals totals;
+  for (const Part& part : parts_) add_part(part, scales, totals);
   return totals;
 }
 
@@ -253,7 +302,8 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
       tensor_, iteration_, rows);
   for (const Part& part : parts_) {
     for (const StatisticRequest& request : part.set.requests()) {
-      out.add(request.name, totals.value(request, part.set), true);
+      const std::optional<double> value = totals.value(request, part.set);
+      if (value) out.add(request.name, *value, true);
     }
   }
   for (const Statistic counter : kTensorCounters) {
@@ -264,7 +314,7 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
       if (!request.is_of_cast()) continue;
       for (const Statistic counter : kCastCounters) {
         request.name.statistic = counter;
-        out.add(request.name, totals.value(request, part.set), false);
+        out.add(request.name, *totals.value(request, part.set), false);
       }
     }
   }

@@ -31,13 +31,13 @@ class TensorObservation {
         iteration_(iteration),
         weight_group_(std::move(weight_group)) {}
 
-  // casts, copies: one for each cast and each block cast of the set. Of a weight the first read
-  // counts, others add up.
+  // casts, copies: one for each cast and each block cast of the set; scale: of the scale that the
+  // set asks about, if it does. Of a weight the first read counts, others add up.
   void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts,
-            std::span<const BlockCopy> copies);
+            std::span<const BlockCopy> copies, const ScaleOrigin& scale = {});
 
-  // On the host, this rank's.
-  Totals totals() const;
+  // On the host, this rank's. Iterations of a tensor in their order.
+  Totals totals(ScaleMemory& scales) const;
 
   // Appends one row for each statistic that was asked for, then the counters that were not.
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
@@ -59,12 +59,17 @@ class TensorObservation {
   // ran under a recipe and others did not.
   struct Part {
     RequestSet set;
-    at::Tensor sums;                           // statistics_words(casts)
+    // statistics_words(casts); where the set asks about a scale, which may be another in each read,
+    // the reads are kept apart instead.
+    at::Tensor sums;
+    std::vector<at::Tensor> reads = {};
+    std::vector<ScaleOrigin> scales = {};      // one a read
     std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
     std::vector<at::Tensor> ranges = {};       // kBlockRangesWords each
   };
 
   Part& part_for(const RequestSet& set, const at::Device& device);
+  void add_part(const Part& part, ScaleMemory& scales, Totals& totals) const;
 
   std::string layer_name_;
   TensorName tensor_;
@@ -96,6 +101,7 @@ class OnePassEngine final : public StatisticsEngine {
 
   SeriesTable& series_;
   WeightGroups weight_groups_;  // that weights were seen with in this session
+  ScaleMemory scales_;          // of collect() alone
   std::mutex mutex_;            // over what follows
   std::vector<std::unique_ptr<TensorObservation>> observations_;  // in the order of first reads
   std::unordered_map<std::string, TensorObservation*> by_key_;

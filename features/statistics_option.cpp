@@ -28,8 +28,10 @@ std::vector<std::string> names_to_suggest(const StatisticsRules& rules) {
   return names;
 }
 
-bool is_tensor_statistic(Statistic statistic) {
-  return std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
+std::string_view feature_with(Statistic statistic) {
+  if (is_scale_statistic(statistic)) return "telens.ScaleHealth";
+  const bool of_tensor = std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
+  return of_tensor ? "transformer_engine.LogTensorStats" : "transformer_engine.LogFp8TensorStats";
 }
 
 // Whether the feature takes the (well-formed) statistic; says why not.
@@ -39,9 +41,7 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
   const std::string text = format_statistic_name(name);
   if (std::ranges::find(rules.statistics, name.statistic) == rules.statistics.end()) {
     errors.add(where, "{} has no statistic '{}'; {} has it. Expected one of {}", rules.feature,
-               name_of(name.statistic),
-               is_tensor_statistic(name.statistic) ? "transformer_engine.LogTensorStats"
-                                                   : "transformer_engine.LogFp8TensorStats",
+               name_of(name.statistic), feature_with(name.statistic),
                config::quoted_list(names_of(rules.statistics)));
     return false;
   }
@@ -170,7 +170,7 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
   std::ranges::for_each(statistics, add);
   for (const Statistic counter : kTensorCounters) add({counter});
   for (StatisticName name : statistics) {
-    if (std::ranges::find(kCastStatistics, name.statistic) == kCastStatistics.end()) continue;
+    if (std::ranges::find(kTensorStatistics, name.statistic) != kTensorStatistics.end()) continue;
     for (const Statistic counter : kCastCounters) {
       name.statistic = counter;
       add(name);

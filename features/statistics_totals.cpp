@@ -11,8 +11,12 @@ namespace telens::features {
 namespace {
 
 std::string name_of(const CastRequest& cast) {
-  return fmt::format("cast {} {}{}", telens::name_of(cast.recipe), static_cast<int>(cast.format),
-                     cast.columnwise ? " columnwise" : "");
+  return fmt::format("cast {} {}{}{}", telens::name_of(cast.recipe), static_cast<int>(cast.format),
+                     cast.columnwise ? " columnwise" : "", cast.altered ? " altered" : "");
+}
+
+std::string scale_name(const RequestSet& set) {
+  return fmt::format("scale of {}", name_of(set.casts()[*set.scale_cast()]));
 }
 
 std::string name_of(const BlockShape& shape) {
@@ -45,8 +49,15 @@ void Totals::add(const RequestSet& set, const TensorResults& part) {
   }
 }
 
-double Totals::value(const StatisticRequest& request, const RequestSet& set) const {
+void Totals::add(const RequestSet& set, const ScaleSums& part) {
+  merge(find_or_add<ScaleSums>(scale_name(set)), part);
+}
+
+std::optional<double> Totals::value(const StatisticRequest& request, const RequestSet& set) const {
   const Statistic statistic = request.name.statistic;
+  if (is_scale_statistic(statistic)) {
+    return finish(statistic, std::get<ScaleSums>(find(scale_name(set))));
+  }
   if (request.is_of_cast()) {
     const CastRequest& cast =
         request.cast ? set.casts()[*request.cast] : set.block_casts()[*request.block_cast];

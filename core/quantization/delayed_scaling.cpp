@@ -90,11 +90,15 @@ void DelayedScalingState::update(const DelayedScaling& recipe, bool backward) {
     ops::update_scale(amax, window.scale, maxima, recipe.margin, recipe.power_of_2_scale);
   }
   ops::advance_history(window.amax_history);
+  window.updates->fetch_add(1, std::memory_order_relaxed);
 }
 
 DelayedScalingQuantizer::DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax,
-                                                 Usage usage)
-    : Quantizer(format, usage), scale_(std::move(scale)), amax_(std::move(amax)) {}
+                                                 Usage usage, Updates updates)
+    : Quantizer(format, usage),
+      scale_(std::move(scale)),
+      amax_(std::move(amax)),
+      updates_(std::move(updates)) {}
 
 QuantizedTensor DelayedScalingQuantizer::quantize(const at::Tensor& x) {
   return quantize_with_scale(x, scale_, amax_, *this);
@@ -110,13 +114,18 @@ void DelayedScalingQuantizer::calibrate(const at::Tensor& x) {
   }
 }
 
+std::optional<std::int64_t> DelayedScalingQuantizer::history_updates() const {
+  if (!updates_) return std::nullopt;
+  return updates_->load(std::memory_order_relaxed);
+}
+
 std::shared_ptr<Quantizer> DelayedScalingQuantizer::copy() const {
   return std::make_shared<DelayedScalingQuantizer>(*this);
 }
 
 std::shared_ptr<Quantizer> DelayedScalingQuantizer::frozen_at(at::Tensor scale) const {
   return std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
-                                                   usage());
+                                                   usage(), updates_);
 }
 
 std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,
@@ -125,7 +134,8 @@ std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,
     raise<UsageError>("DelayedScaling: a quantizer needs a layer's amax history");
   }
   return std::make_shared<DelayedScalingQuantizer>(format_of(role), state->scale(role),
-                                                   state->running_amax(role));
+                                                   state->running_amax(role), Usage{},
+                                                   state->window(is_backward(role)).updates);
 }
 
 }  // namespace telens

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <variant>
@@ -42,6 +43,10 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
 struct AmaxWindow {
   at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
   at::Tensor scale;         // [slots]
+  // How often the scales were computed from the history since this window was made: for whoever
+  // watches a history that nobody updates. Shared with the quantizers.
+  std::shared_ptr<std::atomic<std::int64_t>> updates =
+      std::make_shared<std::atomic<std::int64_t>>(0);
 
   bool defined() const { return scale.defined(); }
 };
@@ -73,8 +78,12 @@ class DelayedScalingState {
 
 class DelayedScalingQuantizer final : public Quantizer {
  public:
-  // scale, amax: FP32, 1 element; amax takes the largest |x| seen.
-  DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax, Usage usage = {});
+  using Updates = std::shared_ptr<const std::atomic<std::int64_t>>;
+
+  // scale, amax: FP32, 1 element; amax takes the largest |x| seen. updates: of the history that the
+  // scale comes from; null: of none.
+  DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax, Usage usage = {},
+                          Updates updates = {});
 
   ScalingMode mode() const override { return ScalingMode::tensor; }
   QuantizedTensor quantize(const at::Tensor& x) override;
@@ -82,6 +91,7 @@ class DelayedScalingQuantizer final : public Quantizer {
   void calibrate(const at::Tensor& x) override;
   std::shared_ptr<Quantizer> copy() const override;
   at::Tensor known_scale() const override { return scale_; }
+  std::optional<std::int64_t> history_updates() const override;
 
   const at::Tensor& amax() const { return amax_; }
 
@@ -92,6 +102,7 @@ class DelayedScalingQuantizer final : public Quantizer {
  private:
   at::Tensor scale_;
   at::Tensor amax_;
+  Updates updates_;
 };
 
 }  // namespace telens

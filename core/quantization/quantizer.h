@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "core/quantization/quantized_tensor.h"
 
@@ -43,6 +44,9 @@ class Quantizer {
   // The scale by which the next quantize multiplies, FP32 with 1 element, where it is known before
   // the tensor is seen (delayed scaling); undefined otherwise.
   virtual at::Tensor known_scale() const { return {}; }
+
+  // How often the amax history behind known_scale was updated; nullopt where there is none.
+  virtual std::optional<std::int64_t> history_updates() const { return {}; }
 
   FormatId format() const { return format_; }
   Usage usage() const { return usage_; }

@@ -15,8 +15,8 @@ std::size_t index_of(std::vector<T>& values, const T& value) {
 }
 
 bool is_cast_statistic(Statistic statistic) {
-  return std::find(kCastStatistics.begin(), kCastStatistics.end(), statistic) !=
-         kCastStatistics.end();
+  return is_scale_statistic(statistic) || std::find(kCastStatistics.begin(), kCastStatistics.end(),
+                                                    statistic) != kCastStatistics.end();
 }
 
 // What a recipe that does not run would have cast to.
@@ -35,6 +35,7 @@ std::optional<CastRequest> requested_cast(const StatisticName& name,
   const bool runs = running && running->recipe == recipe;
   if (recipe == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;
   const FormatId format = runs ? running->format : what_if_format(recipe, running);
+  if (is_block_recipe(recipe) && is_scale_statistic(name.statistic)) return std::nullopt;
   if (!is_block_recipe(recipe)) {
     return name.columnwise ? std::nullopt : std::optional(CastRequest{recipe, format});
   }
@@ -52,6 +53,7 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
       request.block_cast = index_of(block_casts_, *cast);
     } else {
       request.cast = index_of(casts_, *cast);
+      if (is_scale_statistic(name.statistic)) scale_cast_ = request.cast;
     }
   } else if (name.statistic == Statistic::max_blockwise_dynamic_range) {
     request.blocks = index_of(blocks_, name.block.value_or(BlockShape{}));

@@ -55,7 +55,8 @@ class RequestSet {
   // columnwise one where the name says so or where no rowwise one runs. Returns the request as it
   // stands in the set (an equal one is not added twice), or nullopt where the statistic has no
   // meaning now: one of the running recipe while there is none, delayed scaling while it does not
-  // run, a columnwise copy that does not run, or whose recipe has one scale for all of the tensor.
+  // run, a columnwise copy that does not run, or whose recipe has one scale for all of the tensor,
+  // and one of the tensor's scale where blocks have scales of their own.
   std::optional<StatisticRequest> add(const StatisticName& name,
                                       const std::optional<RunningCast>& running);
 
@@ -65,6 +66,8 @@ class RequestSet {
   const std::vector<CastRequest>& block_casts() const { return block_casts_; }
   const std::vector<BlockShape>& blocks() const { return blocks_; }
   const std::vector<StatisticRequest>& requests() const { return requests_; }
+  // Of the casts the one whose scale somebody wants to know about: the running recipe's.
+  std::optional<std::size_t> scale_cast() const { return scale_cast_; }
   bool empty() const { return requests_.empty(); }
 
   // Results of equal sets may be merged.
@@ -75,6 +78,7 @@ class RequestSet {
   std::vector<CastRequest> block_casts_;
   std::vector<BlockShape> blocks_;
   std::vector<StatisticRequest> requests_;
+  std::optional<std::size_t> scale_cast_;
 };
 
 // What the reads of one tensor gave for a RequestSet, since the last step and over its ranks.

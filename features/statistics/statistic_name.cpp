@@ -9,14 +9,16 @@ namespace telens {
 namespace {
 
 constexpr std::array<std::string_view, kStatistics> kStatisticNames{
-    "min",           "max",        "mean",          "std",
-    "l1_norm",       "l2_norm",    "numel",         "nan",
-    "posinf",        "neginf",     "nonfinite",     "zeros",
-    "subnormals",    "cur_amax",   "dynamic_range", "max_blockwise_dynamic_range",
-    "underflows%",   "overflows%", "saturated",     "scale_inv_min",
-    "scale_inv_max", "mse"};
-static_assert(kTensorStatistics.size() + kCastStatistics.size() == kStatistics);
-static_assert(static_cast<std::size_t>(Statistic::mse) + 1 == kStatistics);
+    // of the high-precision tensor
+    "min", "max", "mean", "std", "l1_norm", "l2_norm", "numel", "nan", "posinf", "neginf",
+    "nonfinite", "zeros", "subnormals", "cur_amax", "dynamic_range", "max_blockwise_dynamic_range",
+    // of a cast
+    "underflows%", "overflows%", "saturated", "scale_inv_min", "scale_inv_max", "mse",
+    // of the one scale of a tensor
+    "scale_staleness", "scale_headroom", "stale_saturated%", "scale_jump", "scale_age"};
+static_assert(kTensorStatistics.size() + kCastStatistics.size() + kScaleStatistics.size() ==
+              kStatistics);
+static_assert(static_cast<std::size_t>(Statistic::scale_age) + 1 == kStatistics);
 
 constexpr std::array<std::string_view, kAllRecipes.size()> kRecipeNames{
     "fp8_delayed_scaling", "fp8_current_scaling", "mxfp8", "fp8_block_scaling", "nvfp4"};
@@ -100,6 +102,7 @@ std::optional<StatisticName> parse_statistic_name(std::string_view text) {
   } else if (has_block || over_orientations) {
     return std::nullopt;
   }
+  if (is_scale_statistic(*statistic) && (name.what_if || name.columnwise)) return std::nullopt;
   return name;
 }
 

@@ -40,8 +40,14 @@ enum class Statistic : std::uint8_t {
   scale_inv_min,
   scale_inv_max,
   mse,
+  // of the one scale of a tensor
+  scale_staleness,
+  scale_headroom,
+  stale_saturated,
+  scale_jump,
+  scale_age,
 };
-inline constexpr std::size_t kStatistics = 22;
+inline constexpr std::size_t kStatistics = 27;
 
 inline constexpr std::array kTensorStatistics{
     Statistic::min,           Statistic::max,
@@ -55,6 +61,15 @@ inline constexpr std::array kTensorStatistics{
 inline constexpr std::array kCastStatistics{Statistic::underflows,    Statistic::overflows,
                                             Statistic::saturated,     Statistic::scale_inv_min,
                                             Statistic::scale_inv_max, Statistic::mse};
+// How well the running recipe's scale fits the tensor: features/statistics/scale_sums.h. No recipe
+// stands before them, nothing behind.
+inline constexpr std::array kScaleStatistics{Statistic::scale_staleness, Statistic::scale_headroom,
+                                             Statistic::stale_saturated, Statistic::scale_jump,
+                                             Statistic::scale_age};
+
+constexpr bool is_scale_statistic(Statistic statistic) {
+  return statistic >= Statistic::scale_staleness;
+}
 
 // "std", "underflows%", ...
 std::string_view name_of(Statistic statistic);

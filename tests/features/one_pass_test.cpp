@@ -89,6 +89,20 @@ TEST_F(OnePassTest, no_amax_is_read_where_delayed_scaling_knows_the_scale) {
   EXPECT_EQ(observed["telens::amax"], 0);
 }
 
+TEST_F(OnePassTest, the_health_of_a_scale_comes_from_the_same_read) {
+  debug::initialize(options(
+      section(
+          "LogTensorStats: {enabled: True, tensors: [activation, weight, gradient], stats: [std]}\n"
+          "LogFp8TensorStats: {enabled: True, tensors: [gradient], stats: [underflows%]}\n") +
+      "ours:\n  enabled: True\n  layers: {layer_types: [all]}\n  telens:\n"
+      "    ScaleHealth: {enabled: True, tensors: [activation, weight, gradient]}\n"));
+  SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);
+  const OperatorCounts observed;
+  training.step();
+  EXPECT_EQ(observed["telens::statistics"] + observed["telens::accumulate_statistics"], kInputs);
+  EXPECT_EQ(observed["telens::amax"], 0);
+}
+
 TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_made_by_nobody_again) {
   SmallTraining training(testing::mxfp8_scaling(), /*micro_batches=*/1);
   int plain = 0;

@@ -6,8 +6,9 @@ namespace telens {
 namespace {
 
 TEST(StatisticName, every_statistic_is_found_by_its_name) {
-  for (const auto statistics : {std::span<const Statistic>(kTensorStatistics),
-                                std::span<const Statistic>(kCastStatistics)}) {
+  for (const auto statistics :
+       {std::span<const Statistic>(kTensorStatistics), std::span<const Statistic>(kCastStatistics),
+        std::span<const Statistic>(kScaleStatistics)}) {
     for (const Statistic statistic : statistics) {
       EXPECT_EQ(statistic_from_name(name_of(statistic)), statistic) << name_of(statistic);
     }
@@ -28,7 +29,8 @@ TEST(StatisticName, a_recipe_may_stand_before_and_columnwise_behind) {
       (StatisticName{
           .statistic = Statistic::scale_inv_min, .what_if = RecipeId::mxfp8, .columnwise = true}));
   for (const char* wrong : {"mxfp8", "mxfp8_", "_mse", "mse_", "mxfp9_mse", "mse_columnwise_x",
-                            "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", ""}) {
+                            "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", "",
+                            "fp8_current_scaling_scale_jump", "scale_age_columnwise"}) {
     EXPECT_EQ(parse_statistic_name(wrong), std::nullopt) << wrong;
   }
 }

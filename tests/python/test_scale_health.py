@@ -1,0 +1,227 @@
+"""ScaleHealth in real layers, against NumPy and ml_dtypes, which share no code with the library."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from debug_helpers import message_log, section, train
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import (
+    DelayedScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+)
+
+ALL = ["scale_staleness", "scale_headroom", "stale_saturated%", "scale_jump", "scale_age"]
+FORMATS = {"gradient": ml_dtypes.float8_e5m2}  # of the recipe's HYBRID; E4M3 of the others
+LARGEST = {ml_dtypes.float8_e4m3fn: 448.0, ml_dtypes.float8_e5m2: 57344.0}
+ONE = np.float32(1)
+
+
+def watching(tensors=("activation", "weight", "gradient"), **keys) -> dict:
+    return section(
+        {"ScaleHealth": {"enabled": True, "tensors": list(tensors), **keys}}, namespace="telens"
+    )
+
+
+def recorded(log_dir) -> dict[str, dict[tuple[int, str], float]]:
+    """By statistic, then by iteration and tensor."""
+    values: dict = {}
+    for row in telens.open_run(log_dir).records().itertuples():
+        values.setdefault(row.statistic, {})[row.iteration, row.tensor] = row.value
+    return values
+
+
+class Backward(torch.autograd.Function):
+    """Gives the layer a gradient of one's own."""
+
+    @staticmethod
+    def forward(ctx, output, gradient):
+        ctx.save_for_backward(gradient)
+        return output.sum()
+
+    @staticmethod
+    def backward(ctx, _):
+        return *ctx.saved_tensors, None
+
+
+class History:
+    """Delayed scaling of one tensor: what the contract says of scales, in NumPy."""
+
+    def __init__(self, tensor, length, margin):
+        self.dtype = FORMATS.get(tensor, ml_dtypes.float8_e4m3fn)
+        self.length, self.margin = length, margin
+        self.scale, self.amaxes = ONE, []
+
+    def update(self, x):
+        self.amaxes = [*self.amaxes, np.max(np.abs(x))][-self.length :]
+        amax = np.max(self.amaxes)
+        if np.isfinite(amax) and amax > 0:
+            self.scale = np.float32(LARGEST[self.dtype]) / amax / np.float32(2**self.margin)
+
+    def statistics(self, x, scale_before):
+        amax = float(np.max(np.abs(x)))
+        room = LARGEST[self.dtype] * float(ONE / self.scale)
+        clipped = ~np.isfinite((x * self.scale).astype(self.dtype).astype(np.float32))
+        values = {
+            "stale_saturated%": 100 * np.count_nonzero(clipped & np.isfinite(x)) / x.size,
+            "scale_age": 0.0,
+        }
+        if amax != 0:
+            values["scale_headroom"] = np.log2(room / amax) if amax != np.inf else -np.inf
+            values["scale_staleness"] = self.margin - values["scale_headroom"]
+        if scale_before is not None:
+            values["scale_jump"] = np.log2(float(self.scale) / float(scale_before))
+        return values
+
+
+def inputs(rows, columns, seed=0):
+    """Tensors that grow and shrink; of zeros, with NaN and with Inf."""
+    generator = np.random.default_rng(seed)
+    for factor in (1.0, 30.0, 2000.0, 0.001, 0.0, 5.0, np.nan, 1.0, 0.5, np.inf, 100.0, 100.0):
+        x = generator.standard_normal((rows, columns)).astype(np.float32)
+        if np.isfinite(factor):
+            x *= np.float32(factor)
+        else:
+            x[3, 5] = factor
+        yield x
+
+
+@pytest.mark.parametrize(("margin", "length"), [(0, 3), (2, 1)])
+def test_every_statistic_is_that_of_a_reference_in_numpy(tmp_path, margin, length):
+    torch.manual_seed(1)
+    layer = te.Linear(32, 48, params_dtype=torch.float32, name="fc")
+    recipe = DelayedScaling(margin=margin, amax_history_len=length)
+    weight = layer.weight.detach().numpy().copy()
+    histories = {
+        name: History(name, length, margin) for name in ("activation", "weight", "gradient")
+    }
+    scales: dict = dict.fromkeys(histories)
+    expected: dict = {}
+    with debug.session(watching(), log_dir=tmp_path), np.errstate(all="ignore"):
+        pairs = zip(inputs(16, 32), inputs(16, 48, seed=7), strict=True)
+        for step, (x, gradient) in enumerate(pairs):
+            with te.autocast(enabled=True, recipe=recipe):
+                out = layer(torch.from_numpy(x))
+            Backward.apply(out, torch.from_numpy(gradient)).backward()
+            debug.step()
+            for tensor, value in (("activation", x), ("weight", weight), ("gradient", gradient)):
+                history = histories[tensor]
+                expected[step, tensor] = history.statistics(value, scales[tensor])
+                scales[tensor] = history.scale
+                history.update(value)
+    values = recorded(tmp_path)
+    for statistic in ALL:
+        wanted = {at: each[statistic] for at, each in expected.items() if statistic in each}
+        assert values[statistic].keys() == wanted.keys(), statistic
+        for at, value in wanted.items():
+            assert values[statistic][at] == pytest.approx(value, abs=1e-6, nan_ok=True), (
+                statistic,
+                at,
+            )
+    # The inputs do what they are to show: clipping, a jump, tensors of zeros, NaN and Inf.
+    assert max(values["stale_saturated%"].values()) > 50
+    assert max(map(abs, values["scale_jump"].values())) > 4
+    assert len(values["scale_headroom"]) == len(expected) - 2
+    assert sum(np.isnan(v) for v in values["scale_headroom"].values()) == 2
+    assert -np.inf in values["scale_headroom"].values()
+
+
+def test_of_micro_batches_the_worst_counts_and_each_has_its_own_scale(tmp_path):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
+    with debug.session(watching(["activation"]), log_dir=tmp_path):
+        for amax in (448.0, 224.0, 7.0):  # scales 1, 1 and 2
+            with te.autocast(enabled=True, recipe=recipe):
+                layer(torch.full((16, 16), amax)).sum().backward()
+        debug.step()
+        with te.autocast(enabled=True, recipe=recipe):
+            layer(torch.full((16, 16), 14.0)).sum().backward()  # 64
+        debug.step()
+    values = recorded(tmp_path)
+    assert values["scale_headroom"] == {(0, "activation"): 0.0, (1, "activation"): -1.0}
+    assert values["stale_saturated%"] == {(0, "activation"): 0.0, (1, "activation"): 100.0}
+    assert values["scale_jump"] == {(1, "activation"): 5.0}  # from the last micro-batch's 2
+
+
+def test_a_history_that_nobody_updates_counts_up(tmp_path):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    x = torch.randn(16, 16)
+    with debug.session(watching(["activation"], freq=2), log_dir=tmp_path):
+        train(layer, x, steps=4, fp8=True)
+        for _ in range(6):
+            with torch.no_grad(), te.autocast(enabled=True):
+                layer(x)
+            debug.step()
+        train(layer, x, steps=4, fp8=True)
+    # Iterations 4 to 9 update nothing; 4 sees the update at the end of 3, 10 none, 12 that of 11.
+    ages = {iteration: age for (iteration, _), age in recorded(tmp_path)["scale_age"].items()}
+    assert ages == {0: 0, 2: 0, 4: 0, 6: 2, 8: 4, 10: 6, 12: 0}
+
+
+def test_current_scaling_always_fits(tmp_path):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    with debug.session(watching(["activation"]), log_dir=tmp_path):
+        for factor in (1, 3, 96):
+            train(
+                layer, torch.full((16, 16), float(factor)), fp8=True, recipe=Float8CurrentScaling()
+            )
+    values = recorded(tmp_path)
+    assert list(values["scale_headroom"].values()) == pytest.approx([0, 0, 0], abs=1e-6)
+    assert list(values["scale_staleness"].values()) == pytest.approx([0, 0, 0], abs=1e-6)
+    jumps = list(values["scale_jump"].values())
+    assert jumps == pytest.approx([-np.log2(3), -5], abs=1e-6)
+    assert set(values["stale_saturated%"].values()) == set(values["scale_age"].values()) == {0}
+
+
+def test_what_has_no_scale_of_the_tensor_is_left_out_with_one_warning(tmp_path, capfd):
+    layers = [te.Linear(32, 32, params_dtype=torch.float32, name=name) for name in ("a", "b")]
+    with debug.session(watching(["activation"]), log_dir=tmp_path):
+        for layer in layers:
+            train(layer, torch.randn(32, 32), fp8=True, recipe=MXFP8BlockScaling())
+    assert "scale_headroom" not in recorded(tmp_path)
+    assert "ScaleHealth: activation is not logged" in message_log(tmp_path)
+    assert "here each block has a scale of its own" in message_log(tmp_path)
+    assert capfd.readouterr().err.count("ScaleHealth") == 1
+
+
+def test_an_unquantized_layer_is_left_out_and_an_empty_tensor_records_nothing(tmp_path):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    with debug.session(watching(["activation"]), log_dir=tmp_path):
+        train(layer, torch.randn(16, 16))
+        train(layer, torch.randn(0, 16), fp8=True)
+    assert recorded(tmp_path) == {}
+    assert "it runs unquantized here" in message_log(tmp_path)
+
+
+def test_chosen_statistics_alone_are_recorded_beside_the_counters(tmp_path):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    with debug.session(watching(["weight"], stats=["scale_headroom"]), log_dir=tmp_path):
+        train(layer, torch.randn(16, 16), fp8=True)
+    counters = {"saturated", "nan", "posinf", "neginf", "nonfinite", "zeros", "subnormals"}
+    assert set(recorded(tmp_path)) == {"scale_headroom", *counters}
+
+
+@pytest.mark.parametrize(
+    ("stats", "message"),
+    [
+        (["scale_headrom"], "did you mean 'scale_headroom'"),
+        (["mse"], "transformer_engine.LogFp8TensorStats has it"),
+        (["mxfp8_scale_age"], "unknown statistic"),
+        ([], "'stats' is empty"),
+    ],
+)
+def test_a_statistic_of_another_name_is_an_error_at_load(tmp_path, stats, message):
+    with pytest.raises(telens.ConfigError, match=message):
+        debug.initialize(watching(stats=stats), log_dir=tmp_path)
+
+
+def test_another_feature_says_who_has_a_statistic_of_scales(tmp_path):
+    config = section(
+        {"LogTensorStats": {"enabled": True, "tensors": "weight", "stats": ["scale_age"]}}
+    )
+    with pytest.raises(telens.ConfigError, match=r"telens\.ScaleHealth has it"):
+        debug.initialize(config, log_dir=tmp_path)
