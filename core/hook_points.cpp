@@ -9,6 +9,8 @@ namespace {
 
 std::atomic<HookListener*> current_listener{nullptr};
 std::atomic<std::uint64_t> session_count{0};
+// The number that the present listener was installed under.
+std::atomic<std::uint64_t> installed_as{0};
 
 }  // namespace
 
@@ -20,6 +22,11 @@ std::uint64_t install(HookListener* listener, std::int64_t iteration) {
   if (listener == nullptr) {
     return session_count.load();
   }
+  installed_as.store(session_count + 1, std::memory_order_relaxed);
+  return renew(iteration);
+}
+
+std::uint64_t renew(std::int64_t iteration) {
   const std::uint64_t session = ++session_count;
   current_tick.store(tick_of(session, iteration), std::memory_order_release);
   return session;
@@ -32,8 +39,9 @@ void set_iteration(std::int64_t iteration) {
 }
 
 HookListener* listener_of(const RoutingPlan& plan) {
+  const std::uint64_t now = current_tick.load(std::memory_order_acquire) >> kIterationBits;
   const bool same_session =
-      current_tick.load(std::memory_order_acquire) >> kIterationBits == plan.session;
+      plan.session <= now && plan.session >= installed_as.load(std::memory_order_relaxed);
   return same_session ? current_listener.load(std::memory_order_acquire) : nullptr;
 }
 

@@ -103,6 +103,9 @@ struct InspectTensorCall {
   bool first_microbatch = true;      // false where a cached weight is used again
   const Recipe* recipe = nullptr;    // of inputs: that the layer runs under; nullptr: none
   const at::Tensor* bias = nullptr;  // of the output: that fprop has added; nullptr: none
+  // Of inputs: whether modify_tensor made rowwise and columnwise, in place of the quantizer.
+  bool rowwise_modified = false;
+  bool columnwise_modified = false;
 };
 
 struct InspectPostquantizeCall {
@@ -168,6 +171,10 @@ extern TELENS_EXPORT std::atomic<std::uint64_t> current_tick;
 // counted from 1. Sets current_tick to its iteration, or to 0.
 TELENS_EXPORT std::uint64_t install(HookListener* listener, std::int64_t iteration);
 TELENS_EXPORT void set_iteration(std::int64_t iteration);
+
+// The installed listener goes on under a larger number, which is returned: layers that sleep are
+// asked again, and it stays the listener of the plans that it has made since install().
+TELENS_EXPORT std::uint64_t renew(std::int64_t iteration);
 
 // The listener of the session that made the plan, or nullptr if it has ended since.
 TELENS_EXPORT HookListener* listener_of(const RoutingPlan& plan);

@@ -8,6 +8,7 @@
 #include "features/log_tensor_stats.h"
 #include "features/precision_ledger.h"
 #include "features/scale_health.h"
+#include "features/trigger.h"
 #include "features/value_histogram.h"
 #include "hooks/feature_registry.h"
 
@@ -15,12 +16,19 @@ namespace telens {
 
 std::vector<FeatureRegistration> builtin_features() {
   return {
-      features::log_tensor_stats(),       features::log_fp8_tensor_stats(),
-      features::log_nvfp4_tensor_stats(), features::fake_quant(),
-      features::disable_fp8_gemm(),       features::disable_fp8_layer(),
-      features::base_log_tensor_stats(),  features::dump_tensors(),
-      features::precision_ledger(),       features::gemm_error(),
-      features::value_histogram(),        features::scale_health(),
+      features::log_tensor_stats(),
+      features::log_fp8_tensor_stats(),
+      features::log_nvfp4_tensor_stats(),
+      features::fake_quant(),
+      features::disable_fp8_gemm(),
+      features::disable_fp8_layer(),
+      features::base_log_tensor_stats(),
+      features::dump_tensors(),
+      features::precision_ledger(),
+      features::gemm_error(),
+      features::value_histogram(),
+      features::scale_health(),
+      features::trigger(),
   };
 }
 

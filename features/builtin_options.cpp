@@ -9,6 +9,7 @@
 #include "features/log_tensor_stats_options.h"
 #include "features/precision_ledger_options.h"
 #include "features/scale_health_options.h"
+#include "features/trigger_options.h"
 #include "features/value_histogram_options.h"
 
 namespace telens::features {
@@ -27,6 +28,7 @@ config::Descriptions builtin_descriptions() {
   descriptions.add(gemm_error_description());
   descriptions.add(value_histogram_description());
   descriptions.add(scale_health_description());
+  descriptions.add(trigger_description());
   return descriptions;
 }
 

@@ -49,6 +49,7 @@ config::FeatureDescription log_tensor_stats_description() {
           "over\n"
           "      the smallest nonzero |x|), or the mapping\n"
           "      max_blockwise_dynamic_range: {block_size: 32, dims: 1 or 2}")},
+      .can_be_kept = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(LogTensorStatsOptions::from(parameters).statistics, tensor);

@@ -81,17 +81,18 @@ struct Header {
   std::int64_t hash;
   std::int64_t words;
   std::int64_t text_bytes;
-  std::int64_t note;
+  Notes notes;
 };
 
-std::vector<Header> gather_headers(const Message& message, std::int64_t note,
+std::vector<Header> gather_headers(const Message& message, const Notes& notes,
                                    c10d::ProcessGroup& group) {
+  Words own{hash_of(message.text), static_cast<std::int64_t>(message.words.size()),
+            static_cast<std::int64_t>(message.text.size())};
+  const auto fixed = static_cast<std::ptrdiff_t>(own.size());
+  own.insert(own.end(), notes.begin(), notes.end());
   std::vector<Header> headers;
-  for (const Words& each :
-       all_gather({hash_of(message.text), static_cast<std::int64_t>(message.words.size()),
-                   static_cast<std::int64_t>(message.text.size()), note},
-                  group)) {
-    headers.push_back({each[0], each[1], each[2], each[3]});
+  for (const Words& each : all_gather(own, group)) {
+    headers.push_back({each[0], each[1], each[2], Notes(each.begin() + fixed, each.end())});
   }
   return headers;
 }
@@ -140,12 +141,12 @@ std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup&
   return texts;
 }
 
-std::vector<std::int64_t> merge_over_ranks(std::span<const SharedSums> own,
-                                           c10d::ProcessGroup& group, std::int64_t note) {
+std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
+                                    const Notes& note) {
   const Message message = message_of(own);
   const std::vector<Header> headers = gather_headers(message, note, group);
-  std::vector<std::int64_t> notes;
-  for (const Header& each : headers) notes.push_back(each.note);
+  std::vector<Notes> notes;
+  for (const Header& each : headers) notes.push_back(each.notes);
   const bool same_names = std::ranges::all_of(
       headers, [&](const Header& each) { return each.hash == headers.front().hash; });
   std::size_t longest = 0;

@@ -23,9 +23,11 @@ struct SharedSums {
 // One gather of a fixed-size header (hash of the names, sizes); where any rank has anything, one
 // more of the packed sums, with the names in front if the hashes differ. So ranks may bring
 // different sums, or none, and every rank of the group has to call this. Merges in the order of
-// ranks: all ranks get the same bits. A note travels in the header; returns every rank's.
-std::vector<std::int64_t> merge_over_ranks(std::span<const SharedSums> own,
-                                           c10d::ProcessGroup& group, std::int64_t note = 0);
+// ranks: all ranks get the same bits. A note of as many words from every rank travels in the
+// header; returns every rank's.
+using Notes = std::vector<std::int64_t>;
+std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
+                                    const Notes& note = {});
 
 // Every rank's note or text, in the order of ranks; every rank of the group has to call this.
 std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);

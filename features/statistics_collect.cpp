@@ -26,12 +26,12 @@ class Exchanges {
     }
   }
 
-  // One of them before all others; returns every rank's note.
-  std::vector<std::int64_t> run_first(c10d::ProcessGroup& group, std::int64_t note) {
+  // One of them before all others; returns every rank's notes.
+  std::vector<Notes> run_first(c10d::ProcessGroup& group, const Notes& notes) {
     const std::string id = id_of(group);
     groups_.erase(id);
     const std::vector<SharedSums> sums = std::exchange(shared_[id], {});
-    return merge_over_ranks(sums, group, note);
+    return merge_over_ranks(sums, group, notes);
   }
 
   // In the order of their names: ranks that share several groups come to them in the same order.
@@ -43,6 +43,16 @@ class Exchanges {
   Groups groups_;
   std::map<std::string, std::vector<SharedSums>> shared_;
 };
+
+// Takes the first of every rank's notes from them.
+Notes take_first(std::vector<Notes>& of_ranks) {
+  Notes first;
+  for (Notes& notes : of_ranks) {
+    first.push_back(notes.front());
+    notes.erase(notes.begin());
+  }
+  return first;
+}
 
 }  // namespace
 
@@ -71,7 +81,7 @@ std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations
   return taken;
 }
 
-std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
+Collected OnePassEngine::collect(const Reductions& reductions) {
   const auto observations = take_observations(reductions);
   std::vector<Totals> totals;
   for (const auto& each : observations) totals.push_back(each->totals(scales_));
@@ -91,21 +101,30 @@ std::vector<Row> OnePassEngine::collect(const Reductions& reductions) {
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
+  Collected collected;
   // Whether weights are shared is each rank's own affair; whether they are due is not.
-  if (reductions.weights_are_due && has_several_ranks(reductions.world)) {
-    const std::vector<std::int64_t> notes =
-        exchanges.run_first(*reductions.world, weight_groups_.note(reductions.weights));
-    const Groups& agreed = weight_groups_.agree(notes, *reductions.world);
-    for (const auto& [id, group] : agreed) exchanges.add(group);
-    share_where(/*weights=*/true,
-                [&](const c10d::ProcessGroup& group) { return agreed.contains(id_of(group)); });
+  if (has_several_ranks(reductions.world) &&
+      (reductions.weights_are_due || reductions.decisions_are_due)) {
+    Notes own;
+    if (reductions.weights_are_due) own.push_back(weight_groups_.note(reductions.weights));
+    if (reductions.decisions_are_due) {
+      own.insert(own.end(), reductions.decisions.begin(), reductions.decisions.end());
+    }
+    std::vector<Notes> notes = exchanges.run_first(*reductions.world, own);
+    if (reductions.weights_are_due) {
+      const Groups& agreed = weight_groups_.agree(take_first(notes), *reductions.world);
+      for (const auto& [id, group] : agreed) exchanges.add(group);
+      share_where(/*weights=*/true,
+                  [&](const c10d::ProcessGroup& group) { return agreed.contains(id_of(group)); });
+    }
+    if (reductions.decisions_are_due) collected.decisions = std::move(notes);
   }
   exchanges.run_all();
-  std::vector<Row> rows;
   for (std::size_t i = 0; i < observations.size(); ++i) {
-    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_, rows);
+    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
+                                 collected.rows);
   }
-  return rows;
+  return collected;
 }
 
 }  // namespace telens::features

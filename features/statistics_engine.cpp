@@ -23,6 +23,7 @@ namespace {
 
 struct NamedStatistics final : StatisticsRequest {
   std::vector<StatisticName> names;
+  bool logged = true;
 };
 
 StatisticName parse(const std::string& text) {
@@ -90,11 +91,16 @@ class Reading final : public TensorReading {
         stored_(stored_codes(call)),
         running_(running_cast(call)) {}
 
+  void keep_in(std::uint64_t rings) override { rings_ = rings; }
+
   std::optional<std::string> want(const StatisticsRequest& request) override {
     std::map<std::string, std::vector<std::string>> left_out;
-    for (const StatisticName& name : static_cast<const NamedStatistics&>(request).names) {
+    const auto& wanted = static_cast<const NamedStatistics&>(request);
+    for (const StatisticName& name : wanted.names) {
       if (const auto reason = reason_against(name)) {
         left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
+      } else {
+        addresses_.add(name, wanted.logged, rings_);
       }
     }
     if (left_out.empty()) return std::nullopt;
@@ -108,6 +114,7 @@ class Reading final : public TensorReading {
   void read() override {
     const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
     if (set_.empty() || counted) return;
+    engine_.observation(layer_name_, call_, iteration_).address(addresses_);
     const at::Tensor x = stored_ ? stored_->dequantize() : *call_.tensor;
     ops::StatisticsCasts casts;
     for (const CastRequest& cast : set_.casts()) {
@@ -173,6 +180,8 @@ class Reading final : public TensorReading {
   const QuantizedTensor* stored_;
   std::optional<RunningCast> running_;
   RequestSet set_;
+  RowAddresses addresses_;
+  std::uint64_t rings_ = 0;
 };
 
 // ---- finishing
@@ -197,15 +206,22 @@ bool both_orientations(TensorName tensor) {
 class Rows {
  public:
   Rows(SeriesTable& series, SeriesTable::Names names, TensorName tensor, std::int64_t iteration,
-       std::vector<Row>& rows)
-      : series_(series), names_(names), tensor_(tensor), iteration_(iteration), rows_(rows) {}
+       const RowAddresses& addresses, std::vector<Row>& rows)
+      : series_(series),
+        names_(names),
+        tensor_(tensor),
+        iteration_(iteration),
+        addresses_(addresses),
+        rows_(rows) {}
 
   void add(const StatisticName& name, double value, bool asked) {
     if (std::ranges::find(added_, name) != added_.end()) return;
     added_.push_back(name);
     const std::string text = format_statistic_name(name, tensor_);
     names_.statistic = text;
-    rows_.push_back({iteration_, &series_.find_or_add(names_), value, asked});
+    const RowAddress address = asked ? addresses_.of(name) : addresses_.of_counters();
+    rows_.push_back(
+        {iteration_, &series_.find_or_add(names_), value, address.loggers, address.kept_in()});
   }
 
  private:
@@ -213,6 +229,7 @@ class Rows {
   SeriesTable::Names names_;
   TensorName tensor_;
   std::int64_t iteration_;
+  const RowAddresses& addresses_;
   std::vector<Row>& rows_;
   std::vector<StatisticName> added_;
 };
@@ -221,6 +238,11 @@ class Rows {
 
 std::string TensorObservation::name() const {
   return observation_name(layer_name_, tensor_, iteration_);
+}
+
+void TensorObservation::address(const RowAddresses& addresses) {
+  const std::lock_guard lock(mutex_);
+  addresses_.add(addresses);
 }
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
@@ -299,7 +321,7 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
   Rows out(
       series,
       {.layer = layer_name_, .tensor = telens::name_of(tensor_), .statistic = {}, .group = group},
-      tensor_, iteration_, rows);
+      tensor_, iteration_, addresses_, rows);
   for (const Part& part : parts_) {
     for (const StatisticRequest& request : part.set.requests()) {
       const std::optional<double> value = totals.value(request, part.set);
@@ -320,8 +342,9 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
   }
 }
 
-StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names) {
+StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, bool logged) {
   auto request = std::make_shared<NamedStatistics>();
+  request->logged = logged;
   for (const std::string& name : names) request->names.push_back(parse(name));
   return request;
 }

@@ -13,6 +13,7 @@
 
 #include "core/ops/statistics.h"
 #include "features/block_copies.h"
+#include "features/row_addresses.h"
 #include "features/statistics/requests.h"
 #include "features/statistics_totals.h"
 #include "features/weight_groups.h"
@@ -38,6 +39,9 @@ class TensorObservation {
 
   // On the host, this rank's. Iterations of a tensor in their order.
   Totals totals(ScaleMemory& scales) const;
+
+  // Who gets the rows of what is read.
+  void address(const RowAddresses& addresses);
 
   // Appends one row for each statistic that was asked for, then the counters that were not.
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
@@ -75,21 +79,22 @@ class TensorObservation {
   TensorName tensor_;
   std::int64_t iteration_;
   debug::ReductionGroup weight_group_;
-  std::mutex mutex_;  // over parts_
+  std::mutex mutex_;  // over what follows
   std::vector<Part> parts_;
+  RowAddresses addresses_;
 };
 
 class OnePassEngine final : public StatisticsEngine {
  public:
   explicit OnePassEngine(SeriesTable& series) : series_(series) {}
 
-  StatisticsRequestPtr prepare(std::span<const std::string> names) override;
+  StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged) override;
   std::vector<double> evaluate(const StatisticsRequest& request, std::string_view name,
                                const at::Tensor& tensor,
                                const debug::ReductionGroup& group) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
-  std::vector<Row> collect(const Reductions& reductions) override;
+  Collected collect(const Reductions& reductions) override;
 
   // The observation that a read adds to; made where there is none since the last collect().
   TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,

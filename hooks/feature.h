@@ -13,6 +13,8 @@
 #include "core/hook_points.h"
 #include "hooks/config/config.h"
 #include "hooks/debug.h"
+#include "hooks/decisions.h"
+#include "hooks/section_switches.h"
 #include "hooks/sink.h"
 #include "hooks/statistics_engine.h"
 
@@ -76,6 +78,14 @@ class FeatureServices {
   // The same for a histogram, which goes to the run file alone.
   virtual void record_histogram(HistogramRow histogram) {}
 
+  // What the session was configured with, and its switches.
+  virtual const config::Config& config() const = 0;
+  virtual SectionSwitches& sections() = 0;
+
+  // A WARNING message that is an event of this kind in the run file. In step() alone.
+  virtual void announce(std::string_view kind, const std::string& text,
+                        std::string_view layer_name) = 0;
+
   // Makes the running (or next) step() throw RunStopped with this text, once everything that came
   // before is in the run file. For what is meant to stop a run; any thread.
   virtual void stop_run(std::string text) = 0;
@@ -133,6 +143,9 @@ class TELENS_EXPORT Feature {
   // `alterations`: what features do to the three GEMMs of this forward-backward.
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
+
+  // Of a feature that decides for all ranks: itself.
+  virtual Decider* decider() { return nullptr; }
 
   // The end of an iteration, before its rows are handed to the sinks; and of the session.
   virtual void step(std::int64_t iteration) {}

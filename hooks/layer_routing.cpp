@@ -22,11 +22,30 @@ std::string FeatureInstance::title() const {
 }
 
 LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
-                           const std::vector<FeatureInstance*>& features)
+                           const std::vector<FeatureInstance*>& features,
+                           const LayerRouting* before)
     : session_(session),
       layer_name_(std::move(layer_name)),
       features_(features),
-      questions_(all_questions(features)) {}
+      questions_(all_questions(features)) {
+  if (before != nullptr) take_over(*before);
+}
+
+void LayerRouting::take_over(const LayerRouting& before) {
+  messages_ = before.messages_.load();
+  const std::lock_guard lock(before.mutex_);
+  for (Question& question : questions_) {
+    const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
+      return before.features_[other.feature] == features_[question.feature] &&
+             other.call == question.call && other.gemm == question.gemm &&
+             other.tensor == question.tensor;
+    });
+    if (same == before.questions_.end()) continue;
+    question.next = same->next;
+    question.asked = same->asked;
+    question.enabled = same->enabled;
+  }
+}
 
 // fp8_gemm comes last: whether it is asked depends on who modifies.
 std::vector<LayerRouting::Question> LayerRouting::all_questions(

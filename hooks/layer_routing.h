@@ -13,6 +13,7 @@
 
 #include "core/hook_points.h"
 #include "hooks/feature.h"
+#include "hooks/section_switches.h"
 
 namespace telens {
 
@@ -20,6 +21,7 @@ namespace telens {
 struct FeatureInstance {
   const config::FeatureEntry* entry;
   std::unique_ptr<Feature> feature;
+  SectionState* section = nullptr;
   std::atomic<bool> observes{true};  // false once it threw while observing
 
   // "feature 'FakeQuant' of section 'first'"
@@ -53,8 +55,10 @@ class LayerRouting final : public LayerState {
   using SwitchOff = std::function<void(FeatureInstance& feature, std::string_view layer_name,
                                        std::string_view call)>;
 
+  // `before`: what was known of the layer when other sections ran; features that are the same are
+  // not asked sooner than they wanted to be. nullptr: nothing.
   LayerRouting(std::uint64_t session, std::string layer_name,
-               const std::vector<FeatureInstance*>& features);
+               const std::vector<FeatureInstance*>& features, const LayerRouting* before = nullptr);
 
   // The plan of a forward. Asks the features whose next_iteration has come. Throws UsageError where
   // two features want to modify the same tensor in the same GEMM. Any thread; no lock is held
@@ -100,6 +104,7 @@ class LayerRouting final : public LayerState {
 
   static std::string_view name_of(Call call);
   static bool answers(const RoutingCalls& calls, Call call);
+  void take_over(const LayerRouting& before);
   static std::vector<Question> all_questions(const std::vector<FeatureInstance*>& features);
   static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
   void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;

@@ -1,8 +1,10 @@
 // Over which process groups statistics are reduced.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "hooks/debug.h"
 
@@ -22,6 +24,9 @@ struct Reductions {
   // Whether this is a step of reduction, for the one and for the other. The same on every rank.
   bool tensors_are_due = false;
   bool weights_are_due = false;
+  // What this rank decides (hooks/decisions.h); equally many on every rank, and due on all of them.
+  std::vector<std::int64_t> decisions = {};
+  bool decisions_are_due = false;
 };
 
 // What a person calls a group; "" for null and for a group of one rank, over which nothing is

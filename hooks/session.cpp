@@ -103,7 +103,7 @@ Session::Session(InitializeOptions options)
     messages_.flush();
   });
   install();
-  first_number_ = number_;
+  first_number_ = jump_number_ = number_;
 }
 
 Session::~Session() {
@@ -119,10 +119,20 @@ void Session::accept() {
 }
 
 void Session::make_features() {
+  sections_.emplace(config_);
   for (const config::Section& section : config_.sections()) {
     for (const config::FeatureEntry& entry : section.features) {
       features_.push_back(std::make_unique<FeatureInstance>(&entry));
-      features_.back()->feature = registry_.make(entry, *this);
+      FeatureInstance& instance = *features_.back();
+      instance.section = &sections_->state(section.name);
+      instance.feature = registry_.make(entry, *this);
+      if (Decider* decider = instance.feature->decider()) {
+        decisions_.add(*decider, {.runs = [&instance] { return instance.section->runs(); },
+                                  .guard =
+                                      [this, &instance](const auto& decide) {
+                                        observe(instance, {}, "decide", decide);
+                                      }});
+      }
     }
   }
 }
@@ -131,12 +141,15 @@ void Session::make_features() {
 // with a larger number.
 void Session::install() { number_ = hook_points::install(this, iteration()); }
 
+// The same where other sections run than before; what was forwarded already keeps its plan.
+void Session::wake() { number_ = hook_points::renew(iteration()); }
+
 std::vector<FeatureInstance*> Session::features_of(std::string_view layer_name) const {
   std::vector<FeatureInstance*> features;
   for (const config::FeatureEntry* entry : config_.entries_for(layer_name)) {
     const auto instance =
         std::ranges::find(features_, entry, [](const auto& each) { return each->entry; });
-    features.push_back(instance->get());
+    if ((*instance)->section->runs()) features.push_back(instance->get());
   }
   return features;
 }
@@ -157,7 +170,9 @@ LayerRouting& Session::routing_of(LayerHooks& layer) {
     name = automatic.name + layer.automatic_suffix();
   }
   const std::vector<FeatureInstance*> features = features_of(name);
-  auto routing = std::make_unique<LayerRouting>(number_, std::move(name), features);
+  const bool grew = known != nullptr && known->session() >= jump_number_;
+  auto routing =
+      std::make_unique<LayerRouting>(number_, std::move(name), features, grew ? known : nullptr);
   LayerRouting& result = *routing;
   layer.state() = std::move(routing);
   return result;
@@ -257,6 +272,7 @@ void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const Inspect
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    reading->keep_in(part.feature->section->ring());
     NotedReading noted(*reading);
     observe(*part.feature, answers.layer_name, kCall,
             [&] { part.feature->feature->inspect_tensor(at, call, noted); });
@@ -310,6 +326,12 @@ void Session::record_histogram(HistogramRow histogram) {
   pending_.histograms.push_back(std::move(histogram));
 }
 
+void Session::announce(std::string_view kind, const std::string& text,
+                       std::string_view layer_name) {
+  messages_.write(text, {}, LogLevel::warning, fmt::format("{} {}", kind, iteration()));
+  run_file_->event(iteration(), kind, text, layer_name);
+}
+
 void Session::stop_run(std::string text) {
   const std::lock_guard lock(pending_mutex_);
   stop_texts_.push_back(std::move(text));
@@ -341,6 +363,7 @@ void Session::record_warning(std::string_view message, std::string_view layer_na
 
 void Session::record_scalar(std::string_view name, double value) {
   run_file_->scalar(iteration(), name, value);
+  note_number(name, value);
 }
 
 void Session::log_scalar(std::string_view name, double value, std::int64_t iteration) {
@@ -390,6 +413,7 @@ void Session::set_iteration(std::int64_t iteration) {
   check_iteration("initialize_training_step", iteration);
   iteration_.store(iteration, std::memory_order_relaxed);
   install();
+  jump_number_ = number_;
 }
 
 void Session::set_reduction_group(ReductionGroup group, std::string_view layer_name) {
@@ -414,7 +438,7 @@ ReductionGroup Session::chosen_group_for(std::string_view layer_name,
 Reductions Session::reductions_in(std::int64_t iteration) const {
   const auto read = [&](bool weights) {
     return std::ranges::any_of(features_, [&](const auto& each) {
-      return each->entry->due(iteration) &&
+      return each->section->runs() && each->entry->due(iteration) &&
              std::ranges::any_of(kAllTensors, [&](TensorName tensor) {
                return (tensor == TensorName::weight) == weights &&
                       each->feature->reads_statistics(tensor, iteration);
@@ -426,15 +450,40 @@ Reductions Session::reductions_in(std::int64_t iteration) const {
                     .tensors_of_layers = layer_groups_,
                     .weights = reduce_weights_,
                     .tensors_are_due = read(/*weights=*/false),
-                    .weights_are_due = read(/*weights=*/true)};
+                    .weights_are_due = read(/*weights=*/true),
+                    .decisions = decisions_.words(),
+                    .decisions_are_due = decisions_.waiting()};
 }
 
 Session::Logged Session::collect(const Reductions& reductions) {
-  std::vector<Row> rows = statistics_->collect(reductions);
+  Collected collected = statistics_->collect(reductions);
+  sections_->keep(iteration(), collected.rows);
   const std::lock_guard lock(pending_mutex_);
   Logged logged = std::exchange(pending_, {});
-  logged.rows.insert(logged.rows.begin(), rows.begin(), rows.end());
+  logged.rows.insert(logged.rows.begin(), collected.rows.begin(), collected.rows.end());
+  logged.decisions = std::move(collected.decisions);
   return logged;
+}
+
+// A number of the running iteration, for those who decide.
+void Session::note_number(std::string_view name, double value) {
+  if (!decisions_.any()) return;
+  const std::lock_guard lock(pending_mutex_);
+  numbers_.push_back({std::string(name), value});
+}
+
+// The end of an iteration, for those who decide about what follows.
+void Session::decide(const Logged& logged) {
+  if (!decisions_.any()) return;
+  std::vector<NamedNumber> numbers = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return std::exchange(numbers_, {});
+  }();
+  for (const NamedScalar& each : logged.scalars) numbers.push_back({each.name, each.value});
+  if (!logged.decisions.empty()) decisions_.follow(iteration(), logged.decisions);
+  decisions_.decide({iteration(), logged.rows, numbers});
+  if (!has_several_ranks(options_.world)) decisions_.follow_own(iteration());
+  run_file_->rows(sections_->take_written());
 }
 
 void Session::deliver(const Logged& logged) {
@@ -463,9 +512,12 @@ void Session::step(std::optional<double> loss) {
     observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
   if (loss) run_file_->scalar(ending, "loss", *loss);
+  if (loss) note_number("loss", *loss);
   const Logged logged = collect(reductions_in(ending));
+  decide(logged);
   iteration_.store(ending + 1, std::memory_order_relaxed);
   hook_points::set_iteration(ending + 1);
+  if (sections_->end_iteration()) wake();
   steps_.fetch_add(1, std::memory_order_relaxed);
   deliver(logged);
   stop_if_asked();

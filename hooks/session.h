@@ -58,6 +58,10 @@ class Session final : public HookListener, private FeatureServices {
   // FeatureServices
   StatisticsEngine& statistics() override { return *statistics_; }
   SeriesTable& series() override { return series_; }
+  const config::Config& config() const override { return config_; }
+  SectionSwitches& sections() override { return *sections_; }
+  void announce(std::string_view kind, const std::string& text,
+                std::string_view layer_name) override;
   const InitializeOptions& options() const override { return options_; }
   void record(const Row& row) override;
   void record(LedgerEntry entry) override;
@@ -69,6 +73,7 @@ class Session final : public HookListener, private FeatureServices {
   void accept();  // throws what initialize refuses
   void make_features();
   void install();
+  void wake();
   std::vector<FeatureInstance*> features_of(std::string_view layer_name) const;
   LayerRouting& routing_of(LayerHooks& layer);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
@@ -95,10 +100,13 @@ class Session final : public HookListener, private FeatureServices {
   struct Logged {
     std::vector<Row> rows;
     std::vector<NamedScalar> scalars;
+    std::vector<std::vector<std::int64_t>> decisions = {};  // of all ranks, if they travelled
     std::vector<LedgerEntry> ledger = {};
     std::vector<HistogramRow> histograms = {};
   };
   Logged collect(const Reductions& reductions);
+  void note_number(std::string_view name, double value);
+  void decide(const Logged& logged);
   void deliver(const Logged& logged);
   void stop_if_asked();
 
@@ -110,11 +118,14 @@ class Session final : public HookListener, private FeatureServices {
   std::unique_ptr<StatisticsEngine> statistics_;
   std::unique_ptr<Sink> run_file_;
   std::vector<std::shared_ptr<ScalarLogger>> loggers_;
+  std::optional<SectionSwitches> sections_;
   std::vector<std::unique_ptr<FeatureInstance>> features_;  // one for each enabled entry
+  Decisions decisions_;
   std::optional<TerminationFlush> termination_flush_;
 
   std::uint64_t number_ = 0;        // of hook_points; grows with each install()
   std::uint64_t first_number_ = 0;  // of the first install()
+  std::uint64_t jump_number_ = 0;   // of the last one: the iteration has only grown since
   std::atomic<std::int64_t> iteration_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<int> warnings_{0};
@@ -125,6 +136,7 @@ class Session final : public HookListener, private FeatureServices {
   std::mutex pending_mutex_;
   Logged pending_;  // what features and the program logged themselves
   std::vector<std::string> stop_texts_;
+  std::vector<NamedNumber> numbers_;  // of the iteration, for those who decide
 
   ReductionGroup chosen_group_;  // null: the default
   Reductions::OfLayers layer_groups_;

@@ -51,6 +51,8 @@ struct Row {
   const Series* series = nullptr;
   double value = 0;
   bool asked = true;
+  // Not to be recorded yet: bits of SectionSwitches, which keeps it.
+  std::uint64_t rings = 0;
 };
 
 // One thing to know about a GEMM as it ran: `entry` names what, `detail` says it. Entries that

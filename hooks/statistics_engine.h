@@ -29,6 +29,9 @@ class TensorReading {
  public:
   virtual ~TensorReading() = default;
 
+  // For the session: Row::rings of what is wanted from here on. What anybody wants recorded is.
+  virtual void keep_in(std::uint64_t rings) {}
+
   // Returns in words which of the statistics have no meaning for this tensor now, and why: those
   // of the running recipe, for example, where the tensor runs unquantized. nullopt: all are read.
   virtual std::optional<std::string> want(const StatisticsRequest& request) = 0;
@@ -37,13 +40,21 @@ class TensorReading {
   virtual void read() = 0;
 };
 
+// What a step of the engine gives.
+struct Collected {
+  std::vector<Row> rows;
+  // Every rank's Reductions::decisions, in the order of ranks; empty if they did not travel.
+  std::vector<std::vector<std::int64_t>> decisions = {};
+};
+
 class StatisticsEngine {
  public:
   virtual ~StatisticsEngine() = default;
 
   // names: of the contract, such as "l2_norm", "underflows%" or "fp8_current_scaling_mse". Throws
   // UsageError with the nearest name.
-  virtual StatisticsRequestPtr prepare(std::span<const std::string> names) = 0;
+  // `logged`: loggers get the values too, not the run file alone.
+  virtual StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged = true) = 0;
 
   // The values of statistics of the high-precision tensor, at once; NaN for an empty tensor. With a
   // group, every rank of which has to call this for the tensor of this name, they are those of all
@@ -60,8 +71,9 @@ class StatisticsEngine {
   // row is that of its forward. One exchange for each group that is due, every rank of which has to
   // call this with it, and for each tensor-parallel group that all of its ranks know; which these
   // are the ranks of the world agree on. What would be reduced and is not due (the backward of an
-  // earlier iteration) waits for a call in which it is.
-  virtual std::vector<Row> collect(const Reductions& reductions) = 0;
+  // earlier iteration) waits for a call in which it is. Decisions that are due travel in the header
+  // of the world.
+  virtual Collected collect(const Reductions& reductions) = 0;
 };
 
 }  // namespace telens

@@ -9,6 +9,7 @@
 
 #include "hooks/config/feature_description.h"
 #include "hooks/config/layer_selector.h"
+#include "hooks/config/section_keys.h"
 #include "hooks/config/selection.h"
 #include "hooks/config/value.h"
 
@@ -22,6 +23,7 @@ struct FeatureEntry {
   std::vector<Selection> selections;  // of an opaque feature: none, it parses `config` itself
   Value config;                       // the feature's map as written, merge keys applied
   Location location;
+  std::shared_ptr<const SectionKeys> keys;  // of its section
 
   // The selection for a gemm and tensor; nullptr: not selected.
   const Selection* find(std::optional<Gemm> gemm, std::optional<std::string_view> tensor) const;
@@ -41,8 +43,11 @@ struct Section {
   LayerSelector layers;
   std::vector<FeatureEntry> features;
 
-  // Only features of the namespace telens: it may select layers that another section selects.
+  // Only features of the namespace telens, or it waits for another section: it may select layers
+  // that another section selects.
   bool may_overlap = false;
+  bool fires = false;  // it has a feature that fires, enabled or not
+  std::shared_ptr<const SectionKeys> keys = std::make_shared<const SectionKeys>();
 };
 
 class Config {

@@ -33,6 +33,7 @@ class Loader {
       const ErrorList::Context context(errors_, fmt::format("section '{}'", entry.key));
       if (is_enabled(entry.value, entry.key_location)) sections.push_back(load_section(entry));
     }
+    check_links(sections, root, errors_);
     return sections;
   }
 
@@ -60,6 +61,7 @@ class Loader {
   Section load_section(const MapEntry& section_entry) {
     Section section{section_entry.key, section_entry.key_location, {}, {}, true};
     const Value& map = section_entry.value;
+    section.keys = std::make_shared<const SectionKeys>(parse_section_keys(map, errors_));
     if (const Value* layers = map.find(kLayers)) {
       section.layers = LayerSelector::parse(*layers, errors_);
     } else {
@@ -68,13 +70,14 @@ class Loader {
                   kLayers, kLayers);
     }
     for (const MapEntry& entry : map.as_map()) {
-      if (entry.key == kLayers || entry.key == kEnabled) continue;
+      if (entry.key == kLayers || entry.key == kEnabled || is_section_key(entry.key)) continue;
       if (descriptions_.has_namespace(entry.key)) {
         load_namespace(entry, section);
       } else {
         load_feature(kBaseNamespace, entry, section);
       }
     }
+    if (section.keys->waits()) section.may_overlap = true;
     check_features(section);
     return section;
   }
@@ -99,9 +102,11 @@ class Loader {
     }
     // A disabled feature counts here, so that switching it on cannot reveal an overlap.
     if (feature_namespace != kTelensNamespace) section.may_overlap = false;
+    section.fires = section.fires || description->fires;
     const ErrorList::Context context(errors_, fmt::format("feature '{}'", entry.key));
     if (!is_enabled(entry.value, entry.key_location)) return;
-    FeatureEntry feature{description, section.name, entry.key, {}, entry.value, entry.key_location};
+    FeatureEntry feature{description, section.name,       entry.key,   {},
+                         entry.value, entry.key_location, section.keys};
     if (!description->opaque) {
       feature.selections = resolve_selections(entry.value, *description, errors_);
     }
@@ -122,7 +127,9 @@ class Loader {
     if (is_bare) {
       names.insert(names.end(), descriptions_.namespaces().begin(),
                    descriptions_.namespaces().end());
-      names.insert(names.end(), {std::string(kLayers), std::string(kEnabled)});
+      for (const std::string_view key : {kLayers, kEnabled, kStartedBy, kKeptBy}) {
+        names.emplace_back(key);
+      }
     }
     errors_.add(entry.key_location, "unknown {} '{}'{}; expected one of {}",
                 is_bare ? "feature or namespace"

@@ -86,7 +86,11 @@ std::string PlanRow::tensor() const {
 std::string PlanRow::when() const {
   if (!selection) return "as it decides itself";
   if (idle()) return fmt::format("never: {} has no {}", gemm(), tensor());
-  return describe(selection->schedule);
+  const SectionKeys& keys = *entry->keys;
+  return fmt::format(
+      "{}{}{}", keys.started_by ? fmt::format("once '{}' fires: ", keys.started_by->section) : "",
+      describe(selection->schedule),
+      keys.kept_by ? fmt::format(", written once '{}' fires", keys.kept_by->section) : "");
 }
 
 std::size_t Plan::touched_layers() const {

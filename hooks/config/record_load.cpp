@@ -35,6 +35,7 @@ Records records_of_layer(std::span<const PlanRow> rows) {
   for (const PlanRow& row : rows) {
     const FeatureDescription& description = *row.entry->description;
     if (!row.selection || row.idle() || !description.recorded) continue;
+    if (row.entry->keys->waits()) continue;  // nobody knows for what
     for (std::string& name : description.recorded(row.selection->parameters, row.tensor())) {
       // The two LogTensorStats measure different tensors even where these have one name.
       const std::string tensor = description.feature_namespace == kBaseNamespace

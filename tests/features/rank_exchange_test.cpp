@@ -85,9 +85,10 @@ int exchange(std::vector<NamedSums>& ranks) {
     for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
       shared.push_back({name, &sums});
     }
-    const std::vector<std::int64_t> notes = merge_over_ranks(shared, world, 10 * rank);
+    const std::vector<Notes> notes = merge_over_ranks(shared, world, {10 * rank, -rank});
     for (std::size_t i = 0; i < notes.size(); ++i) {
-      EXPECT_EQ(notes[i], 10 * static_cast<std::int64_t>(i));
+      const auto other = static_cast<std::int64_t>(i);
+      EXPECT_EQ(notes[i], (Notes{10 * other, -other}));
     }
   });
 }

@@ -40,4 +40,4 @@ def test_the_program_trains_and_finds_its_records(tmp_path):
 
 def test_the_configurations_load():
     names = [selected(text) for text in blocks("yaml")]
-    assert names == [{"first_look"}, {"is_it_the_head"}]
+    assert names == [{"first_look"}, {"is_it_the_head"}, {"spike", "closer_look"}]

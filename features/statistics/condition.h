@@ -1,0 +1,62 @@
+// A condition over a statistic or another number, as a Trigger has it, and what one series of
+// values makes of it. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "core/base/names.h"
+#include "features/statistics/statistic_name.h"
+
+namespace telens {
+
+struct Condition {
+  enum class Relation : std::uint8_t { above, at_least, below, at_most, jumps, drops, spikes };
+  enum class Average : std::uint8_t { median, mean };
+
+  // What a person wrote.
+  std::string text;
+
+  // Of a tensor; empty: the number that is called `name`.
+  std::optional<StatisticName> statistic = {};
+  std::optional<TensorName> tensor = {};  // empty: every tensor that has the statistic
+  // "loss", or what the program or another feature records under this name.
+  std::string name = {};
+
+  Relation relation = Relation::above;
+  double bound = 0;  // of jumps, drops and spikes: a factor
+  // Of spikes: against which average of how many values.
+  Average average = Average::median;
+  std::size_t window = 0;
+};
+
+// Of spikes, where nothing else is written.
+inline constexpr std::size_t kSpikeWindow = 50;
+// A spike is told from at least so many values before it, or from all of a shorter window.
+inline constexpr std::size_t kFewestBeforeSpike = 5;
+
+// The values of one series in their order. NaN fulfils every condition: nobody knows that it lies
+// within a bound. A factor is taken of positive, finite values alone; against such a value infinity
+// is a jump and a spike. What is not finite is never compared with later.
+class ConditionHistory {
+ public:
+  // The condition must live as long.
+  explicit ConditionHistory(const Condition& condition) : condition_(condition) {}
+
+  // What fulfils the condition, in words ("5.2, 2.6 times the median of 50 values, 2"); nullopt
+  // where it does not hold.
+  std::optional<std::string> add(double value);
+
+ private:
+  std::optional<std::string> judge(double value) const;
+  std::optional<std::string> judge_step(double value) const;
+  std::optional<std::string> judge_spike(double value) const;
+  double average() const;
+
+  const Condition& condition_;
+  std::deque<double> before_;  // finite, the newest last
+};
+
+}  // namespace telens

@@ -1,0 +1,180 @@
+#include "features/trigger.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace telens::features {
+namespace {
+
+const config::Section& section_of(const config::Config& config, const std::string& name) {
+  return *std::ranges::find(config.sections(), name, &config::Section::name);
+}
+
+}  // namespace
+
+Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
+    : entry_(entry),
+      section_(section_of(services.config(), entry.section)),
+      services_(services),
+      options_(TriggerOptions::from(entry.selections.front().parameters)),
+      schedule_(entry.selections.front().schedule),
+      watches_(options_.when.begin(), options_.when.end()) {
+  std::array<std::vector<std::string>, kAllTensors.size()> names;
+  for (const Condition& condition : options_.when) {
+    for (const TensorName tensor : tensors_of(condition)) {
+      names[static_cast<std::size_t>(tensor)].push_back(
+          format_statistic_name(*condition.statistic));
+    }
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty()) continue;
+    requests_[i] = services.statistics().prepare(names[i], /*logged=*/false);
+  }
+}
+
+// ---- asking for statistics
+
+RoutingCalls Trigger::routing_calls() const {
+  RoutingCalls calls = RoutingCalls::none();
+  calls.inspect = std::ranges::any_of(requests_, [](const auto& each) { return each != nullptr; });
+  return calls;
+}
+
+bool Trigger::reads_statistics(TensorName tensor, std::int64_t iteration) const {
+  return requests_[static_cast<std::size_t>(tensor)] != nullptr && decides(iteration);
+}
+
+RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
+  if (requests_[static_cast<std::size_t>(tensor)] == nullptr || exhausted()) {
+    return RoutingAnswer::never();
+  }
+  return {schedule_.due(at.iteration), schedule_.next_due_after(at.iteration)};
+}
+
+void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                             TensorReading& reading) {
+  const auto left_out = reading.want(*requests_[static_cast<std::size_t>(call.tensor_name)]);
+  if (!left_out) return;
+  const bool first = !warned_.exchange(true);
+  services_.log_message(fmt::format("{}: of {} it does not see {}{}", entry_.description->name,
+                                    telens::name_of(call.tensor_name), *left_out,
+                                    first ? "; the log names all such tensors" : ""),
+                        at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
+}
+
+// ---- deciding
+
+bool Trigger::decides(std::int64_t iteration) const {
+  return !exhausted() && schedule_.due(iteration);
+}
+
+std::int64_t Trigger::decide(const EndedIteration& ended) {
+  holds_.reset();
+  cause_.reset();
+  for (const Row& row : ended.rows) look_at(row);
+  for (const NamedNumber& number : ended.numbers) look_at(ended, number);
+  if (!holds_ || ended.iteration < quiet_until_) return 0;
+  return static_cast<std::int64_t>(*holds_) + 1;
+}
+
+bool Trigger::is_about(const Condition& condition, const Series& series) const {
+  if (!section_.layers.selects(series.layer)) return false;
+  if (!condition.statistic) return condition.name == series.statistic;
+  const std::optional<TensorName> tensor = tensor_from_name(series.tensor);
+  if (!tensor || format_statistic_name(*condition.statistic, *tensor) != series.statistic) {
+    return false;
+  }
+  return !condition.tensor || condition.tensor == tensor;
+}
+
+const std::vector<std::size_t>& Trigger::watches_of(const Series& series) {
+  if (series.index >= watches_of_.size()) watches_of_.resize(series.index + 1);
+  std::optional<std::vector<std::size_t>>& known = watches_of_[series.index];
+  if (!known) {
+    known.emplace();
+    for (std::size_t i = 0; i < watches_.size(); ++i) {
+      if (is_about(watches_[i].condition, series)) known->push_back(i);
+    }
+  }
+  return *known;
+}
+
+void Trigger::look_at(const Row& row) {
+  for (const std::size_t i : watches_of(*row.series)) {
+    auto& history =
+        watches_[i].of_series.try_emplace(row.series->index, watches_[i].condition).first->second;
+    const std::optional<std::string> found = history.add(row.value);
+    if (!found) continue;
+    note(i,
+         fmt::format("{} of {} of layer {} was {} in iteration {}", row.series->statistic,
+                     row.series->tensor, row.series->layer, *found, row.iteration),
+         row.series->layer);
+  }
+}
+
+void Trigger::look_at(const EndedIteration& ended, const NamedNumber& number) {
+  for (std::size_t i = 0; i < watches_.size(); ++i) {
+    Watch& watch = watches_[i];
+    if (watch.condition.statistic || watch.condition.name != number.name) continue;
+    if (!watch.of_number) watch.of_number.emplace(watch.condition);
+    const std::optional<std::string> found = watch.of_number->add(number.value);
+    if (!found) continue;
+    note(i, fmt::format("{} was {} in iteration {}", number.name, *found, ended.iteration), "");
+  }
+}
+
+// The first one that is found tells why; later ones follow from it more often than not.
+void Trigger::note(std::size_t watch, std::string text, std::string layer) {
+  if (holds_) return;
+  holds_ = watch;
+  cause_ = {std::move(text), std::move(layer)};
+}
+
+// ---- firing
+
+void Trigger::follow(std::int64_t iteration, std::span<const std::int64_t> wanted) {
+  const auto first = std::ranges::find_if(wanted, [](std::int64_t word) { return word > 0; });
+  if (first == wanted.end() || exhausted() || iteration < quiet_until_) return;
+  ++firings_;
+  quiet_until_ = iteration + 1 + options_.cooldown;
+  const std::string& condition = options_.when[static_cast<std::size_t>(*first - 1)].text;
+  const bool own = cause_ && static_cast<std::int64_t>(*holds_) + 1 == *first;
+  const std::string cause =
+      own ? cause_->text : fmt::format("it held on rank {}", first - wanted.begin());
+  const std::string text = fmt::format("Trigger of section '{}' fired, {}: {}{}", entry_.section,
+                                       condition, cause, act(iteration));
+  services_.announce("trigger", text, own ? cause_->layer : "");
+  if (options_.stop) services_.stop_run(text);
+}
+
+// Returns what was done, in words.
+std::string Trigger::act(std::int64_t iteration) {
+  std::string done;
+  if (options_.start) {
+    done +=
+        fmt::format("; started {} for {} iterations from {} on",
+                    fmt::join(services_.sections().start(entry_.section, *options_.start), ", "),
+                    *options_.start, iteration + 1);
+  }
+  if (options_.write_last) {
+    const auto written = services_.sections().write_kept(entry_.section, exhausted());
+    done += fmt::format("; wrote {} kept records{}", written.rows,
+                        written.incomplete ? " (more than fit into memory came in the last "
+                                             "iterations: the earliest are missing)"
+                                           : "");
+  }
+  if (options_.stop) done += "; the run is stopped";
+  return done;
+}
+
+FeatureRegistration trigger() {
+  return {trigger_description(), [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<Trigger>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,123 @@
+#include "features/trigger_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "features/statistics_option.h"
+#include "hooks/config/section_keys.h"
+
+namespace telens::features {
+namespace {
+
+using config::ErrorList;
+using config::Value;
+
+constexpr std::string_view kWhen = "when";
+constexpr std::string_view kStop = "stop";
+constexpr std::string_view kMaxFirings = "max_firings";
+constexpr std::string_view kCooldown = "cooldown";
+
+config::Parameter whole_number(std::string_view name, std::int64_t least, std::string doc,
+                               Value default_value = {}) {
+  return {.name = std::string(name),
+          .type = config::ParameterType::integer,
+          .default_value = std::move(default_value),
+          .doc = std::move(doc),
+          .validate = [name, least](const Value& value, ErrorList& errors) {
+            if (value.as_integer() >= least) return;
+            errors.add(value.location(), "'{}' must be at least {}, not {}", name, least,
+                       value.as_integer());
+          }};
+}
+
+std::optional<std::int64_t> integer_of(const Value& parameters, std::string_view name) {
+  const Value* value = parameters.find(name);
+  return value == nullptr ? std::nullopt : std::optional(value->as_integer());
+}
+
+// What a condition asks for is recorded, with the counters that come with any statistic.
+std::vector<std::string> recorded_by(const Value& parameters, std::string_view) {
+  std::vector<std::string> names;
+  for (const TensorName tensor : kAllTensors) {
+    std::vector<StatisticName> statistics;
+    for (const Condition& condition : TriggerOptions::from(parameters).when) {
+      const std::vector<TensorName> tensors = tensors_of(condition);
+      if (std::ranges::find(tensors, tensor) == tensors.end()) continue;
+      statistics.push_back(*condition.statistic);
+    }
+    if (statistics.empty()) continue;
+    for (const std::string& each : recorded_names(statistics, telens::name_of(tensor))) {
+      names.push_back(fmt::format("{} {}", telens::name_of(tensor), each));
+    }
+  }
+  return names;
+}
+
+std::vector<config::Parameter> parameters() {
+  return {
+      {.name = std::string(kWhen),
+       .type = config::ParameterType::list,
+       .required = true,
+       .doc =
+           "conditions, of which any one fires:\n"
+           "      <statistic> [of <tensor>] > 0.1     also >=, <, <=\n"
+           "      loss spikes > 2x [median|mean [of 50]]\n"
+           "      scale_inv_max jumps > 8x            also drops > 8x\n"
+           "      recorded <name> > 3                 what the program records by debug.record()",
+       .validate = [](const Value& value, ErrorList& errors) { parse_conditions(value, errors); }},
+      whole_number(config::kStart, 1,
+                   "sections that say `started_by:` this section run for so many iterations"),
+      whole_number(config::kWriteLast, 1,
+                   "of sections that say `kept_by:` this section, so many iterations are kept in\n"
+                   "      memory, and written when it fires"),
+      {.name = std::string(kStop),
+       .type = config::ParameterType::boolean,
+       .default_value = Value(false),
+       .doc = "stops the run: step() throws RunStopped"},
+      whole_number(kMaxFirings, 1, "after so many it looks at nothing any more", Value(1)),
+      whole_number(kCooldown, 0, "iterations after a firing in which it does not fire again",
+                   Value(0)),
+  };
+}
+
+}  // namespace
+
+TriggerOptions TriggerOptions::from(const Value& parameters) {
+  ErrorList errors;
+  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors),
+                         .start = integer_of(parameters, config::kStart),
+                         .write_last = integer_of(parameters, config::kWriteLast),
+                         .stop = parameters.find(kStop)->as_bool(),
+                         .max_firings = *integer_of(parameters, kMaxFirings),
+                         .cooldown = *integer_of(parameters, kCooldown)};
+  errors.raise_if_any();
+  return options;
+}
+
+config::FeatureDescription trigger_description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "Trigger",
+      .summary =
+          "starts other sections, writes what was kept, or stops the run, when a number says so",
+      .doc =
+          "Looks at the end of each iteration that is due at statistics of the section's layers,\n"
+          "at the loss and at other numbers that the program records. Where a condition holds it\n"
+          "fires: it says so in a warning and in the run file, and does what its parameters say.\n"
+          "Statistics that no other feature asks for it asks for itself; they are recorded.\n"
+          "NaN fulfils every condition. On several ranks it fires on all of them, at the end of\n"
+          "the iteration after the one in which the condition held on any.",
+      .example =
+          "Trigger:\n"
+          "  enabled: True\n"
+          "  when: [loss spikes > 2x, nonfinite of gradient > 0]\n"
+          "  stop: True\n",
+      .parameters = parameters(),
+      .fires = true,
+      .recorded = recorded_by,
+  };
+}
+
+}  // namespace telens::features

@@ -1,0 +1,27 @@
+// Trigger: what happens when a number does. Options and description; no LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "features/condition_option.h"
+#include "hooks/config/feature_description.h"
+
+namespace telens::features {
+
+struct TriggerOptions {
+  std::vector<Condition> when;  // any of them
+  std::optional<std::int64_t> start;
+  std::optional<std::int64_t> write_last;
+  bool stop = false;
+  std::int64_t max_firings = 1;
+  std::int64_t cooldown = 0;
+
+  // From the parameters of a config::Selection, which have been validated.
+  static TriggerOptions from(const config::Value& parameters);
+};
+
+config::FeatureDescription trigger_description();
+
+}  // namespace telens::features

@@ -1,0 +1,145 @@
+#include "hooks/config/section_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "hooks/config/config.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::config {
+namespace {
+
+// A key that names another section, and the parameter of that section's feature behind it.
+struct LinkKey {
+  std::string_view key;
+  std::optional<SectionLink> SectionKeys::*link;
+  std::string_view measure;
+};
+constexpr std::array kLinkKeys{LinkKey{kStartedBy, &SectionKeys::started_by, kStart},
+                               LinkKey{kKeptBy, &SectionKeys::kept_by, kWriteLast}};
+
+const FeatureEntry* firing_feature(const Section& section) {
+  const auto found = std::ranges::find_if(
+      section.features, [](const FeatureEntry& entry) { return entry.description->fires; });
+  return found == section.features.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> section_names(const Value& root) {
+  std::vector<std::string> names;
+  for (const MapEntry& entry : root.as_map()) names.push_back(entry.key);
+  return names;
+}
+
+class LinkCheck {
+ public:
+  LinkCheck(const std::vector<Section>& sections, const Value& root, ErrorList& errors)
+      : sections_(sections), root_(root), errors_(errors) {}
+
+  void run() {
+    for (const Section& section : sections_) {
+      const ErrorList::Context context(errors_, fmt::format("section '{}'", section.name));
+      for (const LinkKey& key : kLinkKeys) {
+        const std::optional<SectionLink>& link = (*section.keys).*key.link;
+        if (link) check_target(*link, key);
+      }
+      if (section.keys->kept_by) check_kept(section);
+      check_measures(section);
+      check_circle(section);
+    }
+  }
+
+ private:
+  const Section* find(std::string_view name) const {
+    const auto found = std::ranges::find(sections_, name, &Section::name);
+    return found == sections_.end() ? nullptr : &*found;
+  }
+
+  // A section or feature that is switched off may be named: this one then waits for ever.
+  void check_target(const SectionLink& link, const LinkKey& key) {
+    const Section* target = find(link.section);
+    const FeatureEntry* feature = target == nullptr ? nullptr : firing_feature(*target);
+    if (root_.find(link.section) == nullptr) {
+      const std::vector<std::string> names = section_names(root_);
+      errors_.add(link.location, "'{}': there is no section '{}'{}; the sections are {}", key.key,
+                  link.section, suggestion(link.section, names), quoted_list(names));
+    } else if (target != nullptr && !target->fires) {
+      errors_.add(link.location,
+                  "'{}': the section '{}' has no feature that fires; give it a telens.Trigger",
+                  key.key, link.section);
+    } else if (feature != nullptr && feature->config.find(key.measure) == nullptr) {
+      errors_.add(link.location, "'{}': {} of the section '{}' ({}) has no '{}: <iterations>'",
+                  key.key, feature->written_name, link.section, to_string(feature->location),
+                  key.measure);
+    }
+  }
+
+  void check_kept(const Section& section) {
+    for (const FeatureEntry& entry : section.features) {
+      if (entry.description->can_be_kept) continue;
+      errors_.add(entry.location,
+                  "{} cannot stand in a section that is '{}' another: only statistics are kept in "
+                  "memory, those of LogTensorStats, LogFp8TensorStats and LogNvfp4TensorStats",
+                  entry.written_name, kKeptBy);
+    }
+  }
+
+  void check_measures(const Section& section) {
+    const FeatureEntry* feature = firing_feature(section);
+    if (feature == nullptr) return;
+    for (const LinkKey& key : kLinkKeys) {
+      const Value* measure = feature->config.find(key.measure);
+      if (measure == nullptr) continue;
+      const bool named = std::ranges::any_of(root_.as_map(), [&](const MapEntry& other) {
+        const Value* link = other.value.find(key.key);
+        return link != nullptr && link->is_string() && link->as_string() == section.name;
+      });
+      if (named) continue;
+      errors_.add(measure->location(), "'{}' does nothing: no section says '{}: {}'", key.measure,
+                  key.key, section.name);
+    }
+  }
+
+  // A section that waits, over others, for itself.
+  void check_circle(const Section& section) {
+    const Section* at = &section;
+    for (std::size_t i = 0; at != nullptr && at->keys->started_by && i < sections_.size(); ++i) {
+      at = find(at->keys->started_by->section);
+      if (at != &section) continue;
+      errors_.add(section.keys->started_by->location, "'{}': the section would wait for itself",
+                  kStartedBy);
+      return;
+    }
+  }
+
+  const std::vector<Section>& sections_;
+  const Value& root_;
+  ErrorList& errors_;
+};
+
+}  // namespace
+
+bool is_section_key(std::string_view key) {
+  return std::ranges::find(kLinkKeys, key, &LinkKey::key) != kLinkKeys.end();
+}
+
+SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
+  SectionKeys keys;
+  for (const LinkKey& key : kLinkKeys) {
+    const Value* value = section.find(key.key);
+    if (value == nullptr) continue;
+    if (value->is_string()) {
+      keys.*key.link = SectionLink{value->as_string(), value->location()};
+    } else {
+      errors.add(value->location(), "'{}' must be the name of a section, not {}", key.key,
+                 describe(*value));
+    }
+  }
+  return keys;
+}
+
+void check_links(const std::vector<Section>& sections, const Value& root, ErrorList& errors) {
+  LinkCheck(sections, root, errors).run();
+}
+
+}  // namespace telens::config

@@ -1,0 +1,50 @@
+// What a section says of itself beside its layers and features: which other section decides whether
+// it runs, or whether what it logs is written.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hooks/config/error_list.h"
+#include "hooks/config/value.h"
+
+namespace telens::config {
+
+inline constexpr std::string_view kStartedBy = "started_by";
+inline constexpr std::string_view kKeptBy = "kept_by";
+
+// The parameters of a feature that fires (FeatureDescription::fires) which give these sections
+// their measure: iterations that they run, iterations that are kept.
+inline constexpr std::string_view kStart = "start";
+inline constexpr std::string_view kWriteLast = "write_last";
+
+// The name of another section, with the place where it stands.
+struct SectionLink {
+  std::string section;
+  Location location;
+};
+
+struct SectionKeys {
+  std::optional<SectionLink> started_by;  // runs only after that section's feature has fired
+  std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
+
+  // Neither runs, nor records, before something happens.
+  bool waits() const { return started_by || kept_by; }
+};
+
+// Whether a key of a section is one of these.
+bool is_section_key(std::string_view key);
+
+// Reads those keys of a section's map.
+SectionKeys parse_section_keys(const Value& section, ErrorList& errors);
+
+struct Section;
+
+// What the keys say across sections: that the other section exists and has a feature that fires,
+// and gives the measure; and of such a feature that there is a section for every measure it gives.
+// `root`: the whole text, with its disabled sections.
+void check_links(const std::vector<Section>& sections, const Value& root, ErrorList& errors);
+
+}  // namespace telens::config

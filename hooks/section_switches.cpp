@@ -1,0 +1,90 @@
+#include "hooks/section_switches.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace telens {
+
+SectionSwitches::SectionSwitches(const config::Config& config) {
+  for (const config::Section& section : config.sections()) states_.emplace_back(section);
+  for (const config::Section& section : config.sections()) {
+    for (const config::FeatureEntry& entry : section.features) {
+      const config::Value* iterations = entry.config.find(config::kWriteLast);
+      if (entry.description->fires && iterations != nullptr) {
+        add_ring(section, iterations->as_integer());
+      }
+    }
+  }
+}
+
+void SectionSwitches::add_ring(const config::Section& section, std::int64_t iterations) {
+  if (rings_.size() == kMostRings) {
+    raise<ConfigError>("{}: section '{}': at most {} features may have '{}'",
+                       to_string(section.location), section.name, kMostRings, config::kWriteLast);
+  }
+  const std::uint64_t bit = std::uint64_t{1} << rings_.size();
+  rings_.push_back({section.name, KeptRows(iterations)});
+  for (SectionState& state : states_) {
+    if (!state.keys().kept_by || state.keys().kept_by->section != section.name) continue;
+    state.ring_ = bit;
+    if (!state.keys().started_by) state.left_ = SectionState::kForever;
+  }
+}
+
+SectionState& SectionSwitches::state(std::string_view section) {
+  return *std::ranges::find(states_, section, &SectionState::name);
+}
+
+std::vector<std::string> SectionSwitches::start(std::string_view section, std::int64_t iterations) {
+  std::vector<std::string> started;
+  for (SectionState& state : states_) {
+    const bool keeps_for_nobody = state.keys().kept_by && state.ring_ == 0;
+    if (!state.keys().started_by || state.keys().started_by->section != section) continue;
+    if (keeps_for_nobody) continue;
+    changed_ = changed_ || !state.runs();
+    // The ending iteration is counted too.
+    state.left_ = std::max(state.left_.load(), iterations + 1);
+    started.push_back(state.name());
+  }
+  return started;
+}
+
+SectionSwitches::Written SectionSwitches::write_kept(std::string_view section, bool last) {
+  Written written;
+  for (std::size_t i = 0; i < rings_.size(); ++i) {
+    if (rings_[i].section != section) continue;
+    const std::vector<Row> rows = rings_[i].rows.take();
+    written = {rows.size(), rings_[i].rows.overflowed()};
+    written_.insert(written_.end(), rows.begin(), rows.end());
+    for (SectionState& state : states_) {
+      if (!last || state.ring_ != std::uint64_t{1} << i) continue;
+      state.left_ = 0;
+      changed_ = true;
+    }
+  }
+  return written;
+}
+
+void SectionSwitches::keep(std::int64_t iteration, std::vector<Row>& rows) {
+  if (rings_.empty()) return;
+  const auto kept =
+      std::ranges::stable_partition(rows, [](const Row& row) { return row.rings == 0; });
+  for (std::size_t i = 0; i < rings_.size(); ++i) {
+    std::vector<Row> own;
+    std::ranges::copy_if(kept, std::back_inserter(own),
+                         [&](const Row& row) { return row.rings >> i & 1U; });
+    rings_[i].rows.add(iteration, std::move(own));
+  }
+  rows.erase(kept.begin(), kept.end());
+}
+
+bool SectionSwitches::end_iteration() {
+  for (SectionState& state : states_) {
+    if (!state.keys().started_by || !state.runs()) continue;
+    if (--state.left_ == 0) changed_ = true;
+  }
+  return std::exchange(changed_, false);
+}
+
+}  // namespace telens

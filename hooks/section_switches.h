@@ -1,0 +1,85 @@
+// Which sections run, and which of them keep their rows back.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hooks/config/config.h"
+#include "hooks/kept_rows.h"
+
+namespace telens {
+
+// One section in a session.
+class SectionState {
+ public:
+  explicit SectionState(const config::Section& section)
+      : section_(&section), left_(section.keys->waits() ? 0 : kForever) {}
+
+  const std::string& name() const { return section_->name; }
+  const config::SectionKeys& keys() const { return *section_->keys; }
+
+  // Any thread.
+  bool runs() const { return left_.load(std::memory_order_relaxed) > 0; }
+
+  // Row::rings of what the section asks for; 0: it is recorded.
+  std::uint64_t ring() const { return ring_; }
+
+ private:
+  friend class SectionSwitches;
+  static constexpr std::int64_t kForever = std::int64_t{1} << 62;
+
+  const config::Section* section_;
+  std::atomic<std::int64_t> left_;  // iterations
+  std::uint64_t ring_ = 0;
+};
+
+// All sections of a session. Its switches are used in step(), in the same step on all ranks.
+class TELENS_EXPORT SectionSwitches {
+ public:
+  // Throws ConfigError where more features than kMostRings keep rows.
+  explicit SectionSwitches(const config::Config& config);
+
+  SectionState& state(std::string_view section);
+
+  // Sections that say `started_by: section` run in so many iterations after the ending one. Returns
+  // their names.
+  std::vector<std::string> start(std::string_view section, std::int64_t iterations);
+
+  struct Written {
+    std::size_t rows = 0;
+    bool incomplete = false;  // there were too many to keep
+  };
+  // What sections keep that say `kept_by: section` is to be written; `last`: they end.
+  Written write_kept(std::string_view section, bool last);
+
+  // Takes the rows that are kept out of the rows of an iteration's end.
+  void keep(std::int64_t iteration, std::vector<Row>& rows);
+  // What write_kept() has asked for since the last call.
+  std::vector<Row> take_written() { return std::exchange(written_, {}); }
+
+  // The end of an iteration. Whether any section began or ended since the last call.
+  bool end_iteration();
+
+  static constexpr std::size_t kMostRings = 64;
+
+ private:
+  struct Ring {
+    std::string section;  // that decides when it is written
+    KeptRows rows;
+  };
+
+  void add_ring(const config::Section& section, std::int64_t iterations);
+
+  std::deque<SectionState> states_;
+  std::vector<Ring> rings_;
+  std::vector<Row> written_;
+  bool changed_ = false;
+};
+
+}  // namespace telens

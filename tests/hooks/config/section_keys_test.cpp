@@ -1,0 +1,132 @@
+// started_by and kept_by: which sections wait for which.
+#include <gmock/gmock.h>
+
+#include "core/base/error.h"
+#include "features/builtin_options.h"
+#include "hooks/config/plan.h"
+#include "hooks/config/record_load.h"
+
+namespace telens::config {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+Config load(const std::string& yaml) {
+  return load_config_text(yaml, "f.yaml", features::builtin_descriptions());
+}
+
+std::string error_of(const std::string& yaml) {
+  try {
+    load(yaml);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string trigger(const std::string& actions, const std::string& enabled = "True") {
+  return fmt::format(
+      "alarm:\n  enabled: {}\n  layers: {{layer_types: all}}\n"
+      "  telens:\n    Trigger: {{enabled: True, when: loss > 3{}}}\n",
+      enabled, actions);
+}
+
+std::string logging(const std::string& name, const std::string& key,
+                    const std::string& feature = "LogTensorStats") {
+  return fmt::format(
+      "{}:\n  enabled: True\n{}  layers: {{layer_types: all}}\n"
+      "  transformer_engine:\n    {}: {{enabled: True, tensors: output, stats: max}}\n",
+      name, key, feature);
+}
+
+const std::string kStarted = "  started_by: alarm\n";
+const std::string kKept = "  kept_by: alarm\n";
+
+TEST(SectionKeys, name_the_section_that_decides) {
+  const Config config = load(trigger(", start: 5, write_last: 3") + logging("closer", kStarted) +
+                             logging("ring", kKept));
+  ASSERT_THAT(config.sections(), SizeIs(3));
+  EXPECT_EQ(config.sections()[1].keys->started_by->section, "alarm");
+  EXPECT_EQ(config.sections()[2].keys->kept_by->section, "alarm");
+  EXPECT_FALSE(config.sections()[0].keys->waits());
+}
+
+TEST(SectionKeys, let_a_section_overlap_others) {
+  const Config config =
+      load(trigger(", start: 5") + logging("closer", kStarted) + logging("always", ""));
+  EXPECT_THAT(config.entries_for("fc"), SizeIs(3));
+  const Config without = load(logging("one", "") + logging("other", ""));
+  EXPECT_THROW(without.entries_for("fc"), ConfigError);
+}
+
+TEST(SectionKeys, of_two_that_modify_the_same_are_an_error_all_the_same) {
+  const auto fake_quant = [](const std::string& name, const std::string& key) {
+    return fmt::format(
+        "{}:\n  enabled: True\n{}  layers: {{layer_types: all}}\n  transformer_engine:\n"
+        "    FakeQuant: {{enabled: True, gemms: fprop, tensors: weight, quant_format: FP8E4M3}}\n",
+        name, key);
+  };
+  const Config config =
+      load(trigger(", start: 5") + fake_quant("first", kStarted) + fake_quant("second", ""));
+  EXPECT_THROW(config.entries_for("fc"), ConfigError);
+}
+
+TEST(SectionKeys, that_cannot_be_meant_are_errors_at_their_place) {
+  EXPECT_EQ(error_of(trigger(", start: 5") + logging("closer", "  started_by: alarn\n")),
+            "f.yaml:5:53: section 'alarm': 'start' does nothing: no section says 'started_by: "
+            "alarm'\n"
+            "f.yaml:8:15: section 'closer': 'started_by': there is no section 'alarn' (did you "
+            "mean 'alarm'?); the sections are 'alarm', 'closer'");
+  EXPECT_THAT(error_of(logging("always", "") + logging("closer", "  started_by: always\n")),
+              HasSubstr("the section 'always' has no feature that fires; give it a "
+                        "telens.Trigger"));
+  EXPECT_THAT(error_of(trigger("") + logging("closer", kStarted)),
+              HasSubstr("Trigger of the section 'alarm' (f.yaml:5:5) has no 'start: "
+                        "<iterations>'"));
+  EXPECT_THAT(error_of(trigger("") + logging("ring", kKept)),
+              HasSubstr("has no 'write_last: <iterations>'"));
+  EXPECT_THAT(error_of(trigger(", write_last: 5")), HasSubstr("'write_last' does nothing"));
+  EXPECT_THAT(error_of(logging("closer", "  started_by: [alarm]\n")),
+              HasSubstr("'started_by' must be the name of a section, not the list"));
+  EXPECT_THAT(error_of(logging("closer", "  startedby: alarm\n")),
+              HasSubstr("(did you mean 'started_by'?)"));
+}
+
+TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
+  const std::string ring =
+      "ring:\n  enabled: True\n  kept_by: alarm\n  layers: {layer_types: all}\n"
+      "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
+  EXPECT_THAT(error_of(trigger(", write_last: 5") + ring),
+              HasSubstr("DumpTensors cannot stand in a section that is 'kept_by' another"));
+}
+
+TEST(SectionKeys, may_name_what_is_switched_off) {
+  EXPECT_EQ(error_of(trigger(", start: 5", "False") + logging("closer", kStarted)), "");
+  EXPECT_EQ(error_of("alarm:\n  enabled: True\n  layers: {layer_types: all}\n"
+                     "  telens:\n    Trigger: {enabled: False}\n" +
+                     logging("closer", kStarted)),
+            "");
+}
+
+TEST(SectionKeys, that_make_a_section_wait_for_itself_are_an_error) {
+  const std::string own =
+      "alarm:\n  enabled: True\n  started_by: alarm\n  layers: {layer_types: all}\n"
+      "  telens:\n    Trigger: {enabled: True, when: loss > 3, start: 5}\n";
+  EXPECT_THAT(error_of(own), HasSubstr("'started_by': the section would wait for itself"));
+}
+
+TEST(SectionKeys, show_in_a_plan_and_count_nothing) {
+  const Config config = load(trigger(", start: 5, write_last: 2") + logging("closer", kStarted) +
+                             logging("ring", kKept));
+  const std::vector<std::string> layers{"fc"};
+  const Plan plan = make_plan(config, layers);
+  ASSERT_THAT(plan.rows, SizeIs(3));
+  EXPECT_EQ(plan.rows[0].when(), "once 'alarm' fires: every iteration");
+  EXPECT_EQ(plan.rows[1].when(), "every iteration, written once 'alarm' fires");
+  EXPECT_EQ(plan.rows[2].when(), "every iteration");  // the trigger, which is of no tensor
+  EXPECT_EQ(estimate_load(plan).average, 0);
+}
+
+}  // namespace
+}  // namespace telens::config
