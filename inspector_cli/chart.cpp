@@ -50,35 +50,6 @@ std::pair<bool, double> badness(const std::vector<Bin>& bins) {
 
 constexpr std::pair<bool, double> kNothing{false, 0.0};
 
-// Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
-// map reaches to the next record, but hardly further than records usually lie apart: by the bin
-// that some distances are longer for where iterations do not divide into bins.
-void widen_cells(std::vector<Line>& layers) {
-  std::set<std::size_t> recorded;
-  for (const Line& layer : layers) {
-    for (std::size_t b = 0; b < layer.bins.size(); ++b) {
-      if (layer.bins[b].seen()) recorded.insert(b);
-    }
-  }
-  std::vector<std::size_t> distances;
-  for (auto next = recorded.begin(); next != recorded.end();) {
-    const std::size_t bin = *next++;
-    if (next != recorded.end()) distances.push_back(*next - bin);
-  }
-  if (distances.empty()) return;
-  const auto median = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
-  std::ranges::nth_element(distances, median);
-  const std::size_t reach = *median == 1 ? 1 : *median + 1;
-  for (Line& layer : layers) {
-    for (const std::size_t bin : std::views::reverse(recorded)) {
-      for (std::size_t b = bin + 1; b < layer.bins.size() && b < bin + reach; ++b) {
-        if (recorded.contains(b)) break;
-        layer.bins[b] = layer.bins[bin];
-      }
-    }
-  }
-}
-
 Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Rows& rows,
                  const ChartLimits& limits, std::size_t bins) {
   Panel panel{run.names(Dictionary::statistic)[statistic], {}, {}};
@@ -185,6 +156,32 @@ std::vector<std::int64_t> Chart::iteration_ticks() const {
   if (at < first_iteration) at += step;
   for (; at <= last_iteration; at += step) ticks.push_back(at);
   return ticks;
+}
+
+void widen_cells(std::vector<Line>& rows) {
+  std::set<std::size_t> recorded;
+  for (const Line& row : rows) {
+    for (std::size_t b = 0; b < row.bins.size(); ++b) {
+      if (row.bins[b].seen()) recorded.insert(b);
+    }
+  }
+  std::vector<std::size_t> distances;
+  for (auto next = recorded.begin(); next != recorded.end();) {
+    const std::size_t bin = *next++;
+    if (next != recorded.end()) distances.push_back(*next - bin);
+  }
+  if (distances.empty()) return;
+  const auto median = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
+  std::ranges::nth_element(distances, median);
+  const std::size_t reach = *median == 1 ? 1 : *median + 1;
+  for (Line& row : rows) {
+    for (const std::size_t bin : std::views::reverse(recorded)) {
+      for (std::size_t b = bin + 1; b < row.bins.size() && b < bin + reach; ++b) {
+        if (recorded.contains(b)) break;
+        row.bins[b] = row.bins[bin];
+      }
+    }
+  }
 }
 
 std::string shortened(const std::string& label, std::size_t longest) {

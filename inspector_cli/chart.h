@@ -46,6 +46,7 @@ struct Chart {
   std::vector<Panel> panels;
   FirstTrouble trouble;
   std::vector<std::string> headlines;  // trouble in words
+  std::string subtitle;                // what is drawn, where that is not said elsewhere
 
   std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
   std::size_t bin_of(std::int64_t iteration) const;
@@ -61,6 +62,11 @@ struct ChartLimits {
 // Throws RecordError for a run without records, UsageError for a query that fits none.
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits);
+
+// Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
+// map reaches to the next record, but hardly further than records usually lie apart: by the bin
+// that some distances are longer for where iterations do not divide into bins.
+void widen_cells(std::vector<Line>& rows);
 
 // A label of at most `longest` bytes, cut in the middle: layers differ in both ends of their names.
 std::string shortened(const std::string& label, std::size_t longest);

@@ -3,6 +3,7 @@
 
 #include "inspector_cli/chart_js.h"
 #include "inspector_cli/chart_svg.h"
+#include "inspector_cli/histogram_svg.h"
 #include "inspector_cli/scale.h"
 #include "inspector_cli/table.h"
 
@@ -125,6 +126,7 @@ class Page {
     page += fmt::format("<title>{} - TELens</title>\n<style>{}</style></head><body>\n",
                         escaped(chart_.run_id), kStyle);
     page += "<h1>" + escaped(chart_.run_id) + "</h1>\n";
+    if (!chart_.subtitle.empty()) page += "<p>" + escaped(chart_.subtitle) + "</p>\n";
     const auto& trouble = chart_.trouble;
     const bool fine = !trouble.nonfinite && !trouble.scalar && !trouble.overflow;
     for (const std::string& sentence : chart_.headlines) {
@@ -169,7 +171,16 @@ std::string draw_html(const Chart& chart) {
   for (const Panel& panel : chart.panels) {
     page.heading(panel.statistic + ": the worst tensors", panel.worst);
     page.lines(panel.statistic, panel.worst);
-    page.drawing(heat_map(chart, panel));
+    page.drawing(heat_map(chart, panel.statistic + " of each layer's worst tensor", panel.layers,
+                          Scale(panel.layers)));
+  }
+  return page.html();
+}
+
+std::string draw_html(const HistogramChart& chart) {
+  Page page(chart.frame);
+  for (const TensorHistogram& tensor : chart.tensors) {
+    page.drawing(histogram_drawing(chart, tensor));
   }
   return page.html();
 }

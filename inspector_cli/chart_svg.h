@@ -1,31 +1,24 @@
-// The pieces of an SVG chart that the HTML page uses too. Lengths are in pixels.
+// The drawings of an SVG chart, which the HTML page has too.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "inspector_cli/chart.h"
+#include "inspector_cli/scale.h"
+#include "inspector_cli/svg_pieces.h"
 
 namespace telens::cli {
 
-// Text inside XML and HTML.
-std::string escaped(std::string_view text);
-
-inline constexpr int kChartWidth = 1100;
-inline constexpr int kLeft = 340;  // labels stand left of it, in all charts: iterations align
-inline constexpr int kRight = 30;
-inline constexpr std::size_t kLongestLabel = 46;
 // The colours of a panel's lines, in their order.
 std::string_view line_colour(std::size_t line);
 
-// A drawing and the height that it takes.
-struct Drawing {
-  std::string svg;
-  int height = 0;
-};
 Drawing line_chart(const Chart& chart, const std::string& title, const std::vector<Line>& lines);
-Drawing heat_map(const Chart& chart, const Panel& panel);
-// A whole <svg> element around drawings, one below the other.
-std::string svg_document(const std::vector<Drawing>& drawings);
+// A row for each line, in their order.
+Drawing heat_map(const Chart& chart, const std::string& title, const std::vector<Line>& lines,
+                 const Scale& scale);
+// Run and headlines.
+Drawing headline(const Chart& chart);
 
 }  // namespace telens::cli

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "inspector_cli/chart.h"
-#include "inspector_cli/scale.h"
+#include "inspector_cli/chart_text.h"
 #include "inspector_cli/terminal.h"
 
 namespace telens::cli {
@@ -70,11 +69,6 @@ std::string row_label(int row, const Scale& scale) {
   if (row != kLineRows / 2) return "";
   constexpr double kMiddleOfRow = 1 - (kLineRows / 2 * 4 + 1.5) / (4 * kLineRows - 1);
   return fmt::format("{:.3g}", scale.value_at(kMiddleOfRow));
-}
-
-// " (logarithmic)"
-std::string note_in_brackets(const Scale& scale) {
-  return scale.note().empty() ? "" : fmt::format(" ({})", scale.note());
 }
 
 // What is not finite interrupts the line; it is marked above.
@@ -142,18 +136,24 @@ std::size_t width_for(std::size_t bins, std::size_t most) {
   return std::min(most, bins * std::max<std::size_t>(1, kWideEnough / bins));
 }
 
-std::string draw_heat_map(const Chart& chart, const Panel& panel, std::size_t width) {
-  const Scale scale(panel.layers);
+}  // namespace
+
+std::string note_in_brackets(const Scale& scale) {
+  return scale.note().empty() ? "" : fmt::format(" ({})", scale.note());
+}
+
+std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, const Scale& scale,
+                          std::size_t width) {
   std::size_t label_width = std::string_view("iteration").size();
-  const std::size_t shown = std::min(panel.layers.size(), kMostLayers);
+  const std::size_t shown = std::min(rows.size(), kMostLayers);
   for (std::size_t i = 0; i < shown; ++i) {
-    label_width = std::max(label_width, shortened(panel.layers[i].label, kLongestLabel).size());
+    label_width = std::max(label_width, shortened(rows[i].label, kLongestLabel).size());
   }
   const std::size_t columns =
       width_for(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
   std::string text;
   for (std::size_t i = 0; i < shown; ++i) {
-    const Line& layer = panel.layers[i];
+    const Line& layer = rows[i];
     text += fmt::format("{:>{}} ", shortened(layer.label, kLongestLabel), label_width);
     for (std::size_t column = 0; column < columns; ++column) {
       text += shade(cell_of(layer.bins, column, columns), scale);
@@ -161,15 +161,13 @@ std::string draw_heat_map(const Chart& chart, const Panel& panel, std::size_t wi
     text += "\n";
   }
   text += axis(chart, label_width, columns);
-  if (shown < panel.layers.size()) {
-    text += fmt::format("{} more layers; choose with --layer\n", panel.layers.size() - shown);
+  if (shown < rows.size()) {
+    text += fmt::format("{} more layers; choose with --layer\n", rows.size() - shown);
   }
   return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite\n", kShades.front(),
                             scale.value_at(0), kShades.back(), scale.value_at(1),
                             note_in_brackets(scale), kNotFinite);
 }
-
-}  // namespace
 
 std::string draw_text(const Chart& chart, int width) {
   const auto total = static_cast<std::size_t>(std::max(width, 40));
@@ -187,7 +185,7 @@ std::string draw_text(const Chart& chart, int width) {
     add_line(fmt::format("{} of {}", coloured(panel.statistic, Colour::bold), worst.label), worst);
     text +=
         fmt::format("\n{} of each layer's worst tensor\n", coloured(panel.statistic, Colour::bold));
-    text += draw_heat_map(chart, panel, total);
+    text += text_heat_map(chart, panel.layers, Scale(panel.layers), total);
   }
   return text;
 }

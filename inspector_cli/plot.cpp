@@ -10,6 +10,8 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/chart.h"
+#include "inspector_cli/histogram_chart.h"
+#include "inspector_cli/histograms.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/terminal.h"
@@ -21,10 +23,13 @@ struct PlotOptions {
   std::string run;
   std::string out;
   Selection selection;
+  bool histogram = false;
 };
 
 constexpr ChartLimits kInFile{.bins = 240, .lines = 6, .panels = 5};
 constexpr ChartLimits kOnTerminal{.bins = 240, .lines = 1, .panels = 1};
+constexpr HistogramLimits kHistogramsInFile{.bins = 240, .tensors = 6, .rows = 80};
+constexpr HistogramLimits kHistogramsOnTerminal{.bins = 240, .tensors = 1, .rows = 36};
 
 void write_file(const std::string& path, const std::string& text) {
   std::error_code unwritable;  // which the file's own error tells better
@@ -35,21 +40,32 @@ void write_file(const std::string& path, const std::string& text) {
   if (!file) raise<UsageError>("cannot write {}: {}", path, std::strerror(errno));
 }
 
-void run_plot(const PlotOptions& options) {
-  const bool html = options.out.ends_with(".html");
-  if (!options.out.empty() && !html && !options.out.ends_with(".svg")) {
-    raise<UsageError>("--out {}: a name that ends in .svg or .html was expected", options.out);
-  }
-  const record::RunReader run = open_run(options.run);
-  const bool to_file = !options.out.empty();
-  const Chart chart =
-      make_chart(run, resolve(options.selection, run), to_file ? kInFile : kOnTerminal);
-  if (!to_file) {
+// Either kind of chart, to where it was asked for.
+template <typename AnyChart>
+void draw(const AnyChart& chart, const std::string& out) {
+  if (out.empty()) {
     fmt::print("{}", draw_text(chart, terminal_width()));
     return;
   }
-  write_file(options.out, html ? draw_html(chart) : draw_svg(chart));
-  fmt::print("wrote {}\n", options.out);
+  write_file(out, out.ends_with(".html") ? draw_html(chart) : draw_svg(chart));
+  fmt::print("wrote {}\n", out);
+}
+
+void run_plot(const PlotOptions& options) {
+  const std::string& out = options.out;
+  if (!out.empty() && !out.ends_with(".html") && !out.ends_with(".svg")) {
+    raise<UsageError>("--out {}: a name that ends in .svg or .html was expected", out);
+  }
+  const record::RunReader run = open_run(options.run);
+  if (!options.histogram) {
+    draw(make_chart(run, resolve(options.selection, run), out.empty() ? kOnTerminal : kInFile),
+         out);
+    return;
+  }
+  const auto chart = make_histogram_chart(run, histogram_query(options.selection, run, options.run),
+                                          out.empty() ? kHistogramsOnTerminal : kHistogramsInFile);
+  draw(chart, out);
+  for (const std::string& note : chart.notes) fmt::print(stderr, "telens: {}\n", note);
 }
 
 }  // namespace
@@ -64,6 +80,13 @@ void add_plot(CLI::App& app) {
   command->add_option("--out", options->out,
                       "Write this file instead: .svg, or .html (opens without a network)");
   add_selection(*command, options->selection);
+  command
+      ->add_flag(
+          "--histogram", options->histogram,
+          "Instead: how large the values of tensors are, of runs with telens.ValueHistogram: "
+          "exponents by iterations, or bars for one iteration")
+      ->excludes("--stat")
+      ->excludes("--gemm");
   command->callback([options] { run_plot(*options); });
 }
 

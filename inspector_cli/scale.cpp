@@ -60,6 +60,14 @@ Scale::Scale(const std::vector<Line>& lines) {
   }
 }
 
+Scale Scale::of_percentages() {
+  Scale scale;
+  scale.kind_ = Kind::symlog;
+  scale.high_ = 100;
+  scale.threshold_ = 1e-4;
+  return scale;
+}
+
 double Scale::stretched(double value) const {
   if (kind_ == Kind::linear) return value;
   if (kind_ == Kind::logarithmic) return std::log10(value);

@@ -22,6 +22,8 @@ struct Tick {
 class Scale {
  public:
   explicit Scale(const std::vector<Line>& lines);
+  // 0 to 100, down to one in a million: the same for all tensors, so that their colours compare.
+  static Scale of_percentages();
   double place(double value) const;
   double value_at(double place) const;
   std::vector<Tick> ticks() const;
@@ -30,6 +32,7 @@ class Scale {
   std::string short_note() const;  // "log above 0.001"
 
  private:
+  Scale() = default;
   enum class Kind { linear, logarithmic, symlog };
 
   double stretched(double value) const;

@@ -10,18 +10,12 @@
 
 #include "core/base/names.h"
 #include "features/statistics/finish.h"
-#include "inspector_cli/series.h"
+#include "inspector_cli/histograms.h"
 
 namespace telens::cli {
 namespace {
 
 using record::Dictionary;
-
-struct TensorKey {
-  std::int32_t layer;
-  std::int32_t tensor;
-  friend auto operator<=>(const TensorKey&, const TensorKey&) = default;
-};
 
 // What is known of a tensor in one iteration, of all ranks together.
 struct Moment {
@@ -44,23 +38,6 @@ FormatId format_for(Fp8Choice choice, const std::string& tensor) {
   const bool backward =
       known == TensorName::gradient || known == TensorName::dgrad || known == TensorName::wgrad;
   return backward ? FormatId::e5m2 : FormatId::e4m3;
-}
-
-// use(key, iteration, histogram) for each histogram of the query.
-template <typename Use>
-void for_each_histogram(const record::RunReader& run, const record::RecordQuery& query,
-                        const Use& use) {
-  const auto& statistics = run.names(Dictionary::statistic);
-  std::vector<BinCount> bins;
-  run.read_histograms(
-      query, [&](int, const record::Record& record, std::span<const record::HistogramBin> stored) {
-        const auto name = parse_histogram_name(statistics[record.statistic]);
-        if (!name) return;
-        bins.clear();
-        for (const auto& [bin, count] : stored)
-          bins.push_back({bin, static_cast<std::int64_t>(count)});
-        use(TensorKey{record.layer, record.tensor}, record.iteration, Histogram{*name, bins});
-      });
 }
 
 // First the amaxes, over all ranks; the scales follow from them.

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/format_option.h"
+#include "inspector_cli/histograms.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
@@ -72,27 +73,10 @@ Table table_of(const record::RunReader& run, const std::vector<WhatIfRow>& rows,
   return table;
 }
 
-record::RecordQuery query_of(const WhatIfOptions& options, const record::RunReader& run) {
-  const auto& statistics = run.names(Dictionary::statistic);
-  record::RecordQuery query;
-  std::vector<std::int32_t> ids;
-  for (std::size_t i = 0; i < statistics.size(); ++i) {
-    if (parse_histogram_name(statistics[i])) ids.push_back(static_cast<std::int32_t>(i));
-  }
-  if (ids.empty()) {
-    raise<UsageError>(
-        "{}: this run has no histograms; record them with the feature telens.ValueHistogram, as "
-        "configs/value_histograms.yaml does (`telens features ValueHistogram` explains it)",
-        options.run);
-  }
-  query = resolve(options.selection, run);
-  query.statistics = std::move(ids);
-  return query;
-}
-
 void run_whatif(const WhatIfOptions& options) {
   const record::RunReader run = open_run(options.run);
-  const WhatIf result = what_if(run, query_of(options, run), options.cast, options.each_iteration);
+  const auto query = histogram_query(options.selection, run, options.run);
+  const WhatIf result = what_if(run, query, options.cast, options.each_iteration);
   if (result.rows.empty()) raise<UsageError>("{}: no histogram fits these filters", options.run);
   const Table table = table_of(run, result.rows, options, result.bounds);
   fmt::print("{}", table.render(options.format));

@@ -202,6 +202,31 @@ void merge(CastBounds& into, const CastBounds& part) {
   add(into.saturated, part.saturated);
 }
 
+void merge(MagnitudeCounts& into, const MagnitudeCounts& part) {
+  into.numel += part.numel;
+  into.zeros += part.zeros;
+  into.infinities += part.infinities;
+  into.nans += part.nans;
+  for (const auto& [exponent, count] : part.exponents) into.exponents[exponent] += count;
+}
+
+MagnitudeCounts magnitudes_of(const Histogram& histogram) {
+  MagnitudeCounts counts;
+  for_each_bin(histogram, [&](const Magnitudes& x, std::int64_t count) {
+    counts.numel += count;
+    if (std::isnan(x.high)) {
+      counts.nans += count;
+    } else if (std::isinf(x.high)) {
+      counts.infinities += count;
+    } else if (x.high == 0) {
+      counts.zeros += count;
+    } else {
+      counts.exponents[std::ilogb(x.high)] += count;
+    }
+  });
+  return counts;
+}
+
 Bounds amax_of(const Histogram& histogram) {
   Bounds amax;
   for_each_bin(histogram, [&](const Magnitudes& magnitudes, std::int64_t) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
 
@@ -55,5 +56,23 @@ Bounds amax_of(const Histogram& histogram);
 
 // The same for a scale that is only known to lie between two.
 CastBounds cast_bounds_of(const Histogram& histogram, FormatId fp8_format, const Bounds& scale);
+
+// ---- by magnitude
+
+// Elements of either sign, by the exponent e of 2^e <= |x| < 2^(e+1). Of an exponent histogram all
+// subnormals count under the largest one's.
+struct MagnitudeCounts {
+  std::int64_t numel = 0;
+  std::int64_t zeros = 0;
+  std::int64_t infinities = 0;
+  std::int64_t nans = 0;
+  std::map<int, std::int64_t> exponents;
+
+  friend bool operator==(const MagnitudeCounts&, const MagnitudeCounts&) = default;
+};
+
+void merge(MagnitudeCounts& into, const MagnitudeCounts& part);
+
+MagnitudeCounts magnitudes_of(const Histogram& histogram);
 
 }  // namespace telens

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -208,6 +209,47 @@ TEST_P(FromHistogramTest, exponents_bound_the_amax_and_what_a_cast_does) {
     }
   }
   EXPECT_TRUE(some_are_wide);
+}
+
+TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
+  for (const auto& [name, x] : data_of(GetParam())) {
+    SCOPED_TRACE(name);
+    const at::Tensor magnitudes = x.to(at::kDouble).abs();
+    MagnitudeCounts expected;
+    expected.numel = x.numel();
+    for (const double magnitude : std::span(magnitudes.const_data_ptr<double>(), x.numel())) {
+      if (std::isnan(magnitude)) {
+        ++expected.nans;
+      } else if (std::isinf(magnitude)) {
+        ++expected.infinities;
+      } else if (magnitude == 0) {
+        ++expected.zeros;
+      } else {
+        ++expected.exponents[static_cast<int>(std::floor(std::log2(magnitude)))];
+      }
+    }
+    const MagnitudeCounts codes = magnitudes_of(histogram_of(x, HistogramBins::codes).view());
+    EXPECT_EQ(codes, expected);
+
+    const int smallest_normal = GetParam() == at::kHalf ? -14 : -126;
+    MagnitudeCounts rough = expected;  // without the subnormals' own exponents
+    std::int64_t subnormals = 0;
+    while (!rough.exponents.empty() && rough.exponents.begin()->first < smallest_normal) {
+      subnormals += rough.exponents.begin()->second;
+      rough.exponents.erase(rough.exponents.begin());
+    }
+    if (subnormals > 0) rough.exponents[smallest_normal - 1] = subnormals;
+    EXPECT_EQ(magnitudes_of(histogram_of(x, HistogramBins::exponent).view()), rough);
+  }
+}
+
+TEST(FromHistogramMergeTest, magnitudes_of_parts_add_up_to_those_of_the_whole) {
+  const at::Tensor x = at::arange(-30, 70, at::kFloat).div(7).to(at::kBFloat16);
+  MagnitudeCounts sum;
+  for (const at::Tensor& part : x.split(33)) {
+    merge(sum, magnitudes_of(histogram_of(part, HistogramBins::codes).view()));
+  }
+  EXPECT_EQ(sum, magnitudes_of(histogram_of(x, HistogramBins::codes).view()));
 }
 
 INSTANTIATE_TEST_SUITE_P(dtypes, FromHistogramTest, ::testing::Values(at::kBFloat16, at::kHalf),

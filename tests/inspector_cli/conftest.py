@@ -8,6 +8,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
+WRITE_HISTOGRAMS = os.environ.get(
+    "TELENS_WRITE_HISTOGRAMS", str(ROOT / "build/tests/write_histograms")
+)
 WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run"))
 
 
@@ -32,6 +35,22 @@ def log_dir(write_run):
 @pytest.fixture(scope="session")
 def run_file(log_dir):
     return log_dir / "telens/run/rank00000.h5"
+
+
+@pytest.fixture(scope="session")
+def one_rank(tmp_path_factory):
+    """The histograms of write_histograms.cpp."""
+    log_dir = tmp_path_factory.mktemp("one_rank")
+    subprocess.run([WRITE_HISTOGRAMS, str(log_dir), "0"], check=True)
+    return log_dir
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory):
+    log_dir = tmp_path_factory.mktemp("two_ranks")
+    for rank in "01":
+        subprocess.run([WRITE_HISTOGRAMS, str(log_dir), rank], check=True)
+    return log_dir
 
 
 @pytest.fixture(scope="session")

@@ -2,31 +2,9 @@
 
 import json
 import math
-import os
-import subprocess
 
 import pytest
 from command_results import expect_one_line_error, rows_of
-from conftest import ROOT
-
-WRITE_HISTOGRAMS = os.environ.get(
-    "TELENS_WRITE_HISTOGRAMS", str(ROOT / "build/tests/write_histograms")
-)
-
-
-@pytest.fixture(scope="session")
-def one_rank(tmp_path_factory):
-    log_dir = tmp_path_factory.mktemp("one_rank")
-    subprocess.run([WRITE_HISTOGRAMS, str(log_dir), "0"], check=True)
-    return log_dir
-
-
-@pytest.fixture(scope="session")
-def two_ranks(tmp_path_factory):
-    log_dir = tmp_path_factory.mktemp("two_ranks")
-    for rank in "01":
-        subprocess.run([WRITE_HISTOGRAMS, str(log_dir), rank], check=True)
-    return log_dir
 
 
 @pytest.fixture
