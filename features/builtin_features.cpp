@@ -6,6 +6,7 @@
 #include "features/fake_quant.h"
 #include "features/gemm_error.h"
 #include "features/log_tensor_stats.h"
+#include "features/per_tensor_scaling.h"
 #include "features/precision_ledger.h"
 #include "features/scale_health.h"
 #include "features/trigger.h"
@@ -20,6 +21,7 @@ std::vector<FeatureRegistration> builtin_features() {
       features::log_fp8_tensor_stats(),
       features::log_nvfp4_tensor_stats(),
       features::fake_quant(),
+      features::per_tensor_scaling(),
       features::disable_fp8_gemm(),
       features::disable_fp8_layer(),
       features::base_log_tensor_stats(),

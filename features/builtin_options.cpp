@@ -7,6 +7,7 @@
 #include "features/log_fp8_tensor_stats_options.h"
 #include "features/log_nvfp4_tensor_stats_options.h"
 #include "features/log_tensor_stats_options.h"
+#include "features/per_tensor_scaling_options.h"
 #include "features/precision_ledger_options.h"
 #include "features/scale_health_options.h"
 #include "features/trigger_options.h"
@@ -20,6 +21,7 @@ config::Descriptions builtin_descriptions() {
   descriptions.add(log_fp8_tensor_stats_description());
   descriptions.add(log_nvfp4_tensor_stats_description());
   descriptions.add(fake_quant_description());
+  descriptions.add(per_tensor_scaling_description());
   descriptions.add(disable_fp8_gemm_description());
   descriptions.add(disable_fp8_layer_description());
   descriptions.add(base_log_tensor_stats_description());

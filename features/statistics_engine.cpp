@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "core/formats/dispatch.h"
-#include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/operand.h"
 #include "features/rank_exchange.h"
+#include "features/running_cast.h"
 #include "features/statistics/finish.h"
 #include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
@@ -39,26 +39,6 @@ StatisticName parse(const std::string& text) {
 
 // ---- reading
 
-// The recipe that the layer runs under, for this tensor; if only one of its GEMMs is quantized, of
-// that copy.
-std::optional<RunningCast> running_cast(const InspectTensorCall& call) {
-  const QuantizedTensor* first = quantized_or_null(call.rowwise);
-  const QuantizedTensor* second = quantized_or_null(call.columnwise);
-  if (first == nullptr && second == nullptr) return std::nullopt;
-  const QuantizedTensor& shown = first != nullptr ? *first : *second;
-  if (const auto recipe = block_recipe_of(shown.mode)) {
-    return RunningCast{*recipe, shown.format, first != nullptr && first->rowwise.defined(),
-                       second != nullptr && block_recipe_of(second->mode) == recipe &&
-                           second->columnwise.defined()};
-  }
-  if (call.quantizer == nullptr || call.quantizer->mode() != ScalingMode::tensor) {
-    return std::nullopt;
-  }
-  const RecipeId recipe = call.quantizer->known_scale().defined() ? RecipeId::fp8_delayed_scaling
-                                                                  : RecipeId::fp8_current_scaling;
-  return RunningCast{recipe, call.quantizer->format()};
-}
-
 // The codes of a weight that is stored in low precision; nullptr for all other tensors.
 const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
   if (call.tensor != nullptr) return nullptr;
@@ -70,14 +50,6 @@ const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
 bool needs_no_original(const StatisticName& name) {
   return !name.what_if &&
          (name.statistic == Statistic::scale_inv_min || name.statistic == Statistic::scale_inv_max);
-}
-
-// The scale of a cast. Current scaling costs a read of its own: the amax.
-at::Tensor scale_of(const CastRequest& cast, const at::Tensor& x, const Quantizer* quantizer) {
-  if (cast.recipe == RecipeId::fp8_delayed_scaling) return quantizer->known_scale();
-  const auto* running = dynamic_cast<const CurrentScalingQuantizer*>(quantizer);
-  if (running != nullptr) return running->scale_for(x);
-  return CurrentScalingQuantizer(cast.format).scale_for(x);
 }
 
 class Reading final : public TensorReading {
@@ -117,8 +89,9 @@ class Reading final : public TensorReading {
     engine_.observation(layer_name_, call_, iteration_).address(addresses_);
     const at::Tensor x = stored_ ? stored_->dequantize() : *call_.tensor;
     ops::StatisticsCasts casts;
+    CastScales scales(call_, x);
     for (const CastRequest& cast : set_.casts()) {
-      casts.scales.push_back(stored_ ? stored_scale() : scale_of(cast, x, call_.quantizer));
+      casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
       casts.formats.push_back(cast.format);
     }
     const std::vector<BlockCopy> copies = block_copies(call_, x, set_.block_casts());
@@ -137,9 +110,10 @@ class Reading final : public TensorReading {
 
   // Of a running recipe with one scale a tensor.
   ScaleOrigin scale_origin() const {
-    const double largest =
-        dispatch_fp8_format(running_->format, "scale statistics",
-                            []<typename Format>() { return double{Format::kMax}; });
+    const double largest = dispatch_fp8_format(
+        running_->altered ? running_->altered_format : running_->format, "scale statistics",
+        []<typename Format>() { return double{Format::kMax}; });
+    if (running_->altered) return {largest};
     const DelayedScaling* delayed =
         call_.recipe != nullptr ? call_.recipe->as_delayed_scaling() : nullptr;
     return {largest, delayed != nullptr ? delayed->margin : 0, call_.quantizer->history_updates()};
@@ -147,7 +121,8 @@ class Reading final : public TensorReading {
 
   std::optional<std::string> reason_against_scale(const StatisticName& name) const {
     if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
-    const bool has_history = running_->recipe != RecipeId::fp8_delayed_scaling ||
+    const bool has_history = running_->altered ||
+                             running_->recipe != RecipeId::fp8_delayed_scaling ||
                              call_.quantizer->history_updates().has_value();
     if (name.statistic != Statistic::scale_age || has_history) return std::nullopt;
     return "no amax history stands behind the scale";

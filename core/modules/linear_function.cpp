@@ -71,7 +71,7 @@ PreparationRequest request_for(const LayerPass& pass, TensorName name, const at:
   const auto [first, second] = gemms_of(name);
   return {.tensor_name = name,
           .tensor = tensor,
-          .quantizer = pass.recipe ? pass.quantizers[role].get() : nullptr,
+          .quantizer = pass.quantizes() ? pass.quantizers[role].get() : nullptr,
           .recipe = pass.recipe.get(),
           .dtype = dtype,
           .first_quantized = runs_quantized(pass, first),

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/quantization/block_quantizer.h"
+#include "core/quantization/role_of.h"
 
 namespace telens {
 namespace {
@@ -92,8 +93,9 @@ PreparedTensor without_alias(PreparedTensor prepared, const at::Tensor& weight) 
 
 PreparedTensor prepare_operand(LinearOperation::State& state, const LayerPass& pass,
                                const PreparationRequest& request) {
-  if (pass.calibrating && request.quantizer != nullptr) {
-    request.quantizer->calibrate(request.tensor);
+  if (pass.calibrating) {
+    const auto& quantizer = pass.quantizers[role_of(request.tensor_name)];
+    if (quantizer) quantizer->calibrate(request.tensor);
   }
   return pass.plan ? prepare_watched(request, {state.hooks, *pass.plan, !pass.recomputation})
                    : prepare(request);

@@ -112,6 +112,9 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
   if (listener == nullptr) {
     return;
   }
+  const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
+  const bool first_modified = layer.plan.modifies(first_gemm, request.tensor_name);
+  const bool second_modified = layer.plan.modifies(second_gemm, request.tensor_name);
   if (layer.plan.inspects(request.tensor_name)) {
     listener->inspect_tensor(
         layer.hooks, layer.plan,
@@ -122,12 +125,13 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
          .quantizer = request.quantizer,
          .tensor_parallel = {},
          .first_microbatch = layer.first_microbatch,
-         .recipe = request.recipe});
+         .recipe = request.recipe,
+         .rowwise_modified = first_modified,
+         .columnwise_modified = request.second_needed ? second_modified : first_modified});
   }
-  const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
   const auto inspect = [&](Gemm gemm, const Operand& operand, bool rowwise) {
     const bool cast_or_modified =
-        is_quantized(operand) || layer.plan.modifies(gemm, request.tensor_name);
+        is_quantized(operand) || (rowwise ? first_modified : second_modified);
     if (cast_or_modified && layer.plan.inspects_quantized(gemm, request.tensor_name)) {
       listener->inspect_tensor_postquantize(layer.hooks, layer.plan,
                                             {.gemm = gemm,

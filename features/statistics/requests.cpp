@@ -31,6 +31,10 @@ FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& runni
 std::optional<CastRequest> requested_cast(const StatisticName& name,
                                           const std::optional<RunningCast>& running) {
   if (!is_cast_statistic(name.statistic) || (!name.what_if && !running)) return std::nullopt;
+  if (!name.what_if && running->altered) {
+    const CastRequest cast{running->recipe, running->altered_format, false, true};
+    return name.columnwise ? std::nullopt : std::optional(cast);
+  }
   const RecipeId recipe = name.what_if ? *name.what_if : running->recipe;
   const bool runs = running && running->recipe == recipe;
   if (recipe == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;

@@ -17,6 +17,7 @@ struct CastRequest {
   RecipeId recipe = RecipeId::fp8_current_scaling;
   FormatId format = FormatId::e4m3;
   bool columnwise = false;  // of a block recipe: the copy with blocks along columns
+  bool altered = false;     // by a feature: under the scale of its codes, not the recipe's
 
   friend bool operator==(const CastRequest&, const CastRequest&) = default;
 };
@@ -28,6 +29,9 @@ struct RunningCast {
   // Which copies feed a GEMM; under a recipe with one scale a tensor they have the same values.
   bool rowwise = true;
   bool columnwise = true;
+  // Whether a feature quantized in the recipe's place, under one scale of its own, and to what.
+  bool altered = false;
+  FormatId altered_format = FormatId::e4m3;
 };
 
 // A statistic with the place where its value will lie: indices into RequestSet's casts, block

@@ -230,6 +230,23 @@ TEST(RequestSet, finds_no_columnwise_copy_under_one_scale_a_tensor) {
   EXPECT_TRUE(set.empty());
 }
 
+TEST(RequestSet, measures_what_a_feature_made_in_place_of_the_recipe_and_the_recipe_where_named) {
+  const RunningCast running{.recipe = RecipeId::fp8_delayed_scaling,
+                            .format = FormatId::e4m3,
+                            .altered = true,
+                            .altered_format = FormatId::e5m2};
+  const CastRequest altered{RecipeId::fp8_delayed_scaling, FormatId::e5m2, false, true};
+  const CastRequest delayed{RecipeId::fp8_delayed_scaling, FormatId::e4m3};
+  const CastRequest current{RecipeId::fp8_current_scaling, FormatId::e4m3};
+  RequestSet set;
+  EXPECT_EQ(set.add(mse_of({}), running)->cast, 0U);
+  EXPECT_EQ(set.add({Statistic::underflows}, running)->cast, 0U);
+  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_delayed_scaling), running)->cast, 1U);
+  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_current_scaling), running)->cast, 2U);
+  EXPECT_THAT(set.casts(), ::testing::ElementsAre(altered, delayed, current));
+  EXPECT_EQ(set.add(mse_of({}, true), running), std::nullopt);
+}
+
 TEST(RequestSet, asks_in_fp8_where_nvfp4_runs_and_about_nvfp4_in_its_own_format) {
   RequestSet set;
   set.add(mse_of(RecipeId::mxfp8), RunningCast{RecipeId::nvfp4, FormatId::e2m1});

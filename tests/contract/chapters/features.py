@@ -4,6 +4,8 @@ from statement import Statement
 
 OPTIONS = "features/log_fp8_tensor_stats_options.cpp"
 ENGINE = "features/statistics_engine.cpp"
+RUNNING = "features/running_cast.cpp"
+SCALING = "features/per_tensor_scaling.cpp"
 COPIES = "features/block_copies.cpp"
 QUANTIZERS = "features/block_quantizers.cpp"
 REQUESTS = "features/statistics/requests.cpp"
@@ -25,9 +27,9 @@ STATEMENTS = (
     Statement(
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
         FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
-        ENGINE,
-        "return RunningCast{recipe, call.quantizer->format()};",
-        "return RunningCast{recipe, FormatId::e5m2};",
+        RUNNING,
+        "    running.format = call.quantizer->format();\n",
+        "    running.format = FormatId::e5m2;\n",
     ),
     Statement(
         "It serves activation, weight and gradient.",
@@ -48,9 +50,9 @@ STATEMENTS = (
         "If only one of a tensor's GEMMs is quantized, that copy is measured *(ours: the peer "
         "fails)*.",
         FEATURES + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
-        ENGINE,
-        "if (first == nullptr && second == nullptr) return",
-        "if (first == nullptr || second == nullptr) return",
+        RUNNING,
+        "  return {quantized_or_null(call.columnwise), call.columnwise_modified};",
+        "  return {};",
     ),
     Statement(
         "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
@@ -187,6 +189,59 @@ STATEMENTS = (
         "core/modules/operand_preparation.cpp",
         "without_alias(prepared, request.tensor);",
         "without_alias({request.tensor, request.tensor}, request.tensor);",
+    ),
+    Statement(
+        "PerTensorScaling quantizes chosen tensors of chosen GEMMs under scales from their own "
+        "amaxes, within delayed scaling; the GEMM runs in FP8, in the recipe's formats.",
+        "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
+        SCALING,
+        "current.scale_for(call.tensor)",
+        "delayed.known_scale()",
+    ),
+    Statement(
+        "What it does not choose keeps delayed scaling.",
+        "PerTensorScalingTest.leaves_other_tensors_and_gemms_to_delayed_scaling",
+        "features/per_tensor_scaling.h",
+        "{.modify = true}",
+        "{.modify = true, .disable_fp8_gemm = true}",
+    ),
+    Statement(
+        "PerTensorScaling serves activation, weight and gradient.",
+        "PerTensorScalingTest.of_outputs_is_refused_at_load",
+        "features/per_tensor_scaling_options.cpp",
+        ".tensors = config::gemm_input_names(),",
+        ".tensors = config::all_tensor_names(),",
+    ),
+    Statement(
+        "A weight that it quantizes and a layer keeps is filled at its update.",
+        "PerTensorScalingTest.fills_what_is_kept_of_a_weight",
+        "core/hook_points.cpp",
+        "    kept.columnwise.fill(quantized->columnwise);\n",
+        "",
+    ),
+    Statement(
+        "Outside of fp8_autocast, also while calibrating, and under another recipe it is an error "
+        "that says what runs.",
+        "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
+        "core/modules/linear_function.cpp",
+        ".quantizer = pass.quantizes() ? pass.quantizers[role].get() : nullptr,",
+        ".quantizer = pass.recipe ? pass.quantizers[role].get() : nullptr,",
+    ),
+    Statement(
+        "It takes a schedule, after which delayed scaling goes on with a history that was kept up "
+        "*(ours: the peer's stands still meanwhile)*.",
+        "PerTensorScalingTest.follows_a_schedule_after_which_delayed_scaling_goes_on",
+        SCALING,
+        "current.scale_for(call.tensor), delayed.amax(), current",
+        "current.scale_for(call.tensor), {}, current",
+    ),
+    Statement(
+        "Statistics of a tensor that a feature quantized under a scale of its own are those of the "
+        "codes that ran.",
+        "test_per_tensor_scaling.py::test_statistics_are_those_of_the_codes_that_ran",
+        RUNNING,
+        "  running.altered = shown.modified || format != running.format;\n",
+        "",
     ),
     Statement(
         "DisableFP8GEMM (also `DisableQuantizationGEMM`) runs chosen GEMMs in high precision.",
