@@ -1,6 +1,7 @@
 // The explicit list of the features that come with TELens. A static initializer would not do: a
 // linker drops it from an archive.
 #include "features/base_log_tensor_stats.h"
+#include "features/block_telemetry.h"
 #include "features/disable_fp8.h"
 #include "features/dump_tensors.h"
 #include "features/fake_quant.h"
@@ -29,8 +30,9 @@ std::vector<FeatureRegistration> builtin_features() {
       features::precision_ledger(),
       features::gemm_error(),
       features::value_histogram(),
-      features::scale_health(),
       features::trigger(),
+      features::scale_health(),
+      features::block_telemetry(),
   };
 }
 

@@ -1,5 +1,6 @@
 #include "features/builtin_options.h"
 
+#include "features/block_telemetry_options.h"
 #include "features/disable_fp8_options.h"
 #include "features/dump_tensors_options.h"
 #include "features/fake_quant_options.h"
@@ -30,6 +31,7 @@ config::Descriptions builtin_descriptions() {
   descriptions.add(gemm_error_description());
   descriptions.add(value_histogram_description());
   descriptions.add(scale_health_description());
+  descriptions.add(block_telemetry_description());
   descriptions.add(trigger_description());
   return descriptions;
 }

@@ -98,6 +98,17 @@ void RunFileSink::histograms(std::span<const HistogramRow> histograms) {
   }
 }
 
+void RunFileSink::blocks(std::span<const BlockValue> blocks) {
+  std::vector<record::BlockRow> rows;
+  for (const BlockValue& each : blocks) {
+    const record::Record& names = names_of(*each.series);
+    rows.push_back({each.iteration, names.layer, names.tensor, names.gemm, names.statistic,
+                    static_cast<std::int32_t>(each.block_row),
+                    static_cast<std::int32_t>(each.block_column), each.value});
+  }
+  writer_->blocks(rows);
+}
+
 void RunFileSink::scalar(std::int64_t iteration, std::string_view name, double value) {
   writer_->scalar(iteration, name, value);
 }

@@ -16,6 +16,7 @@ class RunFileSink final : public Sink {
   void rows(std::span<const Row> rows) override;
   void ledger(std::span<const LedgerEntry> entries) override;
   void histograms(std::span<const HistogramRow> histograms) override;
+  void blocks(std::span<const BlockValue> blocks) override;
   void scalar(std::int64_t iteration, std::string_view name, double value) override;
   void event(std::int64_t iteration, std::string_view kind, std::string_view text,
              std::string_view layer) override;

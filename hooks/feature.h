@@ -77,6 +77,7 @@ class FeatureServices {
 
   // The same for a histogram, which goes to the run file alone.
   virtual void record_histogram(HistogramRow histogram) {}
+  virtual void record_block(const BlockValue& block) {}
 
   // What the session was configured with, and its switches.
   virtual const config::Config& config() const = 0;

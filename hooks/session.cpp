@@ -326,6 +326,11 @@ void Session::record_histogram(HistogramRow histogram) {
   pending_.histograms.push_back(std::move(histogram));
 }
 
+void Session::record_block(const BlockValue& block) {
+  const std::lock_guard lock(pending_mutex_);
+  pending_.blocks.push_back(block);
+}
+
 void Session::announce(std::string_view kind, const std::string& text,
                        std::string_view layer_name) {
   messages_.write(text, {}, LogLevel::warning, fmt::format("{} {}", kind, iteration()));
@@ -490,6 +495,7 @@ void Session::deliver(const Logged& logged) {
   run_file_->rows(logged.rows);
   run_file_->ledger(logged.ledger);
   run_file_->histograms(logged.histograms);
+  run_file_->blocks(logged.blocks);
   for (const NamedScalar& each : logged.scalars) {
     run_file_->scalar(each.iteration, each.name, each.value);
   }

@@ -66,6 +66,7 @@ class Session final : public HookListener, private FeatureServices {
   void record(const Row& row) override;
   void record(LedgerEntry entry) override;
   void record_histogram(HistogramRow histogram) override;
+  void record_block(const BlockValue& block) override;
   void stop_run(std::string text) override;
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override;
 
@@ -103,6 +104,7 @@ class Session final : public HookListener, private FeatureServices {
     std::vector<std::vector<std::int64_t>> decisions = {};  // of all ranks, if they travelled
     std::vector<LedgerEntry> ledger = {};
     std::vector<HistogramRow> histograms = {};
+    std::vector<BlockValue> blocks = {};
   };
   Logged collect(const Reductions& reductions);
   void note_number(std::string_view name, double value);

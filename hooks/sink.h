@@ -80,6 +80,15 @@ struct HistogramRow {
   std::vector<Bin> bins = {};  // in increasing order, without those that no element fell into
 };
 
+// A value of one block of a tensor, which counts in blocks from its first element.
+struct BlockValue {
+  std::int64_t iteration = 0;
+  const Series* series = nullptr;
+  std::int64_t block_row = 0;
+  std::int64_t block_column = 0;
+  double value = 0;
+};
+
 // Called by the session only: in step() and end_debug() on their thread, in the order of the rows;
 // event() from any thread.
 class TELENS_EXPORT Sink {
@@ -89,6 +98,7 @@ class TELENS_EXPORT Sink {
   virtual void rows(std::span<const Row> rows) = 0;
   virtual void ledger(std::span<const LedgerEntry> entries) {}
   virtual void histograms(std::span<const HistogramRow> histograms) {}
+  virtual void blocks(std::span<const BlockValue> blocks) {}
   // The loss, or any other number that a training program records by name.
   virtual void scalar(std::int64_t iteration, std::string_view name, double value) {}
   // Something that happened: `kind` is a word such as "warning" or "feature_off".

@@ -40,6 +40,13 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "accumulate_block_cast_statistics(Tensor x, Tensor codes, Tensor scale_inv, "
       "Tensor? tensor_scale, int format, int mode, Tensor(a!) accumulator) -> ()");
+  library.def(
+      "block_cast_errors(Tensor x, Tensor codes, Tensor scale_inv, Tensor? tensor_scale, "
+      "int format, int mode) -> Tensor");
+  library.def(
+      "block_copies_difference(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, "
+      "Tensor column_codes, Tensor column_scale_inv, Tensor? column_tensor_scale, int format, "
+      "int mode, int? hadamard_signs) -> Tensor");
   library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def(

@@ -26,11 +26,10 @@ void block_cast_statistics_meta(const at::Tensor& x, const at::Tensor& codes,
 
 }  // namespace
 
-FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& codes,
-                                     std::int64_t format, std::int64_t mode,
-                                     const at::Tensor& accumulator) {
-  const FormatId input = check_matrix(kOperation, x);
-  const BlockCodesFormats formats = check_block_codes(kOperation, codes, format, mode);
+FormatId check_block_cast(const char* operation, const at::Tensor& x, const BlockCodes& codes,
+                          std::int64_t format, std::int64_t mode) {
+  const FormatId input = check_matrix(operation, x);
+  const BlockCodesFormats formats = check_block_codes(operation, codes, format, mode);
   const bool packed = formats.mode == ScalingMode::nvfp4;
   const std::int64_t columns = packed ? (x.size(1) + 1) / 2 : x.size(1);
   if (codes.codes.size(0) != x.size(0) || codes.codes.size(1) != columns ||
@@ -38,9 +37,16 @@ FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& code
     raise<ShapeError>(
         "{}: codes have shape {} on {} for x of shape {} on {}; expected [{}, {}] there: the "
         "codes' own matrix, transposed for a columnwise copy",
-        kOperation, c10::str(codes.codes.sizes()), codes.codes.device().str(), c10::str(x.sizes()),
+        operation, c10::str(codes.codes.sizes()), codes.codes.device().str(), c10::str(x.sizes()),
         x.device().str(), x.size(0), columns);
   }
+  return input;
+}
+
+FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& codes,
+                                     std::int64_t format, std::int64_t mode,
+                                     const at::Tensor& accumulator) {
+  const FormatId input = check_block_cast(kOperation, x, codes, format, mode);
   check_accumulator(kOperation, x, accumulator, kCastSumsWords);
   return input;
 }

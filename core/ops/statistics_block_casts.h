@@ -33,7 +33,11 @@ TELENS_EXPORT void accumulate_block_cast_statistics(const at::Tensor& x, const B
 // The neutral accumulator: int64 [kCastSumsWords].
 TELENS_EXPORT at::Tensor empty_block_casts(const at::Device& device);
 
-// What every backend's kernel checks first; returns x's format.
+// What every backend's kernels of x and its codes check first; returns x's format.
+FormatId check_block_cast(const char* operation, const at::Tensor& x, const BlockCodes& codes,
+                          std::int64_t format, std::int64_t mode);
+
+// The same, and the accumulator.
 FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& codes,
                                      std::int64_t format, std::int64_t mode,
                                      const at::Tensor& accumulator);

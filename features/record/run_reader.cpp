@@ -297,6 +297,28 @@ std::vector<Event> RunReader::events() const {
   return events;
 }
 
+std::vector<BlockLine> RunReader::blocks(const RecordQuery& query) const {
+  std::vector<BlockLine> lines;
+  for (JoinedSegment& segment : impl_->joined_) {
+    const int rank = segment.about.rank;
+    if (query.rank && *query.rank != rank) continue;
+    const RecordFilter filter = segment.filter(query);
+    impl_->visit(segment, [&](const SegmentReader& file) {
+      for (const StoredBlock& row : file.blocks()) {
+        const StoredRecord as_record{row.iteration, row.value,  row.layer, row.statistic,
+                                     kNoName,       row.tensor, row.gemm};
+        if (!segment.knows(Dictionary::statistic, row.statistic)) continue;
+        if (!segment.knows(Dictionary::layer, row.layer) || !filter.accepts(as_record)) continue;
+        const Record names = segment.joined(as_record);
+        lines.push_back({rank,
+                         {row.iteration, names.layer, names.tensor, names.gemm, names.statistic,
+                          row.block_row, row.block_column, row.value}});
+      }
+    });
+  }
+  return lines;
+}
+
 std::vector<LedgerLine> RunReader::ledger() const {
   std::vector<LedgerLine> lines;
   for (JoinedSegment& segment : impl_->joined_) {

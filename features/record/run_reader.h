@@ -66,6 +66,12 @@ struct LedgerLine {
   LedgerRow row;
 };
 
+// Of one block of a tensor.
+struct BlockLine {
+  int rank = 0;
+  BlockRow row;
+};
+
 // Which records to read. Ids are the reader's own, see names(), and kNoName; nothing set: all.
 struct RecordQuery {
   using Ids = std::optional<std::vector<std::int32_t>>;
@@ -104,6 +110,7 @@ class TELENS_EXPORT RunReader {
   std::vector<Scalar> scalars() const;
   std::vector<Event> events() const;
   std::vector<LedgerLine> ledger() const;  // in order of rank, segment and writing
+  std::vector<BlockLine> blocks(const RecordQuery& query = {}) const;  // the same
 
  private:
   class Impl;

@@ -206,6 +206,10 @@ std::vector<StoredLedgerRow> SegmentReader::ledger() const {
   return read_packed_table<StoredLedgerRow>("ledger");
 }
 
+std::vector<StoredBlock> SegmentReader::blocks() const {
+  return read_packed_table<StoredBlock>("blocks");
+}
+
 std::vector<StoredEvent> SegmentReader::events() const { return read_table<StoredEvent>("events"); }
 
 }  // namespace telens::record

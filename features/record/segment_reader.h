@@ -33,6 +33,7 @@ class SegmentReader {
     record::read_histograms(file_, *records_, filter, use);
   }
   std::vector<StoredLedgerRow> ledger() const;
+  std::vector<StoredBlock> blocks() const;
 
  private:
   void read_about();

@@ -104,6 +104,27 @@ py::dict read_histograms(const RunReader& reader, const record::RecordQuery& que
   return columns;
 }
 
+// A row for each block.
+py::dict read_blocks(const RunReader& reader, const record::RecordQuery& query) {
+  RecordColumns of;
+  Column<std::int64_t> block_row, block_column;
+  Column<double> value;
+  {
+    py::gil_scoped_release no_gil;
+    for (const auto& [rank, row] : reader.blocks(query)) {
+      of.add(rank, {row.iteration, row.layer, row.tensor, row.gemm, row.statistic});
+      block_row.add(row.block_row);
+      block_column.add(row.block_column);
+      value.add(row.value);
+    }
+  }
+  py::dict columns = of.take();
+  columns["block_row"] = block_row.take();
+  columns["block_column"] = block_column.take();
+  columns["value"] = value.take();
+  return columns;
+}
+
 // A method that reads a table for the arguments of a query.
 template <py::dict (*read)(const RunReader&, const record::RecordQuery&)>
 void def_table(py::class_<RunReader>& type, const char* name, const char* doc) {
@@ -160,6 +181,7 @@ void bind_run_reader(py::module_& module) {
   py::class_<RunReader> reader_type(module, "RunReader", "Joins the files of a run.");
   def_table<read_records>(reader_type, "records", "Columns by name; names are ids, -1 for none.");
   def_table<read_histograms>(reader_type, "histograms", "The same, a row for each bin.");
+  def_table<read_blocks>(reader_type, "blocks", "The same, a row for each block.");
   reader_type
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))

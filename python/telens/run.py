@@ -90,12 +90,13 @@ class Run:
         iterations: tuple[int | None, int | None] = (None, None),
         rank: int | None = None,
     ) -> pandas.DataFrame:
-        """What ``telens.ValueHistogram`` recorded, one bin a row; bins without elements are absent.
+        """What ``telens.ValueHistogram`` and ``telens.BlockTelemetry`` recorded, one bin a row.
 
         Columns: rank, iteration, layer, tensor, gemm, statistic (``code_histogram_bf16``,
-        ``exponent_histogram_fp32``, ...), scope, bin (its number, see docs/run_file.md), count, low
+        ``scale_histogram_e8m0``, ...), scope, bin (its number, see docs/run_file.md), count, low
         and high: the smallest and the largest value that the bin can hold. Those of a code are
-        equal; those of the bin of NaNs are NaN. The arguments are those of ``records``.
+        equal; those of the bin of NaNs are NaN. Bins without elements are absent. The arguments are
+        those of ``records``.
         """
         import pandas
 
@@ -103,6 +104,25 @@ class Run:
         table = self._table(self._reader.histograms(**query))
         low, high = _edges(table["statistic"].astype(str).to_numpy(), table["bin"].to_numpy())
         return pandas.concat([table, pandas.DataFrame({"low": low, "high": high})], axis=1)
+
+    def blocks(
+        self,
+        *,
+        layer: str | None = None,
+        tensor: str | None = None,
+        statistic: str | None = None,
+        iterations: tuple[int | None, int | None] = (None, None),
+        rank: int | None = None,
+    ) -> pandas.DataFrame:
+        """Single blocks of tensors, one a row: the worst ones that ``telens.BlockTelemetry`` saw.
+
+        Columns: rank, iteration, layer, tensor, gemm, statistic (``block_underflows%``,
+        ``block_mse``, with ``_columnwise`` behind those of the columnwise copy), scope, block_row,
+        block_column (in blocks, of the tensor as a matrix), value. The arguments are those of
+        ``records``.
+        """
+        query = self._query(layer, tensor, None, statistic, iterations, rank)
+        return self._table(self._reader.blocks(**query))
 
     def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> dict:
         first, last = iterations
@@ -191,6 +211,37 @@ def _edges_of_fp16_codes(bins):
     return values, values
 
 
+def _edges_of_e8m0(bins):
+    import numpy
+
+    scales = numpy.where(bins == 255, numpy.nan, numpy.exp2(bins.astype(numpy.float64) - 127))
+    return scales, scales
+
+
+def _edges_of_e4m3(bins):
+    import numpy
+
+    exponent, mantissa = bins >> 3, bins & 7
+    scales = numpy.where(
+        exponent == 0,
+        numpy.ldexp(mantissa.astype(numpy.float64), -9),
+        numpy.ldexp(8.0 + mantissa, exponent - 10),
+    )
+    scales = numpy.where(bins == 127, numpy.nan, scales)
+    return scales, scales
+
+
+def _edges_of_fp32_exponents(bins):
+    import numpy
+
+    least = numpy.exp2(bins.astype(numpy.float64) - 127)
+    most = least * (2 - 2.0**-23)
+    subnormal, special = bins == 0, bins == 255
+    least = numpy.where(subnormal, 0.0, numpy.where(special, numpy.nan, least))
+    most = numpy.where(subnormal, 2.0**-126 - 2.0**-149, numpy.where(special, numpy.nan, most))
+    return least, most
+
+
 def _edges_of_exponents(mantissa_bits: int, smallest_normal: float):
     def edges(bins):
         import numpy
@@ -217,3 +268,7 @@ _EDGES = {
     "exponent_histogram_fp16": _edges_of_exponents(10, 2.0**-14),
     "exponent_histogram_fp32": _edges_of_exponents(23, 2.0**-126),
 }
+for _copy in ("", "_columnwise"):
+    _EDGES[f"scale_histogram_e8m0{_copy}"] = _edges_of_e8m0
+    _EDGES[f"scale_histogram_e4m3{_copy}"] = _edges_of_e4m3
+    _EDGES[f"scale_histogram_fp32{_copy}"] = _edges_of_fp32_exponents

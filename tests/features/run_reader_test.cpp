@@ -1,5 +1,6 @@
 #include "features/record/run_reader.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -96,6 +97,47 @@ TEST_F(WithDamage, without_a_listener_it_is_an_error) {
 TEST_F(WithDamage, a_run_with_nothing_else_is_an_error) {
   for (const std::string& file : files_) std::filesystem::resize_file(file, 3000);
   EXPECT_THROW(open(), RecordError);
+}
+
+// A segment of rank 0 with a block in each of the iterations, of the layer name<iteration % 7>.
+void write_blocks(const TemporaryFolder& folder, std::int64_t begin, std::int64_t end,
+                  double value) {
+  const auto writer = RunWriter::open(options_in(folder));
+  name_everything(*writer);
+  std::vector<BlockRow> rows;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const auto block = static_cast<std::int32_t>(i);
+    rows.push_back({i, block % 7, 1, kNoName, 2, block, 2 * block, value});
+  }
+  writer->push(numbered_records(begin, end));
+  writer->blocks(rows);
+}
+
+TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
+  const TemporaryFolder folder;
+  write_blocks(folder, 0, 1500, 0.5);
+  write_blocks(folder, 1400, 1600, 2);
+  const RunReader run(folder.path());
+  const std::vector<BlockLine> lines = run.blocks();
+  ASSERT_THAT(lines, SizeIs(1600));
+  for (std::int64_t i = 0; i < 1600; ++i) {
+    const auto& [rank, row] = lines[static_cast<std::size_t>(i)];
+    EXPECT_EQ(rank, 0);
+    EXPECT_EQ(row.iteration, i);
+    EXPECT_EQ(row.block_row, i);
+    EXPECT_EQ(row.block_column, 2 * i);
+    EXPECT_EQ(row.value, i < 1400 ? 0.5 : 2);
+    EXPECT_EQ(run.names(Dictionary::layer)[row.layer], fmt::format("name{}", i % 7));
+    EXPECT_EQ(run.names(Dictionary::tensor)[row.tensor], "name1");
+    EXPECT_EQ(row.gemm, kNoName);
+  }
+  RecordQuery query;
+  query.layers = {{3}};
+  query.first_iteration = 10;
+  query.last_iteration = 24;
+  EXPECT_THAT(run.blocks(query), SizeIs(3));  // 10, 17, 24
+  query.rank = 1;
+  EXPECT_THAT(run.blocks(query), IsEmpty());
 }
 
 TEST(RunReader, more_ranks_than_a_process_may_open_files_are_read) {

@@ -133,17 +133,39 @@ void add_block_cast(const BlockCastElements& elements, FormatId element, CastSum
   });
 }
 
+void add_each_block_cast(const BlockCastElements& elements, FormatId element, std::size_t length,
+                         CastSums* blocks) {
+  const auto size = static_cast<std::int64_t>(elements.size);
+  const auto step = static_cast<std::int64_t>(length);
+  dispatch_element_format(element, "block_cast_errors", [&]<typename Format>() {
+    dispatch_element_type(elements.input, [&]<typename T>() {
+      for (std::int64_t begin = 0; begin < size; begin += step) {
+        const std::int64_t end = std::min(size, begin + step);
+        CastSums& sums = blocks[begin / step];
+        sums.numel += end - begin;
+        add_piece<Format, T>(elements, begin, end, sums);
+      }
+    });
+  });
+}
+
 }  // namespace telens::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace telens {
 HWY_EXPORT(add_block_cast);
+HWY_EXPORT(add_each_block_cast);
 
 namespace kernels {
 
 void add_block_cast(const BlockCastElements& elements, FormatId element, CastSums& sums) {
   HWY_DYNAMIC_DISPATCH(telens::add_block_cast)(elements, element, sums);
+}
+
+void add_each_block_cast(const BlockCastElements& elements, FormatId element, std::size_t length,
+                         CastSums* blocks) {
+  HWY_DYNAMIC_DISPATCH(telens::add_each_block_cast)(elements, element, length, blocks);
 }
 
 }  // namespace kernels

@@ -232,9 +232,9 @@ STATEMENTS = (
         "Statistics of blocks are those of their definition, for every format, orientation, shape "
         "and dtype, on every SIMD target.",
         "BlockCastStatistics.are_the_definition_for_every_format_shape_dtype_and_simd_target",
-        BLOCK_CASTS,
-        "codes + line * lines.code_stride()",
-        "codes + line * length",
+        "core/kernels/cpu/block_lines.h",
+        "codes + line * code_stride",
+        "codes + line * length_",
     ),
     Statement(
         "Special values, subnormals and blocks of zeros have the statistics of a reference in "

@@ -1,0 +1,91 @@
+#include "core/ops/block_errors.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "core/ops/block_errors_layout.h"
+#include "core/ops/block_quantize_checks.h"
+#include "core/ops/dispatcher.h"
+#include "core/ops/optional_tensor.h"
+
+namespace telens::ops {
+namespace {
+
+constexpr const char* kErrors = "block_cast_errors";
+constexpr const char* kDifference = "block_copies_difference";
+
+at::Tensor block_cast_errors_meta(const at::Tensor& x, const at::Tensor& codes,
+                                  const at::Tensor& scale_inv,
+                                  const std::optional<at::Tensor>& tensor_scale,
+                                  std::int64_t format, std::int64_t mode) {
+  check_block_cast(kErrors, x, {codes, scale_inv, tensor_scale.value_or(at::Tensor())}, format,
+                   mode);
+  return at::empty({scale_inv.size(0), scale_inv.size(1), kBlockErrorsWords},
+                   x.options().dtype(at::kLong));
+}
+
+at::Tensor block_copies_difference_meta(const at::Tensor& codes, const at::Tensor& scale_inv,
+                                        const std::optional<at::Tensor>& tensor_scale,
+                                        const at::Tensor& column_codes,
+                                        const at::Tensor& column_scale_inv,
+                                        const std::optional<at::Tensor>& column_tensor_scale,
+                                        std::int64_t format, std::int64_t mode,
+                                        std::optional<std::int64_t>) {
+  check_block_copies({codes, scale_inv, tensor_scale.value_or(at::Tensor())},
+                     {column_codes, column_scale_inv, column_tensor_scale.value_or(at::Tensor())},
+                     format, mode);
+  return at::empty({kCopiesDifferenceWords}, codes.options().dtype(at::kLong));
+}
+
+}  // namespace
+
+void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
+                        std::int64_t format, std::int64_t mode) {
+  const bool packed =
+      check_block_codes(kDifference, rowwise, format, mode).mode == ScalingMode::nvfp4;
+  check_block_codes(kDifference, columnwise, format, mode);
+  const auto stored = [&](std::int64_t size) {
+    return packed ? rounded_up_quotient(size, 2) : size;
+  };
+  const at::Tensor& row_codes = rowwise.codes;
+  const at::Tensor& column_codes = columnwise.codes;
+  if (row_codes.size(1) == stored(column_codes.size(0)) &&
+      column_codes.size(1) == stored(row_codes.size(0))) {
+    return;
+  }
+  raise<ShapeError>(
+      "{}: rowwise codes have shape {}, columnwise codes {}; expected those of one matrix and of "
+      "its transpose",
+      kDifference, c10::str(row_codes.sizes()), c10::str(column_codes.sizes()));
+}
+
+at::Tensor block_cast_errors(const at::Tensor& x, const BlockCast& cast) {
+  static const auto op =
+      find_operator<decltype(block_cast_errors_meta)>("telens::block_cast_errors");
+  const auto& [codes, scale_inv, tensor_scale] = cast.codes;
+  return op.call(x, codes, scale_inv, if_defined(tensor_scale),
+                 static_cast<std::int64_t>(cast.format), static_cast<std::int64_t>(cast.mode));
+}
+
+at::Tensor block_copies_difference(const BlockCast& rowwise, const BlockCast& columnwise,
+                                   std::optional<std::uint16_t> hadamard_signs) {
+  static const auto op =
+      find_operator<decltype(block_copies_difference_meta)>("telens::block_copies_difference");
+  if (rowwise.format != columnwise.format || rowwise.mode != columnwise.mode) {
+    raise<UsageError>("{}: the copies are {} {} and {} {}; expected two of one kind", kDifference,
+                      name_of(rowwise.mode), name_of(rowwise.format), name_of(columnwise.mode),
+                      name_of(columnwise.format));
+  }
+  const BlockCodes& a = rowwise.codes;
+  const BlockCodes& b = columnwise.codes;
+  return op.call(a.codes, a.scale_inv, if_defined(a.tensor_scale), b.codes, b.scale_inv,
+                 if_defined(b.tensor_scale), static_cast<std::int64_t>(rowwise.format),
+                 static_cast<std::int64_t>(rowwise.mode), hadamard_signs);
+}
+
+}  // namespace telens::ops
+
+TORCH_LIBRARY_IMPL(telens, Meta, library) {
+  library.impl("block_cast_errors", TORCH_FN(telens::ops::block_cast_errors_meta));
+  library.impl("block_copies_difference", TORCH_FN(telens::ops::block_copies_difference_meta));
+}

@@ -1,0 +1,36 @@
+// BlockTelemetry: the blocks of block formats one by one. Options and description; no LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/formats/scaling_mode.h"
+#include "hooks/config/feature_description.h"
+
+namespace telens::features {
+
+// Beside kBlockStatistics (features/statistics/block_sums.h), of the two copies together.
+inline constexpr std::string_view kCopiesDiffer = "copies_differ%";
+inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_difference";
+
+// Of single blocks.
+inline constexpr std::string_view kBlockUnderflows = "block_underflows%";
+inline constexpr std::string_view kBlockMse = "block_mse";
+
+// The name of a statistic of one copy.
+std::string name_of_copy(std::string_view statistic, bool columnwise);
+
+// The histogram of a mode's scales: "scale_histogram_e8m0", ..._e4m3, ..._fp32. `mode`: of blocks.
+std::string_view scale_histogram_name(ScalingMode mode);
+
+struct BlockTelemetryOptions {
+  std::int64_t k = 8;
+
+  // From the parameters of a config::Selection, which have been validated.
+  static BlockTelemetryOptions from(const config::Value& parameters);
+};
+
+config::FeatureDescription block_telemetry_description();
+
+}  // namespace telens::features

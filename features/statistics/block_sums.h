@@ -1,0 +1,93 @@
+// What a block format did to the blocks of one copy of a tensor: sums over micro-batches, the worst
+// blocks, and how often each scale occurs. No LibTorch.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/formats/scaling_mode.h"
+#include "core/ops/block_errors_layout.h"
+
+namespace telens {
+
+// Of a block in units of blocks.
+struct BlockPlace {
+  std::int64_t row = 0;
+  std::int64_t column = 0;
+
+  auto operator<=>(const BlockPlace&) const = default;
+};
+
+struct WorstBlock {
+  double value = 0;
+  BlockPlace place;
+};
+
+// The k blocks with the largest values: a NaN first, of equal ones the one that came first. Blocks
+// with 0 are not bad.
+class WorstBlocks {
+ public:
+  explicit WorstBlocks(std::size_t k = 0) : k_(k) {}
+
+  void add(const WorstBlock& block);
+  const std::vector<WorstBlock>& list() const { return list_; }  // the worst first
+
+ private:
+  std::size_t k_;
+  std::vector<WorstBlock> list_;
+};
+
+// The bins of scales: the codes of E8M0 and E4M3, the exponent fields of FP32.
+inline constexpr std::size_t kScaleBins = 256;
+
+// The bin of the largest finite scale under a mode of blocks. The smallest is bin 0 in all of them.
+constexpr std::size_t largest_scale_bin(ScalingMode mode) {
+  return mode == ScalingMode::nvfp4 ? 0x7E : 0xFE;
+}
+
+class BlockSums {
+ public:
+  BlockSums() = default;
+  explicit BlockSums(std::size_t worst) : by_underflows_(worst), by_mse_(worst) {}
+
+  // A block that has elements, and the bin of its scale.
+  void add(const BlockErrors& block, std::size_t scale_bin, ScalingMode mode, BlockPlace place);
+
+  std::int64_t blocks() const { return blocks_; }
+  // How many blocks have a scale of each bin.
+  const std::array<std::int64_t, kScaleBins>& scales() const { return scales_; }
+  const WorstBlocks& by_underflows() const { return by_underflows_; }  // in percent
+  const WorstBlocks& by_mse() const { return by_mse_; }
+
+  // In the order of kBlockStatistics, in percent; of no block NaN.
+  std::vector<double> values() const;
+
+ private:
+  struct Share {
+    double sum = 0;
+    double largest = 0;
+    void add(double percent);
+  };
+
+  std::int64_t blocks_ = 0;
+  std::int64_t zero_ = 0;
+  std::int64_t smallest_scale_ = 0;
+  std::int64_t largest_scale_ = 0;
+  Share underflows_;
+  Share saturated_;
+  std::array<std::int64_t, kScaleBins> scales_{};
+  WorstBlocks by_underflows_;
+  WorstBlocks by_mse_;
+};
+
+// Names of BlockSums::values().
+inline constexpr std::array<std::string_view, 7> kBlockStatistics{
+    "zero_blocks%",          "smallest_scale_blocks%", "largest_scale_blocks%",
+    "block_underflows%_max", "block_underflows%_mean", "block_saturated%_max",
+    "block_saturated%_mean"};
+
+}  // namespace telens
