@@ -3,9 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <sstream>
 
 #include "core/base/error.h"
 #include "features/record/run_reader.h"
+#include "hooks/config/text_check.h"
 #include "inspector_cli/series.h"
 
 namespace telens::cli {
@@ -13,7 +16,16 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-std::vector<std::string> from_lines(std::istream& text) {
+std::vector<std::string> from_lines(std::istream& file, const std::string& path) {
+  const std::string all(std::istreambuf_iterator<char>(file), {});
+  if (const auto bad = config::first_bad_byte(all)) {
+    raise<UsageError>(
+        "--layers '{}' is not a text in UTF-8 (byte {:#04x} in line {}); give a file with one "
+        "layer "
+        "name a line, or a run",
+        path, bad->byte, bad->line);
+  }
+  std::istringstream text(all);
   std::vector<std::string> names;
   for (std::string line; std::getline(text, line);) {
     const auto begin = line.find_first_not_of(kBlanks);
@@ -46,13 +58,13 @@ std::vector<std::string> from_path(const std::string& path) {
         path);
   }
   if (is_hdf5(file)) return from_run();
-  return from_lines(file);
+  return from_lines(file, path);
 }
 
 }  // namespace
 
 std::vector<std::string> read_layer_names(const std::string& path) {
-  std::vector<std::string> names = path == "-" ? from_lines(std::cin) : from_path(path);
+  std::vector<std::string> names = path == "-" ? from_lines(std::cin, path) : from_path(path);
   if (names.empty()) {
     raise<UsageError>("--layers '{}' holds no layer names; expected one a line, or a run", path);
   }

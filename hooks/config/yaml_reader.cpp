@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string>
 
+#include "hooks/config/text_check.h"
+
 namespace telens::config {
 namespace {
 
@@ -207,6 +209,14 @@ class Builder : public YAML::EventHandler {
 
 Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors) {
   Builder builder(source_name, errors);
+  // yaml-cpp takes any byte, and stumbles over something else much later.
+  const auto bad = is_utf16_or_utf32(yaml) ? std::nullopt : first_bad_byte(yaml);
+  if (bad) {
+    errors.add({std::make_shared<const std::string>(source_name), static_cast<int>(bad->line),
+                static_cast<int>(bad->column)},
+               "not a text (byte {:#04x}); expected a YAML file in UTF-8 or UTF-16", bad->byte);
+    return {};
+  }
   try {
     std::istringstream stream{std::string(yaml)};
     YAML::Parser parser(stream);
