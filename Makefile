@@ -25,9 +25,10 @@ DEMO_STEPS  ?= 300
 DEMO_RUN    := build/demo
 # It must have learnt more than which byte follows which: nats below the text's bigram entropy.
 DEMO_BELOW  ?= 0.1
+FUZZ_SECONDS ?= 600
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package bench \
-        bench-quick portable-dependencies gpu-check mutants format lint asan install clean
+        bench-quick portable-dependencies gpu-check mutants fuzz format lint asan install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -84,6 +85,9 @@ gpu-check:  ## on a machine with a GPU: build, every CUDA test, sanitizers, benc
 
 mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
 	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
+
+fuzz: setup  ## feed made-up configs and run files to what reads them (FUZZ_SECONDS each; Clang)
+	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)
 
 format: setup  ## clang-format and ruff over the whole tree
 	@clang-format -i $(CPP_FILES)

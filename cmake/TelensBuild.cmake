@@ -42,7 +42,7 @@ if(TELENS_SANITIZE)
   target_compile_options(
     telens_options
     INTERFACE
-      $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;-Wno-maybe-uninitialized>)
+      $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
 endif()
 if(TELENS_MOLD)
