@@ -6,6 +6,6 @@
 namespace telens::kernels {
 
 // Elements that are read and written once for which starting another thread pays.
-inline constexpr std::int64_t kGrain = 32768;
+inline constexpr std::int64_t kGrain = 16384;
 
 }  // namespace telens::kernels
