@@ -65,6 +65,7 @@ config::FeatureDescription scale_health_description() {
       .selects = config::Selects::tensors,
       .tensors = config::gemm_input_names(),
       .parameters = {stats_parameter()},
+      .can_be_kept = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(ScaleHealthOptions::from(parameters).statistics, tensor);

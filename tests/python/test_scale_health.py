@@ -205,6 +205,31 @@ def test_chosen_statistics_alone_are_recorded_beside_the_counters(tmp_path):
     assert set(recorded(tmp_path)) == {"scale_headroom", *counters}
 
 
+def test_a_trigger_may_keep_it_and_fire_at_it(tmp_path):
+    config = {
+        "alarm": section(
+            {
+                "Trigger": {
+                    "enabled": True,
+                    "when": "scale_headroom of activation < -0.5",
+                    "write_last": 2,
+                }
+            },
+            namespace="telens",
+        )["section"],
+        "kept": watching(["activation"], stats=["scale_jump"])["section"] | {"kept_by": "alarm"},
+    }
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
+    with debug.session(config, log_dir=tmp_path):
+        for amax in (1.0, 1.0, 2.0, 1.0, 1.0):
+            train(layer, torch.full((16, 16), amax), fp8=True, recipe=recipe)
+    values = recorded(tmp_path)
+    # Iteration 2 outgrows the scale that 1 made.
+    assert values["scale_headroom"][2, "activation"] == pytest.approx(-1)
+    assert {iteration for iteration, _ in values["scale_jump"]} == {1, 2}
+
+
 @pytest.mark.parametrize(
     ("stats", "message"),
     [
