@@ -1,0 +1,78 @@
+"""Each of the ready configs runs in the sample, and leaves what docs/configs.md shows."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from gpt_runs import COMMAND, ROOT, train
+
+PAGE = (ROOT / "docs" / "configs.md").read_text()
+
+
+class Example(NamedTuple):
+    """What `telens COMMAND` says of a run with a config, after how many steps."""
+
+    command: str
+    says: str
+    steps: int = 2
+    options: tuple[str, ...] = ()
+
+
+STATS = "stats --format csv"
+EXAMPLES = {
+    "compare_recipes": Example(STATS, "nvfp4"),
+    "dump_one_gemm": Example("info", "tensor_dumps", 101),
+    "fake_quant_e5m2_gradients": Example("stats --stat dynamic_range", "gradient"),
+    "fp8_forward_only": Example("stats --stat dynamic_range", "gradient"),
+    "fp8_health": Example(STATS, "fp8_current_scaling"),
+    "gemm_error": Example("stats --stat gemm_cosine", "wgrad"),
+    "is_it_really_fp8": Example("ledger", "E4M3 under tensor scaling"),
+    "log_all_statistics": Example("stats --stat scale_inv_max", "gradient"),
+    # A learning rate with which the loss spikes.
+    "loss_diverges": Example("info", "loss spikes > 1.5x", 30, ("--learning-rate", "0.5")),
+    "nan_hunt": Example("stats --stat posinf", "dgrad"),
+    "production": Example("stats --stat overflows%", "gradient", 8),
+    "value_histograms": Example("whatif", "SQNR"),
+    "which_layers_in_bf16": Example("stats --stat gemm_relative_error", "dgrad"),
+}
+
+
+def said(command: str, run: Path) -> str:
+    result = subprocess.run([COMMAND, *command.split(), run], capture_output=True, text=True)
+    return result.stdout if result.returncode == 0 else ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_ready_config_runs_and_leaves_what_it_is_for(path: Path, tmp_path: Path):
+    example = EXAMPLES[path.stem]
+    arguments = ("--config", str(path), "--steps", str(example.steps), *example.options)
+    train(tmp_path, *arguments, name="run")
+    if path.stem == "dump_one_gemm":
+        assert len(list(tmp_path.glob("run/tensor_dumps/rank_0/iter_000100/*.h5"))) == 6
+    else:
+        assert example.says in said(example.command, tmp_path / "run")
+
+
+def test_without_it_a_run_has_nothing_of_that(tmp_path: Path):
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(
+        "plain: {enabled: True, layers: {layer_types: all}, "
+        "transformer_engine: {LogTensorStats: {enabled: True, tensors: weight, stats: max}}}"
+    )
+    train(tmp_path, "--config", str(plain), "--steps", "2", name="run")
+    for example in EXAMPLES.values():
+        assert example.says not in said(example.command, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_of_ready_configs_shows_what_it_left(name: str):
+    heading = re.search(rf"\[{name}\]\(#([\w-]+)\)", PAGE)[1].replace("-", " ")
+    section = next(
+        text
+        for text in PAGE.split("\n## ")
+        if re.sub(r"[^\w ]", "", text.splitlines()[0]).lower() == heading
+    )
+    assert f" {name}" in section
+    assert "```\n$ " in section
