@@ -125,7 +125,8 @@ def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
     # A loss on a GPU makes the host wait for it: not where nobody records it.
     recorded = loss is not None and _C.debug.is_initialized()
-    _C.debug.step(float(loss) if recorded else None)
+    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+    _C.debug.step(float(value) if recorded else None)
 
 
 def end_debug() -> None:
