@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "inspector_cli/first_trouble.h"
@@ -69,6 +70,11 @@ Table tensor_table(const record::RunReader& run, const record::RecordQuery& quer
   return table;
 }
 
+// Statistics of which the smallest value is the worst.
+bool is_worst_when_small(std::string_view statistic) {
+  return statistic == "gemm_cosine" || statistic == "scale_headroom";
+}
+
 // One statistic of one tensor over the iterations.
 struct Course {
   SeriesKey key;
@@ -105,13 +111,19 @@ Table course_table(const record::RunReader& run, const record::RecordQuery& quer
   });
   std::vector<Course> sorted;
   for (const auto& [key, course] : courses) sorted.push_back(course);
+  const auto badness = [&](const Course& course) {
+    const std::string name = name_or_empty(run, Dictionary::statistic, course.key.statistic);
+    return is_worst_when_small(name) ? -course.lowest : course.highest;
+  };
   const auto place = [](const Course& course) {
     const SeriesKey& key = course.key;
     return std::tuple(key.layer, key.tensor, key.gemm, key.statistic);
   };
   std::ranges::sort(sorted, [&](const Course& a, const Course& b) {
     if (a.nonfinite != b.nonfinite) return a.nonfinite > b.nonfinite;
-    return a.highest != b.highest ? a.highest > b.highest : place(a) < place(b);
+    const double left = badness(a);
+    const double right = badness(b);
+    return left != right ? left > right : place(a) < place(b);
   });
   Table table({"layer", "tensor", "gemm", "statistic", "min", "mean", "max", "last", "at",
                "not finite", "records"});

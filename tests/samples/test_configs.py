@@ -1,5 +1,6 @@
 """Each of the ready configs runs in the sample, and leaves what docs/configs.md shows."""
 
+import csv
 import re
 import subprocess
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_a_ready_config_runs_and_leaves_what_it_is_for(path: Path, tmp_path: Pat
         assert len(list(tmp_path.glob("run/tensor_dumps/rank_0/iter_000100/*.h5"))) == 6
     else:
         assert example.says in said(example.command, tmp_path / "run")
+
+
+def test_the_gemm_that_keeps_its_direction_worst_comes_first(tmp_path: Path):
+    config = ROOT / "configs" / "gemm_error.yaml"
+    train(tmp_path, "--config", str(config), "--steps", "2", name="run")
+    rows = csv.DictReader(
+        said("stats --stat gemm_cosine --format csv", tmp_path / "run").split("\n")
+    )
+    lowest = [float(row["min"]) for row in rows]
+    assert lowest == sorted(lowest)
+    assert lowest[0] < lowest[-1]
 
 
 def test_without_it_a_run_has_nothing_of_that(tmp_path: Path):
