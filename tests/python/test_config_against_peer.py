@@ -90,7 +90,7 @@ def random_schedule(rng):
 
 def random_parameters(rng, feature):
     if feature == "FakeQuant":
-        return {"quant_format": rng.choice(["FP8E4M3", "FP8E5M2"])}
+        return {"quant_format": rng.choice(["FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2"])}
     if feature == "LogFp8TensorStats":
         return {"stats": some(rng, FP8_STATS)}
     if feature.endswith("LogTensorStats"):

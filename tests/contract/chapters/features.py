@@ -28,8 +28,8 @@ STATEMENTS = (
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
         FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
         RUNNING,
-        "    running.format = call.quantizer->format();\n",
-        "    running.format = FormatId::e5m2;\n",
+        "running->scale_for(x_) : current(cast.format);",
+        "running->scale_for(x_) * 2 : current(cast.format);",
     ),
     Statement(
         "It serves activation, weight and gradient.",
@@ -188,7 +188,7 @@ STATEMENTS = (
         "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
         "core/modules/operand_preparation.cpp",
         "without_alias(prepared, request.tensor);",
-        "without_alias({request.tensor, request.tensor}, request.tensor);",
+        "without_alias({request.tensor, prepared.second}, request.tensor);",
     ),
     Statement(
         "PerTensorScaling quantizes chosen tensors of chosen GEMMs under scales from their own "
