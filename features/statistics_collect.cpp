@@ -5,6 +5,7 @@
 
 #include "features/rank_exchange.h"
 #include "features/statistics_engine.h"
+#include "hooks/clock.h"
 
 namespace telens::features {
 namespace {
@@ -102,6 +103,7 @@ Collected OnePassEngine::collect(const Reductions& reductions) {
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
   Collected collected;
+  const double begin = seconds_now();
   // Whether weights are shared is each rank's own affair; whether they are due is not.
   if (has_several_ranks(reductions.world) &&
       (reductions.weights_are_due || reductions.decisions_are_due)) {
@@ -120,6 +122,7 @@ Collected OnePassEngine::collect(const Reductions& reductions) {
     if (reductions.decisions_are_due) collected.decisions = std::move(notes);
   }
   exchanges.run_all();
+  collected.exchange_seconds = seconds_now() - begin;
   for (std::size_t i = 0; i < observations.size(); ++i) {
     observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
                                  collected.rows);

@@ -26,6 +26,7 @@ class Trigger final : public Feature, private Decider {
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
   Decider* decider() override { return this; }
+  bool follows_schedules() const override { return true; }
 
  private:
   // Decider

@@ -14,6 +14,7 @@ void Decisions::follow(std::int64_t iteration,
                        std::span<const std::vector<std::int64_t>> of_ranks) {
   if (!std::exchange(waiting_, false)) return;
   for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (!std::exchange(all_[i].decided, false)) continue;
     std::vector<std::int64_t> wanted;
     for (const std::vector<std::int64_t>& rank : of_ranks) wanted.push_back(rank[i]);
     all_[i].decider->follow(iteration, wanted);
@@ -24,7 +25,7 @@ void Decisions::follow(std::int64_t iteration,
 void Decisions::decide(const EndedIteration& ended) {
   for (Part& part : all_) {
     if (!part.rules.runs() || !part.decider->decides(ended.iteration)) continue;
-    waiting_ = true;
+    waiting_ = part.decided = true;
     part.rules.guard([&] { part.word = part.decider->decide(ended); });
   }
 }

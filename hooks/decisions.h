@@ -39,7 +39,7 @@ class Decider {
   // What this rank wants; 0: nothing.
   virtual std::int64_t decide(const EndedIteration& ended) = 0;
 
-  // What the ranks want, in their order.
+  // What the ranks want, in their order; after a decision alone.
   virtual void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) = 0;
 };
 
@@ -72,6 +72,7 @@ class Decisions {
     Decider* decider;
     Rules rules;
     std::int64_t word = 0;
+    bool decided = false;  // and did not follow yet; the same on all ranks
   };
 
   std::vector<Part> all_;

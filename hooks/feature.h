@@ -145,6 +145,9 @@ class TELENS_EXPORT Feature {
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
 
+  // Whether due iterations are those of the entry's schedules, or the feature's own affair.
+  virtual bool follows_schedules() const { return false; }
+
   // Of a feature that decides for all ranks: itself.
   virtual Decider* decider() { return nullptr; }
 

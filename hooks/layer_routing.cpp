@@ -15,6 +15,13 @@ bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
   });
 }
 
+// Iterations until a feature with a schedule of its own may be asked, which a budget thins out.
+std::int64_t thinned_wait(const FeatureInstance& instance, std::int64_t iteration) {
+  if (instance.section->budget() == nullptr || instance.feature->follows_schedules()) return 0;
+  const std::int64_t factor = instance.entry->keys->thinning->factor();
+  return (factor - iteration % factor) % factor;
+}
+
 }  // namespace
 
 std::string FeatureInstance::title() const {
@@ -37,6 +44,7 @@ void LayerRouting::take_over(const LayerRouting& before) {
   for (Question& question : questions_) {
     const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
       return before.features_[other.feature] == features_[question.feature] &&
+             features_[question.feature]->section->budget() == nullptr &&
              other.call == question.call && other.gemm == question.gemm &&
              other.tensor == question.tensor;
     });
@@ -124,6 +132,11 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
   if (!question.due(iteration)) return;
   FeatureInstance& instance = *features_[question.feature];
   const bool observing = question.call != Call::modify && question.call != Call::fp8_gemm;
+  if (const std::int64_t wait = thinned_wait(instance, iteration)) {
+    question.enabled = false;
+    question.next = iteration + wait;
+    return;
+  }
   RoutingAnswer answer = RoutingAnswer::never();
   if (!observing) {
     try {

@@ -37,6 +37,8 @@ struct PlanAnswers {
     std::uint8_t inspect = 0;                 //
     std::uint8_t gemms = 0;                   //
     mutable std::shared_ptr<void> kept = {};  // FeatureCall::kept
+
+    bool on() const { return modify != 0 || postquantize != 0 || inspect != 0 || gemms != 0; }
   };
 
   std::string layer_name;

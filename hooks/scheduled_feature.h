@@ -9,6 +9,7 @@ namespace telens {
 class TELENS_EXPORT ScheduledFeature : public Feature {
  public:
   RoutingCalls routing_calls() const final;
+  bool follows_schedules() const final { return true; }
   bool reads_statistics(TensorName tensor, std::int64_t iteration) const final;
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
   RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) final;

@@ -32,6 +32,36 @@ void SectionSwitches::add_ring(const config::Section& section, std::int64_t iter
   }
 }
 
+void SectionSwitches::make_budgets(const Announce& announce) {
+  for (SectionState& state : states_) {
+    if (!state.keys().budget) continue;
+    state.budget_ =
+        std::make_unique<SectionBudget>(*state.section_, [this, announce](const std::string& text) {
+          changed_ = true;  // layers are asked anew
+          announce(text);
+        });
+    with_budget_.push_back(&state);
+  }
+}
+
+void SectionSwitches::end_step(double cost) {
+  if (!measures()) return;
+  const double now = seconds_now();
+  const std::int64_t all_reads = reads_.exchange(0);
+  for (SectionState* state : with_budget_) {
+    const std::int64_t reads = state->budget()->take_reads();
+    if (reads > 0) {
+      state->budget()->charge(cost * static_cast<double>(reads) / static_cast<double>(all_reads));
+    }
+    // The first step makes what is made once.
+    if (state->runs()) {
+      state->budget()->end_step(last_step_ended_ ? std::optional(now - *last_step_ended_)
+                                                 : std::nullopt);
+    }
+  }
+  last_step_ended_ = now;
+}
+
 SectionState& SectionSwitches::state(std::string_view section) {
   return *std::ranges::find(states_, section, &SectionState::name);
 }

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 
 #include "hooks/config/config.h"
 #include "hooks/kept_rows.h"
+#include "hooks/section_budget.h"
 
 namespace telens {
 
@@ -30,6 +33,9 @@ class SectionState {
   // Row::rings of what the section asks for; 0: it is recorded.
   std::uint64_t ring() const { return ring_; }
 
+  // nullptr: none.
+  SectionBudget* budget() const { return budget_.get(); }
+
  private:
   friend class SectionSwitches;
   static constexpr std::int64_t kForever = std::int64_t{1} << 62;
@@ -37,6 +43,7 @@ class SectionState {
   const config::Section* section_;
   std::atomic<std::int64_t> left_;  // iterations
   std::uint64_t ring_ = 0;
+  std::unique_ptr<SectionBudget> budget_;
 };
 
 // All sections of a session. Its switches are used in step(), in the same step on all ranks.
@@ -46,6 +53,17 @@ class TELENS_EXPORT SectionSwitches {
   explicit SectionSwitches(const config::Config& config);
 
   SectionState& state(std::string_view section);
+
+  // Makes the budgets, which tell of every change in words. Without any nothing is measured.
+  using Announce = std::function<void(const std::string& text)>;
+  void make_budgets(const Announce& announce);
+  const std::vector<SectionState*>& with_budget() const { return with_budget_; }
+  bool measures() const { return !with_budget_.empty(); }
+
+  // That a tensor was read, for anybody. Any thread.
+  void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
+  // The end of an iteration is done, which itself has cost so many seconds for all reads together.
+  void end_step(double cost);
 
   // Sections that say `started_by: section` run in so many iterations after the ending one. Returns
   // their names.
@@ -78,6 +96,9 @@ class TELENS_EXPORT SectionSwitches {
 
   std::deque<SectionState> states_;
   std::vector<Ring> rings_;
+  std::vector<SectionState*> with_budget_;
+  std::atomic<std::int64_t> reads_{0};     // since the last end_step()
+  std::optional<double> last_step_ended_;  // by the clock
   std::vector<Row> written_;
   bool changed_ = false;
 };

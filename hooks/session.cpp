@@ -73,6 +73,17 @@ class NotedReading final : public TensorReading {
   bool wanted_ = false;
 };
 
+// A budget makes a feature run more seldom, which must change nothing that is computed.
+void check_budget(const FeatureInstance& instance) {
+  const RoutingCalls calls = instance.feature->routing_calls();
+  if (instance.section->budget() == nullptr || (!calls.modify && !calls.fp8_gemm)) return;
+  raise<ConfigError>(
+      "{}: section '{}': {} may change what is computed (it answers modify_tensor_enabled or "
+      "fp8_gemm_enabled); a section with a '{}' may only watch",
+      to_string(instance.entry->location), instance.entry->section, instance.entry->written_name,
+      config::kBudget);
+}
+
 void check_iteration(std::string_view what, std::int64_t iteration) {
   if (iteration < 0 || iteration > hook_points::kLastIteration) {
     raise<UsageError>("debug.{}: the iteration cannot be {}; iterations count from 0 to {}", what,
@@ -120,12 +131,18 @@ void Session::accept() {
 
 void Session::make_features() {
   sections_.emplace(config_);
+  sections_->make_budgets([this](const std::string& text) { announce_budget(text); });
+  for (SectionState* state : sections_->with_budget()) {
+    decisions_.add(*state->budget(), {.runs = [state] { return state->runs(); },
+                                      .guard = [](const auto& decide) { decide(); }});
+  }
   for (const config::Section& section : config_.sections()) {
     for (const config::FeatureEntry& entry : section.features) {
       features_.push_back(std::make_unique<FeatureInstance>(&entry));
       FeatureInstance& instance = *features_.back();
       instance.section = &sections_->state(section.name);
       instance.feature = registry_.make(entry, *this);
+      check_budget(instance);
       if (Decider* decider = instance.feature->decider()) {
         decisions_.add(*decider, {.runs = [&instance] { return instance.section->runs(); },
                                   .guard =
@@ -179,12 +196,16 @@ LayerRouting& Session::routing_of(LayerHooks& layer) {
 }
 
 RoutingPlan Session::route(LayerHooks& layer, const RoutingRequest& request) {
+  SharedCost cost(sections_->measures());
   LayerRouting& routing = routing_of(layer);
   const std::int64_t now = iteration();
   RoutingPlan plan =
       routing.route(now, request.under_recipe,
                     [this](FeatureInstance& feature, std::string_view layer_name,
                            std::string_view call) { switch_off(feature, layer_name, call); });
+  for (const PlanAnswers::Part& part : PlanAnswers::of(plan).parts) {
+    if (part.on()) cost.add(part.feature->section->budget());
+  }
   if (plan.empty()) {
     if (const auto wake = routing.sleep_until(now, request.under_recipe)) {
       const bool ever = *wake <= hook_points::kLastIteration;
@@ -272,6 +293,7 @@ void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const Inspect
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    const CostTimer cost(part.feature->section->budget());
     reading->keep_in(part.feature->section->ring());
     NotedReading noted(*reading);
     observe(*part.feature, answers.layer_name, kCall,
@@ -280,6 +302,10 @@ void Session::inspect_tensor(LayerHooks&, const RoutingPlan& plan, const Inspect
   }
   // What goes wrong in the common read is the failure of all who asked for it.
   const at::NoGradGuard no_grad;
+  SharedCost cost(sections_->measures());
+  for (const FeatureInstance* reader : readers) cost.add(reader->section->budget());
+  cost.count_reads();
+  if (!readers.empty()) sections_->count_read();
   try {
     reading->read();
   } catch (...) {
@@ -293,6 +319,7 @@ void Session::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
   const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.postquantize & bit)) continue;
+    const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
             [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
@@ -303,6 +330,7 @@ void Session::inspect_gemm(LayerHooks&, const RoutingPlan& plan, const InspectGe
   const PlanAnswers& answers = PlanAnswers::of(plan);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
+    const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     observe(*part.feature, answers.layer_name, "inspect_gemm",
             [&] { part.feature->feature->inspect_gemm(at, call, answers.alterations); });
@@ -335,6 +363,11 @@ void Session::announce(std::string_view kind, const std::string& text,
                        std::string_view layer_name) {
   messages_.write(text, {}, LogLevel::warning, fmt::format("{} {}", kind, iteration()));
   run_file_->event(iteration(), kind, text, layer_name);
+}
+
+void Session::announce_budget(const std::string& text) {
+  messages_.write(text, {}, LogLevel::info, fmt::format("budget {}", iteration()));
+  if (++budget_changes_ <= kMostWarnings) run_file_->event(iteration(), "budget", text, {});
 }
 
 void Session::stop_run(std::string text) {
@@ -467,6 +500,7 @@ Session::Logged Session::collect(const Reductions& reductions) {
   Logged logged = std::exchange(pending_, {});
   logged.rows.insert(logged.rows.begin(), collected.rows.begin(), collected.rows.end());
   logged.decisions = std::move(collected.decisions);
+  logged.exchange_seconds = collected.exchange_seconds;
   return logged;
 }
 
@@ -515,8 +549,10 @@ void Session::deliver(const Logged& logged) {
 void Session::step(std::optional<double> loss) {
   const std::int64_t ending = iteration();
   for (const auto& each : features_) {
+    const CostTimer cost(each->section->budget());
     observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
+  const double begin = sections_->measures() ? seconds_now() : 0;
   if (loss) run_file_->scalar(ending, "loss", *loss);
   if (loss) note_number("loss", *loss);
   const Logged logged = collect(reductions_in(ending));
@@ -526,6 +562,9 @@ void Session::step(std::optional<double> loss) {
   if (sections_->end_iteration()) wake();
   steps_.fetch_add(1, std::memory_order_relaxed);
   deliver(logged);
+  if (sections_->measures()) {
+    sections_->end_step(seconds_now() - begin - logged.exchange_seconds);
+  }
   stop_if_asked();
 }
 

@@ -62,6 +62,7 @@ class Session final : public HookListener, private FeatureServices {
   SectionSwitches& sections() override { return *sections_; }
   void announce(std::string_view kind, const std::string& text,
                 std::string_view layer_name) override;
+  void announce_budget(const std::string& text);
   const InitializeOptions& options() const override { return options_; }
   void record(const Row& row) override;
   void record(LedgerEntry entry) override;
@@ -102,6 +103,7 @@ class Session final : public HookListener, private FeatureServices {
     std::vector<Row> rows;
     std::vector<NamedScalar> scalars;
     std::vector<std::vector<std::int64_t>> decisions = {};  // of all ranks, if they travelled
+    double exchange_seconds = 0;                            // in which ranks waited for each other
     std::vector<LedgerEntry> ledger = {};
     std::vector<HistogramRow> histograms = {};
     std::vector<BlockValue> blocks = {};
@@ -131,6 +133,7 @@ class Session final : public HookListener, private FeatureServices {
   std::atomic<std::int64_t> iteration_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<int> warnings_{0};
+  int budget_changes_ = 0;
 
   std::mutex layers_mutex_;  // over unnamed_layers_ and the making of a layer's state
   int unnamed_layers_ = 0;

@@ -45,6 +45,7 @@ struct Collected {
   std::vector<Row> rows;
   // Every rank's Reductions::decisions, in the order of ranks; empty if they did not travel.
   std::vector<std::vector<std::int64_t>> decisions = {};
+  double exchange_seconds = 0;  // in which ranks waited for each other
 };
 
 class StatisticsEngine {

@@ -109,6 +109,9 @@ class Loader {
                          entry.value, entry.key_location, section.keys};
     if (!description->opaque) {
       feature.selections = resolve_selections(entry.value, *description, errors_);
+      for (Selection& selection : feature.selections) {
+        selection.schedule.thin(section.keys->thinning);
+      }
     }
     section.features.push_back(std::move(feature));
   }
@@ -127,7 +130,7 @@ class Loader {
     if (is_bare) {
       names.insert(names.end(), descriptions_.namespaces().begin(),
                    descriptions_.namespaces().end());
-      for (const std::string_view key : {kLayers, kEnabled, kStartedBy, kKeptBy}) {
+      for (const std::string_view key : {kLayers, kEnabled, kStartedBy, kKeptBy, kBudget}) {
         names.emplace_back(key);
       }
     }
@@ -148,6 +151,13 @@ class Loader {
       entries.push_back(&feature);
     }
     check_modifiers(entries, errors_);
+    if (!section.keys->budget) return;
+    for (const FeatureEntry& feature : section.features) {
+      if (!feature.description->modifies) continue;
+      errors_.add(feature.location,
+                  "{} changes what is computed; a section with a '{}' may only watch",
+                  feature.written_name, kBudget);
+    }
   }
 
   const Descriptions& descriptions_;

@@ -88,9 +88,10 @@ std::string PlanRow::when() const {
   if (idle()) return fmt::format("never: {} has no {}", gemm(), tensor());
   const SectionKeys& keys = *entry->keys;
   return fmt::format(
-      "{}{}{}", keys.started_by ? fmt::format("once '{}' fires: ", keys.started_by->section) : "",
+      "{}{}{}{}", keys.started_by ? fmt::format("once '{}' fires: ", keys.started_by->section) : "",
       describe(selection->schedule),
-      keys.kept_by ? fmt::format(", written once '{}' fires", keys.kept_by->section) : "");
+      keys.kept_by ? fmt::format(", written once '{}' fires", keys.kept_by->section) : "",
+      keys.budget ? fmt::format(", at most {:.3g}% of the time", 100 * *keys.budget) : "");
 }
 
 std::size_t Plan::touched_layers() const {

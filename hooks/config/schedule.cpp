@@ -61,6 +61,7 @@ Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
     : freq_(freq), ranges_(std::move(ranges)) {}
 
 bool Schedule::due(std::int64_t iteration) const {
+  if (iteration % thinned_freq() != 0) return false;
   return iteration % freq_ == 0 && std::ranges::any_of(ranges_, [&](const StepRange& range) {
            return iteration >= range.first && (!range.last || iteration <= *range.last);
          });
@@ -70,9 +71,10 @@ std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) con
   std::optional<std::int64_t> next;
   constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
   if (iteration == kLast) return std::nullopt;
+  const std::int64_t freq = thinned_freq();
   for (const StepRange& range : ranges_) {
     const std::int64_t from = std::max({iteration + 1, range.first, std::int64_t{0}});
-    const std::int64_t wait = (freq_ - from % freq_) % freq_;
+    const std::int64_t wait = (freq - from % freq) % freq;
     if (wait > range.last.value_or(kLast) - from) continue;
     const std::int64_t multiple = from + wait;
     if (!next || multiple < *next) next = multiple;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <vector>
 
 #include "hooks/config/config.h"
@@ -18,6 +19,20 @@ struct LinkKey {
 };
 constexpr std::array kLinkKeys{LinkKey{kStartedBy, &SectionKeys::started_by, kStart},
                                LinkKey{kKeptBy, &SectionKeys::kept_by, kWriteLast}};
+
+// "3%" as 0.03.
+std::optional<double> parse_budget(const Value& value, ErrorList& errors) {
+  const std::string text = value.is_string() ? value.as_string() : "";
+  double percent = 0;
+  const char* end = text.data() + text.size();
+  const auto [number_end, error] = std::from_chars(text.data(), end, percent);
+  const bool is_percentage = error == std::errc() && std::string_view(number_end, end) == "%";
+  if (is_percentage && percent > 0 && percent < 100) return percent / 100;
+  errors.add(value.location(),
+             "'{}' must be a part of the step time such as 3%, above 0% and below 100%, not {}",
+             kBudget, describe(value));
+  return std::nullopt;
+}
 
 const FeatureEntry* firing_feature(const Section& section) {
   const auto found = std::ranges::find_if(
@@ -120,7 +135,7 @@ class LinkCheck {
 }  // namespace
 
 bool is_section_key(std::string_view key) {
-  return std::ranges::find(kLinkKeys, key, &LinkKey::key) != kLinkKeys.end();
+  return key == kBudget || std::ranges::find(kLinkKeys, key, &LinkKey::key) != kLinkKeys.end();
 }
 
 SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
@@ -134,6 +149,10 @@ SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
       errors.add(value->location(), "'{}' must be the name of a section, not {}", key.key,
                  describe(*value));
     }
+  }
+  if (const Value* budget = section.find(kBudget)) {
+    keys.budget = parse_budget(*budget, errors);
+    keys.thinning = std::make_shared<Thinning>();
   }
   return keys;
 }

@@ -1,5 +1,5 @@
 // What a section says of itself beside its layers and features: which other section decides whether
-// it runs, or whether what it logs is written.
+// it runs, or whether what it logs is written, and what it may cost.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,14 @@
 #include <string_view>
 
 #include "hooks/config/error_list.h"
+#include "hooks/config/schedule.h"
 #include "hooks/config/value.h"
 
 namespace telens::config {
 
 inline constexpr std::string_view kStartedBy = "started_by";
 inline constexpr std::string_view kKeptBy = "kept_by";
+inline constexpr std::string_view kBudget = "budget";
 
 // The parameters of a feature that fires (FeatureDescription::fires) which give these sections
 // their measure: iterations that they run, iterations that are kept.
@@ -29,6 +31,8 @@ struct SectionLink {
 struct SectionKeys {
   std::optional<SectionLink> started_by;  // runs only after that section's feature has fired
   std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
+  std::optional<double> budget;           // of the step time: 0.03 for 3%
+  std::shared_ptr<Thinning> thinning;     // of its schedules; nullptr without a budget
 
   // Neither runs, nor records, before something happens.
   bool waits() const { return started_by || kept_by; }

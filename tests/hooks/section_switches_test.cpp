@@ -165,6 +165,7 @@ TEST(Decisions, of_one_that_fails_are_to_want_nothing_and_it_follows_all_the_sam
   EXPECT_EQ(decisions.words(), (Words{0, 0}));
   decisions.follow_own(0);
   EXPECT_EQ(failing.followed.size(), 1U);
+  EXPECT_THAT(idle.followed, IsEmpty());  // it has not decided, on any rank
 }
 
 }  // namespace

@@ -340,6 +340,14 @@ MUTANTS = (
         tests="tests/python/test_trigger.py::test_what_one_rank_sees_stops_all_ranks_in_the_same_step",
     ),
     Mutant(
+        promise="one collective: of budgets all ranks follow the rank that it costs most",
+        file="hooks/section_budget.cpp",
+        before="std::ranges::max(wanted) - 1;",
+        after="wanted.front() - 1;",
+        program="section_budget_test",
+        tests="BudgetTest.the_rank_that_it_costs_most_decides_for_all",
+    ),
+    Mutant(
         promise="FP8 learns as BF16 does: the loss is within 1 %",
         file="core/ops/scale_formula.h",
         before="  scale = std::ldexp(scale, -margin);",

@@ -432,7 +432,7 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
   EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engin: {}}"),
             "f.yaml:1:48: section 's': unknown feature or namespace 'transformer_engin' (did you "
             "mean 'transformer_engine'?); expected one of 'Free', 'base', 'telens', "
-            "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by'");
+            "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget'");
   EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
             "f.yaml:1:48: section 's': the namespace 'base' has no feature 'Watch'; it belongs "
             "under 'transformer_engine:'");

@@ -119,5 +119,18 @@ TEST(Schedule, wrong_values_are_errors_with_their_place) {
             "[1]");
 }
 
+TEST(Schedule, that_is_thinned_is_due_in_every_so_many_of_its_iterations) {
+  const auto thinning = std::make_shared<Thinning>();
+  Schedule schedule(3, {{.first = 5, .last = 40}});
+  schedule.thin(thinning);
+  EXPECT_TRUE(schedule.due(6));
+  thinning->set(4);
+  EXPECT_FALSE(schedule.due(6));
+  EXPECT_TRUE(schedule.due(12));
+  EXPECT_EQ(schedule.next_due_after(12), 24);
+  EXPECT_EQ(schedule.next_due_after(36), std::nullopt);
+  EXPECT_EQ(schedule.freq(), 3);
+}
+
 }  // namespace
 }  // namespace telens::config

@@ -1,0 +1,106 @@
+// `budget: 3%` of a section: its features run half as often, and half as often again, while what
+// they cost is more than that share of the step time; twice as often again when it is far less.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hooks/clock.h"
+#include "hooks/config/config.h"
+#include "hooks/decisions.h"
+
+namespace telens {
+
+class SectionBudget final : public Decider {
+ public:
+  // Told in words of every change.
+  using Announce = std::function<void(const std::string& text)>;
+
+  // The section has a budget.
+  SectionBudget(const config::Section& section, Announce announce);
+
+  // Time that features of the section have cost. Any thread.
+  void charge(double seconds) { spent_.fetch_add(seconds, std::memory_order_relaxed); }
+
+  // That a tensor was read for the section. Any thread.
+  void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
+  // Since the last call.
+  std::int64_t take_reads() { return reads_.exchange(0, std::memory_order_relaxed); }
+
+  // The end of an iteration that took `seconds`, the cost included; nullopt: it is not to count.
+  void end_step(std::optional<double> seconds);
+
+  // Every 2^level-th of the due iterations.
+  std::int64_t level() const { return level_; }
+
+  // Steps that a decision is made from, at least.
+  static constexpr std::int64_t kFewestSteps = 8;
+  // Below this part of the budget features run more often again. Twice the cost is then still only
+  // half of the budget, so that frequencies do not swing.
+  static constexpr double kFarUnder = 0.25;
+
+ private:
+  // Decider
+  bool decides(std::int64_t iteration) const override { return steps_ >= window(); }
+  // 1 + the level that this rank would like.
+  std::int64_t decide(const EndedIteration& ended) override;
+  // The highest of what ranks would like.
+  void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
+
+  // Two due iterations, if that is more than kFewestSteps.
+  std::int64_t window() const;
+
+  const config::Section& section_;
+  const Announce announce_;
+  const std::int64_t longest_freq_;
+  std::int64_t level_ = 0;
+  std::int64_t steps_ = 0;
+  double elapsed_ = 0;            // in these steps
+  double counted_ = 0;            // of spent_, in these steps
+  double share_ = 0;              // of the last decision
+  bool changed_in_step_ = false;  // so the running step is neither of the old level nor of the new
+  std::atomic<double> spent_{0};
+  std::atomic<std::int64_t> reads_{0};
+};
+
+// Measures a scope for a budget; nullptr: measures nothing.
+class CostTimer {
+ public:
+  explicit CostTimer(SectionBudget* budget)
+      : budget_(budget), begin_(budget == nullptr ? 0 : seconds_now()) {}
+  ~CostTimer() {
+    if (budget_ != nullptr) budget_->charge(seconds_now() - begin_);
+  }
+  CostTimer(const CostTimer&) = delete;
+  CostTimer& operator=(const CostTimer&) = delete;
+
+ private:
+  SectionBudget* budget_;
+  double begin_;
+};
+
+// Measures a scope for several budgets, each of which it is charged to in full: what one section
+// would save by itself may be less.
+class SharedCost {
+ public:
+  // Without budgets (`on` false) no clock is asked.
+  explicit SharedCost(bool on) : begin_(on ? seconds_now() : 0) {}
+  ~SharedCost();
+  SharedCost(const SharedCost&) = delete;
+  SharedCost& operator=(const SharedCost&) = delete;
+
+  // nullptr: none.
+  void add(SectionBudget* budget);
+  // A tensor is read for them.
+  void count_reads();
+
+ private:
+  double begin_;
+  std::vector<SectionBudget*> budgets_;  // each once
+};
+
+}  // namespace telens

@@ -1,0 +1,105 @@
+"""`budget:` of a section: what costs too much runs more seldom, on all ranks alike."""
+
+import time
+
+import pytest
+import torch
+from debug_helpers import message_log
+from distributed_workers import run_ranks
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.registry import Registry, api_method
+
+
+class SlowLook(TEConfigAPIMapper):
+    """Takes a hundred times as long as a step of this test, on one rank."""
+
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        return tensor_name == "output", iteration + 1
+
+    @api_method
+    def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration, **kwargs):
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 1:
+            time.sleep(0.05)
+
+
+def config(budget, features: dict | None = None) -> dict:
+    return {
+        "slow": {
+            "enabled": True,
+            "budget": budget,
+            "layers": {"layer_types": "all"},
+            "transformer_engine": features
+            or {"SlowLook": {"enabled": True, "tensors": ["output"]}},
+        }
+    }
+
+
+def train(folder, steps: int = 30) -> None:
+    torch.manual_seed(1)
+    layer = te.Linear(32, 32, name="fc1")
+    with debug.session(config("10%"), log_dir=folder):
+        for _ in range(steps):
+            layer(torch.ones(16, 32)).sum().backward()
+            debug.step()
+
+
+def test_what_costs_too_much_runs_more_seldom_and_the_run_says_so(tmp_path, register):
+    register(SlowLook)
+    train(tmp_path)
+    events = telens.open_run(tmp_path).events
+    texts = list(events[events["kind"] == "budget"]["text"])
+    assert texts[0].startswith("budget of section 'slow': 9")  # more than 90 %
+    assert texts[0].endswith("half as often, in every 2. of their iterations")
+    assert texts[0] in message_log(tmp_path)
+
+
+def on_ranks(rank: int, folder: str) -> None:
+    Registry.register_feature(namespace="transformer_engine")(SlowLook)
+    train(folder)
+
+
+def test_all_ranks_follow_the_one_that_it_costs_most(tmp_path):
+    run_ranks(on_ranks, str(tmp_path))
+    events = telens.open_run(tmp_path).events
+    changes = events[events["kind"] == "budget"]
+    by_rank = [
+        [
+            (int(iteration), text.split(" run ")[1])
+            for each, iteration, text in zip(
+                changes["rank"], changes["iteration"], changes["text"], strict=True
+            )
+            if each == rank
+        ]
+        for rank in range(2)
+    ]
+    assert by_rank[0]
+    assert by_rank[0] == by_rank[1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "features", "message"),
+    [
+        (3, None, "'budget' must be a part of the step time such as 3%"),
+        ("120%", None, "above 0% and below 100%"),
+        (
+            "3%",
+            {"FakeQuant": {"enabled": True, "gemms": "fprop", "tensors": "weight",
+                           "quant_format": "FP8E4M3"}},
+            "FakeQuant changes what is computed",
+        ),
+        (
+            "3%",
+            {"DisableFP8Layer": {"enabled": True}},
+            "DisableFP8Layer may change what is computed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_budget_is_an_error_at_the_beginning(tmp_path, budget, features, message):
+    with pytest.raises(telens.ConfigError) as error:
+        debug.initialize(config(budget, features), log_dir=tmp_path)
+    assert message in str(error.value)
