@@ -1,10 +1,14 @@
 """ScaleHealth in real layers, against NumPy and ml_dtypes, which share no code with the library."""
 
+import json
+import subprocess
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from debug_helpers import message_log, section, train
+from distributed_workers import run_ranks
 
 import telens
 import telens.debug as debug
@@ -147,6 +151,36 @@ def test_of_micro_batches_the_worst_counts_and_each_has_its_own_scale(tmp_path):
     assert values["scale_jump"] == {(1, "activation"): 5.0}  # from the last micro-batch's 2
 
 
+def outgrow_on_rank_1(rank: int, folder: str) -> None:
+    """Its history is not updated in iteration 1 either."""
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
+    with debug.session(watching(["activation"]), log_dir=folder):
+        for step in range(3):
+            amax = 28.0 if (rank, step) == (1, 2) else 7.0
+            grad = torch.set_grad_enabled((rank, step) != (1, 1))
+            with grad, te.autocast(enabled=True, recipe=recipe):
+                out = layer(torch.full((16, 16), amax))
+            if out.requires_grad:
+                out.sum().backward()
+            debug.step()
+
+
+def test_of_several_ranks_all_record_the_worst(tmp_path):
+    run_ranks(outgrow_on_rank_1, str(tmp_path))
+    (run,) = (tmp_path / "telens").iterdir()
+    for rank in range(2):
+        values = {
+            statistic: [value for _, value in sorted(of_statistic.items())]
+            for statistic, of_statistic in recorded(run / f"rank0000{rank}.h5").items()
+        }
+        assert values["scale_headroom"] == pytest.approx([6, 0, -2], abs=1e-6)
+        assert values["scale_staleness"] == pytest.approx([-6, 0, 2], abs=1e-6)
+        assert values["stale_saturated%"] == [0, 0, 50]
+        assert values["scale_jump"] == [6, 0]
+        assert values["scale_age"] == [0, 0, 1]
+
+
 def test_a_history_that_nobody_updates_counts_up(tmp_path):
     layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
     x = torch.randn(16, 16)
@@ -203,6 +237,29 @@ def test_chosen_statistics_alone_are_recorded_beside_the_counters(tmp_path):
         train(layer, torch.randn(16, 16), fp8=True)
     counters = {"saturated", "nan", "posinf", "neginf", "nonfinite", "zeros", "subnormals"}
     assert set(recorded(tmp_path)) == {"scale_headroom", *counters}
+
+
+def test_the_command_shows_the_course_of_a_scale(tmp_path, build_folder):
+    layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
+    recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
+    with debug.session(watching(["activation"]), log_dir=tmp_path):
+        for amax in (7.0, 7.0, 28.0):
+            train(layer, torch.full((16, 16), amax), fp8=True, recipe=recipe)
+    arguments = ["stats", tmp_path, "--stat", "scale_headroom", "--stat", "scale_age"]
+    result = subprocess.run(
+        [build_folder / "bin/telens", *arguments, "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = {row["statistic"]: row for row in json.loads(result.stdout)}
+    assert (rows["scale_headroom"]["layer"], rows["scale_headroom"]["tensor"]) == (
+        "fc",
+        "activation",
+    )
+    assert rows["scale_headroom"]["min"] == pytest.approx(-2, abs=1e-6)
+    assert rows["scale_headroom"]["max"] == pytest.approx(6, abs=1e-6)
+    assert rows["scale_age"]["max"] == 0
 
 
 def test_a_trigger_may_keep_it_and_fire_at_it(tmp_path):
