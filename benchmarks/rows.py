@@ -227,8 +227,8 @@ def fp8_linear_rows(programs):
         "x",
         at_most(1.20),
         large,
-        if_missed="one pass over 10M elements (20 MB at about 8 GB/s a thread) and the errors of 5M "
-        "casts take 1.5 to 2.5 ms, where AMX does the step's three products in 11 ms",
+        if_missed="one pass over 10M elements (20 MB at about 8 GB/s a thread) and the errors of "
+        "5M casts take 1.5 to 2.5 ms, where AMX does the step's three products in 11 ms",
     )
     yield Row(
         FP8_LINEAR[2],
@@ -236,9 +236,9 @@ def fp8_linear_rows(programs):
         "x",
         at_most(1.5),
         small,
-        if_missed="by callgrind (AVX2) decoding takes 450, casting 340 and transposing 170 thousand "
-        "instructions beside products that AMX does in 0.13 ms; everything else of the calls takes "
-        "fewer than 300 thousand",
+        if_missed="by callgrind (AVX2) decoding takes 450, casting 340 and transposing 170 "
+        "thousand instructions beside products that AMX does in 0.13 ms; everything else of the "
+        "calls takes fewer than 300 thousand",
     )
 
 
