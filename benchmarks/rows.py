@@ -79,6 +79,7 @@ def statistics_rows(programs, simd):
         "x",
         at_most(1 if wide else 2),
         finite,
+        if_missed=memory_bound(finite),
     )
     for data in SPECIAL_DATA:
         special = samples[data]
