@@ -180,7 +180,7 @@ TEST(RecordCrash, a_writer_killed_at_any_moment_loses_nothing_older_than_two_sec
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < kKills; ++i) {
     children.push_back(
-        std::make_unique<Child>(folder.path() + "/" + std::to_string(i), 100 + i, -1));
+        std::make_unique<Child>(folder.str() + "/" + std::to_string(i), 100 + i, -1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(2300));
   std::vector<Clock::time_point> deaths;
@@ -201,7 +201,7 @@ TEST(RecordCrash, a_writer_killed_inside_a_write_loses_nothing_that_was_flushed)
   for (int i = 0; i < kKills; ++i) {
     const long writes = 1 + 17L * i;
     children.push_back(
-        std::make_unique<Child>(folder.path() + "/" + std::to_string(i), 200 + i, writes));
+        std::make_unique<Child>(folder.str() + "/" + std::to_string(i), 200 + i, writes));
   }
   for (const auto& child : children) expect_nothing_lost(*child, child->wait());
 }

@@ -10,24 +10,11 @@
 
 #include "features/record/run_reader.h"
 #include "features/record/run_writer.h"
+#include "tests/temporary_folder.h"
 
 namespace telens::record {
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "telens_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using testing::TemporaryFolder;
 
 // Records whose every field follows from their number, so that any of them can be checked alone.
 inline Record numbered_record(std::int64_t number) {

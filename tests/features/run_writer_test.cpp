@@ -295,7 +295,7 @@ TEST(RunWriter, runs_without_an_id_never_share_a_folder) {
 
 TEST(RunWriter, an_unwritable_folder_is_one_error_and_training_goes_on) {
   const TemporaryFolder folder;
-  const std::string file = folder.path() + "/file";
+  const std::string file = folder.str() + "/file";
   std::ofstream(file) << "a file where a folder should be: refused to root as well";
   RunOptions options;
   options.log_dir = file;

@@ -5,31 +5,18 @@
 #include "core/base/error.h"
 #include "features/record/run_reader.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/temporary_folder.h"
 
 using namespace telens;
 namespace fs = std::filesystem;
 
 namespace {
 
-// A folder in memory where there is one, removed at the end.
-class Folder {
- public:
-  Folder() {
-    const fs::path memory = "/dev/shm";
-    std::string name =
-        ((fs::is_directory(memory) ? memory : fs::temp_directory_path()) / "telens-XXXXXX")
-            .string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+// In memory where that has a folder: a file is written for each input.
+fs::path fast_folder() {
+  const fs::path memory = "/dev/shm";
+  return fs::is_directory(memory) ? memory : fs::temp_directory_path();
+}
 
 void read_everything(const record::RunReader& run) {
   run.config_text();
@@ -45,7 +32,7 @@ void read_everything(const record::RunReader& run) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Folder folder;
+  static const telens::testing::TemporaryFolder folder(fast_folder());
   const fs::path file = folder.path() / "rank00000.h5";
   std::ofstream(file, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));

@@ -18,22 +18,9 @@
 #include "features/record/run_reader.h"
 #include "hooks/debug.h"
 #include "hooks/feature_registry.h"
+#include "tests/temporary_folder.h"
 
 namespace telens::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "telens_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  std::string str() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string text_of(const std::filesystem::path& path) {
   std::ostringstream text;

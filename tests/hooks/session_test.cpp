@@ -567,14 +567,18 @@ TEST_F(SessionTest, a_session_left_open_is_closed_at_exit) {
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 
+// An iteration with one layer, in a session that SIGTERM ends.
+void step_until_sigterm(const debug::InitializeOptions& options) {
+  debug::initialize(options);
+  FakeLayer().run();
+  debug::step();
+  ::raise(SIGTERM);
+  for (;;) pause();
+}
+
 TEST_F(SessionTest, sigterm_saves_what_was_stepped_and_ends_the_process_as_ever) {
-  const int status = status_of_child([&] {
-    debug::initialize(options(section(kMaxOfActivation)));
-    FakeLayer().run();
-    debug::step();
-    ::raise(SIGTERM);
-    for (;;) pause();
-  });
+  const int status =
+      status_of_child([&] { step_until_sigterm(options(section(kMaxOfActivation))); });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
 }
@@ -588,6 +592,14 @@ TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
+// What a program does that puts a handler over ours.
+void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
+  struct sigaction over_ours = {};
+  over_ours.sa_sigaction = handler;
+  over_ours.sa_flags = SA_SIGINFO;
+  sigaction(SIGTERM, &over_ours, below);
+}
+
 struct sigaction below_ours_puts = {};
 void call_what_was_there(int number, siginfo_t* info, void* context) {
   below_ours_puts.sa_sigaction(number, info, context);
@@ -596,18 +608,11 @@ void call_what_was_there(int number, siginfo_t* info, void* context) {
 TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_later_session) {
   const int status = status_of_child([&] {
     debug::initialize(options());
-    struct sigaction over_ours = {};
-    over_ours.sa_sigaction = call_what_was_there;
-    over_ours.sa_flags = SA_SIGINFO;
-    sigaction(SIGTERM, &over_ours, &below_ours_puts);
+    put_over_ours(call_what_was_there, &below_ours_puts);
     debug::end_debug();
     debug::InitializeOptions later = options(section(kMaxOfActivation));
     later.run_id = "later";
-    debug::initialize(later);
-    FakeLayer().run();
-    debug::step();
-    ::raise(SIGTERM);
-    for (;;) pause();
+    step_until_sigterm(later);
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
@@ -626,10 +631,7 @@ TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_session
   const int status = status_of_child([&] {
     std::signal(SIGTERM, count_first);
     debug::initialize(options());
-    struct sigaction over_ours = {};
-    over_ours.sa_sigaction = count_second;
-    over_ours.sa_flags = SA_SIGINFO;
-    sigaction(SIGTERM, &over_ours, &below_ours_puts);
+    put_over_ours(count_second, &below_ours_puts);
     debug::end_debug();
     for (int i = 0; i < 2; ++i) {
       debug::initialize(options());
@@ -644,14 +646,6 @@ TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_session
   EXPECT_EQ(WEXITSTATUS(status) % 16, 4);
 }
 
-// A program that puts a handler over ours in each of its sessions.
-void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
-  struct sigaction over_ours = {};
-  over_ours.sa_sigaction = handler;
-  over_ours.sa_flags = SA_SIGINFO;
-  sigaction(SIGTERM, &over_ours, below);
-}
-
 TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_put_over_ours) {
   const int status = status_of_child([&] {
     for (int i = 0; i < 20; ++i) {
@@ -662,11 +656,7 @@ TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_pu
     }
     debug::InitializeOptions later = options(section(kMaxOfActivation));
     later.run_id = "later";
-    debug::initialize(later);
-    FakeLayer().run();
-    debug::step();
-    ::raise(SIGTERM);
-    for (;;) pause();
+    step_until_sigterm(later);
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
