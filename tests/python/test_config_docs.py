@@ -45,7 +45,7 @@ def test_every_ready_config_loads_and_is_named_after_its_section(path: Path):
 
 
 def test_there_are_ready_configs_and_examples():
-    assert len(CONFIGS) >= 13
+    assert len(CONFIGS) >= 16
     assert len(EXAMPLES) >= 9
     assert len(README) == 1
 

@@ -23,7 +23,9 @@ class Example(NamedTuple):
 
 STATS = "stats --format csv"
 EXAMPLES = {
+    "block_recipes": Example("blocks", "block_underflows%", options=("--recipe", "mxfp8")),
     "compare_recipes": Example(STATS, "nvfp4"),
+    "current_scaling_for_gradients": Example("stats --stat saturated", "gradient"),
     "dump_one_gemm": Example("info", "tensor_dumps", 101),
     "fake_quant_e5m2_gradients": Example("stats --stat dynamic_range", "gradient"),
     "fp8_forward_only": Example("stats --stat dynamic_range", "gradient"),
@@ -35,6 +37,7 @@ EXAMPLES = {
     "loss_diverges": Example("info", "loss spikes > 1.5x", 30, ("--learning-rate", "0.5")),
     "nan_hunt": Example("stats --stat posinf", "dgrad"),
     "production": Example("stats --stat overflows%", "gradient", 8),
+    "scale_health": Example("stats --stat scale_headroom", "gradient"),
     "value_histograms": Example("whatif", "SQNR"),
     "which_layers_in_bf16": Example("stats --stat gemm_relative_error", "dgrad"),
 }
@@ -65,6 +68,26 @@ def test_the_gemm_that_keeps_its_direction_worst_comes_first(tmp_path: Path):
     lowest = [float(row["min"]) for row in rows]
     assert lowest == sorted(lowest)
     assert lowest[0] < lowest[-1]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_gradients_with_a_scale_of_their_own_amax_do_not_underflow_in_the_first_step(
+    scaled: bool, tmp_path: Path
+):
+    text = (ROOT / "configs" / "current_scaling_for_gradients.yaml").read_text()
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        text.replace(
+            "PerTensorScaling:\n      enabled: True", f"PerTensorScaling:\n      enabled: {scaled}"
+        )
+    )
+    train(tmp_path, "--config", str(config), "--steps", "1", name="run")
+    rows = csv.DictReader(
+        said("stats --stat underflows% --format csv", tmp_path / "run").split("\n")
+    )
+    worst = max(float(row["max"]) for row in rows)
+    # A history that knows nothing yet has a scale of 1.
+    assert worst < 5 if scaled else worst > 50
 
 
 def test_without_it_a_run_has_nothing_of_that(tmp_path: Path):
