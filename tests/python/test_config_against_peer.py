@@ -35,9 +35,20 @@ FP8_TENSORS = TENSORS[:3]
 STATS = ["min", "max", "mean", "std", "l1_norm", "l2_norm"]
 FP8_STATS = ["underflows%", "scale_inv_min", "scale_inv_max", "mse"]
 
+NVFP4_STATS = ["underflows%", "mse"]
+
 # How a feature selects, as Transformer Engine's feature classes ask the peer to.
-GEMM_FEATURES = {"FakeQuant", "DisableFP8GEMM"}
-TENSOR_FEATURES = {"FakeQuant", "LogTensorStats", "LogFp8TensorStats", "base.LogTensorStats"}
+MODIFIERS = {"FakeQuant", "PerTensorScaling"}
+GEMM_FEATURES = {*MODIFIERS, "DisableFP8GEMM", "DisableQuantizationGEMM"}
+OBSERVERS = {"LogTensorStats", "LogFp8TensorStats", "LogNvfp4TensorStats", "DumpTensors"}
+TENSOR_FEATURES = {*MODIFIERS, *OBSERVERS, "base.LogTensorStats"}
+FP8_FEATURES = {"LogFp8TensorStats", "LogNvfp4TensorStats", "PerTensorScaling"}
+# Two names, one feature.
+FIRST_NAMES = {
+    "DisableQuantizationGEMM": "DisableFP8GEMM",
+    "DisableQuantizationLayer": "DisableFP8Layer",
+}
+LAYER_FEATURES = {"DisableFP8Layer", "DisableQuantizationLayer"}
 
 OURS = {
     "exact names merely do not select others",
@@ -47,6 +58,7 @@ OURS = {
     "a range of layer numbers in text",
     "the last of a list's pair is included",
     "tensors beside gemms_struct serve its items",
+    "two that modify the same tensor in the same GEMM are an error at load",
 }
 
 
@@ -93,6 +105,10 @@ def random_parameters(rng, feature):
         return {"quant_format": rng.choice(["FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2"])}
     if feature == "LogFp8TensorStats":
         return {"stats": some(rng, FP8_STATS)}
+    if feature == "LogNvfp4TensorStats":
+        return {"stats": some(rng, NVFP4_STATS)}
+    if feature == "DumpTensors":
+        return {"quantized_tensor": rng.random() < 0.5, "high_precision_tensor": rng.random() < 0.5}
     if feature.endswith("LogTensorStats"):
         return {"stats": some(rng, STATS)}
     return {}
@@ -115,7 +131,7 @@ def random_axis(rng, feature, names, plural, single, nested):
 def random_feature(rng, feature):
     config = {"enabled": rng.random() < 0.9}
     config |= random_parameters(rng, feature) | random_schedule(rng)
-    tensors = FP8_TENSORS if feature == "LogFp8TensorStats" else TENSORS
+    tensors = FP8_TENSORS if feature in FP8_FEATURES else TENSORS
 
     def tensor_axis():
         return random_axis(rng, feature, tensors, "tensors", "tensor", None)
@@ -132,12 +148,22 @@ def random_feature(rng, feature):
     return config
 
 
+def random_core_features(rng):
+    core = some(rng, sorted(OBSERVERS)) if rng.random() < 0.8 else []
+    # Both only now and then: they conflict more often than not.
+    core += rng.choice([["FakeQuant"], ["PerTensorScaling"], [], sorted(MODIFIERS)])
+    core += (
+        [rng.choice(["DisableFP8GEMM", "DisableQuantizationGEMM"])] if rng.random() < 0.5 else []
+    )
+    core += [rng.choice(sorted(LAYER_FEATURES))] if rng.random() < 0.3 else []
+    return core or ["FakeQuant"]
+
+
 def random_config(rng):
     config = {}
     for section in range(rng.choice([1, 1, 2])):
         features = {"enabled": rng.random() < 0.9, "layers": random_layers(rng)}
-        core = some(rng, ["FakeQuant", "LogTensorStats", "LogFp8TensorStats", "DisableFP8GEMM"])
-        core += ["DisableFP8Layer"] if rng.random() < 0.3 else []
+        core = random_core_features(rng)
         features["transformer_engine"] = {name: random_feature(rng, name) for name in core}
         if rng.random() < 0.4:
             written_out = rng.random() < 0.5
@@ -205,13 +231,7 @@ def peer_load(config):
     ConfigManager.reset()
     registry = {
         "transformer_engine": Features(
-            [
-                "FakeQuant",
-                "LogTensorStats",
-                "LogFp8TensorStats",
-                "DisableFP8GEMM",
-                "DisableFP8Layer",
-            ]
+            [*sorted(GEMM_FEATURES | OBSERVERS | LAYER_FEATURES)],
         ),
         "base": Features(["LogTensorStats"]),
     }
@@ -243,7 +263,8 @@ def peer_answer(layer):
             for gemm, tensor in axes_of(feature):
                 matched = Mapper().parse(config, gemm, tensor)
                 if matched is not None:
-                    answer[feature, gemm, tensor] = (matched, peer_due(matched))
+                    key = (FIRST_NAMES.get(feature, feature), gemm, tensor)
+                    answer[key] = (matched, peer_due(matched))
     return answer
 
 
@@ -258,6 +279,11 @@ def our_answer(entries):
             key = (feature, selection["gemm"], selection["tensor"])
             answer[key] = (selection["config"], selection["due"])
     return answer
+
+
+def names(entries):
+    """The features that select something, of an answer for a layer."""
+    return {key[0] for key in our_answer(entries)} if isinstance(entries, list) else set()
 
 
 def like_ours(config, counts):
@@ -365,15 +391,33 @@ def selects_for_us(layers, layer):
     )
 
 
+def modify_the_same(config):
+    """Whether two features of a section modify the same tensor in the same GEMM, by the peer."""
+    for name, section in config.items():
+        if not section["enabled"]:
+            continue
+        peer_load({name: section | {"layers": {"exact_layer_names": ["lm_head"]}}})
+        keys = peer_answer("lm_head")
+        both = [{key[1:] for key in keys if key[0] == feature} for feature in sorted(MODIFIERS)]
+        if both[0] & both[1]:
+            return True
+    return False
+
+
 def test_random_configs_select_what_the_peer_selects():
     rng = random.Random(20261121)
     configs = [random_config(rng) for _ in range(CONFIGS)]
     answers = ask([{"config": json.dumps(c), "layers": LAYERS, "steps": STEPS} for c in configs])
     counts = Counter()
     selections = overlaps = 0
+    features = set()
     for config, ours in zip(configs, answers, strict=True):
-        assert "error" not in ours, (config, ours)
         peers = like_ours(config, counts)
+        if modify_the_same(peers):
+            assert "modify the same tensor in the same GEMM" in ours.get("error", ""), config
+            counts["two that modify the same tensor in the same GEMM are an error at load"] += 1
+            continue
+        assert "error" not in ours, (config, ours)
         for layer in LAYERS:
             theirs = expected(peers, layer, counts)
             entries = ours["layers"][layer]
@@ -385,6 +429,8 @@ def test_random_configs_select_what_the_peer_selects():
             theirs = {key: (restore_pairs(c), due) for key, (c, due) in theirs.items()}
             assert our_answer(entries) == theirs, (config, layer)
             selections += len(theirs)
+        features |= {feature for entries in ours["layers"].values() for feature in names(entries)}
+    assert features == {*TENSOR_FEATURES, *GEMM_FEATURES, *LAYER_FEATURES} - set(FIRST_NAMES)
     assert selections > 5000
     assert overlaps > 50
     assert set(counts) == OURS
