@@ -182,6 +182,20 @@ inline std::vector<StoredValue> stored_values(const std::string& log_dir) {
   return values;
 }
 
+// The values of a statistic in their order, as "iteration:layer=value".
+inline std::vector<std::string> values_of(const std::string& statistic,
+                                          const std::string& log_dir) {
+  std::vector<std::string> values;
+  for (const StoredValue& each : stored_values(log_dir)) {
+    if (each.statistic != statistic) continue;
+    values.push_back(fmt::format("{}:{}={}", each.iteration, each.layer, each.value));
+  }
+  return values;
+}
+
+inline constexpr const char* kMaxOfActivation =
+    "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n";
+
 // Every test gets a folder of its own and ends without a session.
 class SessionTest : public ::testing::Test {
  protected:

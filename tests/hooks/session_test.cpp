@@ -1,10 +1,8 @@
-// The session API: beginnings, ends, errors, logs.
+// The session API: beginnings, values, errors, logs.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -23,25 +21,14 @@ using ::testing::ElementsAre;
 using testing::FakeLayer;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kMaxOfActivation;
 using ::testing::Not;
 using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
+using testing::values_of;
 
 using SessionTest = testing::SessionTest;
-
-const char* const kMaxOfActivation =
-    "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n";
-
-// The values of a statistic in their order, as "iteration:layer=value".
-std::vector<std::string> values_of(const std::string& statistic, const std::string& log_dir) {
-  std::vector<std::string> values;
-  for (const StoredValue& each : stored_values(log_dir)) {
-    if (each.statistic != statistic) continue;
-    values.push_back(fmt::format("{}:{}={}", each.iteration, each.layer, each.value));
-  }
-  return values;
-}
 
 class Recorder final : public ScalarLogger {
  public:
@@ -366,6 +353,32 @@ TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
               HasSubstr("further warnings"));
 }
 
+// Warns while it is being made, before there is a run file.
+class EarlyWarner final : public Feature {
+ public:
+  explicit EarlyWarner(FeatureServices& services) {
+    services.log_message("too early", "layer", debug::LogLevel::warning);
+  }
+};
+
+TEST_F(SessionTest, a_warning_from_the_making_of_a_feature_is_recorded_once_there_is_a_run_file) {
+  config::FeatureDescription description;
+  description.feature_namespace = config::kTransformerEngineNamespace;
+  description.name = "EarlyWarner";
+  description.owner = "the test";
+  register_feature(
+      {std::move(description), [](const config::FeatureEntry&, FeatureServices& services) {
+         return std::make_unique<EarlyWarner>(services);
+       }});
+  debug::initialize(options(section("EarlyWarner: {enabled: True}\n")));
+  debug::end_debug();
+  unregister_features("the test");
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.events().size(), 1U);
+  EXPECT_EQ(run.names(record::Dictionary::word)[run.events()[0].text], "too early");
+  EXPECT_THAT(messages(), HasSubstr("too early"));
+}
+
 TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) {
   const auto logger = std::make_shared<Recorder>();
   debug::InitializeOptions with_logger = options(section(kMaxOfActivation));
@@ -540,206 +553,6 @@ TEST_F(SessionTest, features_are_listed_and_explained_by_either_name) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("FakeQuant"));
   }
-}
-
-// ---- ends of the process
-
-// Runs `body` in a child process; returns its wait status.
-template <typename Body>
-int status_of_child(Body&& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    body();
-    std::exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
-TEST_F(SessionTest, a_session_left_open_is_closed_at_exit) {
-  const int status = status_of_child([&] {
-    debug::initialize(options(section(kMaxOfActivation)));
-    FakeLayer().run();
-  });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
-}
-
-// An iteration with one layer, in a session that SIGTERM ends.
-void step_until_sigterm(const debug::InitializeOptions& options) {
-  debug::initialize(options);
-  FakeLayer().run();
-  debug::step();
-  ::raise(SIGTERM);
-  for (;;) pause();
-}
-
-TEST_F(SessionTest, sigterm_saves_what_was_stepped_and_ends_the_process_as_ever) {
-  const int status =
-      status_of_child([&] { step_until_sigterm(options(section(kMaxOfActivation))); });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
-}
-
-TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
-  const int status = status_of_child([&] {
-    std::signal(SIGTERM, [](int) { _exit(7); });
-    debug::initialize(options());
-    ::raise(SIGTERM);
-  });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
-}
-
-// What a program does that puts a handler over ours.
-void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
-  struct sigaction over_ours = {};
-  over_ours.sa_sigaction = handler;
-  over_ours.sa_flags = SA_SIGINFO;
-  sigaction(SIGTERM, &over_ours, below);
-}
-
-struct sigaction below_ours_puts = {};
-void call_what_was_there(int number, siginfo_t* info, void* context) {
-  below_ours_puts.sa_sigaction(number, info, context);
-}
-
-TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_later_session) {
-  const int status = status_of_child([&] {
-    debug::initialize(options());
-    put_over_ours(call_what_was_there, &below_ours_puts);
-    debug::end_debug();
-    debug::InitializeOptions later = options(section(kMaxOfActivation));
-    later.run_id = "later";
-    step_until_sigterm(later);
-  });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
-              ElementsAre("0:layer=1"));
-}
-
-int calls_of_the_first = 0;
-int calls_of_the_second = 0;
-void count_first(int) { ++calls_of_the_first; }
-void count_second(int number, siginfo_t* info, void* context) {
-  ++calls_of_the_second;
-  call_what_was_there(number, info, context);
-}
-
-TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_sessions_have_ended) {
-  const int status = status_of_child([&] {
-    std::signal(SIGTERM, count_first);
-    debug::initialize(options());
-    put_over_ours(count_second, &below_ours_puts);
-    debug::end_debug();
-    for (int i = 0; i < 2; ++i) {
-      debug::initialize(options());
-      ::raise(SIGTERM);
-      debug::end_debug();
-      ::raise(SIGTERM);
-    }
-    _exit(16 * calls_of_the_first + calls_of_the_second);
-  });
-  EXPECT_TRUE(WIFEXITED(status)) << status;
-  EXPECT_EQ(WEXITSTATUS(status) / 16, 4);
-  EXPECT_EQ(WEXITSTATUS(status) % 16, 4);
-}
-
-TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_put_over_ours) {
-  const int status = status_of_child([&] {
-    for (int i = 0; i < 20; ++i) {
-      debug::initialize(options());
-      struct sigaction ours = {};
-      put_over_ours(call_what_was_there, i == 0 ? &below_ours_puts : &ours);
-      debug::end_debug();
-    }
-    debug::InitializeOptions later = options(section(kMaxOfActivation));
-    later.run_id = "later";
-    step_until_sigterm(later);
-  });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
-              ElementsAre("0:layer=1"));
-}
-
-template <int kNumber>
-void another_handler(int, siginfo_t*, void*) {
-  _exit(kNumber);
-}
-
-template <int... kNumbers>
-void have_sessions_with_handlers(const debug::InitializeOptions& options,
-                                 std::integer_sequence<int, kNumbers...>) {
-  const auto have_session = [&](void (*handler)(int, siginfo_t*, void*)) {
-    debug::initialize(options);
-    put_over_ours(handler, nullptr);
-    debug::end_debug();
-  };
-  (have_session(another_handler<kNumbers>), ...);
-}
-
-TEST_F(SessionTest, a_session_that_sigterm_will_not_save_says_so) {
-  const int status = status_of_child([&] {
-    const std::string err = (folder.path() / "stderr").string();
-    if (std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(2);
-    have_sessions_with_handlers(options(), std::make_integer_sequence<int, 9>());
-    debug::initialize(options());
-    _exit(0);
-  });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  std::ifstream err(folder.path() / "stderr");
-  const std::string text{std::istreambuf_iterator<char>(err), {}};
-  EXPECT_THAT(text, HasSubstr("SIGTERM will not save what this session records"));
-}
-
-TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {
-  debug::initialize(options(section(kMaxOfActivation)));
-  FakeLayer layer;
-  EXPECT_TRUE(layer.run());
-  const int status = status_of_child([&] {
-    const bool watched = layer.run(at::full({4}, 9.0F)) || FakeLayer("fresh").run();
-    _exit(watched ? 3 : 0);
-  });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  debug::step();
-  EXPECT_TRUE(layer.run(at::full({4}, 2.0F)));
-  debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=2"));
-}
-
-TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
-  debug::initialize(options(section(kMaxOfActivation)));
-  FakeLayer layer;
-  EXPECT_TRUE(layer.run());
-  testing::TemporaryFolder own;
-  const int status = status_of_child([&] {
-    debug::InitializeOptions mine = options(section(kMaxOfActivation));
-    mine.log_dir = own.str();
-    debug::initialize(mine);
-    layer.run(at::full({4}, 9.0F));
-    debug::step();
-    ::raise(SIGTERM);
-    for (;;) pause();
-  });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("max", own.str()), ElementsAre("0:layer=9"));
-}
-
-TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone) {
-  debug::initialize(options(section(kMaxOfActivation)));
-  FakeLayer().run();
-  const int killed = status_of_child([] {
-    ::raise(SIGTERM);
-    for (;;) pause();
-  });
-  EXPECT_TRUE(WIFSIGNALED(killed) && WTERMSIG(killed) == SIGTERM) << killed;
-  const int exited = status_of_child([] {});
-  EXPECT_TRUE(WIFEXITED(exited) && WEXITSTATUS(exited) == 0) << exited;
-  debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 }  // namespace

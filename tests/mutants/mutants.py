@@ -149,9 +149,9 @@ MUTANTS = (
     ),
     Mutant(
         promise="never takes the training down: an observer that throws is switched off",
-        file="hooks/session.cpp",
-        before="    switch_off(feature, layer_name, call_name);\n  }\n}",
-        after="    throw;\n  }\n}",
+        file="hooks/feature_guard.h",
+        before="      switch_off(feature, layer_name, call_name);\n    }\n  }",
+        after="      throw;\n    }\n  }",
         program="routing_test",
         tests="*an_observer_that_throws*",
     ),
@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a layer that sleeps for good wakes up in the next session",
-        file="hooks/session.cpp",
+        file="hooks/layer_listener.cpp",
         before="*wake <= hook_points::kLastIteration;",
         after="*wake != LayerRouting::kNever;",
         program="routing_test",
@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: what reduces nothing costs none",
-        file="hooks/session.cpp",
+        file="hooks/feature_set.cpp",
         before="each->feature->reads_statistics(tensor, iteration);",
         after="true;",
         program="reduction_test",
@@ -198,8 +198,9 @@ MUTANTS = (
     Mutant(
         promise="one collective: a due iteration has its header, whether or not a layer ran",
         file="hooks/session.cpp",
-        before=".tensors_are_due = read(/*weights=*/false),",
-        after=".tensors_are_due = read(/*weights=*/false) && steps_ > 1,",
+        before=".tensors_are_due = features_.reads_statistics(/*of_weights=*/false, iteration),",
+        after=".tensors_are_due =\n"
+        "features_.reads_statistics(/*of_weights=*/false, iteration) && iteration > 1,",
         program="reduction_test",
         tests="*a_due_statistic*",
     ),
@@ -237,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a failed read switches off only those who asked for it",
-        file="hooks/session.cpp",
+        file="hooks/layer_listener.cpp",
         before="if (noted.wanted()) readers",
         after="readers",
         program="routing_test",
@@ -309,7 +310,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="free when off: layers of a section that no trigger has started sleep",
-        file="hooks/session.cpp",
+        file="hooks/feature_set.cpp",
         before="    if ((*instance)->section->runs()) features.push_back(instance->get());",
         after="    features.push_back(instance->get());",
         program="trigger_test",
@@ -334,8 +335,8 @@ MUTANTS = (
     Mutant(
         promise="one collective: what a rank decides takes effect on all ranks in the same step",
         file="hooks/session.cpp",
-        before="  if (!has_several_ranks(options_.world)) decisions_.follow_own(iteration());",
-        after="  decisions_.follow_own(iteration());",
+        before="  if (!has_several_ranks(options_.world)) decisions.follow_own(iteration());",
+        after="  decisions.follow_own(iteration());",
         program="pytest",
         tests="tests/python/test_trigger.py::test_what_one_rank_sees_stops_all_ranks_in_the_same_step",
     ),

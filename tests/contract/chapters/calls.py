@@ -34,7 +34,7 @@ STATEMENTS = (
     Statement(
         "A backward that comes late calls those that were on in its own forward *(ours)*.",
         "RoutingTest.a_backward_that_comes_late_calls_those_who_were_on_in_its_forward",
-        "hooks/session.cpp",
+        "hooks/layer_listener.cpp",
         "    if (!(part.inspect & bit)) continue;",
         "    if (!(part.inspect & bit) || plan.iteration != iteration()) continue;",
     ),

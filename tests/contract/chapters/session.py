@@ -131,17 +131,17 @@ STATEMENTS = (
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
         "SessionTest.iterations_count_from_init_training_step",
-        "hooks/session.cpp",
-        "iteration_.store(ending + 1, std::memory_order_relaxed);",
-        "iteration_.store(ending, std::memory_order_relaxed);",
+        "hooks/layer_listener.cpp",
+        "const std::int64_t next = iteration() + 1;",
+        "const std::int64_t next = iteration();",
     ),
     Statement(
         "`initialize_training_step(n)` sets the number of the running iteration, and wakes layers "
         "that wait for another one.",
         "RoutingTest.setting_the_iteration_wakes_a_sleeping_layer_also_backwards",
-        "hooks/session.cpp",
-        "void Session::install() { number_ = hook_points::install(this, iteration()); }",
-        "void Session::install() {\n"
+        "hooks/layer_listener.cpp",
+        "void LayerListener::install() { number_ = hook_points::install(this, iteration()); }",
+        "void LayerListener::install() {\n"
         "  if (number_ == 0) number_ = hook_points::install(this, iteration());\n"
         "}",
     ),
@@ -150,7 +150,7 @@ STATEMENTS = (
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
         "hooks/session.cpp",
         "  // The other ranks may be gone: what was not stepped stays this rank's.\n"
-        "  deliver(collect({}));\n",
+        "  delivery_->deliver(take_logged(statistics_->collect({}).rows));\n",
         "",
     ),
     Statement(
@@ -195,28 +195,28 @@ STATEMENTS = (
     Statement(
         "`statistics_logger` takes the place of `tb_writer`.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/session.cpp",
+        "hooks/delivery.cpp",
         "} else if (options.tb_writer) {",
         "}\n  if (options.tb_writer) {",
     ),
     Statement(
         "A logger or writer takes the place of the text file of statistics.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/session.cpp",
+        "hooks/delivery.cpp",
         "if (loggers.empty() || options.default_logging_enabled) {",
         "if (loggers.empty() || !options.default_logging_enabled) {",
     ),
     Statement(
         "`default_logging_enabled=True` writes the text file besides.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/session.cpp",
+        "hooks/delivery.cpp",
         "loggers.empty() || options.default_logging_enabled",
         "loggers.empty()",
     ),
     Statement(
         "The run file is written in any case *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
-        "hooks/session.cpp",
+        "hooks/delivery.cpp",
         "  run_file_->rows(logged.rows);",
         "  if (!options_.statistics_logger) run_file_->rows(logged.rows);",
     ),
@@ -231,15 +231,15 @@ STATEMENTS = (
         "`step(loss)` keeps the loss of the iteration that ends *(ours)*.",
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
         "hooks/session.cpp",
-        'if (loss) run_file_->scalar(ending, "loss", *loss);',
-        'if (loss) run_file_->scalar(ending + 1, "loss", *loss);',
+        'if (loss) delivery_->run_file().scalar(ending, "loss", *loss);',
+        'if (loss) delivery_->run_file().scalar(ending + 1, "loss", *loss);',
     ),
     Statement(
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
         "SessionTest.losses_and_own_values_are_recorded_with_the_iteration_that_was_seen",
         "hooks/session.cpp",
-        "run_file_->scalar(iteration(), name, value);",
-        "run_file_->scalar(iteration() + 1, name, value);",
+        "delivery_->run_file().scalar(iteration(), name, value);",
+        "delivery_->run_file().scalar(iteration() + 1, name, value);",
     ),
     Statement(
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
@@ -274,7 +274,7 @@ STATEMENTS = (
     Statement(
         "1,000 forwards of a layer without a `step()` are warned about, once *(ours)*.",
         "SessionTest.a_thousand_forwards_without_a_step_are_warned_about_once",
-        "hooks/session.cpp",
+        "hooks/layer_listener.cpp",
         "constexpr int kForwardsBeforeWarning = 1000;",
         "constexpr int kForwardsBeforeWarning = 1002;",
     ),
@@ -296,14 +296,14 @@ STATEMENTS = (
     Statement(
         "Sessions of one process share no files, messages or numbers of layers *(ours)*.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
-        "hooks/session.cpp",
+        "hooks/layer_listener.cpp",
         "if (automatic.session < first_number_) {",
         "if (automatic.name.empty()) {",
     ),
     Statement(
         "A model may outlive a session and is watched by the next one *(ours)*.",
         "RoutingTest.a_layer_without_features_wakes_up_in_the_next_session",
-        "hooks/session.cpp",
+        "hooks/layer_listener.cpp",
         "hook_points::tick_of(number_ + 1, 0),",
         "hook_points::tick_of(number_ + 2, 0),",
     ),
@@ -320,7 +320,7 @@ STATEMENTS = (
         "An exception of a logger passes through, and leaves the session in order.",
         "SessionTest.a_logger_that_throws_leaves_the_session_in_order",
         "hooks/session.cpp",
-        "  const Logged logged = collect(reductions_in(ending));",
-        "  const Logged logged = collect(reductions_in(ending));\n  deliver(logged);",
+        "  decide(logged, collected.decisions);",
+        "  decide(logged, collected.decisions);\n  delivery_->deliver(logged);",
     ),
 )

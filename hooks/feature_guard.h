@@ -1,0 +1,45 @@
+// Stands between features that observe and the training, which they must not take down.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+
+#include <string>
+#include <string_view>
+
+#include "hooks/layer_routing.h"
+#include "hooks/notices.h"
+
+namespace telens::debug {
+
+// "feature 'FakeQuant' of section 'first' in layer 'fc1', modify_tensor"
+std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
+                       std::string_view call_name);
+
+// A feature that throws in an observing call is switched off for the session, recorded, and warned
+// about once.
+class FeatureGuard {
+ public:
+  explicit FeatureGuard(Notices& notices) : notices_(notices) {}
+
+  // Runs an observing call, unless the feature is off.
+  template <typename Call>
+  void observe(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
+               Call&& call) {
+    if (!feature.observes.load(std::memory_order_relaxed)) return;
+    const at::NoGradGuard no_grad;
+    try {
+      call();
+    } catch (...) {
+      switch_off(feature, layer_name, call_name);
+    }
+  }
+
+  // To be called while an exception is handled.
+  void switch_off(FeatureInstance& feature, std::string_view layer_name,
+                  std::string_view call_name);
+
+ private:
+  Notices& notices_;
+};
+
+}  // namespace telens::debug

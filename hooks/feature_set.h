@@ -1,0 +1,44 @@
+// The features of a session: an instance for each enabled entry of the configuration, the switches
+// of their sections, and those among them who decide.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "hooks/decisions.h"
+#include "hooks/feature_guard.h"
+#include "hooks/feature_registry.h"
+#include "hooks/layer_routing.h"
+#include "hooks/section_switches.h"
+
+namespace telens::debug {
+
+class FeatureSet {
+ public:
+  // Once, before anything else. `services` may be used by features from here on; all arguments live
+  // longer. Throws ConfigError for what descriptions could not check.
+  void make(const config::Config& config, const FeatureRegistry& registry,
+            FeatureServices& services, FeatureGuard& guard, Notices& notices);
+
+  // Those that watch the layer and whose section runs.
+  std::vector<FeatureInstance*> running_for(std::string_view layer_name) const;
+
+  // Whether any statistic of a weight (or of another tensor) is due. Every rank answers alike, from
+  // the configuration alone: ranks whose layers did not run have to come to the collective too.
+  bool reads_statistics(bool of_weights, std::int64_t iteration) const;
+
+  const std::vector<std::unique_ptr<FeatureInstance>>& all() const { return instances_; }
+  SectionSwitches& sections() { return *sections_; }
+  Decisions& decisions() { return decisions_; }
+
+ private:
+  const config::Config* config_ = nullptr;
+  std::optional<SectionSwitches> sections_;
+  std::vector<std::unique_ptr<FeatureInstance>> instances_;
+  Decisions decisions_;
+};
+
+}  // namespace telens::debug

@@ -1,0 +1,209 @@
+#include "hooks/layer_listener.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hooks/feature_failure.h"
+
+namespace telens::debug {
+namespace {
+
+constexpr int kForwardsBeforeWarning = 1000;
+
+// The common reading, as one feature sees it: keeps in mind whether the feature wanted anything.
+class NotedReading final : public TensorReading {
+ public:
+  explicit NotedReading(TensorReading& reading) : reading_(reading) {}
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    wanted_ = true;
+    return reading_.want(request);
+  }
+  void read() override { reading_.read(); }
+
+  bool wanted() const { return wanted_; }
+
+ private:
+  TensorReading& reading_;
+  bool wanted_ = false;
+};
+
+}  // namespace
+
+void LayerListener::start() {
+  install();
+  first_number_ = jump_number_ = number_;
+}
+
+void LayerListener::stop() { hook_points::install(nullptr, 0); }
+
+// Anew for every change of the iteration from outside: a layer that sleeps wakes up in a session
+// with a larger number.
+void LayerListener::install() { number_ = hook_points::install(this, iteration()); }
+
+void LayerListener::set_iteration(std::int64_t iteration) {
+  iteration_.store(iteration, std::memory_order_relaxed);
+  install();
+  jump_number_ = number_;
+}
+
+void LayerListener::end_iteration() {
+  const std::int64_t next = iteration() + 1;
+  iteration_.store(next, std::memory_order_relaxed);
+  hook_points::set_iteration(next);
+  steps_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LayerListener::wake() { number_ = hook_points::renew(iteration()); }
+
+LayerRouting& LayerListener::routing_of(LayerHooks& layer) {
+  const std::lock_guard lock(layers_mutex_);
+  auto* known = static_cast<LayerRouting*>(layer.state().get());
+  if (known != nullptr && known->session() == number_) return *known;
+
+  std::string name = layer.name();
+  if (name.empty()) {
+    LayerHooks::AutomaticName& automatic = layer.automatic_name();
+    if (automatic.session < first_number_) {
+      automatic = {number_, fmt::format("Layer_{}", ++unnamed_layers_)};
+    }
+    name = automatic.name + layer.automatic_suffix();
+  }
+  const std::vector<FeatureInstance*> features = features_.running_for(name);
+  const bool grew = known != nullptr && known->session() >= jump_number_;
+  auto routing =
+      std::make_unique<LayerRouting>(number_, std::move(name), features, grew ? known : nullptr);
+  LayerRouting& result = *routing;
+  layer.state() = std::move(routing);
+  return result;
+}
+
+RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request) {
+  SharedCost cost(features_.sections().measures());
+  LayerRouting& routing = routing_of(layer);
+  const std::int64_t now = iteration();
+  RoutingPlan plan = routing.route(
+      now, request.under_recipe,
+      [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {
+        guard_.switch_off(feature, layer_name, call);
+      });
+  for (const PlanAnswers::Part& part : PlanAnswers::of(plan).parts) {
+    if (part.on()) cost.add(part.feature->section->budget());
+  }
+  if (plan.empty()) {
+    if (const auto wake = routing.sleep_until(now, request.under_recipe)) {
+      const bool ever = *wake <= hook_points::kLastIteration;
+      layer.sleep_until(
+          ever ? hook_points::tick_of(number_, *wake) : hook_points::tick_of(number_ + 1, 0),
+          request);
+    }
+  }
+  log_plan(routing, plan, request.under_recipe);
+  if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
+    notices_.message(
+        fmt::format("{} forwards without a call of debug.step(): the iteration is still "
+                    "{}; call step() at the end of every forward-backward",
+                    kForwardsBeforeWarning, now),
+        {}, LogLevel::warning);
+  }
+  return plan;
+}
+
+// One message for each input of each GEMM: how it gets there.
+void LayerListener::log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe) {
+  enum Kind { quantize, high_precision, modify, kKinds };
+  static constexpr std::array<std::string_view, kKinds> kTexts{"Quantize", "High Precision",
+                                                               "modify_tensor()"};
+  if (plan.empty()) return;
+  std::uint32_t pair = 0;
+  for (const Gemm gemm : kAllGemms) {
+    for (const TensorName tensor : kAllTensors) {
+      if (!is_gemm_input(tensor) || !belongs_to(tensor, gemm)) continue;
+      const bool high = !under_recipe || plan.runs_in_high_precision(gemm);
+      const Kind kind = plan.modifies(gemm, tensor) ? modify : high ? high_precision : quantize;
+      if (!routing.claim_messages(1U << (pair++ * kKinds + kind))) continue;
+      notices_.log(fmt::format("Tensor: {}, gemm {} - {}", telens::name_of(tensor),
+                               telens::name_of(gemm), kTexts[kind]),
+                   routing.layer_name(), LogLevel::info);
+    }
+  }
+}
+
+Operand LayerListener::modify_tensor(LayerHooks&, const RoutingPlan& plan,
+                                     const ModifyTensorCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  const auto part =
+      std::ranges::find_if(answers.parts, [&](const auto& each) { return each.modify & bit; });
+  if (part == answers.parts.end()) {
+    raise<UsageError>(
+        "layer '{}': modify_tensor was called for the {} of {}, which the plan does "
+        "not modify",
+        answers.layer_name, telens::name_of(call.tensor_name), telens::name_of(call.gemm));
+  }
+  try {
+    return part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
+  } catch (...) {
+    rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));
+  }
+}
+
+void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
+                                   const InspectTensorCall& call) {
+  constexpr std::string_view kCall = "inspect_tensor";
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
+  const auto reading = statistics_.begin(answers.layer_name, plan.iteration, call);
+  std::vector<FeatureInstance*> readers;
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.inspect & bit)) continue;
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    const CostTimer cost(part.feature->section->budget());
+    reading->keep_in(part.feature->section->ring());
+    NotedReading noted(*reading);
+    guard_.observe(*part.feature, answers.layer_name, kCall,
+                   [&] { part.feature->feature->inspect_tensor(at, call, noted); });
+    if (noted.wanted()) readers.push_back(part.feature);
+  }
+  // What goes wrong in the common read is the failure of all who asked for it.
+  const at::NoGradGuard no_grad;
+  SharedCost cost(features_.sections().measures());
+  for (const FeatureInstance* reader : readers) cost.add(reader->section->budget());
+  cost.count_reads();
+  if (!readers.empty()) features_.sections().count_read();
+  try {
+    reading->read();
+  } catch (...) {
+    for (FeatureInstance* reader : readers) guard_.switch_off(*reader, answers.layer_name, kCall);
+  }
+}
+
+void LayerListener::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
+                                                const InspectPostquantizeCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.postquantize & bit)) continue;
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    guard_.observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
+                   [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
+  }
+}
+
+void LayerListener::inspect_gemm(LayerHooks&, const RoutingPlan& plan,
+                                 const InspectGemmCall& call) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    guard_.observe(*part.feature, answers.layer_name, "inspect_gemm",
+                   [&] { part.feature->feature->inspect_gemm(at, call, answers.alterations); });
+  }
+}
+
+}  // namespace telens::debug

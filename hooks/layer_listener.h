@@ -1,0 +1,69 @@
+// What answers the hook points of all layers in a session.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "core/hook_points.h"
+#include "hooks/feature_set.h"
+#include "hooks/notices.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens::debug {
+
+class LayerListener final : public HookListener {
+ public:
+  // All of them live longer.
+  LayerListener(std::int64_t iteration, FeatureSet& features, StatisticsEngine& statistics,
+                FeatureGuard& guard, Notices& notices)
+      : iteration_(iteration),
+        features_(features),
+        statistics_(statistics),
+        guard_(guard),
+        notices_(notices) {}
+  ~LayerListener() override { stop(); }
+
+  // From here on layers are answered, until stop(). The features are made.
+  void start();
+  void stop();
+
+  std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
+  // From outside, to any other: wakes all layers.
+  void set_iteration(std::int64_t iteration);
+  // The running one is over.
+  void end_iteration();
+  // Other sections run than before: wakes layers; what was forwarded already keeps its plan.
+  void wake();
+
+  RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) override;
+  Operand modify_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                        const ModifyTensorCall& call) override;
+  void inspect_tensor(LayerHooks& layer, const RoutingPlan& plan,
+                      const InspectTensorCall& call) override;
+  void inspect_tensor_postquantize(LayerHooks& layer, const RoutingPlan& plan,
+                                   const InspectPostquantizeCall& call) override;
+  void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
+                    const InspectGemmCall& call) override;
+
+ private:
+  void install();
+  LayerRouting& routing_of(LayerHooks& layer);
+  void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
+
+  std::uint64_t number_ = 0;        // of hook_points; grows with each install()
+  std::uint64_t first_number_ = 0;  // of the first install()
+  std::uint64_t jump_number_ = 0;   // of the last one: the iteration has only grown since
+  std::atomic<std::int64_t> iteration_;
+  std::atomic<std::uint64_t> steps_{0};
+
+  FeatureSet& features_;
+  StatisticsEngine& statistics_;
+  FeatureGuard& guard_;
+  Notices& notices_;
+
+  std::mutex layers_mutex_;  // over unnamed_layers_ and the making of a layer's state
+  int unnamed_layers_ = 0;
+};
+
+}  // namespace telens::debug

@@ -1,0 +1,52 @@
+#include "hooks/notices.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace telens::debug {
+
+void Notices::open(Sink& run_file, const std::string& log_dir, int rank) {
+  messages_.open(log_dir, rank);
+  const std::lock_guard lock(mutex_);
+  run_file_ = &run_file;
+  for (const Event& each : std::exchange(waiting_, {})) {
+    run_file_->event(each.iteration, each.kind, each.text, each.layer_name);
+  }
+}
+
+bool Notices::message(std::string_view text, std::string_view layer_name, LogLevel level,
+                      std::string_view once_per) {
+  const bool written = messages_.write(text, layer_name, level, once_per);
+  if (!written || level < LogLevel::warning) return written;
+  const int events = warnings_.fetch_add(1, std::memory_order_relaxed);
+  if (events < kMostEvents) {
+    event("warning", text, layer_name);
+  } else if (events == kMostEvents) {
+    event("warning", "further warnings are in the text log only", {});
+  }
+  return true;
+}
+
+void Notices::announce(std::string_view kind, const std::string& text, std::string_view layer_name,
+                       LogLevel level) {
+  messages_.write(text, {}, level, fmt::format("{} {}", kind, iteration_()));
+  event(kind, text, layer_name);
+}
+
+void Notices::announce_change(std::string_view kind, const std::string& text) {
+  messages_.write(text, {}, LogLevel::info, fmt::format("{} {}", kind, iteration_()));
+  if (changes_.fetch_add(1, std::memory_order_relaxed) < kMostEvents) event(kind, text, {});
+}
+
+void Notices::event(std::string_view kind, std::string_view text, std::string_view layer_name) {
+  const std::lock_guard lock(mutex_);
+  if (run_file_ != nullptr) {
+    run_file_->event(iteration_(), kind, text, layer_name);
+  } else {
+    waiting_.push_back(
+        {iteration_(), std::string(kind), std::string(text), std::string(layer_name)});
+  }
+}
+
+}  // namespace telens::debug
