@@ -57,18 +57,6 @@ Notes take_first(std::vector<Notes>& of_ranks) {
 
 }  // namespace
 
-debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
-  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
-  const auto own = reductions.tensors_of_layers.find(layer_name_);
-  return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
-}
-
-bool TensorObservation::waits(const Reductions& reductions) const {
-  if (!has_several_ranks(group(reductions))) return false;
-  if (!is_weight()) return !reductions.tensors_are_due;
-  return !reductions.weights_are_due && has_several_ranks(reductions.world);
-}
-
 std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations(
     const Reductions& reductions) {
   const std::lock_guard lock(mutex_);

@@ -2,7 +2,6 @@
 // turns the sums into rows.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -11,78 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/ops/statistics.h"
-#include "features/block_copies.h"
-#include "features/row_addresses.h"
-#include "features/statistics/requests.h"
-#include "features/statistics_totals.h"
+#include "features/tensor_observation.h"
 #include "features/weight_groups.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::features {
-
-// What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
-class TensorObservation {
- public:
-  // weight_group: the tensor-parallel group of a weight; null: none.
-  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
-                    debug::ReductionGroup weight_group)
-      : layer_name_(layer_name),
-        tensor_(tensor),
-        iteration_(iteration),
-        weight_group_(std::move(weight_group)) {}
-
-  // casts, copies: one for each cast and each block cast of the set; scale: of the scale that the
-  // set asks about, if it does. Of a weight the first read counts, others add up.
-  void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts,
-            std::span<const BlockCopy> copies, const ScaleOrigin& scale = {});
-
-  // On the host, this rank's. Iterations of a tensor in their order.
-  Totals totals(ScaleMemory& scales) const;
-
-  // Who gets the rows of what is read.
-  void address(const RowAddresses& addresses);
-
-  // Appends one row for each statistic that was asked for, then the counters that were not.
-  void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
-                   std::vector<Row>& rows) const;
-
-  bool is_weight() const { return tensor_ == TensorName::weight; }
-
-  // With whom the sums are shared; null: nobody.
-  debug::ReductionGroup group(const Reductions& reductions) const;
-
-  // Whether they are to be shared in a later step, since nobody shares any in this one.
-  bool waits(const Reductions& reductions) const;
-
-  // The same on every rank.
-  std::string name() const;
-
- private:
-  // The reads with equal requests. They differ within an iteration only where some micro-batches
-  // ran under a recipe and others did not.
-  struct Part {
-    RequestSet set;
-    // statistics_words(casts); where the set asks about a scale, which may be another in each read,
-    // the reads are kept apart instead.
-    at::Tensor sums;
-    std::vector<at::Tensor> reads = {};
-    std::vector<ScaleOrigin> scales = {};      // one a read
-    std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
-    std::vector<at::Tensor> ranges = {};       // kBlockRangesWords each
-  };
-
-  Part& part_for(const RequestSet& set, const at::Device& device);
-  void add_part(const Part& part, ScaleMemory& scales, Totals& totals) const;
-
-  std::string layer_name_;
-  TensorName tensor_;
-  std::int64_t iteration_;
-  debug::ReductionGroup weight_group_;
-  std::mutex mutex_;  // over what follows
-  std::vector<Part> parts_;
-  RowAddresses addresses_;
-};
 
 class OnePassEngine final : public StatisticsEngine {
  public:

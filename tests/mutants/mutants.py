@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="statistics of weights are those of all shards",
-        file="features/statistics_collect.cpp",
+        file="features/tensor_observation.cpp",
         before="return reductions.weights ? weight_group_ : nullptr;",
         after="return nullptr;",
         program="reduction_test",
@@ -294,7 +294,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="looking changes nothing: every statistic is recorded once, and none is missing",
-        file="features/statistics_engine.cpp",
+        file="features/tensor_observation.cpp",
         before="    if (std::ranges::find(added_, name) != added_.end()) return;\n",
         after="",
         program="observed_training_test",

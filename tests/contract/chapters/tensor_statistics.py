@@ -4,6 +4,7 @@ from statement import Statement
 
 FINISH = "features/statistics/finish.cpp"
 ENGINE = "features/statistics_engine.cpp"
+OBSERVATION = "features/tensor_observation.cpp"
 NAMES = "features/statistics/statistic_name.cpp"
 REQUESTS = "features/statistics/requests.cpp"
 DEFINITIONS = "FinishedStatistics.are_the_definitions"
@@ -84,14 +85,14 @@ STATEMENTS = (
         "The counters are recorded with any statistic of the tensor, asked for or not, and only "
         "what was asked for is handed to loggers *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
-        ENGINE,
+        OBSERVATION,
         "out.add({counter}, telens::finish(counter, totals.tensor()), false);",
         "out.add({counter}, telens::finish(counter, totals.tensor()), true);",
     ),
     Statement(
         "`saturated` is recorded with any statistic of a cast *(ours)*.",
         FEATURES + "test_counters_of_a_cast_come_with_any_of_its_statistics",
-        ENGINE,
+        OBSERVATION,
         "      if (!request.is_of_cast()) continue;",
         "      if (request.is_of_cast()) continue;",
     ),
@@ -135,7 +136,7 @@ STATEMENTS = (
         "It is logged as `max_blockwise_dynamic_range_block_size_32_dims_1`, for activation and "
         "weight over both orientations with `_max_over_orientations` behind.",
         FEATURES + "test_a_blockwise_range_is_logged_for_its_blocks_and_orientations",
-        ENGINE,
+        OBSERVATION,
         "return tensor == TensorName::activation || tensor == TensorName::weight;",
         "return tensor == TensorName::weight;",
     ),
@@ -264,21 +265,21 @@ STATEMENTS = (
     Statement(
         "Micro-batches between two `step()`s accumulate.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
-        ENGINE,
+        OBSERVATION,
         "  if (tensor_ == TensorName::weight && !parts_.empty()) return;",
         "  if (!parts_.empty()) return;",
     ),
     Statement(
         "Of a weight the first micro-batch counts.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
-        ENGINE,
+        OBSERVATION,
         "if (tensor_ == TensorName::weight && !parts_.empty()) return;",
         "",
     ),
     Statement(
         "Empty tensors count for nothing.",
         "SessionTest.empty_tensors_count_for_nothing",
-        ENGINE,
+        OBSERVATION,
         "  if (totals.empty()) return;",
         "",
     ),

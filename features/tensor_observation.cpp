@@ -1,0 +1,174 @@
+#include "features/tensor_observation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "features/statistics/finish.h"
+
+namespace telens::features {
+namespace {
+
+bool both_orientations(TensorName tensor) {
+  return tensor == TensorName::activation || tensor == TensorName::weight;
+}
+
+// The values of a tensor under their names, each once.
+class Rows {
+ public:
+  Rows(SeriesTable& series, SeriesTable::Names names, TensorName tensor, std::int64_t iteration,
+       const RowAddresses& addresses, std::vector<Row>& rows)
+      : series_(series),
+        names_(names),
+        tensor_(tensor),
+        iteration_(iteration),
+        addresses_(addresses),
+        rows_(rows) {}
+
+  void add(const StatisticName& name, double value, bool asked) {
+    if (std::ranges::find(added_, name) != added_.end()) return;
+    added_.push_back(name);
+    const std::string text = format_statistic_name(name, tensor_);
+    names_.statistic = text;
+    const RowAddress address = asked ? addresses_.of(name) : addresses_.of_counters();
+    rows_.push_back(
+        {iteration_, &series_.find_or_add(names_), value, address.loggers, address.kept_in()});
+  }
+
+ private:
+  SeriesTable& series_;
+  SeriesTable::Names names_;
+  TensorName tensor_;
+  std::int64_t iteration_;
+  const RowAddresses& addresses_;
+  std::vector<Row>& rows_;
+  std::vector<StatisticName> added_;
+};
+
+}  // namespace
+
+std::string TensorObservation::name_of(std::string_view layer_name, TensorName tensor,
+                                       std::int64_t iteration) {
+  return fmt::format("{} {} {} ", iteration, telens::name_of(tensor), layer_name);
+}
+
+void TensorObservation::address(const RowAddresses& addresses) {
+  const std::lock_guard lock(mutex_);
+  addresses_.add(addresses);
+}
+
+TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
+                                                     const at::Device& device) {
+  const auto found = std::ranges::find_if(
+      parts_, [&](const Part& part) { return part.set == set && part.sums.device() == device; });
+  if (found != parts_.end()) return *found;
+  Part part{set, ops::empty_statistics(static_cast<std::int64_t>(set.casts().size()), device)};
+  for (std::size_t i = 0; i < set.block_casts().size(); ++i) {
+    part.block_casts.push_back(ops::empty_block_casts(device));
+  }
+  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+    part.ranges.push_back(ops::empty_block_ranges(device));
+  }
+  return parts_.emplace_back(std::move(part));
+}
+
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
+                             const ops::StatisticsCasts& casts, std::span<const BlockCopy> copies,
+                             const ScaleOrigin& scale) {
+  const std::lock_guard lock(mutex_);
+  if (tensor_ == TensorName::weight && !parts_.empty()) return;
+  Part& part = part_for(set, x.device());
+  if (set.scale_cast()) {
+    part.reads.push_back(ops::statistics(x, casts));
+    part.scales.push_back(scale);
+  } else {
+    ops::accumulate_statistics(x, casts, part.sums);
+  }
+  accumulate_block_casts(copies, part.block_casts);
+  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
+    const BlockShape& shape = set.blocks()[i];
+    ops::accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
+                                            part.ranges[i]);
+  }
+}
+
+void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& totals) const {
+  StatisticsAccumulator sums(part.set.casts().size());
+  sums.add(words_of(part.sums));
+  std::vector<ScaleRead> reads;
+  for (std::size_t i = 0; i < part.reads.size(); ++i) {
+    StatisticsAccumulator read(part.set.casts().size());
+    read.add(words_of(part.reads[i]));
+    sums.merge(read);
+    reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], part.scales[i]});
+  }
+  std::vector<std::int64_t> words = sums.words();
+  for (const auto& accumulators : {part.block_casts, part.ranges}) {
+    for (const at::Tensor& each : accumulators) {
+      const std::vector<std::int64_t> more = words_of(each);
+      words.insert(words.end(), more.begin(), more.end());
+    }
+  }
+  TensorResults results(part.set);
+  results.add_words(words);
+  totals.add(part.set, results);
+  if (!part.set.scale_cast()) return;
+  const RecipeId recipe = part.set.casts()[*part.set.scale_cast()].recipe;
+  const std::string name =
+      fmt::format("{} {} {}", telens::name_of(recipe), telens::name_of(tensor_), layer_name_);
+  totals.add(part.set, scales.add(name, iteration_, reads));
+}
+
+Totals TensorObservation::totals(ScaleMemory& scales) const {
+  Totals totals;
+  for (const Part& part : parts_) add_part(part, scales, totals);
+  return totals;
+}
+
+void TensorObservation::append_rows(const Totals& totals, std::string_view group,
+                                    SeriesTable& series, std::vector<Row>& rows) const {
+  if (totals.empty()) return;
+  Rows out(
+      series,
+      {.layer = layer_name_, .tensor = telens::name_of(tensor_), .statistic = {}, .group = group},
+      tensor_, iteration_, addresses_, rows);
+  for (const Part& part : parts_) {
+    for (const StatisticRequest& request : part.set.requests()) {
+      const std::optional<double> value = totals.value(request, part.set);
+      if (value) out.add(request.name, *value, true);
+    }
+  }
+  for (const Statistic counter : kTensorCounters) {
+    out.add({counter}, telens::finish(counter, totals.tensor()), false);
+  }
+  for (const Part& part : parts_) {
+    for (StatisticRequest request : part.set.requests()) {
+      if (!request.is_of_cast()) continue;
+      for (const Statistic counter : kCastCounters) {
+        request.name.statistic = counter;
+        out.add(request.name, *totals.value(request, part.set), false);
+      }
+    }
+  }
+}
+
+debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
+  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
+  const auto own = reductions.tensors_of_layers.find(layer_name_);
+  return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
+}
+
+bool TensorObservation::waits(const Reductions& reductions) const {
+  if (!has_several_ranks(group(reductions))) return false;
+  if (!is_weight()) return !reductions.tensors_are_due;
+  return !reductions.weights_are_due && has_several_ranks(reductions.world);
+}
+
+std::vector<std::int64_t> words_of(const at::Tensor& sums) {
+  const at::Tensor host = sums.cpu();
+  const auto* words = host.const_data_ptr<std::int64_t>();
+  return {words, words + host.numel()};
+}
+
+}  // namespace telens::features
