@@ -164,6 +164,29 @@ TEST_F(AlteringFeaturesTest, fake_quant_gives_the_gemm_fake_quantized_operands) 
   }
 }
 
+TEST_F(AlteringFeaturesTest, fake_quant_follows_the_schedule_of_each_item) {
+  const Pass plain = run(nullptr);
+  const at::Tensor x = fake_quantize(input.detach(), FormatId::e5m2);
+  const at::Tensor g = fake_quantize(gradient, FormatId::e5m2);
+  begin(
+      "FakeQuant:\n"
+      "  enabled: True\n"
+      "  quant_format: FP8E5M2\n"
+      "  gemms_struct:\n"
+      "    - {gemm: fprop, tensors: [activation], freq: 2}\n"
+      "    - {gemm: wgrad, tensors: [gradient], start_step: 2, end_step: 2}\n");
+  const at::Tensor output = at::matmul(x, linear().weight().detach().t());
+  const at::Tensor weight_grad = at::matmul(g.t(), input.detach());
+  EXPECT_FALSE(at::equal(output, plain.output));
+  EXPECT_FALSE(at::equal(weight_grad, plain.weight_grad));
+  for (int i = 0; i < 4; ++i) {
+    const Pass pass = run(nullptr);
+    EXPECT_TRUE(at::equal(pass.output, i % 2 == 0 ? output : plain.output)) << i;
+    EXPECT_TRUE(at::equal(pass.weight_grad, i == 2 ? weight_grad : plain.weight_grad)) << i;
+    debug::step();
+  }
+}
+
 TEST_F(AlteringFeaturesTest, gemms_that_fake_quant_does_not_select_stay_as_they_are) {
   const Pass quantized = run(testing::current_scaling());
   begin(

@@ -168,6 +168,13 @@ STATEMENTS = (
         "    if (!map.find(entry.key)) map = map.with(entry.key, entry.value);\n  }",
     ),
     Statement(
+        "Keys beside a struct are defaults for its items.",
+        "Selections.each_item_may_have_its_own_schedule",
+        SELECTION,
+        "const Value outer = map.without(axis.structure);",
+        "const Value outer = Value(Value(Value::Map{}), map.location());",
+    ),
+    Statement(
         "`tensors` or `tensors_struct` may stand inside an item of `gemms_struct`.",
         "Selections.an_items_own_keys_win_over_those_beside_the_struct",
         SELECTION,
@@ -229,6 +236,13 @@ STATEMENTS = (
         "return (iteration - ranges_.front().first) % freq_ == 0 && std::ranges::any_of(ranges_,",
     ),
     Statement(
+        "Without a schedule a feature runs in every iteration.",
+        "Schedule.without_keys_every_iteration_is_due",
+        SCHEDULE,
+        "std::int64_t freq = 1;",
+        "std::int64_t freq = 2;",
+    ),
+    Statement(
         "A `freq` below 1 is an error.",
         "Schedule.wrong_values_are_errors_with_their_place",
         SCHEDULE,
@@ -265,11 +279,18 @@ STATEMENTS = (
         "selection.schedule = parse_schedule(config, reported);",
     ),
     Statement(
-        "FakeQuant and the Disable features take a schedule, too *(ours)*.",
+        "The Disable features take a schedule, too *(ours)*.",
         "AlteringFeaturesTest.a_schedule_disables_fp8_in_its_iterations_only",
         "hooks/scheduled_feature.cpp",
         "return {false, at.iteration + 1};",
         "return RoutingAnswer::never();",
+    ),
+    Statement(
+        "FakeQuant takes a schedule, too, in each item of a struct one of its own *(ours)*.",
+        "AlteringFeaturesTest.fake_quant_follows_the_schedule_of_each_item",
+        "hooks/scheduled_feature.cpp",
+        "if (!matches(selection, gemm, tensor)) continue;",
+        "",
     ),
     # ---- mistakes
     Statement(
@@ -280,6 +301,44 @@ STATEMENTS = (
         SELECTION,
         "suggestion(entry.key, known),",
         '"",',
+    ),
+    Statement(
+        "An unknown feature is an error with the nearest name; one of another namespace is told "
+        "where it belongs *(ours)*.",
+        "FeatureMistakes.are_named_with_their_place",
+        LOAD,
+        "if (!elsewhere.empty()) {",
+        "if (elsewhere.size() > 1) {",
+    ),
+    Statement(
+        "An unknown statistic is an error with the nearest name *(ours)*.",
+        "OptionMistakes.say_what_is_right",
+        "features/statistics_option.cpp",
+        "config::suggestion(text, known), rules.feature,",
+        '"", rules.feature,',
+    ),
+    Statement(
+        "An unknown GEMM or tensor, or a tensor that the feature does not serve, is an error that "
+        "says which there are *(ours)*.",
+        "FeatureMistakes.are_named_with_their_place",
+        SELECTION,
+        "} else if (!names.empty() && std::ranges::find(names, name.as_string()) == names.end()) {",
+        "} else if (!names.empty() && !gemm_from_name(name.as_string()) && "
+        "!tensor_from_name(name.as_string())) {",
+    ),
+    Statement(
+        "A value of the wrong type is an error that says what was expected *(ours)*.",
+        "FeatureMistakes.are_named_with_their_place",
+        "hooks/config/parameter_check.cpp",
+        "  if (!fits(parameter.type, value)) {",
+        "  if (!fits(parameter.type, value) && parameter.type == ParameterType::string) {",
+    ),
+    Statement(
+        "An error at load names file, line and column *(ours)*.",
+        "Schedule.wrong_values_are_errors_with_their_place",
+        "hooks/config/value.cpp",
+        'return fmt::format("{}:{}:{}", *location.source, location.line, location.column);',
+        'return fmt::format("{}:{}", *location.source, location.line);',
     ),
     Statement(
         "All errors of a file come at once, in the order of its lines *(ours)*.",
