@@ -17,8 +17,6 @@ namespace telens::record {
 namespace {
 
 constexpr std::uint64_t kReserveStep = 256 << 10;
-// What ending a file may add: the last chunks, the names and rows of the end, their indexes.
-constexpr std::uint64_t kEndReserve = 256 << 10;
 
 // One byte far behind every file's end. HDF5 locks whole files with flock; this is an open file
 // description lock, which flock does not see and which dies with the process.

@@ -22,6 +22,9 @@ class MaxSizeReached final : public DiskFull {
   explicit MaxSizeReached(std::uint64_t max_size);
 };
 
+// What ending a file may add: the last chunks, the names and rows of the end, their indexes.
+inline constexpr std::uint64_t kEndReserve = 256 << 10;
+
 class DiskSpace {
  public:
   DiskSpace() = default;

@@ -13,7 +13,7 @@ constexpr int kFastestCompression = 1;  // what PlaneDeflater uses
 }  // namespace
 
 PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
-                         std::size_t chunk_rows)
+                         std::size_t chunk_rows, Tail tail)
     : name_(name), type_(std::move(type)), chunk_rows_(chunk_rows) {
   const hsize_t none = 0;
   const hsize_t unlimited = H5S_UNLIMITED;
@@ -37,8 +37,14 @@ PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
   const auto early = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
   hdf5::check(H5Pset_alloc_time(early, H5D_ALLOC_TIME_EARLY), name_);
   count_ = create(name_ + "_count", H5T_NATIVE_INT64, single, early);
-  hdf5::check(H5Pset_fill_time(early, H5D_FILL_TIME_NEVER), name_);
-  tail_ = create(name_ + "_tail", type_, fixed, early);
+  if (tail == Tail::used) {
+    hdf5::check(H5Pset_fill_time(early, H5D_FILL_TIME_NEVER), name_);
+    tail_ = create(name_ + "_tail", type_, fixed, early);
+  } else {
+    const auto never = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
+    hdf5::check(H5Pset_alloc_time(never, H5D_ALLOC_TIME_LATE), name_);
+    tail_ = create(name_ + "_tail", type_, fixed, never);
+  }
   open_for_writing();
 }
 

@@ -21,10 +21,14 @@
 
 namespace telens::record {
 
+// Of a file that is written in one go and read afterwards the tail stays empty, and takes no space.
+enum class Tail : std::uint8_t { used, empty };
+
 class PackedTable {
  public:
-  // Creates the three datasets, before SWMR begins.
-  PackedTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows);
+  // Creates the three datasets, before SWMR begins. With an empty tail there is no flush().
+  PackedTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows,
+              Tail tail = Tail::used);
   // Opens them for repair(): the rows of the tail become the rows not yet in a chunk.
   PackedTable(hid_t file, const std::string& name);
 

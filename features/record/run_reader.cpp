@@ -187,16 +187,20 @@ class RunReader::Impl {
     return first;
   }
 
-  // A run resumed from a checkpoint does some iterations again: the later segment counts.
+  // A run resumed from a checkpoint does some iterations again: the later segment counts. Files of
+  // one process that continue each other repeat nothing.
   void find_superseded() {
     std::int64_t from = INT64_MAX;
+    std::int64_t from_of_process = INT64_MAX;
     for (std::size_t i = joined_.size(); i-- > 0;) {
       Segment& about = joined_[i].about;
       const bool last_of_rank = i + 1 == joined_.size() || joined_[i + 1].about.rank != about.rank;
-      if (last_of_rank) from = INT64_MAX;
+      if (last_of_rank) from = from_of_process = INT64_MAX;
       about.superseded_from = from;
-      if (about.records > 0) from = std::min(from, about.first_iteration);
-      from = std::min(from, joined_[i].first_loss);
+      from_of_process = std::min(from_of_process, joined_[i].first_loss);
+      if (about.records > 0) from_of_process = std::min(from_of_process, about.first_iteration);
+      if (about.continues) continue;
+      from = std::min(from, std::exchange(from_of_process, INT64_MAX));
     }
   }
 

@@ -24,6 +24,13 @@ struct RunEnd {
   std::string reason;
 };
 
+// What max_size has cost a file: of so many iterations the records of some are left.
+struct Thinned {
+  std::int64_t iterations_left = 0;
+  std::int64_t iterations_seen = 0;
+  std::int64_t records_seen = 0;
+};
+
 // One file of a run.
 struct Segment {
   std::string path;
@@ -40,7 +47,9 @@ struct Segment {
   std::uint64_t records = 0;
   std::int64_t first_iteration = 0;  // of the records; meaningless without any
   std::int64_t last_iteration = 0;
-  std::uint64_t dropped = 0;                 // rows that the full queue refused
+  std::uint64_t dropped = 0;  // rows that the full queue refused
+  bool continues = false;     // what the file before it holds, in the same process
+  std::optional<Thinned> thinned;
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
 };
 

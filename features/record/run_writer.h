@@ -37,8 +37,8 @@ struct RunOptions {
   std::string config_text;
   std::vector<std::pair<std::string, std::string>> environment;
   OnFull on_full = OnFull::drop;
-  // Bytes of this rank's files together, at which recording stops as on a full disk; 0: no limit.
-  // At least kLeastMaxSize.
+  // Bytes of this rank's files together; 0: no limit. From 16 MiB on older iterations are thinned
+  // to stay below it, otherwise recording stops there, as on a full disk. At least kLeastMaxSize.
   std::uint64_t max_size = 0;
   std::size_t queue_capacity = 1U << 18;  // rows that may wait for the disk
   // Called at most once, when recording stops because of an error, with one line that names the

@@ -79,6 +79,7 @@ void RunWriter::Impl::run() {
   pthread_setname_np(pthread_self(), "telens-record");
   open_first_segment();
   while (write_once()) {
+    if (files_->has_more_to_do()) files_->go_on();
   }
 }
 
@@ -87,8 +88,8 @@ void RunWriter::Impl::open_first_segment() {
   try {
     std::filesystem::create_directories(folder);
     const hdf5::Lock lock;  // for what a constructor that throws has to close
-    segment_ = std::make_unique<SegmentWriter>(options_, folder);
-    first_path_ = segment_->path();
+    files_ = std::make_unique<SegmentSeries>(options_, folder);
+    first_path_ = files_->path();
   } catch (const MaxSizeReached& cause) {
     first_path_ = folder;
     stop_recording(cause.what(), 0, kRecordLess);
@@ -98,13 +99,18 @@ void RunWriter::Impl::open_first_segment() {
   }
   const std::scoped_lock lock(mutex_);
   opened_ = true;
-  if (segment_) counters_.bytes = segment_->file_size();
+  if (files_) counters_.bytes = files_->bytes();
   changed_.notify_all();
 }
 
 void RunWriter::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
   while (!has_work()) {
-    if (queued_ == 0) {
+    if (files_->has_more_to_do()) {
+      if (queued_ > 0 && Clock::now() >= oldest_ + kLongestWait) return;
+      lock.unlock();
+      files_->go_on();
+      lock.lock();
+    } else if (queued_ == 0) {
       work_.wait(lock);
     } else if (work_.wait_until(lock, oldest_ + kLongestWait) == std::cv_status::timeout) {
       return;
@@ -127,7 +133,7 @@ bool RunWriter::Impl::write_once() {
     changed_.notify_all();
   }
   try {
-    segment_->write(batch_);
+    files_->write(batch_);
     if (last) finish();
   } catch (const MaxSizeReached& cause) {
     end_as_failed(cause.what());
@@ -143,7 +149,7 @@ bool RunWriter::Impl::write_once() {
   }
   const std::scoped_lock lock(mutex_);
   counters_.written += batch_.rows();
-  if (segment_) counters_.bytes = segment_->file_size();
+  if (files_) counters_.bytes = files_->bytes();
   batch_.clear();
   flushes_done_ = flushes;
   if (last) state_ = State::off;  // nobody may wait for a thread that is gone
@@ -152,9 +158,9 @@ bool RunWriter::Impl::write_once() {
 }
 
 void RunWriter::Impl::finish() {
-  segment_->finish(end_, "");
-  const std::uint64_t bytes = segment_->file_size();
-  segment_.reset();
+  files_->finish(end_, "");
+  const std::uint64_t bytes = files_->bytes();
+  files_.reset();
   const std::scoped_lock lock(mutex_);
   counters_.bytes = bytes;
 }
@@ -162,7 +168,7 @@ void RunWriter::Impl::finish() {
 // A full disk is found before HDF5 begins to write, so the file can still say why it ends.
 void RunWriter::Impl::end_as_failed(const std::string& cause) {
   try {
-    segment_->finish(End::failed, cause);
+    files_->finish(End::failed, cause);
   } catch (const std::exception&) {
     // The file is left as a killed process would leave it: readable up to the last flush.
   }
@@ -170,7 +176,7 @@ void RunWriter::Impl::end_as_failed(const std::string& cause) {
 
 void RunWriter::Impl::stop_recording(const std::string& cause, std::uint64_t lost_rows,
                                      std::string_view advice) {
-  segment_.reset();
+  files_.reset();
   std::string message = fmt::format("telens: recording stopped, training goes on: {}: {}; {}",
                                     first_path_, cause, advice);
   {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "features/record/run_writer.h"
-#include "features/record/segment_writer.h"
+#include "features/record/segment_series.h"
 
 namespace telens::record {
 
@@ -175,7 +175,7 @@ class RunWriter::Impl {
 
   // The writer's thread's own.
   Batch batch_;
-  std::unique_ptr<SegmentWriter> segment_;
+  std::unique_ptr<SegmentSeries> files_;
 
   std::mutex join_mutex_;
   std::thread thread_;

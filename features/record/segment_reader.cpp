@@ -135,10 +135,15 @@ void SegmentReader::read_about() {
   about_.rank = static_cast<int>(read_integer(file_, "rank"));
   about_.world_size = static_cast<int>(read_integer(file_, "world_size"));
   about_.start_time = read_attribute<double>(file_, "start_time", H5T_NATIVE_DOUBLE);
+  about_.continues = H5Aexists(file_, "continues") > 0;
+  if (H5Aexists(file_, "records_seen") > 0) {
+    about_.thinned = {read_integer(file_, "iterations_left"),
+                      read_integer(file_, "iterations_seen"), read_integer(file_, "records_seen")};
+  }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   struct stat status {};
   if (::stat(about_.path.c_str(), &status) == 0) about_.bytes = status.st_size;
-  for (const auto& drop : read_table<StoredDrop>("drops")) about_.dropped += drop.rows;
+  for (const auto& drop : drops()) about_.dropped += drop.rows;
   for (const auto& end : read_table<StoredEnd>("end")) {
     about_.end = RunEnd{end.time, static_cast<End>(end.state), get_text(end.reason)};
   }
@@ -208,6 +213,12 @@ std::vector<StoredLedgerRow> SegmentReader::ledger() const {
 
 std::vector<StoredBlock> SegmentReader::blocks() const {
   return read_packed_table<StoredBlock>("blocks");
+}
+
+std::vector<StoredDrop> SegmentReader::drops() const { return read_table<StoredDrop>("drops"); }
+
+std::unique_ptr<PackedRows<StoredBin>> SegmentReader::bins() const {
+  return std::make_unique<PackedRows<StoredBin>>(file_, "histograms");
 }
 
 std::vector<StoredEvent> SegmentReader::events() const { return read_table<StoredEvent>("events"); }

@@ -34,6 +34,8 @@ class SegmentReader {
   }
   std::vector<StoredLedgerRow> ledger() const;
   std::vector<StoredBlock> blocks() const;
+  std::vector<StoredDrop> drops() const;
+  std::unique_ptr<PackedRows<StoredBin>> bins() const;
 
  private:
   void read_about();

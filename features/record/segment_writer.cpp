@@ -90,15 +90,6 @@ hdf5::Handle create_file(const std::string& path) {
   return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, path);
 }
 
-std::uint64_t bytes_of_segments(const std::string& folder, int rank) {
-  std::uint64_t bytes = 0;
-  for (const SegmentFile& file : segments_in(folder)) {
-    std::error_code ignored;
-    if (file.rank == rank) bytes += std::filesystem::file_size(file.path, ignored);
-  }
-  return bytes;
-}
-
 int first_free_segment(const std::string& folder, int rank) {
   int segment = 0;
   for (const SegmentFile& file : segments_in(folder)) {
@@ -108,6 +99,31 @@ int first_free_segment(const std::string& folder, int rank) {
 }
 
 }  // namespace
+
+std::uint64_t bytes_of_segments(const std::string& folder, int rank) {
+  std::uint64_t bytes = 0;
+  for (const SegmentFile& file : segments_in(folder)) {
+    std::error_code ignored;
+    if (file.rank == rank) bytes += std::filesystem::file_size(file.path, ignored);
+  }
+  return bytes;
+}
+
+std::uint64_t Batch::bytes() const {
+  std::uint64_t bytes = 0;
+  const auto add = [&](const auto& rows) { bytes += rows.size() * sizeof(*rows.data()); };
+  add(records);
+  add(bins);
+  add(scalars);
+  add(ledger);
+  add(blocks);
+  add(events);
+  for (const DictionaryLayout& layout : kDictionaryLayouts) {
+    const auto& list = names[static_cast<std::size_t>(layout.dictionary)];
+    if (!list.empty()) bytes += list.size() * layout.width + kNameChunkBytes;
+  }
+  return bytes;
+}
 
 void Batch::clear() {
   for (auto& list : names) list.clear();
@@ -120,17 +136,18 @@ void Batch::clear() {
   drops.clear();
 }
 
-SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder) {
+SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder,
+                             std::uint64_t others, bool continues) {
   const hdf5::Lock lock;
   const std::string temporary =
       fmt::format("{}/.rank{:05}.{}.tmp", folder, options.rank, ::getpid());
   file_ = create_file(temporary);
   try {
-    space_ = DiskSpace(temporary, options.max_size, bytes_of_segments(folder, options.rank));
+    space_ = DiskSpace(temporary, options.max_size, others);
     space_.reserve(0);
     int segment = first_free_segment(folder, options.rank);
-    write_context(options);
-    create_tables();
+    write_context(options, {seconds_since_1970(), continues, std::nullopt});
+    create_tables(Tail::used);
     hdf5::check(H5Fstart_swmr_write(file_), "cannot begin single-writer access");
     space_.mark_live();
     do {
@@ -140,6 +157,17 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folde
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& path,
+                             const SegmentContext& context)
+    : path_(path), in_one_go_(true) {
+  const hdf5::Lock lock;
+  file_ = create_file(path);
+  space_ = DiskSpace(path);
+  space_.reserve(0);
+  write_context(options, context);
+  create_tables(Tail::empty);
 }
 
 SegmentWriter::~SegmentWriter() {
@@ -166,27 +194,33 @@ bool SegmentWriter::take_name(const std::string& temporary) {
   raise<RecordError>("cannot rename {} to {}: {}", temporary, path_, std::strerror(errno));
 }
 
-void SegmentWriter::write_context(const RunOptions& options) {
-  const double now = seconds_since_1970();
-  write_attribute(file_, "schema_version", kSchemaVersion);
+void SegmentWriter::write_context(const RunOptions& options, const SegmentContext& context) {
+  const bool plain = !context.continues && !context.thinned;
+  write_attribute(file_, "schema_version", plain ? kPlainSchemaVersion : kSchemaVersion);
+  if (context.continues) write_attribute(file_, "continues", 1);
+  if (const auto& thinned = context.thinned) {
+    write_attribute(file_, "iterations_left", thinned->iterations_left);
+    write_attribute(file_, "iterations_seen", thinned->iterations_seen);
+    write_attribute(file_, "records_seen", thinned->records_seen);
+  }
   write_attribute(file_, "telens_version", std::string(TELENS_VERSION));
   write_attribute(file_, "run_id", options.run_id);
   write_attribute(file_, "rank", options.rank);
   write_attribute(file_, "world_size", options.world_size);
-  write_attribute(file_, "start_time", H5T_NATIVE_DOUBLE, &now);
+  write_attribute(file_, "start_time", H5T_NATIVE_DOUBLE, &context.start_time);
   write_config(file_, options.config_text);
   write_environment(file_, options);
 }
 
-void SegmentWriter::create_tables() {
+void SegmentWriter::create_tables(Tail tail) {
   for (const DictionaryLayout& layout : kDictionaryLayouts) {
     names_.emplace_back(file_, std::string(layout.dataset), hdf5::text_type(layout.width),
                         std::max<std::size_t>(1, kNameChunkBytes / layout.width));
   }
-  records_.emplace(file_, "records", StoredRecord::type(), kRecordChunk);
-  bins_.emplace(file_, "histograms", StoredBin::type(), kDetailChunk);
-  ledger_.emplace(file_, "ledger", StoredLedgerRow::type(), kDetailChunk);
-  blocks_.emplace(file_, "blocks", StoredBlock::type(), kDetailChunk);
+  records_.emplace(file_, "records", StoredRecord::type(), kRecordChunk, tail);
+  bins_.emplace(file_, "histograms", StoredBin::type(), kDetailChunk, tail);
+  ledger_.emplace(file_, "ledger", StoredLedgerRow::type(), kDetailChunk, tail);
+  blocks_.emplace(file_, "blocks", StoredBlock::type(), kDetailChunk, tail);
   scalars_.emplace(file_, "scalars", StoredScalar::type(), kSmallChunk);
   events_.emplace(file_, "events", StoredEvent::type(), kSmallChunk);
   drops_.emplace(file_, "drops", StoredDrop::type(), kSmallChunk);
@@ -224,6 +258,10 @@ void SegmentWriter::write_records(std::span<const Record> records) {
   records_->append(stored_.data(), stored_.size());
 }
 
+void SegmentWriter::flush(PackedTable& table) {
+  if (!in_one_go_) table.flush();
+}
+
 void SegmentWriter::write(const Batch& batch) {
   write_names(batch);
   const auto append = [&](auto& table, const auto& rows) {
@@ -231,7 +269,7 @@ void SegmentWriter::write(const Batch& batch) {
     space_.reserve(rows.size() * sizeof(rows.front()));
     const hdf5::Lock lock;
     table->append(rows.data(), rows.size());
-    table->flush();
+    flush(*table);
   };
   auto bins = batch.bins;
   for (StoredBin& bin : bins) bin.record += static_cast<std::int64_t>(records_->rows());
@@ -242,7 +280,7 @@ void SegmentWriter::write(const Batch& batch) {
     write_records(piece);
     rest = rest.subspan(piece.size());
   }
-  records_->flush();
+  flush(*records_);
   append(bins_, bins);
   append(scalars_, batch.scalars);
   append(ledger_, batch.ledger);
@@ -252,10 +290,14 @@ void SegmentWriter::write(const Batch& batch) {
 }
 
 void SegmentWriter::finish(End end, const std::string& reason) {
+  finish({seconds_since_1970(), end, reason});
+}
+
+void SegmentWriter::finish(const RunEnd& end) {
   const hdf5::Lock lock;
   for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) (*table)->finish();
-  StoredEnd row{seconds_since_1970(), static_cast<std::int64_t>(end), {}};
-  put_text(reason, row.reason);
+  StoredEnd row{end.time, static_cast<std::int64_t>(end.state), {}};
+  put_text(end.reason, row.reason);
   end_->append(&row, 1);
   end_->flush();
   close_tables();

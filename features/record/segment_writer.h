@@ -12,6 +12,7 @@
 #include "features/record/append_table.h"
 #include "features/record/disk_space.h"
 #include "features/record/packed_table.h"
+#include "features/record/run_reader.h"
 #include "features/record/run_rows.h"
 #include "features/record/run_schema.h"
 #include "features/record/run_writer.h"
@@ -33,31 +34,48 @@ struct Batch {
     return records.size() + bins.size() + scalars.size() + ledger.size() + blocks.size() +
            events.size();
   }
+  std::uint64_t bytes() const;  // at the most, in a file
   void clear();
+};
+
+// What a file says about itself, besides the run's own words.
+struct SegmentContext {
+  double start_time = 0;  // seconds since 1970
+  bool continues = false;
+  std::optional<Thinned> thinned;
 };
 
 class SegmentWriter {
  public:
   // Creates the file under a temporary name in `folder`, begins SWMR, and gives it the name of the
-  // first free segment of the rank.
-  SegmentWriter(const RunOptions& options, const std::string& folder);
+  // first free segment of the rank. `others` are the bytes of max_size that the rank's other files
+  // take, or will.
+  SegmentWriter(const RunOptions& options, const std::string& folder, std::uint64_t others,
+                bool continues = false);
+  // Creates the file `path`, to be written in one go: nobody reads it before it is finished.
+  SegmentWriter(const RunOptions& options, const std::string& path, const SegmentContext& context);
   ~SegmentWriter();
 
-  void write(const Batch& batch);                   // on disk when it returns
+  // On disk when it returns; of a file that is written in one go, when finish() does.
+  void write(const Batch& batch);
   void finish(End end, const std::string& reason);  // the last call
+  void finish(const RunEnd& end);                   // the same
 
   const std::string& path() const { return path_; }
   std::uint64_t file_size() const { return space_.file_size(); }
 
  private:
-  void write_context(const RunOptions& options);
-  void create_tables();
+  void write_context(const RunOptions& options, const SegmentContext& context);
+  void create_tables(Tail tail);
+  void flush(PackedTable& table);
+  static void flush(AppendTable& table) { table.flush(); }
   void write_names(const Batch& batch);
   void write_records(std::span<const Record> records);
   void close_tables();
   bool take_name(const std::string& temporary);
 
   std::string path_;
+  bool in_one_go_ = false;
   hdf5::Handle file_;
   DiskSpace space_;
   std::vector<AppendTable> names_;
@@ -71,5 +89,8 @@ class SegmentWriter {
   std::optional<AppendTable> end_;
   std::vector<StoredRecord> stored_;
 };
+
+// Of the rank's files in a run's folder.
+std::uint64_t bytes_of_segments(const std::string& folder, int rank);
 
 }  // namespace telens::record

@@ -257,11 +257,20 @@ STATEMENTS = (
         '"last_iteration": _INT64_MAX,',
     ),
     Statement(
-        '`recording={"max_size": bytes}` ends the recording there, and nothing else *(ours)*.',
+        '`recording={"max_size": bytes}` limits the files of a rank; below 16 MiB it ends the '
+        "recording there, and nothing else *(ours)*.",
         "test_contract_session.py::test_max_size_ends_the_recording_and_not_the_training",
         SESSIONS,
         'int(recording.get("max_size", 0))',
         "0",
+    ),
+    Statement(
+        "A `max_size` of 16 MiB and more thins the oldest iterations instead, and the run says so "
+        "*(ours)*.",
+        "Thinning.keeps_a_long_recording_below_max_size_and_what_is_left_exact",
+        "features/record/segment_series.cpp",
+        "  if (after > share() && current_->file_size() > share() / 2) begin_next();",
+        "",
     ),
     Statement(
         'A full queue drops the newest rows, which are counted; `recording={"on_full": "block"}` '

@@ -1,0 +1,68 @@
+// The files that one process writes of one rank: a single one or, with a max_size that has room for
+// several, one after the other, the oldest of which are thinned so that all together stay below it.
+// Used by one thread; throws RecordError, after which only finish() and its destruction are
+// allowed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "features/record/segment_writer.h"
+#include "features/record/thinning.h"
+
+namespace telens::record {
+
+// Below this, max_size ends the recording: what is left of a file after thinning must be small
+// beside what a file takes without any record.
+inline constexpr std::uint64_t kLeastThinnedSize = 16 << 20;
+
+class SegmentSeries {
+ public:
+  SegmentSeries(const RunOptions& options, const std::string& folder);
+
+  void write(const Batch& batch);  // on disk when it returns
+  // The last call; the file that is being written ends so.
+  void finish(End end, const std::string& reason);
+
+  // Whether an older file is being thinned, or is to be; and a piece of that work.
+  bool has_more_to_do() const { return thinning_ != nullptr; }
+  void go_on();
+
+  const std::string& path() const { return first_path_; }
+  std::uint64_t bytes() const { return ended_bytes() + current_bytes(); }
+
+ private:
+  // A file that is not written any more.
+  struct Ended {
+    std::string path;
+    std::uint64_t bytes = 0;
+    bool thin = false;  // thinning it again would gain nothing
+  };
+
+  bool thins() const { return options_.max_size >= kLeastThinnedSize; }
+  std::uint64_t share() const { return options_.max_size / kShares; }
+  std::uint64_t ended_bytes() const;
+  std::uint64_t current_bytes() const { return current_ ? current_->file_size() : 0; }
+  void write_piece(const Batch& piece);
+  void begin_next();
+  void begin_thinning();
+  bool make_room();
+
+  // Of max_size one share is for the file that is being written, and one for the copy of one that
+  // is being thinned.
+  static constexpr std::uint64_t kShares = 8;
+  static constexpr std::uint64_t kSharesOfEnded = kShares - 2;
+
+  RunOptions options_;
+  std::string folder_;
+  std::string first_path_;
+  std::vector<Ended> ended_;  // the oldest first
+  std::unique_ptr<SegmentWriter> current_;
+  std::unique_ptr<Thinning> thinning_;
+  std::array<std::vector<std::string>, kDictionaries> names_;  // what every file begins with
+};
+
+}  // namespace telens::record
