@@ -3,7 +3,6 @@
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -36,11 +35,6 @@ std::shared_ptr<BlockQuantizer> what_if_quantizer(const CastRequest& cast, Tenso
   return default_block_quantizer(cast.recipe, cast.format, role_of(tensor));
 }
 
-bool asks(std::span<const CastRequest> casts, CastRequest cast, bool columnwise) {
-  cast.columnwise = columnwise;
-  return std::ranges::find(casts, cast) != casts.end();
-}
-
 BlockCopy copy_of(const QuantizedTensor& quantized, bool columnwise, const at::Tensor& matrix) {
   const QuantizedData& data = columnwise ? quantized.columnwise : quantized.rowwise;
   BlockCopy copy{
@@ -53,6 +47,16 @@ BlockCopy copy_of(const QuantizedTensor& quantized, bool columnwise, const at::T
   }
   copy.x = copy.x.t();
   return copy;
+}
+
+// The cast as the one read for all what-if casts takes it; nullopt where it must be made.
+std::optional<ops::WhatIfCast> without_codes(const BlockQuantizer& quantizer, bool columnwise) {
+  BlockOptions options = quantizer.options();
+  if (columnwise && options.hadamard_signs) return std::nullopt;
+  const bool squares = std::exchange(options.two_dimensional, false);
+  options.hadamard_signs.reset();
+  if (options != BlockOptions()) return std::nullopt;
+  return ops::WhatIfCast{quantizer.format(), quantizer.mode(), squares, columnwise};
 }
 
 }  // namespace
@@ -77,21 +81,37 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
   std::vector<BlockCopy> copies;
   if (casts.empty() || x.numel() == 0) return copies;
   const at::Tensor matrix = flattened(x.detach());
-  std::vector<std::pair<RecipeId, QuantizedTensor>> made;
   for (const CastRequest& cast : casts) {
     if (const QuantizedTensor* running = running_copy(call, cast)) {
       copies.push_back(copy_of(*running, cast.columnwise, matrix));
       continue;
     }
-    auto found = std::ranges::find(made, cast.recipe, &std::pair<RecipeId, QuantizedTensor>::first);
-    if (found == made.end()) {
-      const auto quantizer = what_if_quantizer(cast, call.tensor_name);
-      quantizer->set_usage({asks(casts, cast, false), asks(casts, cast, true)});
-      found = made.insert(made.end(), {cast.recipe, quantizer->quantize(matrix)});
+    const auto quantizer = what_if_quantizer(cast, call.tensor_name);
+    if (const auto what_if = without_codes(*quantizer, cast.columnwise)) {
+      copies.push_back({.x = matrix, .what_if = what_if});
+      continue;
     }
-    copies.push_back(copy_of(found->second, cast.columnwise, matrix));
+    quantizer->set_usage({!cast.columnwise, cast.columnwise});
+    copies.push_back(copy_of(quantizer->quantize(matrix), cast.columnwise, matrix));
   }
   return copies;
+}
+
+void accumulate_block_casts(std::span<const BlockCopy> copies, std::span<at::Tensor> accumulators) {
+  std::vector<ops::WhatIfCast> casts;
+  std::vector<at::Tensor> of_casts;
+  at::Tensor x;  // the same for all of them
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const BlockCopy& copy = copies[i];
+    if (copy.what_if) {
+      casts.push_back(*copy.what_if);
+      of_casts.push_back(accumulators[i]);
+      x = copy.x;
+    } else {
+      ops::accumulate_block_cast_statistics(copy.x, copy.cast, accumulators[i]);
+    }
+  }
+  if (!casts.empty()) ops::accumulate_what_if_statistics(x, casts, of_casts);
 }
 
 std::optional<std::string> reason_against_copy(const InspectTensorCall& call,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/ops/statistics_block_casts.h"
+#include "core/ops/statistics_what_if.h"
 #include "features/statistics/requests.h"
 #include "hooks/statistics_engine.h"
 
@@ -19,17 +20,25 @@ namespace telens::features {
 // nullopt for `tensor`, which is no block format.
 std::optional<RecipeId> block_recipe_of(ScalingMode mode);
 
-// What was cast and what came of it, in the orientation of the codes.
+// What was cast and what came of it, in the orientation of the codes; or what would be cast.
 struct BlockCopy {
   at::Tensor x;  // [rows, columns]; of codes after a Hadamard transform: transformed, in FP32
-  ops::BlockCast cast;
+  ops::BlockCast cast = {};
+  // Instead of `cast`, where nobody needs the codes: x is then the tensor as it is, whatever the
+  // orientation.
+  std::optional<ops::WhatIfCast> what_if = {};
 };
 
 // One for each cast, of block recipes. x: the high-precision tensor, or what stands for it. Where
-// the running recipe is asked about, its own codes are read; others are made by the deterministic
-// quantizer that the recipe has for such tensors, both orientations at once.
+// the running recipe is asked about, its own codes are read. What another one would do is that of
+// the deterministic quantizer that it has for such tensors: no codes are made but those of a
+// Hadamard transform.
 std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Tensor& x,
                                     std::span<const CastRequest> casts);
+
+// Merges the statistics of each copy into its accumulator (kCastSumsWords). What would be cast is
+// read once for all of it.
+void accumulate_block_casts(std::span<const BlockCopy> copies, std::span<at::Tensor> accumulators);
 
 // Why block_copies or what reads its copies would fail for a cast of a block recipe; nullopt where
 // they would not. sizes, device: of x.

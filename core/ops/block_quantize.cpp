@@ -98,6 +98,14 @@ ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t roun
   return static_cast<ScaleRounding>(rounding);
 }
 
+ScalingMode check_block_mode(std::string_view operation, std::int64_t mode) {
+  if (mode <= static_cast<std::int64_t>(ScalingMode::tensor) ||
+      mode > static_cast<std::int64_t>(ScalingMode::nvfp4)) {
+    raise<UsageError>("{}: scaling mode {}; expected one of blocks: 1 to 4", operation, mode);
+  }
+  return static_cast<ScalingMode>(mode);
+}
+
 bool is_transposed(const at::Tensor& matrix) {
   return !matrix.is_contiguous() && matrix.t().is_contiguous();
 }
@@ -105,11 +113,7 @@ bool is_transposed(const at::Tensor& matrix) {
 BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
                                     std::int64_t format, std::int64_t mode) {
   const auto& [codes, scale_inv, tensor_scale] = quantized;
-  if (mode <= static_cast<std::int64_t>(ScalingMode::tensor) ||
-      mode > static_cast<std::int64_t>(ScalingMode::nvfp4)) {
-    raise<UsageError>("{}: scaling mode {}; expected one of blocks: 1 to 4", operation, mode);
-  }
-  const auto scaling = static_cast<ScalingMode>(mode);
+  const ScalingMode scaling = check_block_mode(operation, mode);
   const bool packed = scaling == ScalingMode::nvfp4;
   if (packed && format != static_cast<std::int64_t>(FormatId::e2m1)) {
     raise<UsageError>("{}: format is {}; NVFP4 has E2M1 (2)", operation, format);

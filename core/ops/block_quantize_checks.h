@@ -40,6 +40,9 @@ FormatId check_matrix(std::string_view operation, const at::Tensor& x);
 
 ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t rounding);
 
+// One of those with blocks.
+ScalingMode check_block_mode(std::string_view operation, std::int64_t mode);
+
 struct BlockCodesFormats {
   FormatId element;
   ScalingMode mode;

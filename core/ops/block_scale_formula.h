@@ -40,10 +40,15 @@ TELENS_HOST_DEVICE inline float nvfp4_tensor_factor(float amax) {
   return factor > FP32::kMax ? FP32::kMax : factor;
 }
 
-// NVFP4: the E4M3 code of a block's scale, amax / 6 in units of the tensor's scale.
-TELENS_HOST_DEVICE inline std::uint8_t nvfp4_block_scale(float amax, float tensor_factor) {
+// NVFP4: the E4M3 code of a block's scale, amax / 6 in units of the tensor's scale, is that of the
+// block's amax times this factor.
+TELENS_HOST_DEVICE inline float nvfp4_block_factor(float tensor_factor) {
   constexpr float kReciprocalOfMax = 1.0F / E2M1::kMax;
-  return encode<E4M3>(amax * (tensor_factor * kReciprocalOfMax), Saturation::saturating);
+  return tensor_factor * kReciprocalOfMax;
+}
+
+TELENS_HOST_DEVICE inline std::uint8_t nvfp4_block_scale(float amax, float tensor_factor) {
+  return encode<E4M3>(amax * nvfp4_block_factor(tensor_factor), Saturation::saturating);
 }
 
 // NVFP4: what a block's elements are multiplied by.

@@ -41,6 +41,9 @@ TORCH_LIBRARY(telens, library) {
       "accumulate_block_cast_statistics(Tensor x, Tensor codes, Tensor scale_inv, "
       "Tensor? tensor_scale, int format, int mode, Tensor(a!) accumulator) -> ()");
   library.def(
+      "accumulate_what_if_statistics(Tensor x, int[] formats, int[] modes, int[] squares, "
+      "int[] columnwise, Tensor(a!)[] accumulators) -> ()");
+  library.def(
       "block_cast_errors(Tensor x, Tensor codes, Tensor scale_inv, Tensor? tensor_scale, "
       "int format, int mode) -> Tensor");
   library.def(

@@ -15,7 +15,7 @@
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics_layout.h"
 #include "features/statistics/accumulator.h"
-#include "tests/core/special_values.h"
+#include "tests/core/matrix_data.h"
 #include "tests/core/statistics_checks.h"
 
 namespace telens {
@@ -24,6 +24,8 @@ namespace {
 using namespace ops;  // what is tested
 
 using testing::expect_cast;
+using testing::special_matrix;
+using testing::wide_data;
 
 CastSums typed(const at::Tensor& words) {
   return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
@@ -143,14 +145,6 @@ void expect_definition(const at::Tensor& x) {
   }
 }
 
-// Magnitudes over many powers of two, with zeros: blocks underflow, some have nothing but zeros.
-at::Tensor wide_data(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const at::Tensor exponents = at::randn(sizes) * 5;
-  at::Tensor x = at::randn(sizes) * exponents.exp2() * (at::rand(sizes) > 0.1);
-  if (x.dim() == 2 && x.size(1) > 40) x.slice(1, 0, 40).slice(0, 0, 3).zero_();
-  return x.to(dtype);
-}
-
 TEST(BlockCastStatistics, are_the_definition_for_every_format_shape_dtype_and_simd_target) {
   at::manual_seed(5);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
@@ -167,14 +161,7 @@ TEST(BlockCastStatistics, are_the_definition_for_every_format_shape_dtype_and_si
 TEST(BlockCastStatistics, of_special_values_are_the_definition) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
-    at::Tensor x = at::zeros({32, 64});
-    auto* const to = x.mutable_data_ptr<float>();
-    std::int64_t i = 0;
-    for (const testing::SpecialValue& value : testing::kSpecialValues) {
-      const auto number = bits_as<float>(value.bits);
-      for (const float signed_number : {number, -number}) to[i++ % x.numel()] = signed_number;
-      i += 13;  // so that some blocks have few of them
-    }
+    const at::Tensor x = special_matrix();
     expect_definition(x.to(dtype));
     // Without infinity and NaN, whose blocks lose everything else.
     expect_definition(x.nan_to_num(1, 1, 1).to(dtype));

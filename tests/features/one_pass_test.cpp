@@ -115,7 +115,7 @@ TEST_F(OnePassTest, the_health_of_a_scale_comes_from_the_same_read) {
   EXPECT_EQ(observed["telens::amax"], 0);
 }
 
-TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_made_by_nobody_again) {
+TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_those_of_others_are_not_made) {
   SmallTraining training(testing::mxfp8_scaling(), /*micro_batches=*/1);
   int plain = 0;
   {
@@ -126,14 +126,17 @@ TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_made_by_nobody
   debug::initialize(options(section(
       "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n"
       "LogFp8TensorStats: {enabled: True, tensors: [activation], stats: [mse, underflows%, "
-      "mxfp8_mse, mse_columnwise, fp8_block_scaling_mse, fp8_block_scaling_mse_columnwise]}\n")));
+      "mxfp8_mse, mse_columnwise, fp8_block_scaling_mse, fp8_block_scaling_mse_columnwise]}\n"
+      "LogNvfp4TensorStats: {enabled: True, tensors: [activation], stats: [mse]}\n")));
   const OperatorCounts observed;
   training.step();
-  // Two layers: each copy once.
+  // Two layers: each copy that runs once, and the tensor once for whatever else would run.
   EXPECT_EQ(observed["telens::accumulate_statistics"], 2);
-  EXPECT_EQ(observed["telens::accumulate_block_cast_statistics"], 2 * 4);
+  EXPECT_EQ(observed["telens::accumulate_block_cast_statistics"], 2 * 2);
+  EXPECT_EQ(observed["telens::accumulate_what_if_statistics"], 2);
   EXPECT_EQ(observed["telens::quantize_mxfp8"], plain);
-  EXPECT_EQ(observed["telens::quantize_fp8_blocks"], 2);
+  EXPECT_EQ(observed["telens::quantize_fp8_blocks"], 0);
+  EXPECT_EQ(observed["telens::quantize_nvfp4"], 0);
 }
 
 // What want() says of an activation whose operands are both the one given.

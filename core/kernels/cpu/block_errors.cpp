@@ -4,14 +4,12 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
 
+#include "core/kernels/cpu/block_errors_range.h"
 #include "core/kernels/cpu/block_lines.h"
-#include "core/kernels/cpu/statistics_block_cast_range.h"
 #include "core/kernels/cpu/statistics_words.h"
 #include "core/ops/block_errors.h"
 #include "core/ops/block_errors_layout.h"
@@ -46,121 +44,72 @@ struct Result {
   }
 };
 
-// Of raw elements; a NaN is not zero.
-template <typename Code>
-bool any_nonzero(const std::byte* elements, std::int64_t size) {
-  constexpr auto kMagnitude = static_cast<Code>(static_cast<Code>(~Code{0}) >> 1);
-  Code bits = 0;
-  for (std::int64_t i = 0; i < size; ++i) {
-    Code code;
-    std::memcpy(&code, elements + static_cast<std::size_t>(i) * sizeof(Code), sizeof(Code));
-    bits = static_cast<Code>(bits | (code & kMagnitude));
-  }
-  return bits != 0;
-}
-
-void add(const CastSums& sums, bool nonzero, BlockErrors& block) {
-  block.elements += static_cast<std::int32_t>(sums.numel);
-  block.nonzero |= nonzero ? 1 : 0;
-  block.underflows += static_cast<std::int32_t>(sums.underflows);
-  block.saturated += static_cast<std::int32_t>(sums.saturated);
-  block.squared_error += sums.squared_error;
+BlockCastElements line_of(const Matrix& matrix, std::int64_t index, DecodedLine& decoded) {
+  matrix.codes.decode(index, decoded);
+  return {matrix.input, matrix.line(index), decoded.values.data(), decoded.scales.data(),
+          static_cast<std::size_t>(matrix.codes.length())};
 }
 
 // Rows of one row of blocks: a block's elements in a row are neighbours.
-template <typename Code>
 void read_row_of_blocks(const Matrix& matrix, std::int64_t row_of_blocks, const Result& result) {
-  const std::int64_t columns = matrix.codes.length();
-  const std::int64_t length = block_length(matrix.mode);
   const std::int64_t height = block_height(matrix.mode);
   const std::int64_t last = std::min(matrix.x.size(0), (row_of_blocks + 1) * height);
-  std::vector<CastSums> sums(static_cast<std::size_t>(result.columns));
-  DecodedLine decoded(columns);
+  DecodedLine decoded(matrix.codes.length());
   for (std::int64_t row = row_of_blocks * height; row < last; ++row) {
-    const std::byte* const x = matrix.line(row);
-    matrix.codes.decode(row, decoded);
-    std::ranges::fill(sums, CastSums{});
-    add_each_block_cast({matrix.input, x, decoded.values.data(), decoded.scales.data(),
-                         static_cast<std::size_t>(columns)},
-                        matrix.element, static_cast<std::size_t>(length), sums.data());
-    for (std::int64_t i = 0; i < result.columns; ++i) {
-      const std::int64_t begin = i * length;
-      const bool nonzero = any_nonzero<Code>(x + static_cast<std::size_t>(begin) * sizeof(Code),
-                                             std::min(length, columns - begin));
-      add(sums[static_cast<std::size_t>(i)], nonzero, result.at(row_of_blocks, i));
-    }
+    add_block_errors(line_of(matrix, row, decoded), matrix.element,
+                     static_cast<std::size_t>(block_length(matrix.mode)),
+                     &result.at(row_of_blocks, 0));
   }
 }
 
-// Rows that are brought together at once: with the longest blocks their elements fit into the
-// first-level cache.
-constexpr std::int64_t kTileRows = 32;
-
-// out = [rows, size], whose column i is what line(i) points to.
-template <typename T, typename Line>
-void gather(std::int64_t rows, std::int64_t size, const Line& line, std::vector<T>& out) {
-  for (std::int64_t i = 0; i < size; ++i) {
-    const T* const from = line(i);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      out[static_cast<std::size_t>(row * size + i)] = from[row];
-    }
-  }
+void add(const BlockErrors& part, BlockErrors& block) {
+  block.elements += part.elements;
+  block.nonzero |= part.nonzero;
+  block.underflows += part.underflows;
+  block.saturated += part.saturated;
+  block.squared_error += part.squared_error;
 }
 
-// The columns of one column of blocks, which are lines of memory: some rows of them are brought
-// into the order of blocks, in the cache.
-template <typename Code>
-void read_column_of_blocks(const Matrix& matrix, std::int64_t column_of_blocks,
-                           const Result& result) {
+// Columns of blocks that are read before they are written: their blocks of one row, which are
+// neighbors in the result, fill three cache lines.
+constexpr std::int64_t kColumnsAtOnce = 8;
+
+// Columns first <= i < last of blocks, at most kColumnsAtOnce. Their columns are lines of memory: a
+// block goes down them.
+void read_columns_of_blocks(const Matrix& matrix, std::int64_t first, std::int64_t last,
+                            const Result& result) {
   const std::int64_t length = block_length(matrix.mode);
-  const std::int64_t first = column_of_blocks * length;
-  const std::int64_t size = std::min(length, matrix.x.size(1) - first);
-  const std::int64_t all_rows = matrix.codes.length();
-  std::vector<DecodedLine> decoded(static_cast<std::size_t>(size), DecodedLine(all_rows));
-  for (std::int64_t i = 0; i < size; ++i) {
-    matrix.codes.decode(first + i, decoded[static_cast<std::size_t>(i)]);
+  const std::int64_t rows = matrix.codes.length();
+  DecodedLine decoded(rows);
+  std::vector<ColumnErrors> errors(static_cast<std::size_t>(last - first),
+                                   ColumnErrors(static_cast<std::size_t>(rows)));
+  for (std::int64_t i = first * length; i < std::min(matrix.x.size(1), last * length); ++i) {
+    errors[static_cast<std::size_t>(i / length - first)].add(line_of(matrix, i, decoded),
+                                                             matrix.element);
   }
-  const auto tile = static_cast<std::size_t>(kTileRows * size);
-  std::vector<Code> x(tile);
-  std::vector<float> values(tile), scales(tile);
-  std::vector<CastSums> sums(kTileRows);
-  for (std::int64_t begin = 0; begin < all_rows; begin += kTileRows) {
-    const std::int64_t rows = std::min(kTileRows, all_rows - begin);
-    const auto line = [&](std::int64_t i) -> DecodedLine& {
-      return decoded[static_cast<std::size_t>(i)];
-    };
-    gather(
-        rows, size,
-        [&](auto i) { return reinterpret_cast<const Code*>(matrix.line(first + i)) + begin; }, x);
-    gather(
-        rows, size, [&](auto i) { return line(i).values.data() + begin; }, values);
-    gather(
-        rows, size, [&](auto i) { return line(i).scales.data() + begin; }, scales);
-    std::ranges::fill(sums, CastSums{});
-    add_each_block_cast({matrix.input, x.data(), values.data(), scales.data(),
-                         static_cast<std::size_t>(rows * size)},
-                        matrix.element, static_cast<std::size_t>(size), sums.data());
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto* const elements = reinterpret_cast<const std::byte*>(x.data() + row * size);
-      add(sums[static_cast<std::size_t>(row)], any_nonzero<Code>(elements, size),
-          result.at((begin + row) / block_height(matrix.mode), column_of_blocks));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = first; column < last; ++column) {
+      const ColumnErrors& of_column = errors[static_cast<std::size_t>(column - first)];
+      add(of_column.of(static_cast<std::size_t>(row)),
+          result.at(row / block_height(matrix.mode), column));
     }
   }
 }
 
 // Every block belongs to one thread, and its rows come in their order.
-template <typename Code>
 void read_blocks(const Matrix& matrix, std::int64_t rows_of_blocks, const Result& result) {
   if (matrix.transposed) {
     const std::int64_t grain = kGrain / (block_length(matrix.mode) * matrix.codes.length()) + 1;
     at::parallel_for(0, result.columns, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) read_column_of_blocks<Code>(matrix, i, result);
+      for (std::int64_t i = begin; i < end; i += kColumnsAtOnce) {
+        read_columns_of_blocks(matrix, i, std::min(end, i + kColumnsAtOnce), result);
+      }
     });
     return;
   }
   const std::int64_t grain = kGrain / (block_height(matrix.mode) * matrix.codes.length()) + 1;
   at::parallel_for(0, rows_of_blocks, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) read_row_of_blocks<Code>(matrix, i, result);
+    for (std::int64_t i = begin; i < end; ++i) read_row_of_blocks(matrix, i, result);
   });
 }
 
@@ -184,11 +133,7 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
                       BlockLines(given, element, scaling, transposed, x.size(transposed ? 0 : 1))};
   std::vector<BlockErrors> blocks(static_cast<std::size_t>(scale_inv.numel()));
   const Result result{blocks.data(), scale_inv.size(1)};
-  if (x.element_size() == sizeof(float)) {
-    read_blocks<std::uint32_t>(matrix, scale_inv.size(0), result);
-  } else {
-    read_blocks<std::uint16_t>(matrix, scale_inv.size(0), result);
-  }
+  read_blocks(matrix, scale_inv.size(0), result);
   std::memcpy(words.mutable_data_ptr<std::int64_t>(), blocks.data(),
               blocks.size() * sizeof(BlockErrors));
   return words;
@@ -198,30 +143,6 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
 
 // Lines per part: parts, not threads, decide in which order differences are added up.
 constexpr std::int64_t kPart = 16 * kStatisticsChunk;
-
-// Quotients of a piece in FP32, without branches: so the compiler finds vectors.
-CopiesDifference compare(const float* a, const float* b, std::int64_t size) {
-  constexpr std::int64_t kPiece = 256;
-  std::array<float, kPiece> relative;
-  CopiesDifference sums;
-  sums.elements = size;
-  for (std::int64_t begin = 0; begin < size; begin += kPiece) {
-    const std::int64_t piece = std::min(kPiece, size - begin);
-    std::int32_t different = 0;
-    for (std::int64_t i = 0; i < piece; ++i) {
-      const float x = a[begin + i];
-      const float y = b[begin + i];
-      const bool differ = (x != y) & !((x != x) & (y != y));
-      const float largest = std::fabs(x) > std::fabs(y) ? std::fabs(x) : std::fabs(y);
-      const float quotient = std::fabs(x - y) / largest;
-      relative[static_cast<std::size_t>(i)] = differ ? quotient : 0;
-      different += differ;
-    }
-    sums.different += different;
-    for (std::int64_t i = 0; i < piece; ++i) sums.relative += relative[static_cast<std::size_t>(i)];
-  }
-  return sums;
-}
 
 // The columnwise copy with its transform undone: a matrix as the rowwise one, in the same order of
 // memory.
@@ -248,8 +169,8 @@ CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const a
       if (!undone.defined()) b.decode(line, second);
       const float* const other =
           undone.defined() ? undone.const_data_ptr<float>() + line * length : second.values.data();
-      merge(parts[static_cast<std::size_t>(line / grain)],
-            compare(first.values.data(), other, length));
+      add_difference(first.values.data(), other, static_cast<std::size_t>(length),
+                     parts[static_cast<std::size_t>(line / grain)]);
     }
   };
   at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, read);

@@ -22,6 +22,7 @@ struct DecodedLine {
 
   std::vector<float> scales;  // of each element's block
   std::vector<float> values;
+  std::int64_t row_of_scales = -1;  // in memory: the lines that have the same ones
 };
 
 // NVFP4's codes are unpacked, one a byte.
@@ -43,11 +44,7 @@ class BlockLines {
   std::int64_t length() const { return length_; }
 
   void decode(std::int64_t line, DecodedLine& out) const {
-    if (transposed_) {
-      scales_along_column(scales_, mode_, line, out.scales);
-    } else {
-      scales_along_row(scales_, mode_, line, out.scales);
-    }
+    find_scales(line, out);
     const std::int64_t code_stride = codes_.size(transposed_ ? 0 : 1);
     const auto* const codes = codes_.const_data_ptr<std::uint8_t>();
     dequantize_range_by_scales(element_, codes + line * code_stride,
@@ -56,6 +53,17 @@ class BlockLines {
   }
 
  private:
+  void find_scales(std::int64_t line, DecodedLine& out) const {
+    const std::int64_t row = line / (transposed_ ? block_length(mode_) : block_height(mode_));
+    if (out.row_of_scales == row) return;
+    out.row_of_scales = row;
+    if (transposed_) {
+      scales_along_column(scales_, mode_, line, out.scales);
+    } else {
+      scales_along_row(scales_, mode_, line, out.scales);
+    }
+  }
+
   static Scales scales_of(const ops::BlockCodes& given, ScalingMode mode) {
     const at::Tensor of_blocks = decode_scales(given.scale_inv, mode);
     return Scales(given.tensor_scale.defined() ? of_blocks.mul(given.tensor_scale) : of_blocks);

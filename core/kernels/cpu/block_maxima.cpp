@@ -39,19 +39,71 @@ HWY_NOINLINE float largest_lane(MagnitudeVec vector) {
   return bits_as<float>(hn::GetLane(hn::MaxOfLanes(kMagnitudes, vector)));
 }
 
+// The largest of `vectors` whole vectors.
+template <NanInMaximum nan, typename T>
+HWY_INLINE MagnitudeVec largest_of_vectors(const T* x, std::int64_t vectors) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));
+  auto maximum = hn::Zero(kMagnitudes);
+  for (std::int64_t i = 0; i < vectors; ++i) {
+    maximum = hn::Max(maximum, magnitudes<nan>(load(x + i * lanes)));
+  }
+  return maximum;
+}
+
 template <NanInMaximum nan, typename T>
 float largest(const T* x, std::int64_t size) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));
-  auto maximum = hn::Zero(kMagnitudes);
-  std::int64_t i = 0;
-  for (; i + lanes <= size; i += lanes) {
-    maximum = hn::Max(maximum, magnitudes<nan>(load(x + i)));
-  }
-  if (i < size) {
-    const auto rest = static_cast<std::size_t>(size - i);
-    maximum = hn::Max(maximum, magnitudes<nan>(LastLanes{i, rest}(x)));
+  auto maximum = largest_of_vectors<nan>(x, size / lanes);
+  if (const std::int64_t rest = size % lanes; rest > 0) {
+    const LastLanes at{size - rest, static_cast<std::size_t>(rest)};
+    maximum = hn::Max(maximum, magnitudes<nan>(at(x)));
   }
   return largest_lane(maximum);
+}
+
+// Lane i of the result is the largest of the lanes i, i + 4, i + 8, ...
+template <typename Tag>
+HWY_INLINE hn::Vec<hn::CappedTag<std::int32_t, 4>> fold_to_four(Tag lanes, hn::Vec<Tag> vector) {
+  if constexpr (hn::MaxLanes(lanes) > 4) {
+    const hn::Half<Tag> half;
+    return fold_to_four(half, hn::Max(hn::LowerHalf(half, vector), hn::UpperHalf(half, vector)));
+  } else {
+    return vector;
+  }
+}
+
+// The largest lanes of four vectors: each step halves what is left of two of them in one.
+HWY_INLINE void store_largest_lanes(MagnitudeVec a, MagnitudeVec b, MagnitudeVec c, MagnitudeVec d,
+                                    float* maxima) {
+  const hn::Repartition<std::int64_t, Magnitudes> pairs;
+  const auto pairwise = [](MagnitudeVec x, MagnitudeVec y) HWY_ATTR {
+    return hn::BitCast(
+        hn::Repartition<std::int64_t, Magnitudes>(),
+        hn::Max(hn::InterleaveLower(kMagnitudes, x, y), hn::InterleaveUpper(kMagnitudes, x, y)));
+  };
+  const auto ab = pairwise(a, b);
+  const auto cd = pairwise(c, d);
+  const auto all = hn::Max(hn::BitCast(kMagnitudes, hn::InterleaveLower(pairs, ab, cd)),
+                           hn::BitCast(kMagnitudes, hn::InterleaveUpper(pairs, ab, cd)));
+  const hn::CappedTag<float, 4> four;
+  hn::StoreU(hn::BitCast(four, fold_to_four(kMagnitudes, all)), four, maxima);
+}
+
+// Four blocks at a time, as long as they are whole vectors; returns the number of elements.
+template <NanInMaximum nan, typename T>
+std::int64_t maxima_of_fours(const T* x, std::int64_t size, std::int64_t block, float* maxima) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));
+  if (block % lanes != 0) return 0;
+  const std::int64_t vectors = block / lanes;
+  std::int64_t i = 0;
+  for (; i + 4 * block <= size; i += 4 * block) {
+    const T* const first = x + i;
+    store_largest_lanes(largest_of_vectors<nan>(first, vectors),
+                        largest_of_vectors<nan>(first + block, vectors),
+                        largest_of_vectors<nan>(first + 2 * block, vectors),
+                        largest_of_vectors<nan>(first + 3 * block, vectors), maxima + i / block);
+  }
+  return i;
 }
 
 template <NanInMaximum nan, typename T>
@@ -78,9 +130,11 @@ void block_maxima(FormatId input, const void* x, std::size_t size, std::size_t b
   dispatch_element_type(input, [&]<typename T>() {
     dispatch_nan(nan, [&]<NanInMaximum policy>() {
       const T* const elements = static_cast<const T*>(x);
-      for (std::size_t begin = 0; begin < size; begin += block) {
-        const auto length = static_cast<std::int64_t>(std::min(block, size - begin));
-        *maxima++ = largest<policy>(elements + begin, length);
+      const auto count = static_cast<std::int64_t>(size);
+      const auto step = static_cast<std::int64_t>(block);
+      std::int64_t begin = maxima_of_fours<policy>(elements, count, step, maxima);
+      for (; begin < count; begin += step) {
+        maxima[begin / step] = largest<policy>(elements + begin, std::min(step, count - begin));
       }
     });
   });

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -42,22 +43,44 @@ inline at::Tensor decode_scales(const at::Tensor& scale_inv, ScalingMode mode) {
   const at::Tensor dense =
       scale_inv.is_non_overlapping_and_dense() ? scale_inv : scale_inv.contiguous();
   at::Tensor values = ops::empty_values(dense, at::kFloat);
+  std::array<float, 256> of_codes;
+  for (std::size_t i = 0; i < of_codes.size(); ++i) {
+    const auto code = static_cast<std::uint8_t>(i);
+    of_codes[i] = mode == ScalingMode::mxfp8 ? decode<E8M0>(code) : decode<E4M3>(code);
+  }
   const auto* const from = dense.const_data_ptr<std::uint8_t>();
   auto* const to = values.mutable_data_ptr<float>();
-  for (std::int64_t i = 0; i < dense.numel(); ++i) {
-    to[i] = mode == ScalingMode::mxfp8 ? decode<E8M0>(from[i]) : decode<E4M3>(from[i]);
-  }
+  for (std::int64_t i = 0; i < dense.numel(); ++i) to[i] = of_codes[from[i]];
   return values;
 }
 
-// The scales of the elements of one row in memory, of codes that lie row after row...
+// The scales of the elements of one row in memory, of codes that lie row after row. kLength: of a
+// block; known to the compiler, a block is a few stores.
+template <std::int64_t kLength>
+void repeat_along_row(const Scales& scales, std::int64_t row, std::vector<float>& of_elements) {
+  const auto size = static_cast<std::int64_t>(of_elements.size());
+  const std::int64_t whole = size / kLength;
+  const float* const of_blocks = scales.data + row * scales.row_stride;
+  float* to = of_elements.data();
+  for (std::int64_t block = 0; block < whole; ++block, to += kLength) {
+    const float scale = of_blocks[block * scales.column_stride];
+    for (std::int64_t i = 0; i < kLength; ++i) to[i] = scale;
+  }
+  if (const std::int64_t rest = size - whole * kLength; rest > 0) {
+    std::fill_n(to, rest, of_blocks[whole * scales.column_stride]);
+  }
+}
+
 inline void scales_along_row(const Scales& scales, ScalingMode mode, std::int64_t row,
                              std::vector<float>& of_elements) {
-  const auto size = static_cast<std::int64_t>(of_elements.size());
-  const std::int64_t length = block_length(mode);
-  for (std::int64_t begin = 0; begin < size; begin += length) {
-    std::fill_n(of_elements.begin() + begin, std::min(length, size - begin),
-                scales.at(row / block_height(mode), begin / length));
+  switch (block_length(mode)) {
+    case block_length(ScalingMode::nvfp4):
+      return repeat_along_row<block_length(ScalingMode::nvfp4)>(scales, row, of_elements);
+    case block_length(ScalingMode::mxfp8):
+      return repeat_along_row<block_length(ScalingMode::mxfp8)>(scales, row, of_elements);
+    default:
+      return repeat_along_row<block_length(ScalingMode::block_1d)>(scales, row / block_height(mode),
+                                                                   of_elements);
   }
 }
 
@@ -65,8 +88,23 @@ inline void scales_along_row(const Scales& scales, ScalingMode mode, std::int64_
 inline void scales_along_column(const Scales& scales, ScalingMode mode, std::int64_t column,
                                 std::vector<float>& of_elements) {
   const auto size = static_cast<std::int64_t>(of_elements.size());
-  for (std::int64_t row = 0; row < size; ++row) {
-    of_elements[row] = scales.at(row / block_height(mode), column / block_length(mode));
+  const std::int64_t height = block_height(mode);
+  const float* const of_blocks = scales.data + column / block_length(mode) * scales.column_stride;
+  for (std::int64_t row = 0; row < size; row += height) {
+    std::fill_n(of_elements.begin() + row, std::min(height, size - row),
+                of_blocks[row / height * scales.row_stride]);
+  }
+}
+
+// kStep: from one code to the next of `lower`, and of `upper`. None of the memory overlaps but the
+// two outputs, whose codes take turns.
+template <std::int64_t kStep>
+void unpack_line(const std::uint8_t* __restrict bytes, std::int64_t length, std::uint8_t* lower,
+                 std::uint8_t* upper) {
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::uint8_t pair = bytes[i];
+    lower[i * kStep] = pair & 0xf;
+    upper[i * kStep] = pair >> 4;
   }
 }
 
@@ -78,9 +116,6 @@ inline at::Tensor unpack(const at::Tensor& packed) {
   const std::int64_t length = dense.size(1);
   at::Tensor codes = transposed ? at::empty({2 * lines, length}, packed.options())
                                 : at::empty({lines, 2 * length}, packed.options());
-  // The codes of a byte are neighbours in memory, or one line apart.
-  const std::int64_t step = transposed ? 1 : 2;
-  const std::int64_t apart = transposed ? length : 1;
   const auto* const from = dense.const_data_ptr<std::uint8_t>();
   auto* const to = codes.mutable_data_ptr<std::uint8_t>();
   const std::int64_t grain = kGrain / std::max<std::int64_t>(1, 2 * length) + 1;
@@ -88,9 +123,11 @@ inline at::Tensor unpack(const at::Tensor& packed) {
     for (std::int64_t line = begin; line < end; ++line) {
       const std::uint8_t* const bytes = from + line * length;
       std::uint8_t* const pairs = to + line * 2 * length;
-      for (std::int64_t i = 0; i < length; ++i) {
-        pairs[i * step] = bytes[i] & 0xf;
-        pairs[i * step + apart] = bytes[i] >> 4;
+      // The codes of a byte are one line apart in memory, or neighbours.
+      if (transposed) {
+        unpack_line<1>(bytes, length, pairs, pairs + length);
+      } else {
+        unpack_line<2>(bytes, length, pairs, pairs + 1);
       }
     }
   });

@@ -8,6 +8,7 @@
 
 #include "core/formats/philox.h"
 #include "core/formats/stochastic_rounding.h"
+#include "core/kernels/cpu/block_scalings.h"
 #include "core/kernels/cpu/block_tensors.h"
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/quantize_range.h"
@@ -70,20 +71,6 @@ struct Nvfp4Scaling {
   }
 };
 
-// The largest magnitude that is a number.
-float largest_number(const at::Tensor& contiguous, FormatId format) {
-  const ElementMatrix elements{format, contiguous.const_data_ptr(), 1, contiguous.numel()};
-  return at::parallel_reduce(
-      0, contiguous.numel(), kGrain, 0.0F,
-      [&](std::int64_t begin, std::int64_t end, float so_far) {
-        float largest = 0.0F;
-        const auto size = static_cast<std::size_t>(end - begin);
-        block_maxima(format, elements.at(0, begin), size, size, NanInMaximum::left_out, &largest);
-        return std::max(so_far, largest);
-      },
-      [](float a, float b) { return std::max(a, b); });
-}
-
 // Two codes a byte: of neighbours in a row, or (transposed) of neighbours in a column. codes:
 // contiguous [rows, columns], one a byte.
 at::Tensor pack(const at::Tensor& codes, bool transposed) {
@@ -117,7 +104,7 @@ at::Tensor pack(const at::Tensor& codes, bool transposed) {
 }
 
 Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format) {
-  const float factor = nvfp4_tensor_factor(largest_number(contiguous, format));
+  const float factor = nvfp4_tensor_factor(largest_number(matrix_of(contiguous, format)));
   return {factor, 1.0F / factor, std::nullopt};
 }
 

@@ -22,9 +22,4 @@ struct BlockCastElements {
 // alone.
 void add_block_cast(const BlockCastElements& elements, FormatId element, CastSums& sums);
 
-// The same with a sum for each `length` elements, of which the last may have fewer. blocks:
-// size / length, rounded up.
-void add_each_block_cast(const BlockCastElements& elements, FormatId element, std::size_t length,
-                         CastSums* blocks);
-
 }  // namespace telens::kernels

@@ -1,0 +1,134 @@
+// What statistics of casts in blocks add up, in vectors of FP32 lanes.
+// Included once for every SIMD target (Highway's foreach_target).
+#if defined(TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
+#undef TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
+#else
+#define TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
+#endif
+
+#include "core/formats/convert.h"
+#include "core/kernels/cpu/float_lanes-inl.h"
+#include "core/ops/statistics_layout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace telens::HWY_NAMESPACE {
+
+using Doubles = hn::ScalableTag<double>;
+using DoubleVec = hn::Vec<Doubles>;
+using Counts = hn::RebindToSigned<Floats>;
+using CountVec = hn::Vec<Counts>;
+
+// Elements whose underflows 32-bit lanes count before they are added up.
+inline constexpr std::int64_t kPiece = 1 << 20;
+
+// The smallest FP32 value that rounds to more than the largest one of Format: as E2M1 has neither
+// infinity nor NaN, there it is what rounds to 8 were there an 8.
+template <typename Format>
+constexpr float first_clipped() {
+  std::uint32_t first = 0;
+  std::uint32_t last = FP32::kTopExponentCode;
+  while (first < last) {
+    const std::uint32_t middle = first + (last - first) / 2;
+    if (detail::unbounded_code<Format>(middle) > Format::kMaxCode) {
+      last = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return bits_as<float>(first);
+}
+
+// What a loop over elements adds up, in registers. No initializers: they would make a constructor,
+// which is not compiled for the SIMD target.
+struct Lanes {
+  DoubleVec lower_error;
+  DoubleVec upper_error;
+  CountVec underflows;
+};
+
+HWY_INLINE Lanes no_lanes() {
+  return {hn::Zero(Doubles()), hn::Zero(Doubles()), hn::Zero(Counts())};
+}
+
+HWY_INLINE double squared_error_of(const Lanes& lanes) {
+  const auto error = hn::Add(lanes.lower_error, lanes.upper_error);
+  return hn::GetLane(hn::SumOfLanes(Doubles(), error));
+}
+
+// A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
+// function stores them.
+HWY_NOINLINE inline void add_lanes(const Lanes& lanes, CastSums& sums) {
+  sums.squared_error += squared_error_of(lanes);
+  std::int32_t counts[hn::MaxLanes(kFloats)];
+  hn::StoreU(lanes.underflows, Counts(), counts);
+  for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) sums.underflows += counts[i];
+}
+
+// Squares of FP32 errors, in double.
+HWY_INLINE void add_squared(FloatVec error, Lanes& lanes) {
+  const hn::Half<Floats> half;
+  const auto lower = hn::PromoteTo(Doubles(), hn::LowerHalf(half, error));
+  const auto upper = hn::PromoteTo(Doubles(), hn::UpperHalf(half, error));
+  lanes.lower_error = hn::MulAdd(lower, lower, lanes.lower_error);
+  lanes.upper_error = hn::MulAdd(upper, upper, lanes.upper_error);
+}
+
+HWY_INLINE void count(hn::Mask<Floats> mask, CountVec& counts) {
+  counts = hn::Sub(counts, hn::VecFromMask(Counts(), hn::RebindMask(Counts(), mask)));
+}
+
+// Whether any element that is not zero is as large as the limit, in the units of its scale.
+HWY_INLINE bool any_reaches(FloatVec magnitude, FloatVec scale, float limit) {
+  const auto reaches = hn::And(hn::Ge(magnitude, hn::Mul(scale, hn::Set(kFloats, limit))),
+                               hn::Gt(magnitude, hn::Zero(kFloats)));
+  return !hn::AllFalse(kFloats, reaches);
+}
+
+// Not larger than what is clipped, however the scale's reciprocal and the products round.
+template <typename Format>
+inline constexpr float kNearlyClipped = first_clipped<Format>() * (1 - 0x1p-20F);
+
+// Elements that rounding takes beyond their block's range.
+template <typename Format>
+HWY_INLINE hn::Mask<Floats> clipped(FloatVec magnitude, FloatVec scale) {
+  const auto factor = hn::Min(hn::Div(hn::Set(kFloats, 1), scale), hn::Set(kFloats, FP32::kMax));
+  const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
+  return hn::And(hn::Ge(magnitude, limit),  // false where the scale is a NaN
+                 hn::Ge(hn::Mul(magnitude, factor), hn::Set(kFloats, first_clipped<Format>())));
+}
+
+// Few elements come here, so the division costs nothing.
+template <typename Format>
+HWY_NOINLINE std::int64_t count_clipped(FloatVec magnitude, FloatVec scale) {
+  return static_cast<std::int64_t>(hn::CountTrue(kFloats, clipped<Format>(magnitude, scale)));
+}
+
+template <typename Format>
+HWY_INLINE void count_saturated(FloatVec magnitude, FloatVec scale, std::int64_t& saturated) {
+  if (HWY_UNLIKELY(any_reaches(magnitude, scale, kNearlyClipped<Format>))) {
+    saturated += count_clipped<Format>(magnitude, scale);
+  }
+}
+
+HWY_INLINE std::int64_t count_overflows(FloatVec magnitude, FloatVec limit) {
+  return static_cast<std::int64_t>(hn::CountTrue(kFloats, hn::Gt(magnitude, limit)));
+}
+
+template <typename Format>
+HWY_INLINE void count_beyond(FloatVec magnitude, FloatVec scale, CastSums& sums) {
+  const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
+  if constexpr (Format::kId == FormatId::e2m1) {
+    // NVFP4's scales round down as often as up: no branch would be foreseen.
+    sums.overflows += count_overflows(magnitude, limit);
+    count_saturated<Format>(magnitude, scale, sums.saturated);
+  } else if (HWY_UNLIKELY(any_reaches(magnitude, scale, Format::kMax))) {
+    sums.overflows += count_overflows(magnitude, limit);
+    sums.saturated += count_clipped<Format>(magnitude, scale);
+  }
+}
+
+}  // namespace telens::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the include guard of this target
