@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/formats/philox.h"
+#include "features/sample_seed.h"
 
 namespace telens::features {
 namespace {
@@ -51,17 +52,10 @@ struct Kept {
   Side& side(Gemm gemm, bool rows) { return sides[static_cast<std::size_t>(gemm)][rows ? 0 : 1]; }
 };
 
-// FNV-1a: the same numbers on every machine and in every version.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  return hash;
-}
-
 // Of the rows or the columns of a GEMM's sample.
 std::uint64_t seed_of(const FeatureCall& at, Gemm gemm, bool rows) {
   const std::uint64_t place = static_cast<std::uint64_t>(gemm) * 2 + (rows ? 0 : 1);
-  return hash_of(at.layer_name) + (static_cast<std::uint64_t>(at.iteration) << 3) + place;
+  return sample_seed(at.layer_name, at.iteration, place);
 }
 
 std::int64_t root_above(std::int64_t samples) {

@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <utility>
+
+#include "features/record/tensor_dump.h"
 
 namespace telens::features {
 namespace {
@@ -34,13 +38,15 @@ Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
     if (names[i].empty()) continue;
     requests_[i] = services.statistics().prepare(names[i], /*logged=*/false);
   }
+  if (options_.operands) operands_.emplace(*options_.operands, *options_.write_last);
 }
 
 // ---- asking for statistics
 
 RoutingCalls Trigger::routing_calls() const {
   RoutingCalls calls = RoutingCalls::none();
-  calls.inspect = std::ranges::any_of(requests_, [](const auto& each) { return each != nullptr; });
+  calls.inspect =
+      operands_ || std::ranges::any_of(requests_, [](const auto& each) { return each != nullptr; });
   return calls;
 }
 
@@ -48,8 +54,11 @@ bool Trigger::reads_statistics(TensorName tensor, std::int64_t iteration) const 
   return requests_[static_cast<std::size_t>(tensor)] != nullptr && decides(iteration);
 }
 
+bool Trigger::samples(TensorName tensor) const { return operands_ && is_gemm_input(tensor); }
+
 RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
-  if (requests_[static_cast<std::size_t>(tensor)] == nullptr || exhausted()) {
+  const bool reads = requests_[static_cast<std::size_t>(tensor)] != nullptr || samples(tensor);
+  if (!reads || exhausted()) {
     return RoutingAnswer::never();
   }
   return {schedule_.due(at.iteration), schedule_.next_due_after(at.iteration)};
@@ -57,7 +66,13 @@ RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName 
 
 void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                              TensorReading& reading) {
-  const auto left_out = reading.want(*requests_[static_cast<std::size_t>(call.tensor_name)]);
+  // A weight that is stored in low precision has no other values.
+  if (samples(call.tensor_name) && call.tensor != nullptr && !exhausted()) {
+    operands_->add(at.layer_name, call.tensor_name, at.iteration, *call.tensor);
+  }
+  const StatisticsRequestPtr& request = requests_[static_cast<std::size_t>(call.tensor_name)];
+  if (request == nullptr) return;
+  const auto left_out = reading.want(*request);
   if (!left_out) return;
   const bool first = !warned_.exchange(true);
   services_.log_message(fmt::format("{}: of {} it does not see {}{}", entry_.description->name,
@@ -162,13 +177,58 @@ std::string Trigger::act(std::int64_t iteration) {
   }
   if (options_.write_last) {
     const auto written = services_.sections().write_kept(entry_.section, exhausted());
-    done += fmt::format("; wrote {} kept records{}", written.rows,
-                        written.incomplete ? " (more than fit into memory came in the last "
-                                             "iterations: the earliest are missing)"
-                                           : "");
+    if (written.rows > 0 || !operands_) {
+      done += fmt::format("; wrote {} kept records{}", written.rows,
+                          written.incomplete ? " (more than fit into memory came in the last "
+                                               "iterations: the earliest are missing)"
+                                             : "");
+    }
   }
+  if (operands_) done += write_operands(iteration);
   if (options_.stop) done += "; the run is stopped";
   return done;
+}
+
+// The file is written beside the training; a run that is stopped waits for it.
+std::string Trigger::write_operands(std::int64_t iteration) {
+  hear_of_writing(/*wait=*/true);
+  const debug::InitializeOptions& session = services_.options();
+  const std::string folder = record::dump_folder(session.log_dir, session.rank, iteration);
+  const std::string name = record::dump_name(entry_.section, "operands");
+  const auto write = [kept = operands_->take(), folder, name,
+                      rank = session.rank]() -> std::string {
+    try {
+      write_operand_samples(kept, folder, name, rank);
+      return "";
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  };
+  writing_ = std::async(std::launch::async, write);
+  if (options_.stop) hear_of_writing(/*wait=*/true);
+  return fmt::format("; the sampled operands go to {}/{}.h5", folder, name);
+}
+
+void Trigger::hear_of_writing(bool wait) {
+  using std::chrono::seconds;
+  if (!writing_.valid()) return;
+  if (!wait && writing_.wait_for(seconds(0)) != std::future_status::ready) return;
+  const std::string error = writing_.get();
+  if (error.empty()) return;
+  services_.log_message(fmt::format("Trigger of section '{}': the sampled operands are lost: {}",
+                                    entry_.section, error),
+                        {}, debug::LogLevel::warning);
+}
+
+void Trigger::step(std::int64_t iteration) {
+  if (!operands_) return;
+  operands_->end_iteration(iteration);
+  hear_of_writing(/*wait=*/false);
+}
+
+void Trigger::end() {
+  hear_of_writing(/*wait=*/true);
+  if (operands_) operands_->take();
 }
 
 FeatureRegistration trigger() {

@@ -5,11 +5,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "features/operand_samples.h"
 #include "features/trigger_options.h"
 #include "hooks/decisions.h"
 #include "hooks/feature_registry.h"
@@ -27,6 +29,8 @@ class Trigger final : public Feature, private Decider {
                       TensorReading& reading) override;
   Decider* decider() override { return this; }
   bool follows_schedules() const override { return true; }
+  void step(std::int64_t iteration) override;
+  void end() override;
 
  private:
   // Decider
@@ -50,12 +54,15 @@ class Trigger final : public Feature, private Decider {
   };
 
   bool exhausted() const { return firings_.load() >= options_.max_firings; }
+  bool samples(TensorName tensor) const;
   bool is_about(const Condition& condition, const Series& series) const;
   const std::vector<std::size_t>& watches_of(const Series& series);
   void look_at(const Row& row);
   void look_at(const EndedIteration& ended, const NamedNumber& number);
   void note(std::size_t watch, std::string text, std::string layer);
   std::string act(std::int64_t iteration);
+  std::string write_operands(std::int64_t iteration);
+  void hear_of_writing(bool wait);
 
   const config::FeatureEntry& entry_;
   const config::Section& section_;
@@ -65,7 +72,10 @@ class Trigger final : public Feature, private Decider {
   std::array<StatisticsRequestPtr, kAllTensors.size()> requests_;  // null: asks for nothing
   std::atomic<bool> warned_{false};
 
+  std::optional<OperandSamples> operands_;
+
   // Of step() alone.
+  std::future<std::string> writing_;  // what went wrong, or ""
   std::vector<Watch> watches_;
   std::vector<std::optional<std::vector<std::size_t>>> watches_of_;  // by Series::index
   std::optional<std::size_t> holds_;                                 // the first that does

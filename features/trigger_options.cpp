@@ -82,6 +82,10 @@ std::vector<config::Parameter> parameters() {
   };
 }
 
+      whole_number(config::kOperands, 1,
+                   "beside `write_last`: of each activation, weight and gradient of the section's\n"
+                   "      layers so many elements are kept of the same iterations, and written to\n"
+                   "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
 }  // namespace
 
 TriggerOptions TriggerOptions::from(const Value& parameters) {
@@ -92,6 +96,13 @@ TriggerOptions TriggerOptions::from(const Value& parameters) {
                          .stop = parameters.find(kStop)->as_bool(),
                          .max_firings = *integer_of(parameters, kMaxFirings),
                          .cooldown = *integer_of(parameters, kCooldown)};
+void check_operands(const Value& parameters, ErrorList& errors) {
+  const Value* operands = parameters.find(config::kOperands);
+  if (operands == nullptr || parameters.find(config::kWriteLast) != nullptr) return;
+  errors.add(operands->location(), "'{}' needs '{}: <iterations>', of which they are kept",
+             config::kOperands, config::kWriteLast);
+}
+
   errors.raise_if_any();
   return options;
 }
@@ -100,6 +111,7 @@ config::FeatureDescription trigger_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Trigger",
+                         .operands = integer_of(parameters, config::kOperands),
       .summary =
           "starts other sections, writes what was kept, or stops the run, when a number says so",
       .doc =
@@ -121,3 +133,4 @@ config::FeatureDescription trigger_description() {
 }
 
 }  // namespace telens::features
+      .validate = check_operands,

@@ -14,6 +14,7 @@ struct TriggerOptions {
   std::vector<Condition> when;  // any of them
   std::optional<std::int64_t> start;
   std::optional<std::int64_t> write_last;
+  std::optional<std::int64_t> operands;  // elements of each that are kept; with write_last alone
   bool stop = false;
   std::int64_t max_firings = 1;
   std::int64_t cooldown = 0;

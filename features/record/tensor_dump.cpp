@@ -39,6 +39,8 @@ Handle type_of(DumpType type) {
       return copy(H5T_STD_U8LE);
     case DumpType::uint16:
       return copy(H5T_STD_U16LE);
+    case DumpType::int64:
+      return copy(H5T_STD_I64LE);
     case DumpType::float16:
       return float16_type();
     case DumpType::float32:

@@ -17,7 +17,7 @@ using DumpAttribute =
     std::pair<std::string, std::variant<std::string, std::int64_t, std::vector<std::int64_t>>>;
 
 // How elements are stored; codes of formats that HDF5 does not know go as uint8 and uint16.
-enum class DumpType : std::uint8_t { uint8, uint16, float16, float32, float64 };
+enum class DumpType : std::uint8_t { uint8, uint16, int64, float16, float32, float64 };
 
 struct DumpDataset {
   std::string path;  // "rowwise/codes"; groups come into being with their datasets

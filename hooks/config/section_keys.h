@@ -21,6 +21,7 @@ inline constexpr std::string_view kBudget = "budget";
 // their measure: iterations that they run, iterations that are kept.
 inline constexpr std::string_view kStart = "start";
 inline constexpr std::string_view kWriteLast = "write_last";
+inline constexpr std::string_view kOperands = "operands";  // what else is written
 
 // The name of another section, with the place where it stands.
 struct SectionLink {

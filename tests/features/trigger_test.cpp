@@ -9,6 +9,7 @@
 namespace telens {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::FakeLayer;
 using ::testing::HasSubstr;
@@ -65,6 +66,16 @@ class TriggerTest : public testing::SessionTest {
       texts.push_back(fmt::format("{}:{}", event.iteration, words[event.text]));
     }
     return texts;
+  }
+
+  // Of rank 0, under tensor_dumps.
+  std::vector<std::string> operand_files() const {
+    std::vector<std::string> files;
+    const auto dumps = folder.path() / "tensor_dumps" / "rank_0";
+    for (const auto& each : std::filesystem::recursive_directory_iterator(dumps)) {
+      if (each.is_regular_file()) files.push_back(each.path().lexically_relative(dumps).string());
+    }
+    return files;
   }
 
   FakeLayer layer{"fc1"};
@@ -193,6 +204,40 @@ TEST_F(TriggerTest, a_backward_that_comes_after_a_firing_keeps_the_plan_of_its_f
   layer.input(*plan, TensorName::gradient, at::full({2, 4}, 5.0));
   debug::step(1.0);
   EXPECT_THAT(recorded("max", "gradient"), ElementsAre("0:5"));
+TEST_F(TriggerTest, sampled_operands_are_written_when_it_fires_and_never_without) {
+  debug::initialize(options(trigger("when: loss > 2, write_last: 3, operands: 4")));
+  for (int i = 0; i < 6; ++i) run({i == 4 ? 3.0 : 1.0}, static_cast<float>(i));
+  EXPECT_FALSE(layer.run());  // after its last firing nothing is sampled
+  debug::end_debug();
+  EXPECT_THAT(events(), ElementsAre(AllOf(HasSubstr("4:"), HasSubstr("operands go to"),
+                                          Not(HasSubstr("kept records")))));
+  EXPECT_THAT(operand_files(), ElementsAre("iter_000004/alarm_operands.h5"));
+}
+
+TEST_F(TriggerTest, a_stop_waits_until_the_sampled_operands_are_written) {
+  debug::initialize(options(trigger("when: loss > 2, write_last: 3, operands: 4, stop: True")));
+  EXPECT_THROW(run({1, 3}), debug::RunStopped);
+  EXPECT_THAT(operand_files(), ElementsAre("iter_000001/alarm_operands.h5"));
+}
+
+TEST_F(TriggerTest, sampled_operands_that_cannot_be_written_are_a_warning) {
+  std::ofstream(folder.path() / "tensor_dumps") << "in the way";
+  debug::initialize(options(trigger("when: loss > 2, write_last: 3, operands: 4")));
+  run({1, 3, 1});
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr("WARNING - Trigger of section 'alarm': the sampled operands "
+                                    "are lost: "));
+}
+
+TEST_F(TriggerTest, operands_need_to_know_of_how_many_iterations) {
+  try {
+    debug::initialize(options(trigger("when: loss > 2, operands: 4")));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'operands' needs 'write_last: <iterations>'"));
+  }
+}
+
 }
 
 TEST_F(TriggerTest, features_are_not_asked_sooner_because_another_section_starts) {
@@ -236,7 +281,7 @@ TEST_F(TriggerTest, neither_waiting_nor_firing_changes_a_bit) {
     for (const char* bound : {"1e9", "-1"}) {  // never, and at once
       debug::initialize(options(
           trigger(fmt::format("when: [max of output > {}, loss > {}], start: 3, write_last: 2, "
-                              "max_firings: 2",
+                              "operands: 8, max_firings: 2",
                               bound, bound)) +
           logging("closer", "started_by", "max, std, l2_norm") +
           logging("ring", "kept_by", "min, mean")));

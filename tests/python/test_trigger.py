@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 
+import h5py
+import pandas as pd
 import pytest
 import torch
 from debug_helpers import message_log
@@ -114,6 +116,50 @@ def test_a_nan_stops_the_run_and_the_file_holds_what_led_to_it(tmp_path):
     assert recorded(tmp_path, "l2_norm") == [3, 4, 5]
     assert "stopped" in set(run.events["kind"])
     debug.end_debug()
+
+
+def operand_samples(log_dir, iteration: int) -> pd.DataFrame:
+    """What docs/run_file.md shows: the samples of a firing, with h5py and pandas alone."""
+    [path] = log_dir.glob(f"tensor_dumps/rank_0/iter_{iteration:06d}/*_operands.h5")
+    with h5py.File(path) as file:
+        assert file.attrs["schema"].decode() == "telens operand samples"
+        return pd.concat(
+            pd.DataFrame({name: column[:] for name, column in group.items()}).assign(
+                layer=group.attrs["layer"].decode(), tensor=group.attrs["tensor"].decode()
+            )
+            for group in file.values()
+        )
+
+
+@pytest.mark.parametrize("recipe", [None, DelayedScaling()], ids=["bf16", "fp8"])
+def test_a_firing_writes_a_sample_of_the_operands_that_led_to_it(tmp_path, recipe):
+    batches = inputs(8, spike_at=5)
+    plain = losses(batches, recipe)
+    config = trigger(when="loss spikes > 3x", write_last=3, operands=20)
+    with debug.session(config, log_dir=tmp_path):
+        watched = losses(batches, recipe)
+    assert watched[0] == plain[0]
+    assert all(torch.equal(a, b) for a, b in zip(watched[1], plain[1], strict=True))
+    frame = operand_samples(tmp_path, 5)
+    assert set(frame["layer"]) == {"layers.0.fc1"}
+    counts = frame.groupby(["tensor", "iteration"]).size()
+    assert dict(counts) == {
+        (tensor, iteration): 20
+        for tensor in ("activation", "gradient", "weight")
+        for iteration in (3, 4, 5)
+    }
+    for row in frame[frame["tensor"] == "activation"].itertuples():
+        assert batches[row.iteration][row.row, row.column].item() == row.value
+    weights = frame[frame["tensor"] == "weight"]
+    assert (weights["value"].abs() < 1).all()
+    assert weights["value"].nunique() > 20
+
+
+def test_without_a_firing_no_operands_are_written(tmp_path):
+    config = trigger(when="loss spikes > 3x", write_last=3, operands=20)
+    with debug.session(config, log_dir=tmp_path):
+        losses(inputs(8))
+    assert not (tmp_path / "tensor_dumps").exists()
 
 
 def test_overflows_under_delayed_scaling_fire_and_info_shows_it(tmp_path, build_folder):
