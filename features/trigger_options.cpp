@@ -72,6 +72,10 @@ std::vector<config::Parameter> parameters() {
       whole_number(config::kWriteLast, 1,
                    "of sections that say `kept_by:` this section, so many iterations are kept in\n"
                    "      memory, and written when it fires"),
+      whole_number(config::kOperands, 1,
+                   "beside `write_last`: of each activation, weight and gradient of the section's\n"
+                   "      layers so many elements are kept of the same iterations, and written to\n"
+                   "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
       {.name = std::string(kStop),
        .type = config::ParameterType::boolean,
        .default_value = Value(false),
@@ -82,20 +86,6 @@ std::vector<config::Parameter> parameters() {
   };
 }
 
-      whole_number(config::kOperands, 1,
-                   "beside `write_last`: of each activation, weight and gradient of the section's\n"
-                   "      layers so many elements are kept of the same iterations, and written to\n"
-                   "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
-}  // namespace
-
-TriggerOptions TriggerOptions::from(const Value& parameters) {
-  ErrorList errors;
-  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors),
-                         .start = integer_of(parameters, config::kStart),
-                         .write_last = integer_of(parameters, config::kWriteLast),
-                         .stop = parameters.find(kStop)->as_bool(),
-                         .max_firings = *integer_of(parameters, kMaxFirings),
-                         .cooldown = *integer_of(parameters, kCooldown)};
 void check_operands(const Value& parameters, ErrorList& errors) {
   const Value* operands = parameters.find(config::kOperands);
   if (operands == nullptr || parameters.find(config::kWriteLast) != nullptr) return;
@@ -103,6 +93,17 @@ void check_operands(const Value& parameters, ErrorList& errors) {
              config::kOperands, config::kWriteLast);
 }
 
+}  // namespace
+
+TriggerOptions TriggerOptions::from(const Value& parameters) {
+  ErrorList errors;
+  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors),
+                         .start = integer_of(parameters, config::kStart),
+                         .write_last = integer_of(parameters, config::kWriteLast),
+                         .operands = integer_of(parameters, config::kOperands),
+                         .stop = parameters.find(kStop)->as_bool(),
+                         .max_firings = *integer_of(parameters, kMaxFirings),
+                         .cooldown = *integer_of(parameters, kCooldown)};
   errors.raise_if_any();
   return options;
 }
@@ -111,7 +112,6 @@ config::FeatureDescription trigger_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Trigger",
-                         .operands = integer_of(parameters, config::kOperands),
       .summary =
           "starts other sections, writes what was kept, or stops the run, when a number says so",
       .doc =
@@ -128,9 +128,9 @@ config::FeatureDescription trigger_description() {
           "  stop: True\n",
       .parameters = parameters(),
       .fires = true,
+      .validate = check_operands,
       .recorded = recorded_by,
   };
 }
 
 }  // namespace telens::features
-      .validate = check_operands,

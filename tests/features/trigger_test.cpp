@@ -174,36 +174,6 @@ TEST_F(TriggerTest, what_is_kept_is_written_when_it_fires_and_never_without) {
   EXPECT_THAT(events(), ElementsAre(HasSubstr("; wrote 21 kept records")));
 }
 
-TEST_F(TriggerTest, what_another_section_logs_is_recorded_though_it_is_kept_too) {
-  debug::initialize(options(trigger("when: max of output > 9, write_last: 3") +
-                            logging("ring", "kept_by", "max, min")));
-  run({1, 1});
-  EXPECT_THAT(recorded("max"), ElementsAre("0:1", "1:1"));
-  EXPECT_THAT(recorded("min"), IsEmpty());
-}
-
-TEST_F(TriggerTest, a_layer_that_only_a_section_that_waits_selects_sleeps) {
-  debug::initialize(
-      options(trigger("when: loss > 2, start: 1") + logging("closer", "started_by", "max")));
-  EXPECT_FALSE(layer.run());
-  EXPECT_TRUE(layer.hooks.sleeps({}));
-  debug::step(3.0);
-  EXPECT_FALSE(layer.hooks.sleeps({}));
-  EXPECT_TRUE(layer.run());
-  debug::step(1.0);
-  EXPECT_FALSE(layer.run());
-  EXPECT_TRUE(layer.hooks.sleeps({}));
-}
-
-TEST_F(TriggerTest, a_backward_that_comes_after_a_firing_keeps_the_plan_of_its_forward) {
-  debug::initialize(options(trigger("when: [loss > 2, max of gradient > 9], start: 1") +
-                            logging("closer", "started_by", "max")));
-  const auto plan = layer.hooks.begin_forward({});
-  ASSERT_TRUE(plan);
-  debug::step(3.0);
-  layer.input(*plan, TensorName::gradient, at::full({2, 4}, 5.0));
-  debug::step(1.0);
-  EXPECT_THAT(recorded("max", "gradient"), ElementsAre("0:5"));
 TEST_F(TriggerTest, sampled_operands_are_written_when_it_fires_and_never_without) {
   debug::initialize(options(trigger("when: loss > 2, write_last: 3, operands: 4")));
   for (int i = 0; i < 6; ++i) run({i == 4 ? 3.0 : 1.0}, static_cast<float>(i));
@@ -238,6 +208,36 @@ TEST_F(TriggerTest, operands_need_to_know_of_how_many_iterations) {
   }
 }
 
+TEST_F(TriggerTest, what_another_section_logs_is_recorded_though_it_is_kept_too) {
+  debug::initialize(options(trigger("when: max of output > 9, write_last: 3") +
+                            logging("ring", "kept_by", "max, min")));
+  run({1, 1});
+  EXPECT_THAT(recorded("max"), ElementsAre("0:1", "1:1"));
+  EXPECT_THAT(recorded("min"), IsEmpty());
+}
+
+TEST_F(TriggerTest, a_layer_that_only_a_section_that_waits_selects_sleeps) {
+  debug::initialize(
+      options(trigger("when: loss > 2, start: 1") + logging("closer", "started_by", "max")));
+  EXPECT_FALSE(layer.run());
+  EXPECT_TRUE(layer.hooks.sleeps({}));
+  debug::step(3.0);
+  EXPECT_FALSE(layer.hooks.sleeps({}));
+  EXPECT_TRUE(layer.run());
+  debug::step(1.0);
+  EXPECT_FALSE(layer.run());
+  EXPECT_TRUE(layer.hooks.sleeps({}));
+}
+
+TEST_F(TriggerTest, a_backward_that_comes_after_a_firing_keeps_the_plan_of_its_forward) {
+  debug::initialize(options(trigger("when: [loss > 2, max of gradient > 9], start: 1") +
+                            logging("closer", "started_by", "max")));
+  const auto plan = layer.hooks.begin_forward({});
+  ASSERT_TRUE(plan);
+  debug::step(3.0);
+  layer.input(*plan, TensorName::gradient, at::full({2, 4}, 5.0));
+  debug::step(1.0);
+  EXPECT_THAT(recorded("max", "gradient"), ElementsAre("0:5"));
 }
 
 TEST_F(TriggerTest, features_are_not_asked_sooner_because_another_section_starts) {

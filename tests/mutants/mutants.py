@@ -372,7 +372,6 @@ MUTANTS = (
         program="pytest",
         tests="tests/samples/test_gpt.py::test_each_linear_layer_runs_three_fp8_gemms_a_step",
     ),
-)
     Mutant(
         promise="one collective: what one rank's trigger sees stops all ranks in the same step",
         file="features/trigger.cpp",
@@ -431,3 +430,4 @@ MUTANTS = (
         program="operand_samples_test",
         tests="OperandSamples.depend_on_layer_tensor_and_iteration*",
     ),
+)
