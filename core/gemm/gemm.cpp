@@ -2,6 +2,7 @@
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include <atomic>
 
@@ -43,6 +44,11 @@ void check_rotations(const GemmDescription& description, const QuantizedTensor& 
   }
 }
 
+// Such a product is zeros, or has no elements: there is nothing to multiply.
+bool is_of_no_tokens(const at::Tensor& a, const at::Tensor& b) {
+  return a.numel() == 0 || b.numel() == 0;
+}
+
 at::Tensor run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
   const OperandNames names = operands_of(description.gemm);
@@ -63,6 +69,10 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
         description.layer, name_of(description.gemm), name_of(left.defined() ? names.b : names.a));
   }
   check_rotations(description, a, b);
+  if (is_of_no_tokens(left.codes, right.codes)) {
+    return at::zeros({left.codes.size(0), right.codes.size(0)},
+                     left.codes.options().dtype(description.out_dtype));
+  }
   quantized_count.fetch_add(1, std::memory_order_relaxed);
   ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
   return ops::gemm({left.codes, left.scale_inv, left.tensor_scale, a.format, a.mode},
@@ -84,7 +94,7 @@ std::string_view kernel_in(at::ScalarType dtype) {
 }
 
 at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, const at::Tensor& b) {
-  high_precision_count.fetch_add(1, std::memory_order_relaxed);
+  if (!is_of_no_tokens(a, b)) high_precision_count.fetch_add(1, std::memory_order_relaxed);
   ops::report_gemm_choice({kernel_in(description.out_dtype), {}});
   const auto cast = [&](const at::Tensor& tensor) { return tensor.to(description.out_dtype); };
   switch (description.gemm) {

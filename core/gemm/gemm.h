@@ -36,7 +36,8 @@ struct GemmDescription {
 // if both are E5M2 (no hardware multiplies those).
 at::Tensor run_gemm(const GemmDescription& description);
 
-// How many GEMMs this process has run, by precision of their operands.
+// How many GEMMs this process has run, by precision of their operands. Products of no tokens are
+// none.
 struct GemmCounts {
   std::uint64_t quantized = 0;
   std::uint64_t high_precision = 0;

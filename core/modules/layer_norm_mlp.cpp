@@ -2,25 +2,15 @@
 
 #include "core/modules/activate.h"
 #include "core/modules/activation_dtype.h"
-#include "core/quantization/extra_state.h"
 
 namespace telens {
-namespace {
-
-// A layer without a name of its own gets one from the debug session.
-std::string layer_name(const std::string& module, const char* layer) {
-  return module.empty() ? std::string() : module + layer;
-}
-
-}  // namespace
 
 LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
     : options_(std::move(options)),
       activation_(ops::activation_from_name(options_.activation)),
-      fc1_(layer_name(options_.name, ".fc1")),
-      fc2_(layer_name(options_.name, ".fc2")) {
-  fc1_.hooks().share_automatic_name(fc1_.hooks(), ".fc1");
-  fc2_.hooks().share_automatic_name(fc1_.hooks(), ".fc2");
+      layers_("LayerNormMLP", options_.name),
+      fc1_(layers_.add(".fc1")),
+      fc2_(layers_.add(".fc2")) {
   const std::int64_t hidden = options_.hidden_size;
   const std::int64_t ffn = options_.ffn_hidden_size;
   const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
@@ -52,27 +42,13 @@ Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
   return outputs;
 }
 
-at::Tensor LayerNormMLP::extra_state() const {
-  return join_bytes({fc1_.quantization().extra_state(), fc2_.quantization().extra_state()});
-}
+at::Tensor LayerNormMLP::extra_state() const { return layers_.extra_state(); }
 
-void LayerNormMLP::set_extra_state(const at::Tensor& bytes) {
-  std::vector<at::Tensor> parts = split_bytes(bytes);
-  if (parts.empty()) parts = {bytes, bytes};  // of a module without any state yet
-  if (parts.size() != 2) {
-    raise<UsageError>(
-        "{}: _extra_state holds {} byte strings; expected two, of fc1 and fc2; it was not written "
-        "by a LayerNormMLP",
-        options_.name.empty() ? "LayerNormMLP" : options_.name, parts.size());
-  }
-  fc1_.quantization().set_extra_state(parts[0]);
-  fc2_.quantization().set_extra_state(parts[1]);
-}
+void LayerNormMLP::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
 
 void LayerNormMLP::set_debug_name(const std::string& name) {
   options_.name = name;
-  fc1_.hooks().set_name(layer_name(name, ".fc1"));
-  fc2_.hooks().set_name(layer_name(name, ".fc2"));
+  layers_.set_name(name);
 }
 
 }  // namespace telens

@@ -6,6 +6,7 @@
 
 #include "core/modules/linear_operation.h"
 #include "core/modules/module.h"
+#include "core/modules/named_layers.h"
 #include "core/modules/norm_parameters.h"
 #include "core/modules/parameter_options.h"
 #include "core/ops/activation.h"
@@ -89,6 +90,7 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
   at::Tensor fc1_bias_;
   Weight fc2_weight_;
   at::Tensor fc2_bias_;
+  NamedLayers layers_;
   LinearOperation fc1_;
   LinearOperation fc2_;
 };

@@ -51,7 +51,9 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& inpu
       pass.region->add(state->quantization, pass.recipe, autocast->options.group);
     }
   }
-  pass.plan = state->hooks.begin_forward({.under_recipe = under_recipe});
+  // There is nothing to see in an empty batch, such as that of an expert to which no token went. It
+  // still belongs to the region: ranks whose experts differ must reduce the same amaxes.
+  if (input.numel() != 0) pass.plan = state->hooks.begin_forward({.under_recipe = under_recipe});
   state->ran_quantized = under_recipe;
   return pass;
 }
@@ -112,11 +114,12 @@ void check_fp8_shapes(const State& state, const LayerPass& pass, const at::Tenso
 }  // namespace
 
 const std::string& LinearOperation::State::name() const {
-  static const std::string unnamed = "Linear";
-  return hooks.name().empty() ? unnamed : hooks.name();
+  return hooks.name().empty() ? kind : hooks.name();
 }
 
-LinearOperation::LinearOperation(std::string name) : state_(std::make_shared<State>()) {
+LinearOperation::LinearOperation(std::string name, std::string kind)
+    : state_(std::make_shared<State>()) {
+  state_->kind = std::move(kind);
   if (!name.empty()) {
     state_->hooks.set_name(std::move(name));
   }

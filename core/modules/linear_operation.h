@@ -1,5 +1,5 @@
 // One linear layer's work, with its three GEMMs, quantizers, weight cache and hook points.
-// Linear, LayerNormLinear and each half of LayerNormMLP own one.
+// Linear, LayerNormLinear, each half of LayerNormMLP and each GEMM of GroupedLinear own one.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,13 @@ struct LinearCall {
 
 class TELENS_EXPORT LinearOperation {
  public:
-  explicit LinearOperation(std::string name = {});
+  // `kind`: what messages call a layer without a name.
+  explicit LinearOperation(std::string name = {}, std::string kind = "Linear");
 
   // input [..., in], weight [out, in], bias [out] or undefined -> [..., out], in torch.autocast's
   // dtype where that is on, else in the input's. Differentiable once in all three. Runs in FP8
-  // inside fp8_autocast. Throws ShapeError naming layer and tensor.
+  // inside fp8_autocast. Throws ShapeError naming layer and tensor. An input without elements is
+  // shown to no feature, and takes no GEMM.
   at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
@@ -36,12 +38,14 @@ class TELENS_EXPORT LinearOperation {
 
   // What forward and backward share; a backward may outlive its module.
   struct State {
+    std::string kind;
     LayerHooks hooks;
     std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
     std::optional<PreparedTensor> cached_weight;  // of the running minibatch
     std::uint32_t cached_modifications = 0;       // RoutingPlan::modify bits it was made under
     std::shared_ptr<const Recipe> cached_recipe;  // and the recipe; nullptr: high precision
-    bool ran_quantized = false;                   // the newest forward did
+    std::shared_ptr<const Quantizer> cached_quantizer;  // that made it, where no feature did
+    bool ran_quantized = false;                         // the newest forward did
 
     // For error messages: the layer's name, or what it is.
     const std::string& name() const;

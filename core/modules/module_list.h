@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/modules/dot_product_attention.h"
+#include "core/modules/grouped_linear.h"
 #include "core/modules/layer_norm.h"
 #include "core/modules/layer_norm_linear.h"
 #include "core/modules/layer_norm_mlp.h"
@@ -16,6 +17,8 @@ namespace telens {
 template <typename Visitor>
 void for_each_module(Visitor&& visit) {
   visit.template operator()<Linear>("Linear", "Applies y = x A^T + b.");
+  visit.template operator()<GroupedLinear>(
+      "GroupedLinear", "Applies y_i = x_i A_i^T + b_i to consecutive rows of one input.");
   visit.template operator()<LayerNorm>("LayerNorm",
                                        "Layer normalization (https://arxiv.org/abs/1607.06450).");
   visit.template operator()<RMSNorm>(

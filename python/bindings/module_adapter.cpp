@@ -147,12 +147,22 @@ py::object ModuleAdapter::call(PyObject* owner, PyObject* args, PyObject* kwargs
   if (holds_graph_) {
     release_graphs();
   }
+  const auto wrap = [](at::Tensor& output) {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(output)));
+  };
   if (outputs.size() == 1) {
-    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(outputs[0])));
+    return wrap(outputs[0]);
+  }
+  if (type_.lists_biases()) {
+    py::list biases(outputs.size() - 1);
+    for (std::size_t i = 1; i < outputs.size(); ++i) {
+      biases[i - 1] = wrap(outputs[i]);
+    }
+    return py::make_tuple(wrap(outputs[0]), biases);
   }
   py::tuple results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    results[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(outputs[i])));
+    results[i] = wrap(outputs[i]);
   }
   return results;
 }

@@ -32,7 +32,8 @@ class ModuleAdapter {
   const ModuleType& type() const { return type_; }
 
   // The C++ forward with the owner's present tensors and children: a tensor, or a tuple of tensors
-  // where the module returns several. args is a tuple, kwargs a dict. GIL held.
+  // where the module returns several (of a tensor and a list, for some). args is a tuple, kwargs a
+  // dict. GIL held.
   py::object call(PyObject* owner, PyObject* args, PyObject* kwargs);
 
   // The children in C++ order, each with its adapter (a Python object, one for good).

@@ -26,6 +26,8 @@ class ModuleType {
   virtual std::vector<FieldInfo> option_fields() const = 0;
   virtual std::vector<FieldInfo> input_fields() const = 0;
   virtual bool has_extra_state() const = 0;
+  // Whether what follows the first output is one list.
+  virtual bool lists_biases() const = 0;
 
   // A new module from constructor arguments.
   virtual std::shared_ptr<ModuleAdapter> construct(const py::tuple& args,
@@ -94,6 +96,9 @@ class TypedModuleType final : public ModuleType {
   bool has_extra_state() const override {
     // A class that does not override extra_state() has a pointer to the base's member.
     return !std::is_same_v<decltype(&M::extra_state), at::Tensor (Module::*)() const>;
+  }
+  bool lists_biases() const override {
+    return requires { M::kListsBiases; };
   }
   std::shared_ptr<ModuleAdapter> construct(const py::tuple& args,
                                            const py::dict& kwargs) const override {

@@ -32,6 +32,24 @@ MODULES = {
         "delay_wgrad_compute": False,
         "symmetric_ar_type": None,
     },
+    # The documentation heads it with in_features and out_features alone; num_gemms comes first.
+    "GroupedLinear": {
+        "num_gemms": REQUIRED,
+        "in_features": REQUIRED,
+        "out_features": REQUIRED,
+        "bias": True,
+        "init_method": None,
+        "device": DEVICE,
+        "name": None,
+        "sequence_parallel": False,
+        "tp_group": None,
+        "tp_size": 1,
+        "parallel_mode": None,
+        "fuse_wgrad_accumulation": False,
+        "return_bias": False,
+        "params_dtype": None,
+        "delay_wgrad_compute": False,
+    },
     "LayerNorm": {
         "normalized_shape": REQUIRED,
         "eps": 1e-5,
@@ -101,6 +119,7 @@ MODULES = {
 # How many arguments come first and in this order, so that they may be given by position.
 BY_POSITION = {
     "Linear": 3,
+    "GroupedLinear": 4,
     "LayerNorm": 2,
     "RMSNorm": 2,
     "LayerNormLinear": 3,
@@ -115,6 +134,11 @@ FORWARDS = {
         "is_first_microbatch": None,
         "fp8_output": False,
         "fp8_grad": False,
+    },
+    "GroupedLinear": {
+        "inp": REQUIRED,
+        "m_splits": REQUIRED,
+        "is_first_microbatch": None,
     },
 }
 FUNCTIONS = {
@@ -142,6 +166,14 @@ MISSING_ARGUMENTS = {
         "delay_wgrad_compute",
         "symmetric_ar_type",
     },
+    "GroupedLinear": {
+        "sequence_parallel",
+        "tp_group",
+        "tp_size",
+        "parallel_mode",
+        "fuse_wgrad_accumulation",
+        "delay_wgrad_compute",
+    },
     "LayerNorm": {"sm_margin"},
     "RMSNorm": {"sm_margin"},
     "LayerNormLinear": {"return_layernorm_output_gathered"},
@@ -152,15 +184,21 @@ MISSING_ARGUMENTS = {
 }
 MISSING_NAMES = {
     "CudaRNGStatesTracker",
-    "GroupedLinear",
     "get_cpu_offload_context",
     "make_graphed_callables",
 }
 
 # The sizes that are values of the dimensions that have no default.
 SIZES = {"num_attention_heads": 2, "kv_channels": 16}
+# Inputs of layers with sizes of 16.
+FORWARD_VALUES = {"inp": torch.ones(16, 16), "m_splits": [1] * 16}
 ACTIVATIONS = ["gelu", "qgelu", "relu", "srelu", "silu"]
 GATED_ACTIVATIONS = ["geglu", "qgeglu", "reglu", "sreglu", "swiglu"]
+
+
+def required_of(name: str) -> list[str]:
+    """The arguments of a module that have no default."""
+    return [each for each, default in MODULES[name].items() if default is REQUIRED]
 
 
 def defaults_of(function) -> dict[str, object]:
@@ -180,11 +218,14 @@ def test_a_module_has_the_documented_arguments_and_defaults(name):
 
 @pytest.mark.parametrize("name", FORWARDS)
 def test_a_forward_has_the_documented_arguments_and_defaults(name):
-    layer = getattr(te, name)(16, 16)
-    x = torch.ones(16, 16)
+    layer = getattr(te, name)(**dict.fromkeys(required_of(name), 16))
+    arguments = FORWARDS[name] | FORWARD_VALUES
+    arguments = {each: arguments[each] for each in FORWARDS[name]}
+    required = [each for each in arguments if FORWARDS[name][each] is REQUIRED]
     # Each by position, then all by name.
-    layer(x, *list(FORWARDS[name].values())[1:])
-    assert torch.equal(layer(**FORWARDS[name] | {"inp": x}), layer(x))
+    out = layer(*arguments.values())
+    assert torch.equal(layer(**arguments), out)
+    assert torch.equal(layer(*(arguments[each] for each in required)), out)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -197,9 +238,7 @@ def test_a_function_has_the_documented_arguments_and_defaults(name):
     [(name, each) for name, missing in MISSING_ARGUMENTS.items() for each in sorted(missing)],
 )
 def test_an_argument_that_is_not_there_yet_is_refused_by_name(name, argument):
-    required = [
-        SIZES.get(each, 32) for each, default in MODULES[name].items() if default is REQUIRED
-    ]
+    required = [SIZES.get(each, 32) for each in required_of(name)]
     with pytest.raises(TypeError, match=f"no argument '{argument}'"):
         getattr(te, name)(*required, **{argument: MODULES[name][argument]})
     getattr(te, name)(*required)

@@ -8,6 +8,7 @@ from telens.pytorch.module import Module
 
 __all__ = [
     "DotProductAttention",
+    "GroupedLinear",
     "LayerNorm",
     "LayerNormLinear",
     "LayerNormMLP",
@@ -50,6 +51,39 @@ class Linear(Module):
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
+    ) -> Any: ...
+
+class GroupedLinear(Module):
+    """Applies y_i = x_i A_i^T + b_i to consecutive rows of one input."""
+
+    num_gemms: int
+    in_features: int
+    out_features: int
+    return_bias: bool
+    name: str | None
+    def __init__(
+        self,
+        num_gemms: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init_method: Callable[[torch.Tensor], object] | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        inp: torch.Tensor,
+        m_splits: int | Sequence[int],
+        is_first_microbatch: bool | None = None,
+    ) -> Any: ...
+    def __call__(
+        self,
+        inp: torch.Tensor,
+        m_splits: int | Sequence[int],
+        is_first_microbatch: bool | None = None,
     ) -> Any: ...
 
 class LayerNorm(Module):

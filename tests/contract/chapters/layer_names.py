@@ -23,16 +23,31 @@ STATEMENTS = (
         "The two layers of an unnamed LayerNormMLP share their number: `Layer_2.fc1`, "
         "`Layer_2.fc2`.",
         "test_feature_classes.py::test_parts_of_an_unnamed_layer_share_its_automatic_name",
-        "core/modules/layer_norm_mlp.cpp",
-        'fc2_.hooks().share_automatic_name(fc1_.hooks(), ".fc2");',
-        'fc2_.hooks().share_automatic_name(fc2_.hooks(), ".fc2");',
+        "core/modules/named_layers.cpp",
+        "operation.hooks().share_automatic_name(first.hooks(), suffix);",
+        "operation.hooks().share_automatic_name(operation.hooks(), suffix);",
     ),
     Statement(
         "A LayerNormMLP is two layers, `<name>.fc1` and `<name>.fc2`.",
         "test_contract_layer_names.py::test_a_layernorm_mlp_is_two_layers",
         "core/modules/layer_norm_mlp.cpp",
-        'fc2_(layer_name(options_.name, ".fc2")) {',
-        'fc2_(layer_name(options_.name, ".fc3")) {',
+        'fc2_(layers_.add(".fc2")) {',
+        'fc2_(layers_.add(".fc3")) {',
+    ),
+    Statement(
+        "A GroupedLinear is as many layers as it has GEMMs, `<name>.gemm_<i>`, each with sections "
+        "of its own.",
+        "test_grouped_linear.py::test_a_section_may_be_about_one_of_its_gemms",
+        "core/modules/grouped_linear.cpp",
+        'layers_.add(".gemm_" + number)',
+        'layers_.add(".gemm" + number)',
+    ),
+    Statement(
+        "One through which no rows go is shown to no feature *(ours)*.",
+        "test_grouped_linear.py::test_its_gemms_are_layers_and_one_without_rows_records_nothing",
+        "core/modules/linear_operation.cpp",
+        "if (input.numel() != 0) pass.plan =",
+        "pass.plan =",
     ),
     Statement(
         "A named TransformerLayer passes its name on to its attention and its MLP.",

@@ -1,0 +1,94 @@
+#include "core/modules/grouped_linear.h"
+
+#include <ATen/ops/cat.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/modules/activation_dtype.h"
+
+namespace telens {
+
+GroupedLinear::GroupedLinear(GroupedLinearOptions options)
+    : options_(std::move(options)), layers_("GroupedLinear", options_.name) {
+  const GroupedLinearOptions& own = options_;
+  if (own.num_gemms < 1 || own.in_features < 1 || own.out_features < 1) {
+    raise<UsageError>(
+        "GroupedLinear: num_gemms is {}, in_features {} and out_features {}; expected at least 1",
+        own.num_gemms, own.in_features, own.out_features);
+  }
+  maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
+  for (std::int64_t i = 0; i < own.num_gemms; ++i) {
+    const std::string number = std::to_string(i);
+    Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
+    map.parameters.make(
+        {.in_features = own.in_features, .out_features = own.out_features, .bias = own.bias},
+        own.parameters,
+        [&](const std::string& parameter, Weight& slot, at::Tensor value) {
+          register_weight(parameter + number, slot, std::move(value));
+        },
+        [&](const std::string& parameter, at::Tensor& slot, at::Tensor value) {
+          register_slot(parameter + number, slot, std::move(value));
+        });
+  }
+}
+
+void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
+  const std::vector<std::int64_t>& splits = inputs.m_splits;
+  const std::string& name = layers_.name();
+  if (std::ssize(splits) != options_.num_gemms) {
+    raise<ShapeError>("{}: m_splits has {} numbers; expected one for each of {} GEMMs", name,
+                      splits.size(), options_.num_gemms);
+  }
+  if (const auto negative =
+          std::find_if(splits.begin(), splits.end(), [](auto n) { return n < 0; });
+      negative != splits.end()) {
+    raise<ShapeError>("{}: m_splits[{}] is {}; expected a number of rows, 0 or more", name,
+                      negative - splits.begin(), *negative);
+  }
+  const at::Tensor& inp = inputs.inp;
+  if (inp.dim() < 1 || inp.size(-1) != options_.in_features) {
+    raise<ShapeError>("{}: inp has shape {}; expected [sum(m_splits), {}]", name,
+                      c10::str(inp.sizes()), options_.in_features);
+  }
+  const std::int64_t rows = inp.numel() / options_.in_features;
+  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  if (sum != rows) {
+    raise<ShapeError>("{}: m_splits [{}] are {} rows in all; inp of shape {} has {}", name,
+                      fmt::join(splits, ", "), sum, c10::str(inp.sizes()), rows);
+  }
+}
+
+Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
+  check(inputs);
+  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch};
+  const at::Tensor input = to_activation_dtype(inputs.inp);
+  const std::vector<at::Tensor> parts =
+      input.reshape({-1, options_.in_features}).split_with_sizes(inputs.m_splits);
+  std::vector<at::Tensor> results;
+  Outputs outputs(1);
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    const at::Tensor bias = maps_[i].parameters.bias();
+    const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
+    results.push_back(maps_[i].operation(parts[i], maps_[i].parameters.weight(), applied, call));
+    if (options_.return_bias) outputs.push_back(bias);
+  }
+  std::vector<std::int64_t> sizes = input.sizes().vec();
+  sizes.back() = options_.out_features;
+  const at::Tensor joined = at::cat(results);
+  outputs[0] = input.dim() == 2 ? joined : joined.view(sizes);
+  return outputs;
+}
+
+at::Tensor GroupedLinear::extra_state() const { return layers_.extra_state(); }
+
+void GroupedLinear::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
+
+void GroupedLinear::set_debug_name(const std::string& name) {
+  options_.name = name;
+  layers_.set_name(name);
+}
+
+}  // namespace telens
