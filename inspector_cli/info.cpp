@@ -64,10 +64,48 @@ std::string counted(std::size_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-void print_files(const record::RunReader& run) {
+// Files that one process wrote one after the other, as one.
+struct Recording {
+  Segment all;  // the first one's path, the last one's end
+  std::size_t files = 1;
+  record::Thinned thinned;
+
+  explicit Recording(const Segment& first)
+      : all(first), thinned(first.thinned.value_or(record::Thinned{})) {}
+
+  void add(const Segment& next) {
+    ++files;
+    all.end = next.end;
+    all.live = next.live;
+    all.bytes += next.bytes;
+    if (all.records == 0) all.first_iteration = next.first_iteration;
+    if (next.records > 0) all.last_iteration = next.last_iteration;
+    all.records += next.records;
+    all.dropped += next.dropped;
+    if (!next.thinned) return;
+    thinned.iterations_left += next.thinned->iterations_left;
+    thinned.iterations_seen += next.thinned->iterations_seen;
+  }
+};
+
+std::vector<Recording> recordings_of(const record::RunReader& run) {
+  std::vector<Recording> recordings;
   for (const Segment& segment : run.segments()) {
-    std::string text =
-        fmt::format("{}  {}, {} records", segment.path, size_text(segment.bytes), segment.records);
+    if (segment.continues && !recordings.empty() && recordings.back().all.rank == segment.rank) {
+      recordings.back().add(segment);
+    } else {
+      recordings.emplace_back(segment);
+    }
+  }
+  return recordings;
+}
+
+void print_files(const record::RunReader& run) {
+  for (const auto& [segment, files, thinned] : recordings_of(run)) {
+    const std::string more =
+        files > 1 ? fmt::format(" and {}", counted(files - 1, "more file")) : "";
+    std::string text = fmt::format("{}{}  {}, {} records", segment.path, more,
+                                   size_text(segment.bytes), segment.records);
     if (segment.records > 0) {
       text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
     }
@@ -76,6 +114,12 @@ void print_files(const record::RunReader& run) {
     }
     line("file", text);
     line("", state_text(segment));
+    if (thinned.iterations_seen > 0) {
+      line("", coloured(fmt::format("thinned for max_size: of the first {} iterations the records "
+                                    "of {} are left",
+                                    thinned.iterations_seen, thinned.iterations_left),
+                        Colour::yellow));
+    }
     if (segment.dropped > 0) {
       line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow",
                                     segment.dropped),

@@ -1,0 +1,34 @@
+"""A run in several files that continue each other, of which the first was thinned."""
+
+import h5py
+import pytest
+
+
+@pytest.fixture
+def thinned(write_run, tmp_path):
+    for iterations in (30, 40):
+        write_run("run", iterations, tmp_path)
+    folder = tmp_path / "telens/run"
+    with h5py.File(folder / "rank00000.h5", "r+", libver="latest") as file:
+        file.attrs.update(iterations_left=30, iterations_seen=60, records_seen=1000)
+    with h5py.File(folder / "rank00000.s001.h5", "r+", libver="latest") as file:
+        file.attrs["continues"] = 1
+    return tmp_path
+
+
+def test_info_shows_what_continues_as_one_and_what_was_thinned(telens, thinned):
+    output = telens("info", thinned).stdout
+    assert output.count("rank00000.h5 and 1 more file") == 1
+    assert "s001" not in output
+    assert "thinned for max_size: of the first 60 iterations the records of 30 are left" in output
+    assert "done again after a restart" not in output
+
+
+def test_what_was_not_thinned_and_does_not_continue_is_shown_as_ever(telens, write_run, tmp_path):
+    for iterations in (30, 40):
+        write_run("run", iterations, tmp_path)
+    output = telens("info", tmp_path).stdout
+    assert "rank00000.s001.h5" in output
+    assert "more file" not in output
+    assert "thinned for" not in output
+    assert "done again after a restart" in output
