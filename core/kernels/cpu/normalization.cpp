@@ -6,59 +6,47 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <optional>
-#include <tuple>
 
 #include "core/kernels/cpu/normalization_rows.h"
-#include "core/ops/checks.h"
-#include "core/ops/normalization_checks.h"
+#include "core/ops/normalization_backend.h"
 
 namespace telens {
 namespace {
 
+using ops::NormGradients;
+using ops::NormResult;
 using ops::NormShape;
 
 constexpr std::int64_t kElementsPerTask = 16384;  // below that a thread costs more than it saves
-constexpr std::int64_t kMaxGradientChunks = 64;
-constexpr std::int64_t kMinRowsPerChunk = 16;
 
-FormatId format_of(const at::Tensor& x) {
-  return ops::check_high_precision("normalization", "x", x.scalar_type());
-}
-
-// The factor that a normalized value is multiplied by, in FP32.
-at::Tensor gamma_of(const at::Tensor& weight, bool zero_centered_gamma) {
-  const at::Tensor gamma = weight.to(at::kFloat).contiguous();
-  return zero_centered_gamma ? gamma + 1.0 : gamma;
-}
-
-const float* floats_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
-}
-
-struct Normalized {
-  at::Tensor y;
-  at::Tensor mean;
-  at::Tensor rstd;
+struct CpuNorms {
+  static NormResult normalize(const char* operation, const NormShape& shape, const at::Tensor& x,
+                              const at::Tensor& gamma, const at::Tensor& beta, bool centered,
+                              double eps);
+  static NormGradients differentiate(const char* operation, const NormShape& shape,
+                                     const at::Tensor& grad, const at::Tensor& x,
+                                     const at::Tensor& gamma, const at::Tensor& mean,
+                                     const at::Tensor& rstd);
 };
 
-Normalized normalize(const NormShape& shape, const at::Tensor& x, const at::Tensor& gamma,
-                     const at::Tensor& beta, bool centered, double eps) {
+NormResult CpuNorms::normalize(const char*, const NormShape& shape, const at::Tensor& x,
+                               const at::Tensor& gamma, const at::Tensor& beta, bool centered,
+                               double eps) {
   const at::Tensor rows = x.contiguous();
   const auto statistic = x.options().dtype(at::kFloat);
-  Normalized result{at::empty(x.sizes(), x.options()),
+  NormResult result{at::empty(x.sizes(), x.options()),
                     centered ? at::empty({shape.rows}, statistic) : at::Tensor(),
                     at::empty({shape.rows}, statistic)};
   const NormForwardJob job{
-      .format = format_of(x),
+      .format = ops::norm_format(x),
       .columns = shape.columns,
       .x = rows.const_data_ptr(),
       .gamma = gamma.const_data_ptr<float>(),
-      .beta = floats_or_null(beta),
+      .beta = ops::floats_or_null(beta),
       .centered = centered,
       .eps = static_cast<float>(eps),
       .y = result.y.mutable_data_ptr(),
-      .mean = centered ? result.mean.mutable_data_ptr<float>() : nullptr,
+      .mean = ops::mutable_floats_or_null(result.mean),
       .rstd = result.rstd.mutable_data_ptr<float>(),
   };
   const std::int64_t grain = std::max<std::int64_t>(1, kElementsPerTask / shape.columns);
@@ -67,12 +55,6 @@ Normalized normalize(const NormShape& shape, const at::Tensor& x, const at::Tens
   return result;
 }
 
-struct Gradients {
-  at::Tensor dx;
-  at::Tensor dgamma;  // FP32 [columns]
-  at::Tensor dbeta;   // FP32 [columns]; undefined for RMS
-};
-
 // partial [chunks, columns] -> [columns], added in the order of the chunks.
 at::Tensor sum_of_chunks(const at::Tensor& partial) {
   at::Tensor sum = at::zeros({partial.size(1)}, partial.options());
@@ -80,8 +62,9 @@ at::Tensor sum_of_chunks(const at::Tensor& partial) {
   return sum;
 }
 
-Gradients differentiate(const NormShape& shape, const at::Tensor& grad, const at::Tensor& x,
-                        const at::Tensor& gamma, const at::Tensor& mean, const at::Tensor& rstd) {
+NormGradients CpuNorms::differentiate(const char*, const NormShape& shape, const at::Tensor& grad,
+                                      const at::Tensor& x, const at::Tensor& gamma,
+                                      const at::Tensor& mean, const at::Tensor& rstd) {
   const bool centered = mean.defined();
   const at::Tensor x_rows = x.contiguous();
   const at::Tensor grad_rows = grad.contiguous();
@@ -89,19 +72,17 @@ Gradients differentiate(const NormShape& shape, const at::Tensor& grad, const at
   const at::Tensor rstds = rstd.contiguous();
   at::Tensor dx = at::empty(x.sizes(), x.options());
   const NormBackwardJob job{
-      .format = format_of(x),
+      .format = ops::norm_format(x),
       .columns = shape.columns,
       .grad = grad_rows.const_data_ptr(),
       .x = x_rows.const_data_ptr(),
       .gamma = gamma.const_data_ptr<float>(),
       .centered = centered,
-      .mean = floats_or_null(means),
+      .mean = ops::floats_or_null(means),
       .rstd = rstds.const_data_ptr<float>(),
       .dx = dx.mutable_data_ptr(),
   };
-  const std::int64_t chunk_rows =
-      std::max(kMinRowsPerChunk, (shape.rows + kMaxGradientChunks - 1) / kMaxGradientChunks);
-  const std::int64_t chunks = (shape.rows + chunk_rows - 1) / chunk_rows;
+  const auto [chunk_rows, chunks] = ops::gradient_chunks(shape.rows);
   const at::Tensor dgamma = at::zeros({chunks, shape.columns}, gamma.options());
   const at::Tensor dbeta =
       centered ? at::zeros({chunks, shape.columns}, gamma.options()) : at::Tensor();
@@ -120,54 +101,13 @@ Gradients differentiate(const NormShape& shape, const at::Tensor& grad, const at
   return {dx, sum_of_chunks(dgamma), centered ? sum_of_chunks(dbeta) : at::Tensor()};
 }
 
-// A parameter's gradient: its shape and dtype, rounded once.
-at::Tensor as_gradient_of(const at::Tensor& weight, const at::Tensor& sum) {
-  return sum.to(weight.scalar_type()).view(weight.sizes());
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-    double eps, bool zero_centered_gamma) {
-  const NormShape shape = ops::check_norm_forward("layer_norm_forward", x, weight, bias);
-  const at::Tensor beta = bias ? gamma_of(*bias, false) : at::Tensor();
-  auto [y, mean, rstd] =
-      normalize(shape, x, gamma_of(weight, zero_centered_gamma), beta, true, eps);
-  return {y, mean, rstd};
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
-    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mean,
-    const at::Tensor& rstd, bool zero_centered_gamma) {
-  const NormShape shape =
-      ops::check_norm_backward("layer_norm_backward", grad, x, weight, mean, rstd);
-  const auto [dx, dgamma, dbeta] =
-      differentiate(shape, grad, x, gamma_of(weight, zero_centered_gamma), mean, rstd);
-  return {dx, as_gradient_of(weight, dgamma), as_gradient_of(weight, dbeta)};
-}
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                    double eps, bool zero_centered_gamma) {
-  const NormShape shape = ops::check_norm_forward("rms_norm_forward", x, weight, std::nullopt);
-  auto [y, mean, rstd] = normalize(shape, x, gamma_of(weight, zero_centered_gamma), {}, false, eps);
-  return {y, rstd};
-}
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad, const at::Tensor& x,
-                                                     const at::Tensor& weight,
-                                                     const at::Tensor& rstd,
-                                                     bool zero_centered_gamma) {
-  const NormShape shape = ops::check_norm_backward("rms_norm_backward", grad, x, weight, {}, rstd);
-  const auto [dx, dgamma, dbeta] =
-      differentiate(shape, grad, x, gamma_of(weight, zero_centered_gamma), {}, rstd);
-  return {dx, as_gradient_of(weight, dgamma)};
-}
-
 }  // namespace
 }  // namespace telens
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
-  library.impl("layer_norm_forward", telens::layer_norm_forward);
-  library.impl("layer_norm_backward", telens::layer_norm_backward);
-  library.impl("rms_norm_forward", telens::rms_norm_forward);
-  library.impl("rms_norm_backward", telens::rms_norm_backward);
+  using Operators = telens::ops::NormOperators<telens::CpuNorms>;
+  library.impl("layer_norm_forward", Operators::layer_norm_forward);
+  library.impl("layer_norm_backward", Operators::layer_norm_backward);
+  library.impl("rms_norm_forward", Operators::rms_norm_forward);
+  library.impl("rms_norm_backward", Operators::rms_norm_backward);
 }

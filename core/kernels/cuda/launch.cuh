@@ -19,6 +19,8 @@ struct LaunchContext {
 };
 
 // Calls visitor.operator()<Format>(), which returns a cudaError_t. Callers have checked the format.
+// core/formats/dispatch.h does the same for the host, but throws with a text, and nvcc would parse
+// fmt once a target for it.
 template <typename Visitor>
 cudaError_t dispatch_high_precision(FormatId format, Visitor&& visitor) {
   switch (format) {

@@ -1,0 +1,123 @@
+// The normalization operators of a backend that can normalize rows and differentiate them: what is
+// the same on every device.
+//
+// Backend has static
+//   NormResult normalize(const char* operation, const NormShape&, const at::Tensor& x,
+//                        const at::Tensor& gamma, const at::Tensor& beta, bool centered,
+//                        double eps);
+//   NormGradients differentiate(const char* operation, const NormShape&, const at::Tensor& grad,
+//                               const at::Tensor& x, const at::Tensor& gamma,
+//                               const at::Tensor& mean, const at::Tensor& rstd);
+// beta is undefined where nothing is added, mean for RMS.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "core/ops/checks.h"
+#include "core/ops/normalization_checks.h"
+
+namespace telens::ops {
+
+struct NormResult {
+  at::Tensor y;
+  at::Tensor mean;  // FP32 [rows]; undefined for RMS
+  at::Tensor rstd;  // FP32 [rows]
+};
+
+struct NormGradients {
+  at::Tensor dx;
+  at::Tensor dgamma;  // FP32 [columns]
+  at::Tensor dbeta;   // FP32 [columns]; undefined for RMS
+};
+
+// Gradients of gamma and beta are summed over chunks of rows, then over the chunks. They depend on
+// the number of rows alone: enough to fill a device, rows enough in each that the partial sums are
+// little beside what is read.
+struct NormChunks {
+  std::int64_t rows;  // of each but the last
+  std::int64_t count;
+};
+inline NormChunks gradient_chunks(std::int64_t rows) {
+  constexpr std::int64_t kMaxChunks = 64;
+  constexpr std::int64_t kMinRows = 16;
+  const std::int64_t rows_of_chunk = std::max(kMinRows, (rows + kMaxChunks - 1) / kMaxChunks);
+  return {rows_of_chunk, (rows + rows_of_chunk - 1) / rows_of_chunk};
+}
+
+inline FormatId norm_format(const at::Tensor& x) {
+  return check_high_precision("normalization", "x", x.scalar_type());
+}
+
+inline const float* floats_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+inline float* mutable_floats_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
+}
+
+template <typename Backend>
+class NormOperators {
+ public:
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(
+      const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+      double eps, bool zero_centered_gamma) {
+    constexpr auto kName = "layer_norm_forward";
+    const NormShape shape = check_norm_forward(kName, x, weight, bias);
+    const at::Tensor beta = bias ? in_fp32(*bias) : at::Tensor();
+    const NormResult result = Backend::normalize(
+        kName, shape, x, gamma(weight, zero_centered_gamma), beta, /*centered=*/true, eps);
+    return {result.y, result.mean, result.rstd};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
+      const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mean,
+      const at::Tensor& rstd, bool zero_centered_gamma) {
+    constexpr auto kName = "layer_norm_backward";
+    const NormShape shape = check_norm_backward(kName, grad, x, weight, mean, rstd);
+    const NormGradients gradients = Backend::differentiate(
+        kName, shape, grad, x, gamma(weight, zero_centered_gamma), mean, rstd);
+    return {gradients.dx, gradient_of(weight, gradients.dgamma),
+            gradient_of(weight, gradients.dbeta)};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x,
+                                                             const at::Tensor& weight, double eps,
+                                                             bool zero_centered_gamma) {
+    constexpr auto kName = "rms_norm_forward";
+    const NormShape shape = check_norm_forward(kName, x, weight, std::nullopt);
+    const NormResult result = Backend::normalize(
+        kName, shape, x, gamma(weight, zero_centered_gamma), {}, /*centered=*/false, eps);
+    return {result.y, result.rstd};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad,
+                                                              const at::Tensor& x,
+                                                              const at::Tensor& weight,
+                                                              const at::Tensor& rstd,
+                                                              bool zero_centered_gamma) {
+    constexpr auto kName = "rms_norm_backward";
+    const NormShape shape = check_norm_backward(kName, grad, x, weight, {}, rstd);
+    const NormGradients gradients =
+        Backend::differentiate(kName, shape, grad, x, gamma(weight, zero_centered_gamma), {}, rstd);
+    return {gradients.dx, gradient_of(weight, gradients.dgamma)};
+  }
+
+ private:
+  static at::Tensor in_fp32(const at::Tensor& parameter) {
+    return parameter.to(at::kFloat).contiguous();
+  }
+  // The factor that a normalized value is multiplied by.
+  static at::Tensor gamma(const at::Tensor& weight, bool zero_centered_gamma) {
+    return zero_centered_gamma ? in_fp32(weight) + 1.0 : in_fp32(weight);
+  }
+  // Of the parameter's shape and dtype, rounded once.
+  static at::Tensor gradient_of(const at::Tensor& parameter, const at::Tensor& sum) {
+    return sum.to(parameter.scalar_type()).view(parameter.sizes());
+  }
+};
+
+}  // namespace telens::ops
