@@ -11,6 +11,7 @@
 #include "core/modules/saved_operand.h"
 #include "core/modules/second_derivative.h"
 #include "core/modules/watched_gemm.h"
+#include "core/ops/gemm.h"
 
 namespace telens {
 namespace {
@@ -88,16 +89,14 @@ at::Tensor round_to_fp8(at::Tensor output, const LayerPass& pass, TensorRole rol
   return pass.quantizers[role]->quantize(output).dequantize();
 }
 
-// The bias as the GEMM takes it. Quantized GEMMs take one of 16 bits: FP32 is rounded to BF16 here,
-// before the operator, so that every device adds the same values.
+// The bias that the GEMM adds, for the GEMM and for whoever looks at what came out.
 at::Tensor bias_for_gemm(const std::optional<at::Tensor>& bias, const Operand& activation,
                          at::ScalarType dtype) {
   if (!bias) {
     return {};
   }
   const at::Tensor typed = bias->to(dtype);
-  return is_quantized(activation) && dtype == at::kFloat ? typed.to(at::kBFloat16).to(dtype)
-                                                         : typed;
+  return is_quantized(activation) ? ops::bias_of_16_bits(typed).to(dtype) : typed;
 }
 
 at::Tensor watched_output(LinearOperation::State& state, const LayerPass& pass, at::Tensor output,

@@ -97,6 +97,10 @@ at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bi
                      if_defined(bias), out_dtype);
 }
 
+at::Tensor bias_of_16_bits(const at::Tensor& bias) {
+  return bias.defined() && bias.scalar_type() == at::kFloat ? bias.to(at::kBFloat16) : bias;
+}
+
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) { library.impl("gemm", telens::ops::gemm_meta); }

@@ -25,9 +25,13 @@ bool can_multiply(ScalingMode a, ScalingMode b);
 // out[M, N] = a[M, K] x b[N, K]^T + bias[N] of the operands' values, exact products accumulated in
 // FP32, rounded once to out_dtype (BF16, FP16 or FP32). Scales that are no powers of two are
 // applied to the FP32 sums: those of a tensor to the whole sum, those of blocks to the sum over a
-// block of K. bias is of out_dtype or undefined. M, N, K may be zero. Throws ShapeError where the
-// shapes do not fit, UsageError where the modes do not.
+// block of K. bias is of out_dtype or undefined; bias_of_16_bits(bias) is added. M, N, K may be
+// zero. Throws ShapeError where the shapes do not fit, UsageError where the modes do not.
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
                 at::ScalarType out_dtype);
+
+// The bias as a quantized GEMM adds it on every device: of FP32 rounded to BF16, since FP8 products
+// of GPUs take one of 16 bits, else as it is. Undefined if bias is.
+at::Tensor bias_of_16_bits(const at::Tensor& bias);
 
 }  // namespace telens::ops

@@ -13,6 +13,7 @@
 #include "core/ops/gemm_choice.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
 #include "tests/core/double_reference.h"
 #include "tests/core/modules/same_tensor.h"
 
@@ -61,14 +62,20 @@ double epsilon_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
 
+// What a GEMM adds of a bias.
+at::Tensor added(const at::Tensor& bias) {
+  const bool rounded = bias.scalar_type() == at::kFloat;
+  return (rounded ? bias.to(at::kBFloat16) : bias).to(at::kDouble);
+}
+
 // |difference| <= K x 2^-23 x sum |a||b| (FP32 accumulation) + the output's rounding on both sides.
 void expect_within_bound(const at::Tensor& out, const Codes& a, const Codes& b,
                          const at::Tensor& bias) {
   at::Tensor exact = a.values().mm(b.values().t());
   at::Tensor magnitude = a.values().abs().mm(b.values().abs().t());
   if (bias.defined()) {
-    exact = exact + bias.to(at::kDouble);
-    magnitude = magnitude + bias.to(at::kDouble).abs();
+    exact = exact + added(bias);
+    magnitude = magnitude + added(bias).abs();
   }
   const double accumulation = static_cast<double>(a.codes.size(1) + 1) * 0x1p-23;
   const at::Tensor bound =
@@ -123,8 +130,7 @@ TEST_P(GemmTo, rounds_an_exact_sum_with_its_bias_once) {
   const at::Tensor sums = a.values().mm(b.values().t());
   EXPECT_TRUE(same_bits(product(a, b, GetParam()), sums.to(GetParam())));
   const at::Tensor bias = (at::randint(-999, 1000, {48}).to(at::kDouble) * 0.25).to(GetParam());
-  EXPECT_TRUE(
-      same_bits(product(a, b, GetParam(), bias), (sums + bias.to(at::kDouble)).to(GetParam())));
+  EXPECT_TRUE(same_bits(product(a, b, GetParam(), bias), (sums + added(bias)).to(GetParam())));
 }
 
 TEST_P(GemmTo, of_transposed_views_has_the_bits_of_dense_codes) {
@@ -161,6 +167,25 @@ TEST_P(GemmTo, a_nan_code_makes_its_row_and_no_other_nan) {
   EXPECT_TRUE(nan_rows[3].item<bool>());
   EXPECT_EQ(nan_rows.sum().item<std::int64_t>(), 1);
   EXPECT_EQ(product(a, b, GetParam()).isnan().sum().item<std::int64_t>(), 32);
+}
+
+// As FP8 products of GPUs take it; the other kernel is that of 128-blocks whose scales are no
+// powers of two.
+TEST(GemmOperator, rounds_a_bias_of_fp32_to_bf16_and_leaves_others) {
+  const double beyond_bf16 = 1 + 0x1p-10;
+  const Codes zeros = quantized(at::zeros({16, 16}), FormatId::e4m3, 1);
+  const auto with_bias = [&](at::ScalarType dtype) {
+    return product(zeros, zeros, dtype, at::full({16}, beyond_bf16, dtype));
+  };
+  EXPECT_TRUE(same_bits(with_bias(at::kFloat), at::ones({16, 16})));
+  EXPECT_TRUE(same_bits(with_bias(at::kHalf), at::full({16, 16}, beyond_bf16, at::kHalf)));
+  const Float8BlockQuantizer quantizer(FormatId::e4m3, 1, {.power_of_2_scales = false});
+  const QuantizedData blocks = quantizer.copy()->quantize(at::full({16, 256}, 0.3)).rowwise;
+  const ops::GemmOperand operand{blocks.codes, blocks.scale_inv, blocks.tensor_scale,
+                                 FormatId::e4m3, ScalingMode::block_1d};
+  const at::Tensor sums = ops::gemm(operand, operand, {}, at::kFloat);
+  EXPECT_TRUE(same_bits(
+      ops::gemm(operand, operand, at::full({16}, beyond_bf16, at::kFloat), at::kFloat), sums + 1));
 }
 
 TEST(GemmChoice, tells_which_kernel_ran_and_why_not_the_fastest) {

@@ -82,8 +82,7 @@ at::Tensor scales_of_rows(const GemmOperand& operand) {
 }
 
 // Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
-at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
-                               const std::optional<at::Tensor>& bias) {
+at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias) {
   const at::Tensor left = ops::decode_fp8(a.codes, a.format, at::kFloat);
   const at::Tensor right = ops::decode_fp8(b.codes, b.format, at::kFloat);
   const at::Tensor left_scales = scales_of_rows(a);
@@ -97,7 +96,7 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
     sum.mul_(left_scales.narrow(1, block, 1)).mul_(right_scales.narrow(1, block, 1).t());
     out.add_(sum);
   }
-  return bias && bias->defined() ? out.add_(bias->to(at::kFloat)) : out;
+  return bias.defined() ? out.add_(bias) : out;
 }
 
 // Why the product is not one of BF16 operands; "": it is.
@@ -118,7 +117,7 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                 const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
                 std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
                 const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                std::int64_t b_mode, const std::optional<at::Tensor>& bias,
+                std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
                 at::ScalarType out_dtype) {
   const at::Tensor left_scale = a_tensor_scale.value_or(at::Tensor());
   const at::Tensor right_scale = b_tensor_scale.value_or(at::Tensor());
@@ -126,7 +125,8 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                       static_cast<ScalingMode>(a_mode)};
   const GemmOperand b{b_codes, b_scale_inv, right_scale, static_cast<FormatId>(b_format),
                       static_cast<ScalingMode>(b_mode)};
-  ops::check_gemm(a, b, bias, out_dtype);
+  ops::check_gemm(a, b, given_bias, out_dtype);
+  const at::Tensor bias = ops::bias_of_16_bits(given_bias.value_or(at::Tensor()));
   if (is_scaled_in_128_blocks(a) &&
       !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv))) {
     ops::report_gemm_choice(
@@ -142,8 +142,8 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   const at::Tensor right = decode_right(b, dtype);
   const float alpha = scale_of_tensor(a) * scale_of_tensor(b);
   at::Tensor out = at::empty({left.size(0), right.size(0)}, left.options());
-  if (bias && bias->defined()) {
-    at::addmm_out(out, bias->to(left.scalar_type()), left, right.t(), 1, alpha);
+  if (bias.defined()) {
+    at::addmm_out(out, bias.to(left.scalar_type()), left, right.t(), 1, alpha);
   } else {
     at::addmm_out(out, out, left, right.t(), 0, alpha);
   }

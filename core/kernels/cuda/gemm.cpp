@@ -40,10 +40,9 @@ at::Tensor dense_and_aligned(const at::Tensor& codes) {
   return is_aligned(dense.const_data_ptr(), kFp8Multiple) ? dense : dense.clone();
 }
 
-// cuBLASLt's FP8 products take a bias of 16 bits, so one of FP32 is rounded to BF16 on every path.
-std::optional<at::Tensor> bias_of_16_bits(const std::optional<at::Tensor>& bias) {
+std::optional<at::Tensor> dense_bias(const std::optional<at::Tensor>& bias) {
   if (!bias || !bias->defined()) return std::nullopt;
-  return (bias->scalar_type() == at::kFloat ? bias->to(at::kBFloat16) : *bias).contiguous();
+  return ops::bias_of_16_bits(*bias).contiguous();
 }
 
 // Runs the product on the tensors' device, with a workspace from the allocator's cache, which keeps
@@ -120,7 +119,7 @@ at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                       name_of(a.mode));
   }
   const DeviceScope scope("gemm", a_codes);
-  const std::optional<at::Tensor> bias = bias_of_16_bits(given_bias);
+  const std::optional<at::Tensor> bias = dense_bias(given_bias);
   if (a_codes.size(0) * a_codes.size(1) * b_codes.size(0) == 0) {
     return empty_product(a_codes, b_codes, bias, out_dtype);
   }
