@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "core/quantization/block_quantizer.h"
 #include "core/quantization/role_of.h"
 
 namespace telens {
@@ -20,12 +19,6 @@ std::uint32_t modifications(const LayerPass& pass) {
                    : 0;
 }
 
-// Whether the quantizer would make such blocks; true for one without blocks.
-bool makes_blocks_of(const Quantizer& quantizer, const QuantizedTensor& kept) {
-  const auto* with_blocks = dynamic_cast<const BlockQuantizer*>(&quantizer);
-  return with_blocks == nullptr || with_blocks->options() == kept.blocks;
-}
-
 // Whether what the layer kept is of the kind that this pass would make.
 bool serves(const LinearOperation::State& state, const LayerPass& pass,
             const PreparationRequest& request) {
@@ -39,10 +32,9 @@ bool serves(const LinearOperation::State& state, const LayerPass& pass,
     const bool wanted = quantized && !(pass.plan && pass.plan->runs_in_high_precision(gemm));
     const auto* codes = std::get_if<QuantizedTensor>(&kept);
     return wanted == (codes != nullptr) &&
-           (!wanted || (codes->format == request.quantizer->format() &&
-                        codes->mode == request.quantizer->mode() &&
-                        makes_blocks_of(*request.quantizer, *codes) &&
-                        request.tensor.sizes() == at::IntArrayRef(codes->sizes)));
+           (!wanted ||
+            (state.cached_quantizer && state.cached_quantizer->quantizes_as(*request.quantizer) &&
+             request.tensor.sizes() == at::IntArrayRef(codes->sizes)));
   };
   const auto [first, second] = gemms_of(TensorName::weight);
   return fits(first, state.cached_weight->first, request.first_quantized) &&
@@ -128,6 +120,7 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
   both.second_needed = true;
   both.update = serves(state, pass, both) ? &*state.cached_weight : nullptr;
   PreparedTensor prepared = prepare_operand(state, pass, both);
+  state.cached_quantizer = pass.quantizes() ? pass.quantizers[TensorRole::weight] : nullptr;
   if (modifications(pass) != 0) {
     state.cached_weight = without_alias(prepared, request.tensor);
     state.cached_modifications = modifications(pass);

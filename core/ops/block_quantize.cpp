@@ -40,8 +40,9 @@ FourTensors quantize_fp8_blocks_meta(const at::Tensor& x, std::int64_t format, b
 SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
                                std::optional<std::int64_t> hadamard_signs,
                                const std::optional<at::Tensor>& random_state, bool rowwise,
-                               bool columnwise) {
+                               bool columnwise, const std::optional<at::Tensor>& amaxes) {
   check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+  check_amaxes(x, amaxes);
   const auto make = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
     return empty_nvfp4_codes(rows, columns, transposed, x.options());
   };
@@ -185,6 +186,16 @@ void check_nvfp4(const at::Tensor& x, bool two_dimensional,
   }
 }
 
+void check_amaxes(const at::Tensor& x, const std::optional<at::Tensor>& amaxes) {
+  if (amaxes && (amaxes->scalar_type() != at::kFloat || amaxes->dim() != 1 ||
+                 amaxes->size(0) != 2 || amaxes->device() != x.device())) {
+    raise<ShapeError>(
+        "quantize_nvfp4: amaxes has dtype {} and shape {} on {}; expected Float [2] on {}",
+        c10::toString(amaxes->scalar_type()), c10::str(amaxes->sizes()), amaxes->device().str(),
+        x.device().str());
+  }
+}
+
 BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
                                  const Orientations& orientations) {
   BlockCodesPair pair;
@@ -230,7 +241,7 @@ BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
   static const auto op = find_operator<decltype(quantize_nvfp4_meta)>("telens::quantize_nvfp4");
   const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
       op.call(x, options.two_dimensional, options.hadamard_signs, if_defined(options.random_state),
-              orientations.rowwise, orientations.columnwise);
+              orientations.rowwise, orientations.columnwise, if_defined(options.amaxes));
   return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
 }
 

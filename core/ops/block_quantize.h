@@ -72,6 +72,9 @@ struct Nvfp4Options {
   // Rounds by chance: int64 [2] on x's device, the key and an offset of Philox4x32-10. Element i of
   // x has word i % 4 of counter (i / 4 low, i / 4 high, 0 rowwise or 1 columnwise, offset).
   at::Tensor random_state = {};
+  // FP32 [2] on x's device: the largest magnitudes that the tensor's scales are made of instead of
+  // its own, rowwise and columnwise. Of all parts of a tensor that is quantized in parts, say.
+  at::Tensor amaxes = {};
 };
 TELENS_EXPORT BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
                                             const Orientations& orientations);

@@ -67,6 +67,7 @@ void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_
 void check_nvfp4(const at::Tensor& x, bool two_dimensional,
                  std::optional<std::int64_t> hadamard_signs,
                  const std::optional<at::Tensor>& random_state, bool columnwise);
+void check_amaxes(const at::Tensor& x, const std::optional<at::Tensor>& amaxes);
 
 // The scales of squares [rows / block, columns / block] as those of the blocks of one row's height
 // that quantized data has: each row of scales as often as the square has rows, `rows` in all.

@@ -40,4 +40,9 @@ void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
   out.blocks = options_;
 }
 
+bool BlockQuantizer::quantizes_as(const Quantizer& other) const {
+  return Quantizer::quantizes_as(other) &&
+         options_ == static_cast<const BlockQuantizer&>(other).options_;
+}
+
 }  // namespace telens

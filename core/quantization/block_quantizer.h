@@ -16,6 +16,8 @@ class TELENS_EXPORT BlockQuantizer : public Quantizer {
   void quantize_into(const at::Tensor& x, QuantizedTensor& out) final;
   void calibrate(const at::Tensor&) final {}
 
+  bool quantizes_as(const Quantizer& other) const final;
+
   const BlockOptions& options() const { return options_; }
 
  protected:

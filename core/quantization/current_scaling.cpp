@@ -1,5 +1,6 @@
 #include "core/quantization/current_scaling.h"
 
+#include "core/distributed/amax_reduction.h"
 #include "core/formats/dispatch.h"
 #include "core/ops/quantize.h"
 #include "core/ops/scaling.h"
@@ -14,7 +15,13 @@ CurrentScalingQuantizer::CurrentScalingQuantizer(FormatId format, CurrentScaling
 at::Tensor CurrentScalingQuantizer::scale_for(const at::Tensor& x) const {
   const float fp8_max = dispatch_fp8_format(format(), "current scaling",
                                             []<typename Format>() { return Format::kMax; });
-  return ops::scale_from_amax(ops::amax(x), fp8_max, options_.amax_epsilon, options_.power_2_scale);
+  const at::Tensor amax = ops::amax(x);
+  if (amax_reduction_group()) {
+    AmaxReduction reduction;
+    reduction.add(amax.view({1}), amax_reduction_group());
+    reduction.run();
+  }
+  return ops::scale_from_amax(amax, fp8_max, options_.amax_epsilon, options_.power_2_scale);
 }
 
 QuantizedTensor CurrentScalingQuantizer::quantize(const at::Tensor& x) {
@@ -27,6 +34,11 @@ void CurrentScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor
 
 std::shared_ptr<Quantizer> CurrentScalingQuantizer::copy() const {
   return std::make_shared<CurrentScalingQuantizer>(*this);
+}
+
+bool CurrentScalingQuantizer::quantizes_as(const Quantizer& other) const {
+  return Quantizer::quantizes_as(other) &&
+         options_ == static_cast<const CurrentScalingQuantizer&>(other).options_;
 }
 
 std::shared_ptr<Quantizer> Float8CurrentScaling::make_quantizer(TensorRole role,

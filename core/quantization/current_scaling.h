@@ -11,6 +11,8 @@ namespace telens {
 struct CurrentScalingOptions {
   bool power_2_scale = false;  // rounds the scale down to a power of two
   float amax_epsilon = 0.0F;   // amaxes below it count as this one
+
+  bool operator==(const CurrentScalingOptions&) const = default;
 };
 
 struct TELENS_EXPORT Float8CurrentScaling final : Recipe {
@@ -33,6 +35,7 @@ class CurrentScalingQuantizer final : public Quantizer {
   void quantize_into(const at::Tensor& x, QuantizedTensor& out) override;
   void calibrate(const at::Tensor& x) override {}
   std::shared_ptr<Quantizer> copy() const override;
+  bool quantizes_as(const Quantizer& other) const override;
 
   // The scale that quantize would use for x: FP32, 1 element, on x's device.
   at::Tensor scale_for(const at::Tensor& x) const;

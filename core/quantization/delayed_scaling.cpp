@@ -123,6 +123,13 @@ std::shared_ptr<Quantizer> DelayedScalingQuantizer::copy() const {
   return std::make_shared<DelayedScalingQuantizer>(*this);
 }
 
+bool DelayedScalingQuantizer::quantizes_as(const Quantizer& other) const {
+  if (!Quantizer::quantizes_as(other)) return false;
+  const auto& same = static_cast<const DelayedScalingQuantizer&>(other);
+  const bool follow_histories = updates_ && same.updates_;
+  return follow_histories || scale_.is_alias_of(same.scale_);
+}
+
 std::shared_ptr<Quantizer> DelayedScalingQuantizer::frozen_at(at::Tensor scale) const {
   return std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
                                                    usage(), updates_);

@@ -90,6 +90,7 @@ class DelayedScalingQuantizer final : public Quantizer {
   void quantize_into(const at::Tensor& x, QuantizedTensor& out) override;
   void calibrate(const at::Tensor& x) override;
   std::shared_ptr<Quantizer> copy() const override;
+  bool quantizes_as(const Quantizer& other) const override;
   at::Tensor known_scale() const override { return scale_; }
   std::optional<std::int64_t> history_updates() const override;
 

@@ -1,8 +1,24 @@
 #include "core/quantization/nvfp4_scaling.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/stack.h>
+
+#include <limits>
+
+#include "core/distributed/amax_reduction.h"
+#include "core/ops/quantize.h"
 
 namespace telens {
+namespace {
+
+// A NaN has no magnitude, as in the quantizing itself.
+at::Tensor largest_number(const at::Tensor& x) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return ops::amax(at::nan_to_num(x, 0, kInfinity, -kInfinity));
+}
+
+}  // namespace
 
 std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
                                                              DelayedScalingState*) const {
@@ -25,8 +41,21 @@ ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
   return ops::quantize_nvfp4(x,
                              {.two_dimensional = options().two_dimensional,
                               .hadamard_signs = options().hadamard_signs,
-                              .random_state = random_state},
+                              .random_state = random_state,
+                              .amaxes = reduced_amaxes(x, orientations)},
                              orientations);
+}
+
+at::Tensor NVFP4Quantizer::reduced_amaxes(const at::Tensor& x,
+                                          const ops::Orientations& orientations) const {
+  if (!amax_reduction_group()) return {};
+  const bool rotates = options().hadamard_signs && orientations.columnwise;
+  const at::Tensor columnwise = rotates ? ops::hadamard_transform(x, *options().hadamard_signs) : x;
+  const at::Tensor amaxes = at::stack({largest_number(x), largest_number(columnwise)});
+  AmaxReduction reduction;
+  reduction.add(amaxes, amax_reduction_group());
+  reduction.run();
+  return amaxes;
 }
 
 std::shared_ptr<Quantizer> NVFP4Quantizer::copy() const {

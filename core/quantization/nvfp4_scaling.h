@@ -42,6 +42,8 @@ class TELENS_EXPORT NVFP4Quantizer final : public BlockQuantizer {
  private:
   ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                       const ops::Orientations& orientations) const override;
+  // The largest magnitudes over the group, rowwise and columnwise; undefined without a group.
+  at::Tensor reduced_amaxes(const at::Tensor& x, const ops::Orientations& orientations) const;
 };
 
 }  // namespace telens

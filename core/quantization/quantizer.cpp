@@ -1,5 +1,7 @@
 #include "core/quantization/quantizer.h"
 
+#include <typeinfo>
+
 #include "core/base/error.h"
 
 namespace telens {
@@ -12,6 +14,11 @@ at::Tensor flattened(const at::Tensor& x) {
     raise<ShapeError>("quantize: got a 0-dim tensor; expected [..., columns]");
   }
   return x.reshape({x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)});
+}
+
+bool Quantizer::quantizes_as(const Quantizer& other) const {
+  return typeid(*this) == typeid(other) && mode() == other.mode() && format_ == other.format_ &&
+         amax_reduction_group_ == other.amax_reduction_group_;
 }
 
 }  // namespace telens

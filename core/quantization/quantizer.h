@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "core/distributed/process_group.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {
@@ -41,6 +43,10 @@ class Quantizer {
 
   virtual std::shared_ptr<Quantizer> copy() const = 0;
 
+  // Whether both make the same of a tensor, whatever their orientations. Scales that follow a
+  // history count as the same.
+  virtual bool quantizes_as(const Quantizer& other) const;
+
   // The scale by which the next quantize multiplies, FP32 with 1 element, where it is known before
   // the tensor is seen (delayed scaling); undefined otherwise.
   virtual at::Tensor known_scale() const { return {}; }
@@ -52,9 +58,16 @@ class Quantizer {
   Usage usage() const { return usage_; }
   void set_usage(Usage usage) { usage_ = usage; }
 
+  // Where the scale is made of the tensor's own amax (current scaling, NVFP4): of the largest amax
+  // over the ranks of the group, which all of them then quantize at the same time. nullptr: of this
+  // rank's. Other quantizers have nothing to reduce.
+  void reduce_amax_over(ProcessGroupPtr group) { amax_reduction_group_ = std::move(group); }
+  const ProcessGroupPtr& amax_reduction_group() const { return amax_reduction_group_; }
+
  private:
   FormatId format_;
   Usage usage_;
+  ProcessGroupPtr amax_reduction_group_;
 };
 
 }  // namespace telens

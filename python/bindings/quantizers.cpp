@@ -16,6 +16,7 @@
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/quantizer_like.h"
+#include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 
 namespace telens::python {
@@ -40,8 +41,11 @@ py::object update_quantized(Quantizer& quantizer, const at::Tensor& source,
                       Py_TYPE(target.ptr())->tp_name);
   }
   QuantizedTensor& storage = unwrap_quantized(target.ptr());
-  const c10::AutoGradMode no_grad(false);
-  quantizer.quantize_into(source, storage);
+  {
+    py::gil_scoped_release no_gil;
+    const c10::AutoGradMode no_grad(false);
+    quantizer.quantize_into(source, storage);
+  }
   return target;
 }
 
@@ -50,12 +54,30 @@ py::object make_empty(Quantizer& quantizer, const std::vector<std::int64_t>& sha
   const auto target = device.is_none()
                           ? at::Device(at::kCPU)
                           : py::module_::import("torch").attr("device")(device).cast<at::Device>();
-  return quantize(quantizer, at::zeros(shape, at::TensorOptions().dtype(dtype).device(target)));
+  // Other ranks need not make one too.
+  const std::shared_ptr<Quantizer> alone = quantizer.copy();
+  alone->reduce_amax_over(nullptr);
+  return quantize(*alone, at::zeros(shape, at::TensorOptions().dtype(dtype).device(target)));
 }
 
 void set_usage(Quantizer& quantizer, std::optional<bool> rowwise, std::optional<bool> columnwise) {
   const Usage usage = quantizer.usage();
   quantizer.set_usage({rowwise.value_or(usage.rowwise), columnwise.value_or(usage.columnwise)});
+}
+
+// The group over which a quantizer reduces amaxes; unless one is named, all ranks.
+ProcessGroupPtr reduction_group(const char* quantizer, bool with_amax_reduction,
+                                const py::object& group) {
+  if (!with_amax_reduction) return nullptr;
+  if (!group.is_none()) return to_process_group(group);
+  const py::object world = py::module_::import("torch.distributed").attr("group").attr("WORLD");
+  if (world.is_none()) {
+    raise<UsageError>(
+        "{}: with_amax_reduction without an amax_reduction_group is over all ranks, but there is "
+        "no process group; call torch.distributed.init_process_group first, or name a group",
+        quantizer);
+  }
+  return to_process_group(world);
 }
 
 void bind_base(py::module_& module) {
@@ -102,38 +124,40 @@ void bind_per_tensor(py::module_& module) {
   py::class_<CurrentScalingQuantizer, Quantizer, std::shared_ptr<CurrentScalingQuantizer>>(
       module, "Float8CurrentScalingQuantizer", "Per-tensor FP8 with a scale from its own amax.")
       .def(py::init([](FormatId format, const py::object&, bool rowwise, bool columnwise,
-                       bool with_amax_reduction, const py::object&, bool force_pow_2_scales,
-                       float amax_epsilon) {
-             if (with_amax_reduction) {
-               raise<UsageError>(
-                   "Float8CurrentScalingQuantizer: with_amax_reduction is not supported yet");
-             }
-             return std::make_shared<CurrentScalingQuantizer>(
+                       bool with_amax_reduction, const py::object& amax_reduction_group,
+                       bool force_pow_2_scales, float amax_epsilon) {
+             auto quantizer = std::make_shared<CurrentScalingQuantizer>(
                  format, CurrentScalingOptions{force_pow_2_scales, amax_epsilon},
                  Usage{rowwise, columnwise});
+             quantizer->reduce_amax_over(reduction_group(
+                 "Float8CurrentScalingQuantizer", with_amax_reduction, amax_reduction_group));
+             return quantizer;
            }),
            py::arg("fp8_dtype"), py::arg("device") = py::none(), py::kw_only(),
            py::arg("rowwise") = true, py::arg("columnwise") = true,
            py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
-           py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F);
+           py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F,
+           "with_amax_reduction: the scale is made of the largest amax over the ranks of "
+           "amax_reduction_group (None: all), which all quantize at the same time.");
 }
 
 std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwise, bool columnwise,
-                                                     bool with_amax_reduction, const py::object&,
+                                                     bool with_amax_reduction,
+                                                     const py::object& amax_reduction_group,
                                                      bool with_rht, bool, bool two_dimensional,
                                                      bool stochastic_rounding, bool random_signs) {
   if (format != FormatId::e2m1) {
     raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", name_of(format));
-  }
-  if (with_amax_reduction) {
-    raise<UsageError>("NVFP4Quantizer: with_amax_reduction is not supported yet");
   }
   BlockOptions options{.two_dimensional = two_dimensional,
                        .stochastic_rounding = stochastic_rounding};
   if (with_rht) {
     options.hadamard_signs = random_signs ? kRandomHadamardSigns : std::uint16_t{0};
   }
-  return std::make_shared<NVFP4Quantizer>(options, Usage{rowwise, columnwise});
+  auto quantizer = std::make_shared<NVFP4Quantizer>(options, Usage{rowwise, columnwise});
+  quantizer->reduce_amax_over(
+      reduction_group("NVFP4Quantizer", with_amax_reduction, amax_reduction_group));
+  return quantizer;
 }
 
 void bind_blockwise(py::module_& module) {
@@ -182,7 +206,9 @@ void bind_blockwise(py::module_& module) {
           py::kw_only(), py::arg("with_random_sign_mask") = true,
           "with_rht: the columnwise orientation is that of the random Hadamard transform, with its "
           "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
-          "without its signs. with_2d_quantization: one scale for 16x16 elements.");
+          "without its signs. with_2d_quantization: one scale for 16x16 elements. "
+          "with_amax_reduction: the tensor's scales are made of the largest amaxes over the ranks "
+          "of amax_reduction_group (None: all), which all quantize at the same time.");
 }
 
 }  // namespace

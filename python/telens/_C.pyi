@@ -1,5 +1,5 @@
 # What of the compiled part is public under telens, telens.pytorch and telens.debug.
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -124,8 +124,8 @@ class Float8CurrentScalingQuantizer(Quantizer):
         *,
         rowwise: bool = True,
         columnwise: bool = True,
-        with_amax_reduction: Literal[False] = False,
-        amax_reduction_group: None = None,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: torch.distributed.ProcessGroup | None = None,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
     ) -> None: ...
@@ -164,8 +164,8 @@ class NVFP4Quantizer(Quantizer):
         fp4_dtype: DType = ...,
         rowwise: bool = True,
         columnwise: bool = True,
-        with_amax_reduction: Literal[False] = False,
-        amax_reduction_group: None = None,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: torch.distributed.ProcessGroup | None = None,
         with_rht: bool = False,
         with_post_rht_amax: bool = False,
         with_2d_quantization: bool = False,

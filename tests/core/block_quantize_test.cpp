@@ -483,6 +483,20 @@ TEST(Nvfp4, columns_under_the_transform_are_those_of_the_transformed_tensor) {
   EXPECT_FALSE(at::equal(rotated.columnwise.codes, plain.columnwise.codes));
 }
 
+TEST(Nvfp4, makes_the_scales_of_a_part_from_the_amaxes_of_the_whole) {
+  at::Tensor x = at::randn({64, 48});
+  x.narrow(0, 32, 32).mul_(7);
+  const at::Tensor part = x.narrow(0, 0, 32);
+  const at::Tensor rotated = ops::hadamard_transform(x, 0xd7e8);
+  const at::Tensor amaxes = at::stack({x.abs().max(), rotated.abs().max()});
+  const auto whole = ops::quantize_nvfp4(x, {.hadamard_signs = 0xd7e8}, {});
+  const auto of_part = ops::quantize_nvfp4(part, {.hadamard_signs = 0xd7e8, .amaxes = amaxes}, {});
+  EXPECT_TRUE(at::equal(of_part.rowwise.codes, whole.rowwise.codes.narrow(0, 0, 32)));
+  EXPECT_TRUE(at::equal(of_part.columnwise.codes, whole.columnwise.codes.narrow(1, 0, 16)));
+  EXPECT_TRUE(at::equal(of_part.columnwise.tensor_scale, whole.columnwise.tensor_scale));
+  EXPECT_FALSE(at::equal(of_part.rowwise.codes, ops::quantize_nvfp4(part, {}, {}).rowwise.codes));
+}
+
 // Every element has its own word: Philox(counter = (i / 4, 0, orientation, offset), key = seed)[i %
 // 4].
 TEST(Nvfp4, rounding_by_chance_takes_the_words_of_the_elements) {
@@ -544,6 +558,8 @@ TEST(BlockQuantizeArguments, that_do_not_fit_are_named) {
   EXPECT_THAT(
       error_of([&] { ops::quantize_nvfp4(x, {.two_dimensional = true, .hadamard_signs = 1}, {}); }),
       HasSubstr("switch one of them off"));
+  EXPECT_THAT(error_of([&] { ops::quantize_nvfp4(x, {.amaxes = at::ones({3})}, {}); }),
+              HasSubstr("amaxes has dtype Float and shape [3] on cpu; expected Float [2] on cpu"));
   const auto quantized = ops::quantize_mxfp8(x, FormatId::e4m3, {}, {}).rowwise;
   EXPECT_THAT(error_of([&] {
                 ops::dequantize_blocks({quantized.codes, quantized.scale_inv.t(), {}},

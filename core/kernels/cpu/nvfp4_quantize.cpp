@@ -103,8 +103,12 @@ at::Tensor pack(const at::Tensor& codes, bool transposed) {
   return transposed ? packed.t() : packed;
 }
 
-Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format) {
-  const float factor = nvfp4_tensor_factor(largest_number(matrix_of(contiguous, format)));
+// amaxes: by orientation, 0 rowwise or 1 columnwise; none: that of the tensor itself.
+Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
+                         const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
+  const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
+                            : largest_number(matrix_of(contiguous, format));
+  const float factor = nvfp4_tensor_factor(amax);
   return {factor, 1.0F / factor, std::nullopt};
 }
 
@@ -128,11 +132,12 @@ BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool
 ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
                                          std::optional<std::int64_t> hadamard_signs,
                                          const std::optional<at::Tensor>& random_state,
+                                         const std::optional<at::Tensor>& amaxes,
                                          const ops::Orientations& orientations) {
   ops::BlockCodesPair pair;
   const bool together = !hadamard_signs && !random_state;  // one read, as everything is the same
   if (orientations.rowwise || together) {
-    Nvfp4Scaling scaling = scaling_for(x, format);
+    Nvfp4Scaling scaling = scaling_for(x, format, amaxes, 0);
     if (random_state) scaling.random = random_words(*random_state, 0);
     const auto [rowwise, columnwise] =
         quantize_blocks(x, format, ScalingMode::nvfp4, scaling,
@@ -144,7 +149,7 @@ ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
     const at::Tensor rotated =
         hadamard_signs ? ops::hadamard_transform(x, static_cast<std::uint16_t>(*hadamard_signs))
                        : x;
-    Nvfp4Scaling scaling = scaling_for(rotated, format);
+    Nvfp4Scaling scaling = scaling_for(rotated, format, amaxes, 1);
     if (random_state) scaling.random = random_words(*random_state, 1);
     pair.columnwise = packed(
         quantize_blocks(rotated, format, ScalingMode::nvfp4, scaling, {false, true}).columnwise,
@@ -155,8 +160,9 @@ ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
 
 ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
                                         const std::optional<at::Tensor>& random_state,
+                                        const std::optional<at::Tensor>& amaxes,
                                         const ops::Orientations& orientations) {
-  Nvfp4Scaling scaling = scaling_for(x, format);
+  Nvfp4Scaling scaling = scaling_for(x, format, amaxes, 0);
   if (random_state) scaling.random = random_words(*random_state, 0);
   const auto [codes, squares, none] = quantize_squares(x, format, scaling);
   const auto repeated = [](const at::Tensor& scales, std::int64_t rows) {
@@ -175,15 +181,16 @@ ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
 SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
                           std::optional<std::int64_t> hadamard_signs,
                           const std::optional<at::Tensor>& random_state, bool rowwise,
-                          bool columnwise) {
+                          bool columnwise, const std::optional<at::Tensor>& amaxes) {
   ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+  ops::check_amaxes(x, amaxes);
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const ops::Orientations orientations{rowwise, columnwise};
   return as_six_tensors(
-      two_dimensional
-          ? quantize_in_squares(contiguous, format, random_state, orientations)
-          : quantize_along_lines(contiguous, format, hadamard_signs, random_state, orientations));
+      two_dimensional ? quantize_in_squares(contiguous, format, random_state, amaxes, orientations)
+                      : quantize_along_lines(contiguous, format, hadamard_signs, random_state,
+                                             amaxes, orientations));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ from statement import Statement
 
 TENSOR = "python/telens/pytorch/tensor/__init__.py"
 QUANTIZERS = "python/bindings/quantizers.cpp"
+ATTRIBUTES = "test_transformer_engine_attributes.py::"
 STORAGE = "python/bindings/quantized_tensor.cpp"
 QUANTIZATION = "python/telens/pytorch/quantization.py"
 OBJECTS = "test_contract_objects.py::"
@@ -53,6 +54,15 @@ STATEMENTS = (
         QUANTIZERS,
         "CurrentScalingOptions{force_pow_2_scales, amax_epsilon}",
         "CurrentScalingOptions{false, amax_epsilon}",
+    ),
+    Statement(
+        "With `with_amax_reduction` the scale is made of the largest amax over "
+        "`amax_reduction_group`, or over all ranks, in Float8CurrentScalingQuantizer and "
+        "NVFP4Quantizer.",
+        "test_amax_reduction.py::test_parts_of_a_tensor_get_the_codes_of_the_whole",
+        "core/quantization/nvfp4_scaling.cpp",
+        "  reduction.add(amaxes, amax_reduction_group());\n",
+        "",
     ),
     Statement(
         "`MXFP8Quantizer(fp8_dtype, *, rowwise, columnwise, with_2d_quantization=False)`.",
@@ -136,5 +146,28 @@ STATEMENTS = (
         QUANTIZATION,
         "        return _C.is_fp8_enabled()",
         "        return True",
+    ),
+    Statement(
+        "Tensors show `_fp8_dtype` and `_get_quantizer()`, and `_data`, `_transpose` and "
+        "`_scale_inv`, or with scales of blocks `_rowwise_data`, `_rowwise_scale_inv`, "
+        "`_columnwise_data` and `_columnwise_scale_inv`.",
+        ATTRIBUTES + "test_a_tensor_with_one_scale_shows_codes_scale_and_format",
+        "python/telens/pytorch/tensor/data.py",
+        "return storage.columnwise_scale_inv if rowwise is None else rowwise",
+        "return rowwise",
+    ),
+    Statement(
+        "`Float8Quantizer` takes `scale` and `amax` of any dtype.",
+        ATTRIBUTES + "test_scale_and_amax_of_another_dtype_are_converted",
+        "python/telens/pytorch/tensor/quantizer_arguments.py",
+        "return value.to(torch.float32) if",
+        "return value if",
+    ),
+    Statement(
+        "A quantizer of FP8 refuses E2M1 by name *(ours)*.",
+        ATTRIBUTES + "test_a_quantizer_of_fp8_refuses_e2m1_by_name",
+        "python/telens/pytorch/tensor/quantizer_arguments.py",
+        "if isinstance(fp8_dtype, _C.DType) and fp8_dtype not in _FP8:",
+        "if False:",
     ),
 )

@@ -7,6 +7,7 @@
 #include "core/modules/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"
@@ -157,6 +158,32 @@ TEST_F(KeptWeight, is_made_anew_for_a_recipe_whose_blocks_are_others) {
   EXPECT_FALSE(same_bits(kept, in_squares));
   scale_weight(3);
   EXPECT_TRUE(same_bits(run(false), kept));  // from then on it serves
+}
+
+TEST_F(KeptWeight, is_made_anew_for_a_recipe_that_scales_it_otherwise) {
+  const at::NoGradGuard evaluation;  // in which delayed scaling keeps its scale
+  const auto with = [](CurrentScalingOptions options) {
+    auto recipe = std::make_shared<Float8CurrentScaling>();
+    recipe->fp8_quant_fwd_weight = options;
+    return recipe;
+  };
+  const auto plain = with({});
+  const std::vector<std::shared_ptr<const Recipe>> others{with({.power_2_scale = true}),
+                                                          with({.amax_epsilon = 1e3F}),
+                                                          std::make_shared<const DelayedScaling>()};
+  for (const auto& other : others) {
+    SCOPED_TRACE(std::string(other->name()));
+    recipe_ = plain;
+    const at::Tensor before = run(true);
+    recipe_ = with({});  // another recipe that says the same
+    scale_weight(2);
+    EXPECT_TRUE(same_bits(run(false), before));
+    recipe_ = other;
+    const at::Tensor kept = run(false);
+    EXPECT_TRUE(same_bits(kept, run(std::nullopt)));
+    scale_weight(2);
+    EXPECT_TRUE(same_bits(run(false), kept)) << "from then on it serves";
+  }
 }
 
 TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
