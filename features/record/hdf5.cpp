@@ -2,20 +2,43 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <new>
 
 #include "core/base/error.h"
 
 namespace telens::record::hdf5 {
 
+namespace {
+
+// How long a fork waits for a thread that is inside HDF5. A flush takes milliseconds; a thread that
+// takes longer waits for a disk, perhaps for ever, and whoever forks (a training program that
+// starts the workers of a data loader) must not wait with it. Few children ever call HDF5.
+constexpr std::chrono::seconds kPatienceOfFork{2};
+
+// Of the thread that forks, between the handlers before and after.
+thread_local bool fork_has_lock = false;
+
+// Set in a child that was made while another thread was inside: of that call it has the
+// half-changed memory and not the thread that would finish it.
+bool forked_inside = false;
+
+}  // namespace
+
 // A fork waits until no thread is inside HDF5: its child, which has none of the other threads,
 // finds the library in order and the lock free. There the lock is made anew, since a thread cannot
 // release what belongs to its parent's thread.
-std::recursive_mutex& Lock::mutex() {
+std::recursive_timed_mutex& Lock::mutex() {
   static auto* const mutex = [] {
-    pthread_atfork([] { Lock::mutex().lock(); }, [] { Lock::mutex().unlock(); },
-                   [] { new (&Lock::mutex()) std::recursive_mutex; });
-    return new std::recursive_mutex;  // outlives writers closed at exit
+    pthread_atfork([] { fork_has_lock = Lock::mutex().try_lock_for(kPatienceOfFork); },
+                   [] {
+                     if (fork_has_lock) Lock::mutex().unlock();
+                   },
+                   [] {
+                     forked_inside = forked_inside || !fork_has_lock;
+                     new (&Lock::mutex()) std::recursive_timed_mutex;
+                   });
+    return new std::recursive_timed_mutex;  // outlives writers closed at exit
   }();
   return *mutex;
 }
@@ -30,6 +53,13 @@ void do_without_exit_handler() { H5dont_atexit(); }
 }  // namespace
 
 Lock::Lock() : lock_(mutex()) {
+  if (forked_inside) {
+    raise<RecordError>(
+        "this process was forked while a thread of its parent wrote or read a run file for longer "
+        "than {} s, so HDF5 cannot be used in it; record and read in a process that is started "
+        "anew (multiprocessing_context=\"spawn\")",
+        kPatienceOfFork.count());
+  }
   static std::once_flag first;
   std::call_once(first, do_without_exit_handler);
   H5Eget_auto2(H5E_DEFAULT, &handler_, &handler_data_);

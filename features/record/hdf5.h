@@ -15,7 +15,8 @@
 namespace telens::record::hdf5 {
 
 // HDF5 is not thread-safe as Debian builds it. Every call happens while one of these lives; it also
-// keeps the library from printing its errors, and puts the application's own handler back.
+// keeps the library from printing its errors, and puts the application's own handler back. Throws
+// RecordError in a process that was forked while another thread was inside HDF5 and stayed there.
 class Lock {
  public:
   Lock();
@@ -24,8 +25,8 @@ class Lock {
   Lock& operator=(const Lock&) = delete;
 
  private:
-  static std::recursive_mutex& mutex();
-  std::scoped_lock<std::recursive_mutex> lock_;
+  static std::recursive_timed_mutex& mutex();
+  std::scoped_lock<std::recursive_timed_mutex> lock_;
   H5E_auto2_t handler_ = nullptr;
   void* handler_data_ = nullptr;
 };

@@ -322,6 +322,42 @@ TEST(RecordCrash, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
   const hdf5::Lock lock;    // is the parent's as before
 }
 
+TEST(RecordCrash, a_fork_does_not_wait_for_a_thread_that_stays_inside_hdf5) {
+  std::promise<void> entered, forked;
+  std::thread inside([&] {
+    const hdf5::Lock lock;
+    entered.set_value();
+    forked.get_future().wait();
+  });
+  entered.get_future().wait();
+  ::alarm(60);  // ends a fork that waits
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      const hdf5::Lock lock;
+    } catch (const RecordError& error) {
+      const bool told = std::string_view(error.what()).find("was forked") != std::string::npos;
+      ::_exit(told ? 0 : 4);
+    }
+    ::_exit(3);  // and would have used a library in disorder
+  }
+  ::alarm(0);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  forked.set_value();
+  inside.join();
+  const hdf5::Lock lock;  // is the parent's as before
+  // Once nobody is inside, children may use the library as ever.
+  const pid_t later = ::fork();
+  if (later == 0) {
+    { const hdf5::Lock own; }
+    ::_exit(0);
+  }
+  ::waitpid(later, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 TEST(RecordCrash, a_max_size_in_which_nothing_fits_is_refused) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
