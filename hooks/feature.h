@@ -131,10 +131,9 @@ class TELENS_EXPORT Feature {
   }
 
   // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
-  // given it is to be filled, and the result is ignored.
-  virtual Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) {
-    return call.tensor;
-  }
+  // given it is to be filled, and the result is ignored. The default throws UsageError: whoever
+  // answers true to modify_tensor_enabled has one.
+  virtual Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call);
 
   // They must change nothing. A feature that throws here is switched off for the session.
   virtual void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,

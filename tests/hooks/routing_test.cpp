@@ -291,6 +291,21 @@ TEST_F(RoutingTest, two_features_that_modify_the_same_tensor_of_a_gemm_are_an_er
   }
 }
 
+TEST_F(RoutingTest, a_feature_that_wants_to_modify_and_cannot_is_an_error_that_names_the_tensor) {
+  const Script script = modifier();
+  features.add("Modify", script);
+  begin("Modify: {enabled: True}");
+  try {
+    layer.run();
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("feature 'Modify' of section 'section' in layer 'layer', modify_tensor: "
+                          "modify_tensor_enabled answered true for the weight of dgrad, but the "
+                          "class has no modify_tensor; override it, or answer false"));
+  }
+}
+
 TEST_F(RoutingTest, an_exception_while_modifying_passes_through_with_feature_and_layer) {
   Script script = modifier();
   script.modify = [](const FeatureCall&, const ModifyTensorCall&) -> Operand {

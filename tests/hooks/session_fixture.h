@@ -63,7 +63,7 @@ class ScriptedFeature final : public Feature {
                                         : RoutingAnswer::never();
   }
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override {
-    return script_.modify ? script_.modify(at, call) : Operand(call.tensor);
+    return script_.modify ? script_.modify(at, call) : Feature::modify_tensor(at, call);
   }
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading&) override {

@@ -278,9 +278,9 @@ MUTANTS = (
     ),
     Mutant(
         promise="fusion never changes a bit: a FP32 bias of an FP8 GEMM is rounded to BF16",
-        file="core/modules/linear_function.cpp",
-        before="is_quantized(activation) && dtype == at::kFloat ?",
-        after="is_quantized(activation) && dtype == at::kHalf ?",
+        file="core/ops/gemm.cpp",
+        before="bias.defined() && bias.scalar_type() == at::kFloat ?",
+        after="bias.defined() && bias.scalar_type() == at::kHalf ?",
         program="modules_test",
         tests="BiasOfAGemm.in_fp32_is_rounded*",
     ),

@@ -412,17 +412,46 @@ def test_a_name_that_is_taken_is_an_error_that_names_the_owners(register):
         register(FakeQuant)
 
 
-def test_a_class_that_cannot_modify_what_it_wants_to_is_refused_with_its_name(register):
+@pytest.mark.parametrize("answer", [True, (True, None)])
+def test_a_class_that_wants_to_modify_and_cannot_is_an_error_that_names_the_tensor(
+    tmp_path, register, layer, x, answer
+):
     class Doubles(TEConfigAPIMapper):
         @api_method
         def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
-            return True
+            return answer
 
         def modify_tensor(self, config, layer_name, *, tensor, **kwargs):  # without @api_method
             return 2 * tensor
 
-    with pytest.raises(telens.UsageError, match=r"Doubles.* has modify_tensor_enabled but not "):
-        register(Doubles)
+    register(Doubles)
+    config = config_of("Doubles", gemms=["dgrad"], tensors=["weight"])
+    with (
+        debug.session(config, log_dir=tmp_path),
+        pytest.raises(
+            telens.Error,
+            match="Doubles: modify_tensor_enabled answered True for the weight of dgrad in layer "
+            f"{layer.name}, but the class has no modify_tensor; add one",
+        ),
+    ):
+        layer(x)
+
+
+def test_a_class_that_never_wants_to_modify_needs_no_modify_tensor(tmp_path, register, layer, x):
+    asked = []
+
+    class Never(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            asked.append((gemm, tensor_name))
+            return False
+
+    register(Never)
+    plain = layer(x)
+    config = config_of("Never", gemms=["fprop"], tensors=["activation"])
+    with debug.session(config, log_dir=tmp_path):
+        assert torch.equal(train(layer, x), plain)
+    assert asked == [("fprop", "activation")]
 
 
 @pytest.mark.parametrize("name", ["transformer_engine", "base", "telens", "LogTensorStats"])

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from telens import _C
+
 # Calls whose configuration is that of a GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
 
@@ -40,10 +42,14 @@ class FeatureCaller:
         if not selected:
             return call == "fp8_gemm_enabled", None
         answer = self._call(call, config, layer_name, arguments)
-        if isinstance(answer, tuple):
-            enabled, next_iteration = answer
-            return bool(enabled), next_iteration
-        return bool(answer), iteration + 1
+        enabled, next_iteration = answer if isinstance(answer, tuple) else (answer, iteration + 1)
+        if enabled and call == "modify_tensor_enabled" and "modify_tensor" not in self._keywords:
+            raise _C.UsageError(
+                f"{type(self._feature).__name__}: modify_tensor_enabled answered True for the "
+                f"{tensor_name} of {gemm} in layer {layer_name}, but the class has no "
+                "modify_tensor; add one with @api_method, or answer False"
+            )
+        return bool(enabled), next_iteration
 
     def modify_tensor(
         self, layer_name, gemm, tensor_name, tensor, default_quantizer, iteration, dtype, out
@@ -134,14 +140,6 @@ class FeatureCaller:
         if declared is not None:
             arguments = {name: value for name, value in arguments.items() if name in declared}
         return getattr(self._feature, call)(config, layer_name, **arguments)
-
-
-def missing_call(feature_class: type) -> tuple[str, str] | None:
-    """A routing call of the class, and the altering call behind it that the class lacks."""
-    calls = _calls_of(feature_class)
-    if "modify_tensor_enabled" in calls and "modify_tensor" not in calls:
-        return "modify_tensor_enabled", "modify_tensor"
-    return None
 
 
 def _calls_of(feature_class: type) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from telens import _C
 from telens.debug.base import BaseNamespaceAPI
-from telens.debug.feature_caller import FeatureCaller, missing_call
+from telens.debug.feature_caller import FeatureCaller
 
 __all__ = ["Registry", "api_method"]
 
@@ -50,12 +50,6 @@ class Registry:
                 raise _C.UsageError(
                     f"{owner}: a feature class needs parse_config_and_api; inherit "
                     "TEConfigAPIMapper, or write your own"
-                )
-            if missing := missing_call(feature_class):
-                enabled, call = missing
-                raise _C.UsageError(
-                    f"{owner}: the class has {enabled} but not {call}, which is called where that "
-                    f"answers True; add a method {call} with @api_method"
                 )
             documentation = textwrap.dedent(feature_class.__doc__ or "").strip()
 

@@ -20,8 +20,8 @@ STATEMENTS = (
         "They are made under `no_grad`, too.",
         "test_contract_calls.py::test_a_forward_without_gradients_is_asked_about_and_watched_too",
         "core/modules/linear_operation.cpp",
-        "  pass.plan = state->hooks.begin_forward(",
-        "  if (at::GradMode::is_enabled()) pass.plan = state->hooks.begin_forward(",
+        "pass.plan = state->hooks.begin_forward(",
+        "if (at::GradMode::is_enabled()) pass.plan = state->hooks.begin_forward(",
     ),
     Statement(
         "They are made for the tensors of the backward, too, which has the same answers.",
@@ -64,8 +64,8 @@ STATEMENTS = (
         "iteration.",
         "test_contract_calls.py::test_a_bare_bool_is_asked_again_in_the_next_iteration",
         CALLER,
-        "return bool(answer), iteration + 1",
-        "return bool(answer), None",
+        "else (answer, iteration + 1)",
+        "else (answer, None)",
     ),
     Statement(
         "The bool holds for this iteration, `next_iteration` is the next one to ask in: `(True, "
