@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "features/log_tensor_stats_options.h"
@@ -26,10 +27,10 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
     }
     StatisticsEngine& engine = services_.statistics();
     const std::string name = fmt::format("{} {} {}", at.iteration, tensor_name, at.layer_name);
-    const std::vector<double> values = engine.evaluate(*engine.prepare(names), name, tensor, group);
+    const auto values = engine.evaluate(*engine.prepare(names), name, tensor, group);
     std::vector<NamedValue> result;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      result.push_back({std::move(names[i]), values[i]});
+      if (values[i]) result.push_back({std::move(names[i]), *values[i]});
     }
     return result;
   }
@@ -41,8 +42,8 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
 
 }  // namespace
 
-FeatureRegistration base_log_tensor_stats() {
-  return {base_log_tensor_stats_description(),
+FeatureRegistration base_log_tensor_stats(config::StatisticDescriptionsPtr defined) {
+  return {base_log_tensor_stats_description(std::move(defined)),
           [](const config::FeatureEntry& entry, FeatureServices& services) {
             return std::make_unique<BaseLogTensorStats>(entry, services);
           }};

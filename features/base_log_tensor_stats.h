@@ -6,6 +6,6 @@
 
 namespace telens::features {
 
-FeatureRegistration base_log_tensor_stats();
+FeatureRegistration base_log_tensor_stats(config::StatisticDescriptionsPtr defined);
 
 }  // namespace telens::features

@@ -16,21 +16,22 @@
 
 namespace telens {
 
-std::vector<FeatureRegistration> builtin_features() {
+std::vector<FeatureRegistration> builtin_features(
+    const config::StatisticDescriptionsPtr& statistics) {
   return {
-      features::log_tensor_stats(),
+      features::log_tensor_stats(statistics),
       features::log_fp8_tensor_stats(),
       features::log_nvfp4_tensor_stats(),
       features::fake_quant(),
       features::per_tensor_scaling(),
       features::disable_fp8_gemm(),
       features::disable_fp8_layer(),
-      features::base_log_tensor_stats(),
+      features::base_log_tensor_stats(statistics),
       features::dump_tensors(),
       features::precision_ledger(),
       features::gemm_error(),
       features::value_histogram(),
-      features::trigger(),
+      features::trigger(statistics),
       features::scale_health(),
       features::block_telemetry(),
   };

@@ -16,23 +16,23 @@
 
 namespace telens::features {
 
-config::Descriptions builtin_descriptions() {
+config::Descriptions builtin_descriptions(const config::StatisticDescriptionsPtr& statistics) {
   config::Descriptions descriptions;
-  descriptions.add(log_tensor_stats_description());
+  descriptions.add(log_tensor_stats_description(statistics));
   descriptions.add(log_fp8_tensor_stats_description());
   descriptions.add(log_nvfp4_tensor_stats_description());
   descriptions.add(fake_quant_description());
   descriptions.add(per_tensor_scaling_description());
   descriptions.add(disable_fp8_gemm_description());
   descriptions.add(disable_fp8_layer_description());
-  descriptions.add(base_log_tensor_stats_description());
+  descriptions.add(base_log_tensor_stats_description(statistics));
   descriptions.add(dump_tensors_description());
   descriptions.add(precision_ledger_description());
   descriptions.add(gemm_error_description());
   descriptions.add(value_histogram_description());
   descriptions.add(scale_health_description());
   descriptions.add(block_telemetry_description());
-  descriptions.add(trigger_description());
+  descriptions.add(trigger_description(statistics));
   return descriptions;
 }
 

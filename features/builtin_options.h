@@ -4,9 +4,12 @@
 #pragma once
 
 #include "hooks/config/feature_description.h"
+#include "hooks/config/statistic_description.h"
 
 namespace telens::features {
 
-config::Descriptions builtin_descriptions();
+// Configurations may name the statistics as well as built-in ones; null: none.
+config::Descriptions builtin_descriptions(
+    const config::StatisticDescriptionsPtr& statistics = nullptr);
 
 }  // namespace telens::features

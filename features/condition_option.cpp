@@ -71,9 +71,12 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-std::vector<std::string> known_subjects() {
+std::vector<std::string> known_subjects(const config::StatisticDescriptions* defined) {
   std::vector<std::string> names = names_of(kTensorStatistics);
   for (std::string& each : names_of(kCastStatistics)) names.push_back(std::move(each));
+  if (defined != nullptr) {
+    for (std::string& each : defined->names()) names.push_back(std::move(each));
+  }
   names.emplace_back("loss");
   names.emplace_back("recorded");
   return names;
@@ -86,7 +89,8 @@ bool is_cast_statistic(Statistic statistic) {
 // Reads one condition; what it cannot read is an error at the place of the text.
 class Parser {
  public:
-  Parser(const Value& written, ErrorList& errors) : written_(written), errors_(errors) {
+  Parser(const Value& written, ErrorList& errors, const config::StatisticDescriptions* defined)
+      : written_(written), errors_(errors), defined_(defined) {
     condition_.text = written.as_string();
   }
 
@@ -131,12 +135,13 @@ class Parser {
       condition_.name = "loss";
       return words.size() == 1 || report("has '{}' behind 'loss'", words[1]);
     }
-    condition_.statistic = parse_statistic_name(words.front());
+    condition_.statistic = parse_statistic_name(words.front(), defined_);
     if (!condition_.statistic) {
       return report(
           "is about '{}', which is no statistic{}; a number that the program records is "
           "'recorded {}'",
-          words.front(), config::suggestion(words.front(), known_subjects()), words.front());
+          words.front(), config::suggestion(words.front(), known_subjects(defined_)),
+          words.front());
     }
     return parse_tensor(words.subspan(1));
   }
@@ -212,12 +217,14 @@ class Parser {
 
   const Value& written_;
   ErrorList& errors_;
+  const config::StatisticDescriptions* defined_;
   Condition condition_;
 };
 
 }  // namespace
 
-std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors) {
+std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors,
+                                        const config::StatisticDescriptions* defined) {
   config::check_not_empty(value, "when", errors);
   std::vector<Condition> conditions;
   for (const Value& item : config::as_list(value)) {
@@ -226,7 +233,8 @@ std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors) {
                  config::describe(item), kGrammar);
       continue;
     }
-    if (auto condition = Parser(item, errors).parse()) conditions.push_back(std::move(*condition));
+    if (auto condition = Parser(item, errors, defined).parse())
+      conditions.push_back(std::move(*condition));
   }
   return conditions;
 }

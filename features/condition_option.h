@@ -15,8 +15,10 @@
 
 namespace telens::features {
 
-// The conditions of a list, or of a string, in their order; mistakes go to the errors.
-std::vector<Condition> parse_conditions(const config::Value& value, config::ErrorList& errors);
+// The conditions of a list, or of a string, in their order; mistakes go to the errors. They may be
+// about built-in and `defined` statistics.
+std::vector<Condition> parse_conditions(const config::Value& value, config::ErrorList& errors,
+                                        const config::StatisticDescriptions* defined = nullptr);
 
 // The tensors that a condition over a statistic is about.
 std::vector<TensorName> tensors_of(const Condition& condition);

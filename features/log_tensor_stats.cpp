@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "features/log_fp8_tensor_stats_options.h"
 #include "features/log_nvfp4_tensor_stats_options.h"
@@ -50,8 +51,8 @@ void LogStatistics::inspect_tensor(const FeatureCall& at, const InspectTensorCal
                         at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
-FeatureRegistration log_tensor_stats() {
-  return registration<LogTensorStatsOptions>(log_tensor_stats_description());
+FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr defined) {
+  return registration<LogTensorStatsOptions>(log_tensor_stats_description(std::move(defined)));
 }
 
 FeatureRegistration log_fp8_tensor_stats() {

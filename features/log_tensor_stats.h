@@ -30,7 +30,7 @@ class LogStatistics final : public ScheduledFeature {
   std::array<StatisticsRequestPtr, kAllTensors.size()> requests_;
 };
 
-FeatureRegistration log_tensor_stats();
+FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr defined);
 FeatureRegistration log_fp8_tensor_stats();
 FeatureRegistration log_nvfp4_tensor_stats();
 

@@ -1,5 +1,7 @@
 #include "features/log_tensor_stats_options.h"
 
+#include <utility>
+
 #include "features/statistics_option.h"
 
 namespace telens::features {
@@ -20,12 +22,13 @@ LogTensorStatsOptions LogTensorStatsOptions::from(const config::Value& parameter
   StatisticsRules rules = kRules;
   rules.any_case = true;
   config::ErrorList errors;
-  LogTensorStatsOptions options{parse_statistics(*parameters.find("stats"), rules, errors)};
+  LogTensorStatsOptions options{parse_statistics(*parameters.find("stats"), rules, errors,
+                                                 &config::StatisticDescriptions::any())};
   errors.raise_if_any();
   return options;
 }
 
-config::FeatureDescription log_tensor_stats_description() {
+config::FeatureDescription log_tensor_stats_description(config::StatisticDescriptionsPtr defined) {
   return {
       .feature_namespace = std::string(config::kTransformerEngineNamespace),
       .name = "LogTensorStats",
@@ -48,7 +51,9 @@ config::FeatureDescription log_tensor_stats_description() {
           "      nonfinite, zeros, subnormals, cur_amax (max |x|), dynamic_range (log2 of amax "
           "over\n"
           "      the smallest nonzero |x|), or the mapping\n"
-          "      max_blockwise_dynamic_range: {block_size: 32, dims: 1 or 2}")},
+          "      max_blockwise_dynamic_range: {block_size: 32, dims: 1 or 2};\n"
+          "      or one that a plugin defines",
+          std::move(defined))},
       .can_be_kept = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
@@ -57,7 +62,8 @@ config::FeatureDescription log_tensor_stats_description() {
   };
 }
 
-config::FeatureDescription base_log_tensor_stats_description() {
+config::FeatureDescription base_log_tensor_stats_description(
+    config::StatisticDescriptionsPtr defined) {
   return {
       .feature_namespace = std::string(config::kBaseNamespace),
       .name = "LogTensorStats",
@@ -70,7 +76,10 @@ config::FeatureDescription base_log_tensor_stats_description() {
           "  stats: [min, max, l2_norm]\n",
       .selects = config::Selects::tensors,
       .parameters = {statistics_parameter(
-          kBaseRules, "min, max, mean, std (unbiased), l1_norm, l2_norm; in any case")},
+          kBaseRules,
+          "min, max, mean, std (unbiased), l1_norm, l2_norm; in any case; or one\n"
+          "      that a plugin defines",
+          std::move(defined))},
       .recorded =
           [](const config::Value& parameters, std::string_view) {
             std::vector<std::string> names;

@@ -15,10 +15,12 @@ struct LogTensorStatsOptions {
   static LogTensorStatsOptions from(const config::Value& parameters);
 };
 
-// transformer_engine.LogTensorStats, called by the layers.
-config::FeatureDescription log_tensor_stats_description();
+// transformer_engine.LogTensorStats, called by the layers. `defined` statistics may be named too.
+config::FeatureDescription log_tensor_stats_description(
+    config::StatisticDescriptionsPtr defined = nullptr);
 
 // base.LogTensorStats, called by debug.log_tensor_stats(): free tensor names, six statistics.
-config::FeatureDescription base_log_tensor_stats_description();
+config::FeatureDescription base_log_tensor_stats_description(
+    config::StatisticDescriptionsPtr defined = nullptr);
 
 }  // namespace telens::features

@@ -16,6 +16,23 @@ namespace {
 
 using Words = std::vector<std::int64_t>;
 
+// Sums that have a size of their own, in place of features/statistics/accumulator.h.
+void append_words(Words& words, const DefinedSums& sums) { sums.append_words(words); }
+
+template <typename Sums>
+void clear(Sums& sums) {
+  sums = Sums{};
+}
+void clear(DefinedSums& sums) { sums.clear(); }
+
+template <typename Sums>
+void merge_words(Sums& sums, std::span<const std::int64_t> words) {
+  merge(sums, from_words<Sums>(words));
+}
+void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
+  sums.merge_words(words);
+}
+
 // What a rank sends, in words: a text of as many lines as it has sums, then the sums.
 struct Message {
   std::string text;  // lines "<words> <name>"
@@ -172,11 +189,11 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::Proce
   }
   for (const SharedSums& each : own) {
     std::visit(
-        [&]<typename Sums>(Sums& sums) {
-          sums = Sums{};
+        [&](auto& sums) {
+          clear(sums);
           for (const SumsByName& rank : ranks) {
             const auto found = rank.find(each.name);
-            if (found != rank.end()) merge(sums, from_words<Sums>(found->second));
+            if (found != rank.end()) merge_words(sums, found->second);
           }
         },
         *each.sums);

@@ -73,7 +73,7 @@ std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations
 Collected OnePassEngine::collect(const Reductions& reductions) {
   const auto observations = take_observations(reductions);
   std::vector<Totals> totals;
-  for (const auto& each : observations) totals.push_back(each->totals(scales_));
+  for (const auto& each : observations) totals.push_back(each->totals(scales_, defined_));
   std::vector<debug::ReductionGroup> shared_with(observations.size());
   Exchanges exchanges;
   const auto share_where = [&](bool weights, const auto& is_shared) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -26,13 +27,16 @@ struct NamedStatistics final : StatisticsRequest {
   bool logged = true;
 };
 
-StatisticName parse(const std::string& text) {
-  const std::optional<StatisticName> name = parse_statistic_name(text);
+StatisticName parse(const std::string& text, const config::StatisticDescriptions* defined) {
+  const std::optional<StatisticName> name = parse_statistic_name(text, defined);
   if (name) return *name;
   std::vector<std::string> known = names_of(kTensorStatistics);
   for (const auto statistics : {std::span<const Statistic>(kCastStatistics),
                                 std::span<const Statistic>(kScaleStatistics)}) {
     for (std::string& each : names_of(statistics)) known.push_back(std::move(each));
+  }
+  if (defined != nullptr) {
+    for (std::string& each : defined->names()) known.push_back(std::move(each));
   }
   raise<UsageError>("there is no statistic '{}'{}", text, config::suggestion(text, known));
 }
@@ -86,20 +90,34 @@ class Reading final : public TensorReading {
   void read() override {
     const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
     if (set_.empty() || counted) return;
-    engine_.observation(layer_name_, call_, iteration_).address(addresses_);
+    TensorObservation& observation = engine_.observation(layer_name_, call_, iteration_);
+    observation.address(addresses_);
+    if (!observation.takes_reads()) return;
     const at::Tensor x = stored_ ? stored_->dequantize() : *call_.tensor;
-    ops::StatisticsCasts casts;
+    TensorObservation::Read read{.defined = read_defined(x)};
+    ops::StatisticsCasts& casts = read.casts;
     CastScales scales(call_, x);
     for (const CastRequest& cast : set_.casts()) {
       casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
       casts.formats.push_back(cast.format);
     }
-    const std::vector<BlockCopy> copies = block_copies(call_, x, set_.block_casts());
-    const ScaleOrigin scale = set_.scale_cast() ? scale_origin() : ScaleOrigin{};
-    engine_.observation(layer_name_, call_, iteration_).read(x, set_, casts, copies, scale);
+    read.copies = block_copies(call_, x, set_.block_casts());
+    if (set_.scale_cast()) read.scale = scale_origin();
+    observation.read(x, set_, read);
   }
 
  private:
+  // What is defined may be anybody's code: it runs before a lock is taken.
+  std::vector<at::Tensor> read_defined(const at::Tensor& x) {
+    std::vector<at::Tensor> sums;
+    if (x.numel() == 0) return sums;
+    for (const std::string& name : set_.defined()) {
+      sums.push_back(
+          engine_.defined().of(name).add(x, layer_name_, telens::name_of(call_.tensor_name)));
+    }
+    return sums;
+  }
+
   const QuantizedData& stored_data() const {
     return stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise;
   }
@@ -164,22 +182,42 @@ class Reading final : public TensorReading {
 StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, bool logged) {
   auto request = std::make_shared<NamedStatistics>();
   request->logged = logged;
-  for (const std::string& name : names) request->names.push_back(parse(name));
+  for (const std::string& name : names) {
+    request->names.push_back(parse(name, defined_.descriptions()));
+  }
   return request;
 }
 
-std::vector<double> OnePassEngine::evaluate(const StatisticsRequest& request, std::string_view name,
-                                            const at::Tensor& tensor,
-                                            const debug::ReductionGroup& group) {
-  AnySums shared = from_words<TensorSums>(words_of(ops::statistics(tensor)));
-  if (has_several_ranks(group)) {
-    const SharedSums own{std::string(name), &shared};
-    merge_over_ranks({&own, 1}, *group);
+std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsRequest& request,
+                                                           std::string_view name,
+                                                           const at::Tensor& tensor,
+                                                           const debug::ReductionGroup& group) {
+  const auto& names = static_cast<const NamedStatistics&>(request).names;
+  std::vector<AnySums> all{from_words<TensorSums>(words_of(ops::statistics(tensor)))};
+  std::vector<std::string> shared_as{std::string(name)};
+  for (const StatisticName& each : names) {
+    if (each.statistic != Statistic::defined) continue;
+    GuardedStatistic& statistic = defined_.of(each.defined);
+    DefinedSums sums(statistic, {}, name);
+    if (tensor.numel() > 0) sums.add(statistic.add(tensor, {}, name));
+    all.emplace_back(std::move(sums));
+    shared_as.push_back(fmt::format("{} {}", name, each.defined));
   }
-  const auto& sums = std::get<TensorSums>(shared);
-  std::vector<double> values;
-  for (const StatisticName& each : static_cast<const NamedStatistics&>(request).names) {
-    values.push_back(telens::finish(each.statistic, sums));
+  if (has_several_ranks(group)) {
+    std::vector<SharedSums> shared;
+    for (std::size_t i = 0; i < all.size(); ++i) shared.push_back({shared_as[i], &all[i]});
+    merge_over_ranks(shared, *group);
+  }
+  const auto& sums = std::get<TensorSums>(all.front());
+  auto defined = all.begin();
+  std::vector<std::optional<double>> values;
+  for (const StatisticName& each : names) {
+    if (each.statistic != Statistic::defined) {
+      values.emplace_back(telens::finish(each.statistic, sums));
+    } else {
+      const auto value = std::get<DefinedSums>(*++defined).finish();
+      values.push_back(sums.numel == 0 ? std::numeric_limits<double>::quiet_NaN() : value);
+    }
   }
   return values;
 }
@@ -213,8 +251,12 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name,
 
 namespace telens {
 
-std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series) {
-  return std::make_unique<features::OnePassEngine>(series);
+bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(name).has_value(); }
+
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
+                                                         const StatisticRegistry* defined,
+                                                         OnStatisticFailure on_failure) {
+  return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure));
 }
 
 }  // namespace telens

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,15 +19,20 @@ namespace telens::features {
 
 class OnePassEngine final : public StatisticsEngine {
  public:
-  explicit OnePassEngine(SeriesTable& series) : series_(series) {}
+  // The table and the registry (null: none) outlive this.
+  OnePassEngine(SeriesTable& series, const StatisticRegistry* defined,
+                OnStatisticFailure on_failure)
+      : series_(series), defined_(defined, std::move(on_failure)) {}
 
   StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged) override;
-  std::vector<double> evaluate(const StatisticsRequest& request, std::string_view name,
-                               const at::Tensor& tensor,
-                               const debug::ReductionGroup& group) override;
+  std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
+                                              std::string_view name, const at::Tensor& tensor,
+                                              const debug::ReductionGroup& group) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
   Collected collect(const Reductions& reductions) override;
+
+  DefinedStatistics& defined() { return defined_; }
 
   // The observation that a read adds to; made where there is none since the last collect().
   TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,
@@ -37,6 +43,7 @@ class OnePassEngine final : public StatisticsEngine {
   std::vector<std::unique_ptr<TensorObservation>> take_observations(const Reductions& reductions);
 
   SeriesTable& series_;
+  DefinedStatistics defined_;
   WeightGroups weight_groups_;  // that weights were seen with in this session
   ScaleMemory scales_;          // of collect() alone
   std::mutex mutex_;            // over what follows

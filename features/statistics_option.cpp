@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "features/statistics/finish.h"
 #include "hooks/config/parameter_check.h"
@@ -18,8 +19,17 @@ using config::Value;
 constexpr std::string_view kBlockSize = "block_size";
 constexpr std::string_view kDims = "dims";
 
-std::vector<std::string> names_to_suggest(const StatisticsRules& rules) {
+std::vector<std::string> names_taken(const StatisticsRules& rules,
+                                     const config::StatisticDescriptions* defined) {
   std::vector<std::string> names = names_of(rules.statistics);
+  if (defined == nullptr) return names;
+  for (std::string& each : defined->names()) names.push_back(std::move(each));
+  return names;
+}
+
+std::vector<std::string> names_to_suggest(const StatisticsRules& rules,
+                                          const config::StatisticDescriptions* defined) {
+  std::vector<std::string> names = names_taken(rules, defined);
   for (const RecipeId recipe : rules.recipes) {
     for (const Statistic statistic : rules.statistics) {
       names.push_back(fmt::format("{}_{}", name_of(recipe), name_of(statistic)));
@@ -28,15 +38,21 @@ std::vector<std::string> names_to_suggest(const StatisticsRules& rules) {
   return names;
 }
 
+bool is_of_tensor(Statistic statistic) {
+  return statistic == Statistic::defined ||
+         std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
+}
+
 std::string_view feature_with(Statistic statistic) {
   if (is_scale_statistic(statistic)) return "telens.ScaleHealth";
-  const bool of_tensor = std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
-  return of_tensor ? "transformer_engine.LogTensorStats" : "transformer_engine.LogFp8TensorStats";
+  return is_of_tensor(statistic) ? "transformer_engine.LogTensorStats"
+                                 : "transformer_engine.LogFp8TensorStats";
 }
 
 // Whether the feature takes the (well-formed) statistic; says why not.
 bool check_name(const StatisticName& name, const Value& written, const StatisticsRules& rules,
                 ErrorList& errors) {
+  if (name.statistic == Statistic::defined) return true;
   const config::Location& where = written.location();
   const std::string text = format_statistic_name(name);
   if (std::ranges::find(rules.statistics, name.statistic) == rules.statistics.end()) {
@@ -110,7 +126,8 @@ std::optional<BlockShape> parse_block(const Value& value, ErrorList& errors) {
 }
 
 std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules& rules,
-                                        ErrorList& errors) {
+                                        ErrorList& errors,
+                                        const config::StatisticDescriptions* defined) {
   const bool is_mapping = item.is_map() && item.as_map().size() == 1;
   if (!item.is_string() && !is_mapping) {
     errors.add(item.location(),
@@ -123,12 +140,12 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
   if (rules.any_case) {
     std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   }
-  std::optional<StatisticName> name = parse_statistic_name(text);
+  std::optional<StatisticName> name = parse_statistic_name(text, defined);
   if (!name) {
-    const std::vector<std::string> known = names_to_suggest(rules);
+    const std::vector<std::string> known = names_to_suggest(rules, defined);
     errors.add(item.location(), "unknown statistic '{}'{}; {} takes {}{}", text,
                config::suggestion(text, known), rules.feature,
-               config::quoted_list(names_of(rules.statistics)),
+               config::quoted_list(names_taken(rules, defined)),
                !rules.recipes.empty() ? ", each with or without a recipe before it" : "");
     return std::nullopt;
   }
@@ -148,10 +165,11 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
 }  // namespace
 
 std::vector<StatisticName> parse_statistics(const Value& stats, const StatisticsRules& rules,
-                                            ErrorList& errors) {
+                                            ErrorList& errors,
+                                            const config::StatisticDescriptions* defined) {
   std::vector<StatisticName> names;
   for (const Value& item : config::as_list(stats)) {
-    auto name = parse_item(item, rules, errors);
+    auto name = parse_item(item, rules, errors, defined);
     if (!name) continue;
     if (!name->what_if) name->what_if = rules.implied;
     if (std::ranges::find(names, *name) == names.end()) names.push_back(*name);
@@ -170,7 +188,7 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
   std::ranges::for_each(statistics, add);
   for (const Statistic counter : kTensorCounters) add({counter});
   for (StatisticName name : statistics) {
-    if (std::ranges::find(kTensorStatistics, name.statistic) != kTensorStatistics.end()) continue;
+    if (is_of_tensor(name.statistic)) continue;
     for (const Statistic counter : kCastCounters) {
       name.statistic = counter;
       add(name);
@@ -179,13 +197,14 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
   return names;
 }
 
-config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc) {
+config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc,
+                                       config::StatisticDescriptionsPtr defined) {
   return {.name = "stats",
           .type = config::ParameterType::list,
           .required = true,
           .doc = std::move(doc),
-          .validate = [rules](const Value& stats, ErrorList& errors) {
-            parse_statistics(stats, rules, errors);
+          .validate = [rules, defined = std::move(defined)](const Value& stats, ErrorList& errors) {
+            parse_statistics(stats, rules, errors, defined.get());
           }};
 }
 

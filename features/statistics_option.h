@@ -23,8 +23,10 @@ struct StatisticsRules {
   std::optional<RecipeId> implied = std::nullopt;
 };
 
-// The parameter `stats` of a feature's description, validated by the rules.
-config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc);
+// The parameter `stats` of a feature's description, validated by the rules. Where there is a list
+// of `defined` statistics, those may be named beside the rules' own.
+config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc,
+                                       config::StatisticDescriptionsPtr defined = nullptr);
 
 // Under which names one iteration records these statistics of a tensor: the counters, which come
 // with any statistic, included.
@@ -33,7 +35,7 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
 
 // The names in their order, each once; mistakes go to the errors.
 std::vector<StatisticName> parse_statistics(const config::Value& stats,
-                                            const StatisticsRules& rules,
-                                            config::ErrorList& errors);
+                                            const StatisticsRules& rules, config::ErrorList& errors,
+                                            const config::StatisticDescriptions* defined = nullptr);
 
 }  // namespace telens::features

@@ -23,6 +23,12 @@ std::string name_of(const BlockShape& shape) {
   return fmt::format("blocks {} {}", shape.size, shape.dims);
 }
 
+std::string name_of_defined(const std::string& statistic) {
+  return fmt::format("defined {}", statistic);
+}
+
+void merge(DefinedSums& into, const DefinedSums& part) { into.merge(part); }
+
 }  // namespace
 
 template <typename Sums>
@@ -53,8 +59,15 @@ void Totals::add(const RequestSet& set, const ScaleSums& part) {
   merge(find_or_add<ScaleSums>(scale_name(set)), part);
 }
 
+void Totals::add(const std::string& statistic, const DefinedSums& part) {
+  merge(find_or_add<DefinedSums>(name_of_defined(statistic)), part);
+}
+
 std::optional<double> Totals::value(const StatisticRequest& request, const RequestSet& set) const {
   const Statistic statistic = request.name.statistic;
+  if (request.defined) {
+    return std::get<DefinedSums>(find(name_of_defined(request.name.defined))).finish();
+  }
   if (is_scale_statistic(statistic)) {
     return finish(statistic, std::get<ScaleSums>(find(scale_name(set))));
   }

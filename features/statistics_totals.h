@@ -6,12 +6,13 @@
 #include <variant>
 #include <vector>
 
+#include "features/defined_statistics.h"
 #include "features/statistics/requests.h"
 #include "features/statistics/scale_sums.h"
 
 namespace telens::features {
 
-using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums>;
+using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums>;
 
 // What the tensor itself was does not depend on the recipe; sums of casts and blocks belong to
 // those micro-batches in which somebody asked for them.
@@ -28,6 +29,8 @@ class Totals {
   void add(const RequestSet& set, const TensorResults& part);
   // Of the cast whose scale the set asks about.
   void add(const RequestSet& set, const ScaleSums& part);
+  // Of a statistic that somebody defined.
+  void add(const std::string& statistic, const DefinedSums& part);
 
   bool empty() const { return tensor().numel == 0; }
   const TensorSums& tensor() const { return std::get<TensorSums>(all_.front().sums); }

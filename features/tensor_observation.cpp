@@ -70,14 +70,21 @@ TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
   for (std::size_t i = 0; i < set.blocks().size(); ++i) {
     part.ranges.push_back(ops::empty_block_ranges(device));
   }
+  part.defined.resize(set.defined().size());
   return parts_.emplace_back(std::move(part));
 }
 
-void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
-                             const ops::StatisticsCasts& casts, std::span<const BlockCopy> copies,
-                             const ScaleOrigin& scale) {
+bool TensorObservation::is_full() const { return tensor_ == TensorName::weight && !parts_.empty(); }
+
+bool TensorObservation::takes_reads() {
   const std::lock_guard lock(mutex_);
-  if (tensor_ == TensorName::weight && !parts_.empty()) return;
+  return !is_full();
+}
+
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
+  const auto& [casts, copies, scale, defined] = read;
+  const std::lock_guard lock(mutex_);
+  if (is_full()) return;
   Part& part = part_for(set, x.device());
   if (set.scale_cast()) {
     part.reads.push_back(ops::statistics(x, casts));
@@ -91,6 +98,7 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set,
     ops::accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
                                             part.ranges[i]);
   }
+  for (std::size_t i = 0; i < defined.size(); ++i) part.defined[i].push_back(defined[i]);
 }
 
 void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& totals) const {
@@ -120,9 +128,22 @@ void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& 
   totals.add(part.set, scales.add(name, iteration_, reads));
 }
 
-Totals TensorObservation::totals(ScaleMemory& scales) const {
+void TensorObservation::add_defined(const Part& part, DefinedStatistics& defined,
+                                    Totals& totals) const {
+  for (std::size_t i = 0; i < part.defined.size(); ++i) {
+    const std::string& name = part.set.defined()[i];
+    DefinedSums sums(defined.of(name), layer_name_, telens::name_of(tensor_));
+    for (const at::Tensor& each : part.defined[i]) sums.add(each);
+    totals.add(name, sums);
+  }
+}
+
+Totals TensorObservation::totals(ScaleMemory& scales, DefinedStatistics& defined) const {
   Totals totals;
-  for (const Part& part : parts_) add_part(part, scales, totals);
+  for (const Part& part : parts_) {
+    add_part(part, scales, totals);
+    add_defined(part, defined, totals);
+  }
   return totals;
 }
 

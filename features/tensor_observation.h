@@ -29,13 +29,20 @@ class TensorObservation {
         iteration_(iteration),
         weight_group_(std::move(weight_group)) {}
 
-  // casts, copies: one for each cast and each block cast of the set; scale: of the scale that the
-  // set asks about, if it does. Of a weight the first read counts, others add up.
-  void read(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts,
-            std::span<const BlockCopy> copies, const ScaleOrigin& scale = {});
+  // Of a weight the first read counts, others add up.
+  bool takes_reads();
+
+  // What else is known of a read.
+  struct Read {
+    ops::StatisticsCasts casts = {};       // one for each cast of the set
+    std::vector<BlockCopy> copies = {};    // one for each block cast
+    ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
+    std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
+  };
+  void read(const at::Tensor& x, const RequestSet& set, const Read& read);
 
   // On the host, this rank's. Iterations of a tensor in their order.
-  Totals totals(ScaleMemory& scales) const;
+  Totals totals(ScaleMemory& scales, DefinedStatistics& defined) const;
 
   // Who gets the rows of what is read.
   void address(const RowAddresses& addresses);
@@ -69,10 +76,14 @@ class TensorObservation {
     std::vector<ScaleOrigin> scales = {};      // one a read
     std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
     std::vector<at::Tensor> ranges = {};       // kBlockRangesWords each
+    // Of each defined statistic those of its reads, which the step merges.
+    std::vector<std::vector<at::Tensor>> defined = {};
   };
 
+  bool is_full() const;
   Part& part_for(const RequestSet& set, const at::Device& device);
   void add_part(const Part& part, ScaleMemory& scales, Totals& totals) const;
+  void add_defined(const Part& part, DefinedStatistics& defined, Totals& totals) const;
 
   std::string layer_name_;
   TensorName tensor_;

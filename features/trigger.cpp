@@ -231,8 +231,9 @@ void Trigger::end() {
   if (operands_) operands_->take();
 }
 
-FeatureRegistration trigger() {
-  return {trigger_description(), [](const config::FeatureEntry& entry, FeatureServices& services) {
+FeatureRegistration trigger(config::StatisticDescriptionsPtr defined) {
+  return {trigger_description(std::move(defined)),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
             return std::make_unique<Trigger>(entry, services);
           }};
 }

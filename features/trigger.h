@@ -84,6 +84,6 @@ class Trigger final : public Feature, private Decider {
   std::atomic<std::int64_t> firings_{0};  // the same on all ranks
 };
 
-FeatureRegistration trigger();
+FeatureRegistration trigger(config::StatisticDescriptionsPtr defined);
 
 }  // namespace telens::features

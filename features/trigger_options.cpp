@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "features/statistics_option.h"
 #include "hooks/config/section_keys.h"
@@ -55,7 +56,7 @@ std::vector<std::string> recorded_by(const Value& parameters, std::string_view) 
   return names;
 }
 
-std::vector<config::Parameter> parameters() {
+std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defined) {
   return {
       {.name = std::string(kWhen),
        .type = config::ParameterType::list,
@@ -66,7 +67,9 @@ std::vector<config::Parameter> parameters() {
            "      loss spikes > 2x [median|mean [of 50]]\n"
            "      scale_inv_max jumps > 8x            also drops > 8x\n"
            "      recorded <name> > 3                 what the program records by debug.record()",
-       .validate = [](const Value& value, ErrorList& errors) { parse_conditions(value, errors); }},
+       .validate = [defined = std::move(defined)](
+                       const Value& value,
+                       ErrorList& errors) { parse_conditions(value, errors, defined.get()); }},
       whole_number(config::kStart, 1,
                    "sections that say `started_by:` this section run for so many iterations"),
       whole_number(config::kWriteLast, 1,
@@ -97,7 +100,8 @@ void check_operands(const Value& parameters, ErrorList& errors) {
 
 TriggerOptions TriggerOptions::from(const Value& parameters) {
   ErrorList errors;
-  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors),
+  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors,
+                                                  &config::StatisticDescriptions::any()),
                          .start = integer_of(parameters, config::kStart),
                          .write_last = integer_of(parameters, config::kWriteLast),
                          .operands = integer_of(parameters, config::kOperands),
@@ -108,7 +112,7 @@ TriggerOptions TriggerOptions::from(const Value& parameters) {
   return options;
 }
 
-config::FeatureDescription trigger_description() {
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined) {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Trigger",
@@ -126,7 +130,7 @@ config::FeatureDescription trigger_description() {
           "  enabled: True\n"
           "  when: [loss spikes > 2x, nonfinite of gradient > 0]\n"
           "  stop: True\n",
-      .parameters = parameters(),
+      .parameters = parameters(std::move(defined)),
       .fires = true,
       .validate = check_operands,
       .recorded = recorded_by,

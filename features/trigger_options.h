@@ -23,6 +23,7 @@ struct TriggerOptions {
   static TriggerOptions from(const config::Value& parameters);
 };
 
-config::FeatureDescription trigger_description();
+// Conditions may be about `defined` statistics too.
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined = nullptr);
 
 }  // namespace telens::features

@@ -4,15 +4,24 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "hooks/debug.h"
 #include "hooks/sink.h"
+#include "hooks/statistic_definition.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens {
 
-// features/statistics_engine.cpp. The table outlives the engine.
-std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series);
+// features/statistics_engine.cpp. Whether it parses as the name of a statistic that TELens has.
+bool is_builtin_statistic(std::string_view name);
+
+// features/statistics_engine.cpp. The table and the registry outlive the engine. `on_failure` is
+// told once, on any thread, of a statistic of the registry that is switched off.
+using OnStatisticFailure = std::function<void(const std::string& text, std::string_view layer)>;
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
+                                                         const StatisticRegistry* defined = nullptr,
+                                                         OnStatisticFailure on_failure = {});
 
 // features/run_file_sink.cpp. Calls `accept` and checks the options of the run file. Where that
 // throws on one rank of the world, none begins: that rank throws what was thrown, the others a

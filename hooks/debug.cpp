@@ -1,5 +1,6 @@
 #include "hooks/debug.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -57,6 +58,20 @@ std::vector<std::string> qualified_names(const config::Descriptions& description
   std::vector<std::string> names;
   for (const auto& each : descriptions.all()) names.push_back(config::qualified_name(*each));
   return names;
+}
+
+// Those that are not built in, a line each, for features that take them by name.
+std::string explain(const config::StatisticDescriptions& defined) {
+  std::string text;
+  for (const config::StatisticDescription& each : defined.all()) {
+    text += fmt::format("  {}: {}{}{}\n", each.name, each.doc, each.doc.empty() ? "" : "; ",
+                        each.owner);
+  }
+  return text.empty() ? text : fmt::format("Statistics that are not built in:\n{}\n", text);
+}
+
+bool takes_defined_statistics(const config::FeatureDescription& description) {
+  return description.name == "LogTensorStats" || description.name == "Trigger";
 }
 
 }  // namespace
@@ -119,7 +134,9 @@ std::vector<std::string> list_features() {
 }
 
 std::string explain_features(const std::vector<std::string>& names) {
-  const config::Descriptions& descriptions = session_for("explain_features").descriptions();
+  const Session& session = session_for("explain_features");
+  const config::Descriptions& descriptions = session.descriptions();
+  const std::string defined = explain(*session.defined_statistics().descriptions());
   std::string text;
   for (const std::string& name : names) {
     const auto found = name == "all" ? descriptions.all() : descriptions.find_all(name);
@@ -129,7 +146,10 @@ std::string explain_features(const std::vector<std::string>& names) {
       raise<UsageError>("debug.explain_features: there is no feature '{}'{}", name,
                         config::suggestion(name, known));
     }
-    for (const auto& description : found) text += config::explain(*description) + '\n';
+    for (const auto& description : found) {
+      text += config::explain(*description) + '\n';
+      if (takes_defined_statistics(*description)) text += defined;
+    }
   }
   return text;
 }

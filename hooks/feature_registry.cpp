@@ -11,6 +11,7 @@ namespace {
 struct Registered {
   std::mutex mutex;
   std::vector<FeatureRegistration> features;
+  std::vector<StatisticRegistration> statistics;
   std::multimap<std::string, std::string> namespaces;  // by owner
 };
 
@@ -23,6 +24,12 @@ std::vector<FeatureRegistration> registered_features() {
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   return all.features;
+}
+
+std::vector<StatisticRegistration> registered_statistics() {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  return all.statistics;
 }
 
 std::vector<std::string> registered_namespaces() {
@@ -66,6 +73,19 @@ void register_namespace(const std::string& name, const std::string& owner) {
   all.namespaces.emplace(owner, name);
 }
 
+void register_statistic(StatisticRegistration registration) {
+  FeatureRegistry().add(registration);  // throws where the name is taken
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  all.statistics.push_back(std::move(registration));
+}
+
+void unregister_statistics(const std::string& owner) {
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.statistics, [&](const auto& each) { return each.description.owner == owner; });
+}
+
 void unregister_features(const std::string& owner) {
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
@@ -74,7 +94,10 @@ void unregister_features(const std::string& owner) {
 }
 
 FeatureRegistry::FeatureRegistry() {
-  for (FeatureRegistration& each : builtin_features()) add(std::move(each));
+  for (FeatureRegistration& each : builtin_features(statistics_.descriptions())) {
+    add(std::move(each));
+  }
+  for (StatisticRegistration& each : registered_statistics()) add(std::move(each));
   for (FeatureRegistration& each : registered_features()) add(std::move(each));
   for (const std::string& each : registered_namespaces()) descriptions_.add_namespace(each);
 }

@@ -1,7 +1,10 @@
-// What a feature plugin is made of. A plugin is a shared library in one of the folders of
+// What a plugin is made of. A plugin is a shared library in one of the folders of
 // InitializeOptions::feature_dirs that says, once:
 //
-//   TELENS_PLUGIN(plugin) { plugin.add({description, factory}); }
+//   TELENS_PLUGIN(plugin) {
+//     plugin.add({description, factory});                             // a feature
+//     plugin.add({{.name = "kurtosis", .words = 5}, definition});  // a statistic
+//   }
 //
 // Behind that stand C++ types of TELens and LibTorch, so a plugin runs only with the minor versions
 // of the two that it was compiled with. They are kept in an ELF note, which is read before the
@@ -16,14 +19,15 @@
 
 namespace telens {
 
-// What a plugin registers its features with.
+// What a plugin registers its features and statistics with.
 class TELENS_EXPORT PluginRegistrar {
  public:
   PluginRegistrar(FeatureRegistry& registry, std::string path)
       : registry_(registry), path_(std::move(path)) {}
 
-  // Throws ConfigError where a feature of that name exists, naming both owners.
+  // Each throws ConfigError where one of that name exists, naming both owners.
   void add(FeatureRegistration registration);
+  void add(StatisticRegistration registration);
 
  private:
   FeatureRegistry& registry_;

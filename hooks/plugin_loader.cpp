@@ -74,6 +74,11 @@ void PluginRegistrar::add(FeatureRegistration registration) {
   registry_.add(std::move(registration));
 }
 
+void PluginRegistrar::add(StatisticRegistration registration) {
+  registration.description.owner = path_;
+  registry_.add(std::move(registration));
+}
+
 void load_plugins(const std::vector<std::string>& feature_dirs, FeatureRegistry& registry) {
   for (const std::string& folder : feature_dirs) {
     for (const std::filesystem::path& path : plugins_in(folder)) load(path, registry);

@@ -34,7 +34,11 @@ Session::Session(InitializeOptions options)
     : options_(std::move(options)),
       notices_([this] { return iteration(); }),
       guard_(notices_),
-      statistics_(make_statistics_engine(series_)),
+      statistics_(
+          make_statistics_engine(series_, &registry_.statistics(),
+                                 [this](const std::string& text, std::string_view layer_name) {
+                                   notices_.announce("statistic_off", text, layer_name);
+                                 })),
       outbox_(series_),
       layers_(options_.init_training_step, features_, *statistics_, guard_, notices_) {
   accept_on_all_ranks(options_, [this] { accept(); });

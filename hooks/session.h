@@ -38,6 +38,7 @@ class Session final : private FeatureServices {
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
+  const StatisticRegistry& defined_statistics() const { return registry_.statistics(); }
   const Sink& run_file() const { return delivery_->run_file(); }
 
   // Of one layer, or with an empty name of all others. Null: the default.

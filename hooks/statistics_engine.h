@@ -52,17 +52,19 @@ class StatisticsEngine {
  public:
   virtual ~StatisticsEngine() = default;
 
-  // names: of the contract, such as "l2_norm", "underflows%" or "fp8_current_scaling_mse". Throws
-  // UsageError with the nearest name.
+  // names: of the contract, such as "l2_norm", "underflows%" or "fp8_current_scaling_mse", and of
+  // statistics that somebody defined. Throws UsageError with the nearest name.
   // `logged`: loggers get the values too, not the run file alone.
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged = true) = 0;
 
-  // The values of statistics of the high-precision tensor, at once; NaN for an empty tensor. With a
-  // group, every rank of which has to call this for the tensor of this name, they are those of all
-  // ranks' tensors joined; with null, of this rank's.
-  virtual std::vector<double> evaluate(const StatisticsRequest& request, std::string_view name,
-                                       const at::Tensor& tensor,
-                                       const debug::ReductionGroup& group) = 0;
+  // The values of statistics of the high-precision tensor, at once; NaN for an empty tensor, none
+  // for a statistic that is switched off. With a group, every rank of which has to call this for
+  // the tensor of this name, they are those of all ranks' tensors joined; with null, of this
+  // rank's.
+  virtual std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
+                                                      std::string_view name,
+                                                      const at::Tensor& tensor,
+                                                      const debug::ReductionGroup& group) = 0;
 
   // Any thread.
   virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,

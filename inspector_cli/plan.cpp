@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
+#include "features/statistics/statistic_name.h"
 #include "hooks/config/record_load.h"
 #include "inspector_cli/format_option.h"
 #include "inspector_cli/layer_names.h"
@@ -24,13 +25,24 @@ struct PlanOptions {
   std::string layers;
   std::optional<std::int64_t> iteration;
   std::vector<std::string> plugin_features;
+  std::vector<std::string> plugin_statistics;
   Format format = Format::table;
 };
 
-// Built-in features, and names of features that only a plugin knows, unchecked.
-config::Descriptions known_features(const std::vector<std::string>& plugin_features) {
-  config::Descriptions descriptions = features::builtin_descriptions();
-  for (const std::string& name : plugin_features) {
+config::StatisticDescriptionsPtr known_statistics(const std::vector<std::string>& of_plugins) {
+  const auto statistics = std::make_shared<config::StatisticDescriptions>(
+      [](std::string_view name) { return parse_statistic_name(name).has_value(); });
+  for (const std::string& name : of_plugins) {
+    statistics->add({.name = name, .owner = "--plugin-statistic"});
+  }
+  return statistics;
+}
+
+// Built-in features, and names of features and statistics that only a plugin knows, unchecked.
+config::Descriptions known_features(const PlanOptions& options) {
+  config::Descriptions descriptions =
+      features::builtin_descriptions(known_statistics(options.plugin_statistics));
+  for (const std::string& name : options.plugin_features) {
     const auto dot = name.find('.');
     if (dot == std::string::npos || dot == 0 || dot + 1 == name.size()) {
       raise<UsageError>("--plugin-feature '{}': expected namespace.Name, as in telens.MyFeature",
@@ -85,8 +97,7 @@ void print_summary(const config::Plan& plan, std::optional<std::int64_t> iterati
 }
 
 void run_plan(const PlanOptions& options) {
-  const config::Config config =
-      config::load_config_file(options.config, known_features(options.plugin_features));
+  const config::Config config = config::load_config_file(options.config, known_features(options));
   const config::Plan plan = config::make_plan(config, read_layer_names(options.layers));
   if (options.format == Format::json) {
     fmt::print("{}", as_json(plan, options.iteration));
@@ -121,6 +132,8 @@ void add_plan(CLI::App& app) {
       "--plugin-feature", options->plugin_features,
       "A plugin's feature that the config names, as namespace.Name; its options are "
       "not checked; may be repeated");
+  command->add_option("--plugin-statistic", options->plugin_statistics,
+                      "A statistic that a plugin defines and the config names; may be repeated");
   add_format(*command, options->format);
   command->footer(
       "Examples:\n"

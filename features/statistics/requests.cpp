@@ -61,6 +61,8 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
     }
   } else if (name.statistic == Statistic::max_blockwise_dynamic_range) {
     request.blocks = index_of(blocks_, name.block.value_or(BlockShape{}));
+  } else if (name.statistic == Statistic::defined) {
+    request.defined = index_of(defined_, name.defined);
   }
   index_of(requests_, request);
   return request;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/formats/format_id.h"
@@ -41,6 +42,7 @@ struct StatisticRequest {
   std::optional<std::size_t> cast = std::nullopt;        // of casts with one scale a tensor
   std::optional<std::size_t> block_cast = std::nullopt;  // of casts with a scale a block
   std::optional<std::size_t> blocks = std::nullopt;      // of max_blockwise_dynamic_range alone
+  std::optional<std::size_t> defined = std::nullopt;     // of statistics that somebody defined
 
   bool is_of_cast() const { return cast || block_cast; }
 
@@ -69,6 +71,8 @@ class RequestSet {
   // Casts with a scale a block.
   const std::vector<CastRequest>& block_casts() const { return block_casts_; }
   const std::vector<BlockShape>& blocks() const { return blocks_; }
+  // Names of statistics that somebody defined: each reads the tensor on its own.
+  const std::vector<std::string>& defined() const { return defined_; }
   const std::vector<StatisticRequest>& requests() const { return requests_; }
   // Of the casts the one whose scale somebody wants to know about: the running recipe's.
   std::optional<std::size_t> scale_cast() const { return scale_cast_; }
@@ -81,6 +85,7 @@ class RequestSet {
   std::vector<CastRequest> casts_;
   std::vector<CastRequest> block_casts_;
   std::vector<BlockShape> blocks_;
+  std::vector<std::string> defined_;
   std::vector<StatisticRequest> requests_;
   std::optional<std::size_t> scale_cast_;
 };

@@ -70,7 +70,7 @@ std::optional<BlockShape> remove_block(std::string_view& text) {
 }  // namespace
 
 std::string_view name_of(Statistic statistic) {
-  return kStatisticNames[static_cast<std::size_t>(statistic)];
+  return kStatisticNames.at(static_cast<std::size_t>(statistic));
 }
 
 std::optional<Statistic> statistic_from_name(std::string_view name) {
@@ -106,7 +106,17 @@ std::optional<StatisticName> parse_statistic_name(std::string_view text) {
   return name;
 }
 
+std::optional<StatisticName> parse_statistic_name(std::string_view text,
+                                                  const config::StatisticDescriptions* defined) {
+  std::optional<StatisticName> name = parse_statistic_name(text);
+  if (!name && defined != nullptr && defined->has(text)) {
+    name = {.statistic = Statistic::defined, .defined = std::string(text)};
+  }
+  return name;
+}
+
 std::string format_statistic_name(const StatisticName& name) {
+  if (name.statistic == Statistic::defined) return name.defined;
   std::string text;
   if (name.what_if) text = fmt::format("{}_", name_of(*name.what_if));
   text += name_of(name.statistic);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/names.h"
+#include "hooks/config/statistic_description.h"
 
 namespace telens {
 
@@ -46,8 +47,10 @@ enum class Statistic : std::uint8_t {
   stale_saturated,
   scale_jump,
   scale_age,
+  // of a plugin: StatisticName::defined says which
+  defined,
 };
-inline constexpr std::size_t kStatistics = 27;
+inline constexpr std::size_t kStatistics = 27;  // built-in ones
 
 inline constexpr std::array kTensorStatistics{
     Statistic::min,           Statistic::max,
@@ -68,10 +71,10 @@ inline constexpr std::array kScaleStatistics{Statistic::scale_staleness, Statist
                                              Statistic::scale_age};
 
 constexpr bool is_scale_statistic(Statistic statistic) {
-  return statistic >= Statistic::scale_staleness;
+  return statistic >= Statistic::scale_staleness && statistic <= Statistic::scale_age;
 }
 
-// "std", "underflows%", ...
+// "std", "underflows%", ... Of built-in statistics.
 std::string_view name_of(Statistic statistic);
 std::optional<Statistic> statistic_from_name(std::string_view name);
 
@@ -107,13 +110,17 @@ struct StatisticName {
   std::optional<RecipeId> what_if = std::nullopt;  // empty: the running recipe
   bool columnwise = false;                         // the columnwise copy's values
   std::optional<BlockShape> block = std::nullopt;  // of max_blockwise_dynamic_range alone
+  std::string defined = {};                        // of Statistic::defined alone: its name
 
   friend bool operator==(const StatisticName&, const StatisticName&) = default;
 };
 
-// Splits "mxfp8_mse_columnwise"; nullopt where no statistic of that name exists. The text is the
-// whole name: a recipe before, "_columnwise" behind. Block shapes get their default.
+// Splits "mxfp8_mse_columnwise"; nullopt where no built-in statistic of that name exists. The text
+// is the whole name: a recipe before, "_columnwise" behind. Block shapes get their default.
 std::optional<StatisticName> parse_statistic_name(std::string_view text);
+// The same with those that somebody defined.
+std::optional<StatisticName> parse_statistic_name(std::string_view text,
+                                                  const config::StatisticDescriptions* defined);
 
 // The name under which values are logged, the same text that parse_statistic_name reads;
 // max_blockwise_dynamic_range becomes max_blockwise_dynamic_range_block_size_32_dims_1, with

@@ -26,6 +26,7 @@ const Selection* FeatureEntry::find(std::optional<Gemm> gemm,
 }
 
 bool FeatureEntry::due(std::int64_t iteration) const {
+  if (description->opaque) return true;
   return std::ranges::any_of(
       selections, [&](const Selection& selection) { return selection.schedule.due(iteration); });
 }

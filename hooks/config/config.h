@@ -28,7 +28,8 @@ struct FeatureEntry {
   // The selection for a gemm and tensor; nullptr: not selected.
   const Selection* find(std::optional<Gemm> gemm, std::optional<std::string_view> tensor) const;
 
-  // Over all selections: whether any is due, and when the next one is.
+  // Over all selections: whether any is due, and when the next one is. An opaque feature may be due
+  // at any time.
   bool due(std::int64_t iteration) const;
   std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;
 };

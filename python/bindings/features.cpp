@@ -17,6 +17,7 @@
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
+#include "python/bindings/statistics.h"
 
 namespace telens::python {
 
@@ -31,8 +32,11 @@ std::string text(std::string_view name) { return std::string(name); }
 class PythonFeature final : public Feature {
  public:
   // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.
-  PythonFeature(py::object caller, std::set<std::string> calls)
-      : caller_(share(std::move(caller))), calls_(std::move(calls)) {}
+  PythonFeature(py::object caller, std::set<std::string> calls, StatisticsEngine& statistics)
+      : asks_for_statistics_(caller.attr("asks_for_statistics").cast<bool>()),
+        requests_(PythonReading::make_requests(statistics)),
+        caller_(share(std::move(caller))),
+        calls_(std::move(calls)) {}
 
   RoutingCalls routing_calls() const override {
     return {.fp8_gemm = calls_.contains("fp8_gemm_enabled"),
@@ -41,8 +45,8 @@ class PythonFeature final : public Feature {
             .inspect_postquantize = calls_.contains("inspect_tensor_postquantize_enabled")};
   }
 
-  // Feature classes compute their values themselves.
-  bool reads_statistics(TensorName, std::int64_t) const override { return false; }
+  // In which iterations and of which tensors, the class alone knows.
+  bool reads_statistics(TensorName, std::int64_t) const override { return asks_for_statistics_; }
 
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
     return route("fp8_gemm_enabled", at, gemm, std::nullopt);
@@ -79,8 +83,9 @@ class PythonFeature final : public Feature {
   }
 
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
-                      TensorReading&) override {
+                      TensorReading& reading) override {
     py::gil_scoped_acquire gil;
+    const PythonReading statistics(reading, *requests_);
     const auto operand = [](const Operand* given) {
       return given == nullptr ? py::object(py::none()) : from_operand(*given);
     };
@@ -89,7 +94,8 @@ class PythonFeature final : public Feature {
     caller_->attr("inspect_tensor")(text(at.layer_name), text(name_of(call.tensor_name)), tensor,
                                     at.iteration, from_process_group(call.tensor_parallel.group),
                                     call.tensor_parallel.size, operand(call.rowwise),
-                                    operand(call.columnwise), from_quantizer(call.quantizer));
+                                    operand(call.columnwise), from_quantizer(call.quantizer),
+                                    statistics.object());
   }
 
   void inspect_tensor_postquantize(const FeatureCall& at,
@@ -112,6 +118,8 @@ class PythonFeature final : public Feature {
     return {enabled, next};
   }
 
+  const bool asks_for_statistics_;
+  const std::shared_ptr<PythonReading::Requests> requests_;  // used with the GIL
   GilObject caller_;
   const std::set<std::string> calls_;
 };
@@ -119,11 +127,12 @@ class PythonFeature final : public Feature {
 // make_caller(config: dict) -> (FeatureCaller, names of its calls)
 FeatureFactory make_factory(py::object make_caller) {
   return [make_caller = share(std::move(make_caller))](
-             const config::FeatureEntry& entry, FeatureServices&) -> std::unique_ptr<Feature> {
+             const config::FeatureEntry& entry,
+             FeatureServices& services) -> std::unique_ptr<Feature> {
     py::gil_scoped_acquire gil;
     const py::tuple made = (*make_caller)(to_python(entry.config));
-    return std::make_unique<PythonFeature>(py::object(made[0]),
-                                           made[1].cast<std::set<std::string>>());
+    return std::make_unique<PythonFeature>(
+        py::object(made[0]), made[1].cast<std::set<std::string>>(), services.statistics());
   };
 }
 

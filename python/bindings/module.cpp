@@ -11,6 +11,7 @@
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
 #include "python/bindings/run_reader.h"
+#include "python/bindings/statistics.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ side of TELens.";
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_debug(module);
   telens::python::bind_plan(module);
   telens::python::bind_features(module);
+  telens::python::bind_statistics(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);
 }

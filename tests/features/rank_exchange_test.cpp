@@ -159,6 +159,65 @@ TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
   for (const NamedSums& rank : ranks) EXPECT_EQ(tensor_of(rank, 0).nan, 1);
 }
 
+// A sum of two words; `total` below is one rank's.
+class TwoWords final : public StatisticDefinition {
+ public:
+  at::Tensor add(const at::Tensor& tensor) const override { return tensor; }
+  double finish(std::span<const double> sums) const override { return sums[0] / sums[1]; }
+};
+
+class DefinedOverRanks : public ::testing::Test {
+ protected:
+  DefinedSums total(std::vector<double> values) {
+    DefinedSums sums(statistic, "fc1", "output");
+    if (!values.empty()) sums.add(at::tensor(values, at::kDouble));
+    return sums;
+  }
+  // The values that the ranks have after the exchange; returns the number of collectives.
+  std::vector<std::optional<double>> after_exchange(std::vector<DefinedSums> of_ranks) {
+    std::vector<NamedSums> ranks;
+    for (DefinedSums& each : of_ranks) ranks.push_back({{"0 output fc1 defined", each}});
+    EXPECT_EQ(exchange(ranks), 2);
+    std::vector<std::optional<double>> values;
+    for (const NamedSums& rank : ranks) {
+      values.push_back(std::get<DefinedSums>(rank[0].second).finish());
+    }
+    return values;
+  }
+
+  StatisticRegistration registered{{.name = "ratio", .words = 2}, std::make_shared<TwoWords>()};
+  std::vector<std::string> notices;
+  std::mutex mutex;
+  GuardedStatistic statistic{registered, [this](const std::string& text, std::string_view) {
+                               const std::lock_guard lock(mutex);
+                               notices.push_back(text);
+                             }};
+};
+
+TEST_F(DefinedOverRanks, sums_are_merged_and_every_rank_has_the_value) {
+  EXPECT_THAT(after_exchange({total({1, 2}), total({2, 4}), total({6, -3})}),
+              ::testing::Each(::testing::Optional(3.0)));
+}
+
+TEST_F(DefinedOverRanks, a_rank_that_read_nothing_changes_nothing_and_has_the_value) {
+  EXPECT_THAT(after_exchange({total({}), total({2, 4})}),
+              ::testing::Each(::testing::Optional(0.5)));
+}
+
+TEST_F(DefinedOverRanks, where_one_rank_failed_no_rank_has_a_value) {
+  DefinedSums failed = total({1, 2});
+  failed.add(at::Tensor());
+  EXPECT_THAT(after_exchange({total({2, 4}), failed, total({2, 4})}),
+              ::testing::Each(std::nullopt));
+  EXPECT_THAT(notices, ::testing::IsEmpty());
+}
+
+TEST_F(DefinedOverRanks, a_rank_with_another_plugin_is_told_and_not_misread) {
+  EXPECT_THAT(after_exchange({total({2, 4}), total({2, 4, 8})}), ::testing::Each(std::nullopt));
+  ASSERT_EQ(notices.size(), 1U);  // both ranks share one definition here
+  EXPECT_THAT(notices[0], ::testing::HasSubstr("the same plugin"));
+}
+
 TEST(RankExchange, texts_of_any_length_arrive_whole) {
   const std::vector<std::string> texts{"", "rank 1", std::string(1000, 'x')};
   const int gathers = on_ranks(3, [&](int rank, c10d::ProcessGroup& world) {

@@ -71,6 +71,40 @@ TEST_F(PluginTest, the_sample_plugin_runs_from_yaml) {
                                            "1 layer activation outliers%=0.5"));
 }
 
+TEST_F(PluginTest, a_plugins_statistic_is_logged_as_a_built_in_one) {
+  debug::InitializeOptions with_plugin = options();
+  with_plugin.feature_dirs = {STATISTIC_PLUGIN_FOLDER};
+  with_plugin.config_file = STATISTIC_PLUGIN_CONFIG;
+  debug::initialize(with_plugin);
+  FakeLayer layer;
+  at::manual_seed(1);
+  const at::Tensor first = at::randn({10, 10}) + 5, second = at::randn({30, 10}) - 3;
+  layer.run(first);
+  layer.run(second);
+  debug::step();
+  debug::end_debug();
+  const at::Tensor whole = at::cat({first, second}).to(at::kDouble);
+  const at::Tensor distance = whole - whole.mean();
+  const double expected =
+      (distance.pow(4).mean() / distance.square().mean().square()).item<double>();
+  int values = 0;
+  for (const StoredValue& each : stored_values(folder.str())) {
+    if (each.statistic != "kurtosis") continue;
+    EXPECT_NEAR(each.value, expected, 1e-9) << each.tensor;
+    ++values;
+  }
+  EXPECT_EQ(values, 2);
+}
+
+TEST_F(PluginTest, a_statistic_that_two_plugins_register_is_an_error_that_names_both) {
+  fs::create_directories(plugins.path() / "a");
+  fs::create_directories(plugins.path() / "b");
+  fs::copy(STATISTIC_PLUGIN, plugins.path() / "a/first.so");
+  fs::copy(STATISTIC_PLUGIN, plugins.path() / "b/second.so");
+  EXPECT_THAT(error_with({plugins.str()}),
+              AllOf(HasSubstr("first.so"), HasSubstr("second.so"), HasSubstr("kurtosis")));
+}
+
 TEST_F(PluginTest, a_session_without_the_folder_does_not_know_the_plugins_features) {
   ASSERT_EQ(error_with({SAMPLE_PLUGIN_FOLDER}), "");
   debug::end_debug();

@@ -119,6 +119,22 @@ def test_a_plugins_feature_may_be_named(telens, tmp_path, layers):
     expect_one_line_error(telens(*arguments, "Round"), "'Round'", "namespace.Name")
 
 
+def test_a_plugins_statistic_may_be_named(telens, tmp_path, layers):
+    config = tmp_path / "own.yaml"
+    config.write_text(
+        "s:\n  enabled: True\n  layers: {layer_types: fc2}\n  transformer_engine:\n"
+        "    LogTensorStats: {enabled: True, tensors: output, stats: [kurtosis]}\n"
+    )
+    command = ["plan", config, "--layers", layers]
+    expect_one_line_error(telens(*command), f"{config}:5:62", "unknown statistic 'kurtosis'")
+    named = telens(*command, "--plugin-statistic", "kurtosis")
+    assert "7 records" in named.stdout  # one, and the six counters
+    misspelt = telens(*command, "--plugin-statistic", "kurtosys")
+    expect_one_line_error(misspelt, "'kurtosis' (did you mean 'kurtosys'?)")
+    taken = telens(*command, "--plugin-statistic", "l2_norm")
+    expect_one_line_error(taken, "'l2_norm'", "--plugin-statistic", "telens has")
+
+
 def test_a_plan_that_does_nothing_says_so(telens, tmp_path, layers):
     config = tmp_path / "empty.yaml"
     config.touch()

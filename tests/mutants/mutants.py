@@ -45,9 +45,8 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before="    engine_.observation(layer_name_, call_, iteration_).read(x",
-        after="    ops::statistics(x, casts);\n"
-        "    engine_.observation(layer_name_, call_, iteration_).read(x",
+        before="    observation.read(x, set_, read);",
+        after="    ops::statistics(x, casts);\n    observation.read(x, set_, read);",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),
@@ -291,6 +290,22 @@ MUTANTS = (
         after="(a.format == FormatId::e2m1 && b.format == FormatId::e5m2)",
         program="gemm_operator_test",
         tests="RunGemm.refuses_two_e5m2*",
+    ),
+    Mutant(
+        promise="never takes the training down: a plugin's statistic that throws is switched off",
+        file="features/defined_statistics.cpp",
+        before="    if (off_.exchange(true) || !on_failure_) return false;",
+        after="    throw;",
+        program="defined_statistics_test",
+        tests="*FailingStatistic*",
+    ),
+    Mutant(
+        promise="a plugin's statistic that failed on one rank has half a value on none",
+        file="features/defined_statistics.cpp",
+        before="  failed_ = failed_ || failed;",
+        after="  failed_ = failed_ && failed;",
+        program="rank_exchange_test",
+        tests="DefinedOverRanks.where_one_rank_failed*",
     ),
     Mutant(
         promise="looking changes nothing: every statistic is recorded once, and none is missing",

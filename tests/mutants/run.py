@@ -31,7 +31,14 @@ from contract import all_statements  # noqa: E402
 from find_tests import PYTEST, find_test  # noqa: E402
 
 # What the Python tests run against, the samples and the command included.
-PYTHON_TARGETS = ("telens_python", "resolve_config", "log_outliers", "gpt", "telens_command")
+PYTHON_TARGETS = (
+    "telens_python",
+    "resolve_config",
+    "kurtosis",
+    "log_outliers",
+    "gpt",
+    "telens_command",
+)
 COMPILED = (".h", ".cpp", ".cu")
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
 TEST_SECONDS = 600

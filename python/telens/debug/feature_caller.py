@@ -26,6 +26,9 @@ class FeatureCaller:
         self._keywords: dict[str, set[str] | None] = {
             name: _declared_keywords(getattr(feature, name)) for name in _calls_of(type(feature))
         }
+        self.asks_for_statistics = "inspect_tensor" in self._keywords and (
+            "statistics" in inspect.signature(feature.inspect_tensor).parameters
+        )
 
     @property
     def calls(self) -> set[str]:
@@ -82,8 +85,13 @@ class FeatureCaller:
         rowwise_quantized_tensor,
         columnwise_quantized_tensor,
         quantizer,
+        statistics,
     ) -> None:
-        """The tensor before quantization, and what feeds its two GEMMs."""
+        """The tensor before quantization, and what feeds its two GEMMs.
+
+        ``statistics`` is for a method that names it; ``**kwargs``, which may be handed on to code
+        that knows the contract's keywords alone, are spared it.
+        """
         self._observe(
             "inspect_tensor",
             layer_name,
@@ -97,6 +105,7 @@ class FeatureCaller:
                 "columnwise_quantized_tensor": columnwise_quantized_tensor,
                 "quantizer": quantizer,
             },
+            {"statistics": statistics} if self.asks_for_statistics else {},
         )
 
     def inspect_tensor_postquantize(
@@ -117,10 +126,16 @@ class FeatureCaller:
             },
         )
 
-    def _observe(self, call: str, layer_name: str, arguments: dict[str, Any]) -> None:
+    def _observe(
+        self,
+        call: str,
+        layer_name: str,
+        arguments: dict[str, Any],
+        ours: dict[str, Any] | None = None,  # keywords that no parse_config_and_api has to know
+    ) -> None:
         selected, config = self._match(call, arguments)
         if selected and call in self._keywords:
-            self._call(call, config, layer_name, arguments)
+            self._call(call, config, layer_name, arguments | (ours or {}))
 
     def _match(self, call: str, arguments: dict[str, Any]) -> tuple[bool, dict | None]:
         selected, config = self._feature.parse_config_and_api(

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from telens import _C
 from telens.debug.base import BaseNamespaceAPI
 from telens.debug.feature_caller import FeatureCaller
+from telens.debug.statistic_caller import StatisticCaller
 
 __all__ = ["Registry", "api_method"]
 
@@ -71,6 +72,44 @@ class Registry:
         return register
 
     @classmethod
+    def register_statistic(cls, name: str) -> Callable[[type], type]:
+        """Makes a class a statistic of this name, for sessions that begin later.
+
+        The class is built without arguments. ``size`` is a number: so many FP64 values are the sums
+        of a tensor.
+
+        add(self, tensor)
+            the sums of one tensor in high precision, which has elements: an FP64 tensor, best on
+            the tensor's device, or a sequence. Called for every micro-batch, perhaps on several
+            threads at once; must change nothing and draw no random numbers.
+        merge(self, a, b)
+            the sums of both, FP64 tensors on the host. Without it they are added up.
+        finish(self, sums)
+            the value: a float, or a tensor with one element.
+
+        One that raises is switched off with one warning. A name that is taken already is an error;
+        the same class, registered again, replaces itself.
+        """
+
+        def register(statistic_class: type) -> type:
+            owner = _owner_of(statistic_class)
+            _C.unregister_statistics(owner)
+            statistic = statistic_class()
+            _check_statistic(statistic, owner)
+            _C.register_statistic(
+                name=name,
+                doc=textwrap.dedent(statistic_class.__doc__ or "").strip().split("\n")[0],
+                words=statistic.size,
+                owner=owner,
+                caller=StatisticCaller(statistic),
+                merges=hasattr(statistic, "merge"),
+            )
+            _registered_now.append(owner)
+            return statistic_class
+
+        return register
+
+    @classmethod
     def namespace_api(cls, namespace: str) -> BaseNamespaceAPI | None:
         """The API of a namespace of one's own; None: there is none."""
         found = [api for api in cls._namespaces.values() if api.name == namespace]
@@ -81,6 +120,7 @@ class Registry:
         """Forgets what a class registered."""
         cls._namespaces.pop(owner, None)
         _C.unregister_features(owner)
+        _C.unregister_statistics(owner)
 
     @classmethod
     def register_namespace_api(cls, namespace: str) -> Callable[[type], type]:
@@ -104,6 +144,18 @@ class Registry:
             return api_class
 
         return register
+
+
+def _check_statistic(statistic: object, owner: str) -> None:
+    for method in ("add", "finish"):
+        if not callable(getattr(statistic, method, None)):
+            raise _C.UsageError(f"{owner}: a statistic needs a method '{method}'; add it")
+    size = getattr(statistic, "size", None)
+    if not isinstance(size, int) or size < 1:
+        raise _C.UsageError(
+            f"{owner}: a statistic needs 'size', the number of FP64 values of its sums, at least "
+            f"1; got {size!r}"
+        )
 
 
 def _owner_of(registered: type) -> str:

@@ -266,15 +266,15 @@ STATEMENTS = (
         "Micro-batches between two `step()`s accumulate.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
         OBSERVATION,
-        "  if (tensor_ == TensorName::weight && !parts_.empty()) return;",
-        "  if (!parts_.empty()) return;",
+        "return tensor_ == TensorName::weight && !parts_.empty();",
+        "return !parts_.empty();",
     ),
     Statement(
         "Of a weight the first micro-batch counts.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
         OBSERVATION,
-        "if (tensor_ == TensorName::weight && !parts_.empty()) return;",
-        "",
+        "return tensor_ == TensorName::weight && !parts_.empty();",
+        "return false;",
     ),
     Statement(
         "Empty tensors count for nothing.",
@@ -311,8 +311,8 @@ STATEMENTS = (
         "A NaN of one rank reaches all.",
         "RankExchange.a_nan_on_one_rank_reaches_all",
         "features/rank_exchange.cpp",
-        "if (found != rank.end()) merge(",
-        "if (found != rank.end() && &rank == &ranks.back()) merge(",
+        "if (found != rank.end()) merge_words(",
+        "if (found != rank.end() && &rank == &ranks.back()) merge_words(",
     ),
     # ---- special values
     Statement(

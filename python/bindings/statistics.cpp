@@ -1,0 +1,134 @@
+#include "python/bindings/statistics.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "hooks/feature_registry.h"
+#include "python/bindings/gil_object.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+std::vector<double> values_of(const py::object& sums) {
+  const auto tensor = sums.cast<at::Tensor>().contiguous();
+  const auto* data = tensor.const_data_ptr<double>();
+  return {data, data + tensor.numel()};
+}
+
+// FP64 values of a Python class' own.
+at::Tensor tensor_of(std::span<const double> sums) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(sums.size())}, at::kDouble);
+  std::ranges::copy(sums, tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+// A Python class in C++'s clothes. It calls a telens.debug.statistic_caller.StatisticCaller, which
+// makes tensors of what the class returns. The engine calls from threads of autograd, and from
+// step(), without the GIL and without a lock that somebody with the GIL might wait for.
+class PythonStatistic final : public StatisticDefinition {
+ public:
+  PythonStatistic(py::object caller, bool merges)
+      : caller_(share(std::move(caller))), merges_(merges) {}
+
+  at::Tensor add(const at::Tensor& tensor) const override {
+    py::gil_scoped_acquire gil;
+    return caller_->attr("add")(tensor).cast<at::Tensor>();
+  }
+
+  void merge(std::span<double> into, std::span<const double> from) const override {
+    if (!merges_) {
+      StatisticDefinition::merge(into, from);
+      return;
+    }
+    py::gil_scoped_acquire gil;
+    const std::vector<double> merged =
+        values_of(caller_->attr("merge")(tensor_of(into), tensor_of(from)));
+    std::ranges::copy(merged, into.begin());  // the caller has counted them
+  }
+
+  double finish(std::span<const double> sums) const override {
+    py::gil_scoped_acquire gil;
+    return caller_->attr("finish")(tensor_of(sums)).cast<double>();
+  }
+
+ private:
+  GilObject caller_;
+  const bool merges_;
+};
+
+}  // namespace
+
+class PythonReading::Requests {
+ public:
+  explicit Requests(StatisticsEngine& engine) : engine_(engine) {}
+
+  const StatisticsRequest& of(const std::vector<std::string>& names) {
+    StatisticsRequestPtr& known = known_[names];
+    if (!known) known = engine_.prepare(names);
+    return *known;
+  }
+
+ private:
+  StatisticsEngine& engine_;
+  std::map<std::vector<std::string>, StatisticsRequestPtr> known_;
+};
+
+struct PythonReading::Handle {
+  TensorReading* reading;  // nullptr: the call is over
+  Requests* requests;
+
+  std::optional<std::string> want(const py::args& names) const {
+    if (reading == nullptr) {
+      raise<UsageError>(
+          "statistics.want: the call of inspect_tensor is over; ask for statistics before it "
+          "returns");
+    }
+    if (names.empty()) raise<UsageError>("statistics.want: name at least one statistic");
+    return reading->want(requests->of(names.cast<std::vector<std::string>>()));
+  }
+};
+
+PythonReading::PythonReading(TensorReading& reading, Requests& requests)
+    : handle_(std::make_shared<Handle>(Handle{&reading, &requests})), object_(py::cast(handle_)) {}
+
+PythonReading::~PythonReading() { handle_->reading = nullptr; }
+
+std::shared_ptr<PythonReading::Requests> PythonReading::make_requests(StatisticsEngine& engine) {
+  return std::make_shared<Requests>(engine);
+}
+
+void bind_statistics(py::module_& module) {
+  using Handle = PythonReading::Handle;
+  py::class_<Handle, std::shared_ptr<Handle>>(
+      module, "StatisticsOfTensor",
+      "What a feature class may ask of the statistics engine in a call of inspect_tensor.")
+      .def("want", &Handle::want,
+           "want(*names: str) -> str | None\n\n"
+           "Has these statistics of the tensor recorded at the step, as LogTensorStats and "
+           "LogFp8TensorStats record them: from the one read that all features share, over all "
+           "micro-batches and ranks. Returns which of them have no meaning for this tensor and "
+           "why; None: all are read. Raises telens.UsageError with the nearest name where there "
+           "is no such statistic.");
+  module.def(
+      "register_statistic",
+      [](std::string name, std::string doc, std::size_t words, std::string owner, py::object caller,
+         bool merges) {
+        register_statistic({{std::move(name), std::move(doc), words, std::move(owner)},
+                            std::make_shared<PythonStatistic>(std::move(caller), merges)});
+      },
+      py::kw_only(), py::arg("name"), py::arg("doc"), py::arg("words"), py::arg("owner"),
+      py::arg("caller"), py::arg("merges"));
+  module.def("unregister_statistics", &unregister_statistics, py::arg("owner"));
+}
+
+}  // namespace telens::python

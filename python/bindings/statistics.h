@@ -1,0 +1,38 @@
+// Statistics that Python classes define, and those that they ask the engine for.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "hooks/statistics_engine.h"
+
+namespace telens::python {
+
+// What a feature class sees of a TensorReading. GIL held.
+class PythonReading {
+ public:
+  // Parses the names of each call once; lives as long as the feature.
+  class Requests;
+
+  PythonReading(TensorReading& reading, Requests& requests);
+  ~PythonReading();
+  PythonReading(const PythonReading&) = delete;
+  PythonReading& operator=(const PythonReading&) = delete;
+
+  // telens._C.StatisticsOfTensor; it says so where it is used behind this one's end.
+  const pybind11::object& object() const { return object_; }
+
+  static std::shared_ptr<Requests> make_requests(StatisticsEngine& engine);
+
+ private:
+  struct Handle;
+  friend void bind_statistics(pybind11::module_& module);
+
+  std::shared_ptr<Handle> handle_;
+  pybind11::object object_;
+};
+
+void bind_statistics(pybind11::module_& module);
+
+}  // namespace telens::python

@@ -1,0 +1,36 @@
+"""How the statistics engine calls a class that defines a statistic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class StatisticCaller:
+    """Makes FP64 tensors of ``size`` values of what the class returns."""
+
+    def __init__(self, statistic: Any) -> None:
+        self._statistic = statistic
+        self._size = statistic.size
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sums of one tensor, on the device that the class left them on."""
+        return self._sums("add", self._statistic.add(tensor))
+
+    def merge(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """The sums of both parts, on the host."""
+        return self._sums("merge", self._statistic.merge(a, b)).cpu()
+
+    def finish(self, sums: torch.Tensor) -> float:
+        """The value that the sums come to."""
+        return float(self._statistic.finish(sums))
+
+    def _sums(self, method: str, returned: Any) -> torch.Tensor:
+        sums = torch.as_tensor(returned, dtype=torch.float64)
+        if sums.numel() != self._size:
+            raise ValueError(
+                f"{method} returned {sums.numel()} values, and size is {self._size}; return as "
+                "many as that"
+            )
+        return sums.flatten()
