@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -51,6 +52,22 @@ class Programs:
             )
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {row["row"]: row["samples"] for row in rows}
+
+    def run_python(self, name):
+        """What benchmarks/<name>.py prints, given the rounds, with the telens of this build."""
+        package = self.build / "python"
+        if not (package / "telens").exists():
+            raise CannotRun(f"the telens package is not built in {package}")
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name(f"{name}.py"), str(self.rounds)],
+            env=os.environ | {"PYTHONPATH": str(package)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{name}.py failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
 
     def instructions(self, name):
         """{mark: {object: instructions}} that callgrind counts in bench_<name> --count."""

@@ -3,15 +3,14 @@
 A group is a function that yields rows; `names` are those that go under not_run where it cannot run.
 """
 
-import os
+import importlib.util
+import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from programs import CannotRun, Programs, ratio
 from report import Row, at_least, at_most, cpu_flags
@@ -142,12 +141,30 @@ def quantize_name(simd):
     return f"quantize BF16 to E4M3 with amax, {simd.label}"
 
 
+WHAT_IF = ["what-if statistics of four recipes against torch's casts"]
+
+
+def what_if_rows(programs):
+    samples = programs.run("what_if")["four recipes"]
+    yield Row(
+        WHAT_IF[0],
+        ratio(samples, "torch", "telens"),
+        "x faster",
+        at_least(10),
+        samples,
+        "underflows and mse of 4M BF16 elements under current scaling, MXFP8, FP8 in 128-blocks "
+        "and NVFP4",
+    )
+
+
 # ---- layers
 
 UNTOUCHED = [
     "untouched layer beside a session, instructions",
+    "idle look-up of a layer, 100 sections for 1,000 layers",
     "untouched layer beside a session, time",
 ]
+LOOKUPS = 2000  # that bench_untouched_layer counts: 1,000 layers in two iterations
 
 
 def percent_more(counts, with_what="session"):
@@ -168,35 +185,35 @@ def untouched_rows(programs):
         percent_more(ours),
         "% more",
         at_most(0.1),
-        {name: [count] for name, count in ours.items()},
+        {name: [count] for name, count in ours.items() if not name.startswith("look-up")},
         "without the C library, whose malloc depends on the heap's history and on whether there is "
         f"a second thread; with it {percent_more(whole):+.3f} %, and "
         f"{percent_more(whole, 'no session, idle thread'):+.3f} % without a session beside a "
         "sleeping thread",
     )
+    idle, none = (ours[f"look-up, {of}"] / LOOKUPS for of in ("100 sections wait", "no session"))
+    yield Row(
+        UNTOUCHED[1],
+        idle,
+        "instructions",
+        at_most(20),
+        {"100 sections wait": [idle], "no session": [none]},
+        "whether the features of any section are due: a loop over the layers, its own instructions "
+        f"included; {none:.4g} without a session",
+    )
     samples = programs.run("untouched_layer", threads=1)["untouched layer"]
-    yield Row(UNTOUCHED[1], ratio(samples, "session", "no session"), "x", None, samples)
+    yield Row(UNTOUCHED[2], ratio(samples, "session", "no session"), "x", None, samples)
 
 
 PYTHON_LINEAR = ["BF16 Linear from Python over torch.nn.Linear, tiny"]
 
 
 def python_linear_rows(programs):
-    package = programs.build / "python"
-    if not (package / "telens").exists():
-        raise CannotRun(f"the telens package is not built in {package}")
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("linear_from_python.py"), str(programs.rounds)],
-        env=os.environ | {"PYTHONPATH": str(package)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"linear_from_python.py failed:\n{done.stderr}")
-    names = ["telens", "torch"]
-    lines = zip(names, done.stdout.splitlines(), strict=True)
-    samples = {name: [float(each) for each in line.split()] for name, line in lines}
+    lines = programs.run_python("linear_from_python").splitlines()
+    samples = {
+        name: [float(each) for each in line.split()]
+        for name, line in zip(["telens", "torch"], lines, strict=True)
+    }
     yield Row(PYTHON_LINEAR[0], ratio(samples, "telens", "torch"), "x", at_most(1.1), samples)
 
 
@@ -265,6 +282,59 @@ def sample_rows(programs):
     yield Row(SAMPLE[2], statistics.median(size["telens"]), "bytes", at_most(8), size)
 
 
+DELAYED_SCALING = [
+    "LogTensorStats",
+    "LogTensorStats with a budget of 3%",
+    "LogFp8TensorStats",
+    "LogNvfp4TensorStats",
+    "FakeQuant",
+    "PerTensorScaling",
+    "DisableFP8GEMM",
+    "DisableFP8Layer",
+    "DumpTensors",
+    "PrecisionLedger",
+    "ValueHistogram",
+    "ValueHistogram of codes",
+    "GemmError",
+    "ScaleHealth",
+    "Trigger",
+]
+FEATURES = {"delayed": DELAYED_SCALING, "mxfp8": ["BlockTelemetry"]}
+
+
+def feature_row_name(recipe, feature):
+    return f"sample's training step under {recipe}, freq 1: {feature}"
+
+
+def feature_rows(programs):
+    """What each feature costs; there is no target but for the statistics (above)."""
+    rounds = max(1, programs.rounds // 4)
+    samples = programs.run("feature_overhead", rounds=rounds)
+    for recipe, features in FEATURES.items():
+        step = samples[recipe]
+        for feature in features:
+            both = {name: step[name] for name in (feature, "no session")}
+            name = feature_row_name(recipe, feature)
+            yield Row(name, ratio(both, feature, "no session"), "x", None, both)
+
+
+PEER_STATISTICS = {
+    "4M FP32": "log_tensor_stats of 4M FP32 elements against nvdlfw-inspect",
+    "4M BF16": "log_tensor_stats of 4M BF16 elements against nvdlfw-inspect",
+    "1,024 FP32": "log_tensor_stats of 1,024 FP32 elements against nvdlfw-inspect",
+}
+
+
+def peer_statistics_rows(programs):
+    if not importlib.util.find_spec("nvdlfw_inspect"):
+        raise CannotRun("nvdlfw-inspect is not installed")
+    lines = programs.run_python("log_tensor_stats").splitlines()
+    samples = {row["row"]: row["samples"] for row in map(json.loads, lines)}
+    for tensor, name in PEER_STATISTICS.items():
+        both = samples[tensor]
+        yield Row(name, ratio(both, "nvdlfw-inspect", "telens"), "x faster", at_least(50), both)
+
+
 RECORDER = ["records sustained to disk by the writer", "step() with 1,000 records"]
 
 
@@ -325,10 +395,16 @@ def groups():
             [quantize_name(simd)], lambda programs, simd=simd: quantize_rows(programs, simd)
         )
     yield Group(HISTOGRAM, histogram_rows)
+    yield Group(WHAT_IF, what_if_rows)
     yield Group(UNTOUCHED, untouched_rows)
     yield Group(PYTHON_LINEAR, python_linear_rows)
     yield Group(FP8_LINEAR, fp8_linear_rows)
     yield Group(SAMPLE, sample_rows)
+    yield Group(
+        [feature_row_name(recipe, each) for recipe in FEATURES for each in FEATURES[recipe]],
+        feature_rows,
+    )
+    yield Group(list(PEER_STATISTICS.values()), peer_statistics_rows)
     yield Group(RECORDER, recorder_rows)
     yield Group(QUERY, query_rows)
     yield Group(CONFIG, config_rows)

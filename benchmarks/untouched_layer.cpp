@@ -1,18 +1,23 @@
-// Forward and backward of a tiny Linear that no feature touches, with and without a session.
+// Forward and backward of a tiny Linear that no feature touches, with and without a session; and
+// what 1,000 layers look up whose features wait.
 //   untouched_layer                     wall times, side by side
-//   untouched_layer --count <folder>    the same steps under callgrind, which dumps what it counted
-//                                       in them as "no session", "session" and "no session, idle
-//                                       thread"
+//   untouched_layer --count <folder>    under callgrind, which dumps what it counted in the same
+//                                       steps as "no session", "session" and "no session, idle
+//                                       thread", and in look-ups as "look-up, no session" and
+//                                       "look-up, 100 sections wait"
 #include <ATen/ATen.h>
 #include <valgrind/callgrind.h>
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <thread>
 
 #include "benchmarks/arguments.h"
+#include "benchmarks/large_config.h"
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
+#include "core/hook_points.h"
 #include "core/modules/linear.h"
 
 namespace {
@@ -72,6 +77,56 @@ void count_beside_an_idle_thread(TinyStep& step) {
   CALLGRIND_DUMP_STATS_AT("no session, idle thread");
 }
 
+// ---- look-ups
+
+class ManyLayers {
+ public:
+  ManyLayers() {
+    for (const std::string& name : telens::benchmark::large_config_layers()) {
+      layers_.emplace_back(name);
+    }
+  }
+
+  // Whether any has to do more than to look. A function of its own, as a forward is.
+  [[gnu::noinline]] bool any_is_due() {
+    bool any = false;
+    for (telens::LayerHooks& layer : layers_) any |= layer.begin_forward({}) != nullptr;
+    return any;
+  }
+
+ private:
+  std::deque<telens::LayerHooks> layers_;
+};
+
+// Warm, in which every layer asks its features once; then counted in one iteration, and in the
+// next.
+void count_lookups(ManyLayers& layers, const char* mark) {
+  CALLGRIND_STOP_INSTRUMENTATION;
+  for (int i = 0; i < 2; ++i) {
+    if (layers.any_is_due()) telens::raise<telens::Error>("a feature is due");
+    telens::debug::step();
+  }
+  CALLGRIND_START_INSTRUMENTATION;
+  for (int i = 0; i < 2; ++i) {
+    CALLGRIND_TOGGLE_COLLECT;
+    layers.any_is_due();
+    CALLGRIND_TOGGLE_COLLECT;
+    telens::debug::step();
+  }
+  CALLGRIND_DUMP_STATS_AT(mark);
+}
+
+void count_all_lookups(const std::string& folder) {
+  ManyLayers layers;
+  count_lookups(layers, "look-up, no session");
+  CALLGRIND_STOP_INSTRUMENTATION;
+  telens::benchmark::begin_session(telens::benchmark::large_config(/*start_step=*/1000), folder);
+  count_lookups(layers, "look-up, 100 sections wait");
+  telens::debug::end_debug();
+}
+
+// ---- all
+
 void count_all(TinyStep& step, const std::string& folder) {
   CALLGRIND_START_INSTRUMENTATION;
   count(step);
@@ -81,6 +136,7 @@ void count_all(TinyStep& step, const std::string& folder) {
   CALLGRIND_DUMP_STATS_AT("session");
   telens::debug::end_debug();
   count_beside_an_idle_thread(step);
+  count_all_lookups(folder);
 }
 
 }  // namespace

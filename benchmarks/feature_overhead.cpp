@@ -1,0 +1,111 @@
+// The GPT sample's training step with one feature on for all layers in every iteration, against the
+// same step without a session; feature by feature.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "benchmarks/arguments.h"
+#include "benchmarks/sample_training.h"
+#include "benchmarks/sessions.h"
+#include "benchmarks/side_by_side.h"
+
+namespace {
+
+using telens::benchmark::Contender;
+using telens::benchmark::SampleTraining;
+
+constexpr int kSteps = 2;  // of a round
+
+struct FeatureSection {
+  std::string name;     // of the feature, as rows.py has it
+  std::string options;  // behind `enabled: True`
+  std::string feature_namespace = "transformer_engine";
+  std::string budget = {};
+};
+
+constexpr const char* kInputs = "tensors: [activation, weight, gradient]";
+constexpr const char* kAllGemms = "gemms: [fprop, dgrad, wgrad]";
+constexpr const char* kAllTensors = "tensors: [activation, weight, gradient, output, wgrad, dgrad]";
+
+std::string config_of(const FeatureSection& section) {
+  // A name with a space says more than the feature's own.
+  const std::string feature = section.name.substr(0, section.name.find(' '));
+  return fmt::format(
+      "section:\n  enabled: True\n{}  layers: {{layer_types: all}}\n  {}:\n    {}: {{enabled: "
+      "True{}{}}}\n",
+      section.budget.empty() ? "" : fmt::format("  budget: {}\n", section.budget),
+      section.feature_namespace, feature, section.options.empty() ? "" : ", ", section.options);
+}
+
+std::vector<FeatureSection> with_delayed_scaling() {
+  const std::string base =
+      "stats: [min, max, mean, std, l1_norm, l2_norm, cur_amax, dynamic_range]";
+  const std::string inputs = kInputs;
+  const std::string operands = fmt::format("{}, {}", kAllGemms, inputs);
+  return {
+      {"LogTensorStats", fmt::format("{}, {}", kAllTensors, base)},
+      {"LogTensorStats with a budget of 3%", fmt::format("{}, {}", kAllTensors, base),
+       "transformer_engine", "3%"},
+      {"LogFp8TensorStats",
+       inputs + ", stats: [underflows%, overflows%, scale_inv_min, scale_inv_max, mse]"},
+      {"LogNvfp4TensorStats", inputs + ", stats: [underflows%, mse]"},
+      {"FakeQuant", operands + ", quant_format: FP8E4M3"},
+      {"PerTensorScaling", operands},
+      {"DisableFP8GEMM", kAllGemms},
+      {"DisableFP8Layer", ""},
+      {"DumpTensors", inputs + ", high_precision_tensor: True, quantized_tensor: True"},
+      {"PrecisionLedger", "", "telens"},
+      {"ValueHistogram", inputs, "telens"},
+      {"ValueHistogram of codes", inputs + ", bins: codes", "telens"},
+      {"GemmError", kAllGemms, "telens"},
+      {"ScaleHealth", inputs, "telens"},
+      {"Trigger", "when: [loss spikes > 2x, nonfinite of gradient > 0]", "telens"},
+  };
+}
+
+std::vector<FeatureSection> with_mxfp8() { return {{"BlockTelemetry", kInputs, "telens"}}; }
+
+// Whatever a feature wrote beside the run file is gone after its round.
+Contender contender(const FeatureSection& section, SampleTraining& training,
+                    const std::string& folder) {
+  const std::string own = folder + "/" + section.name;
+  return {section.name,
+          [&training] {
+            for (int i = 0; i < kSteps; ++i) training.step();
+          },
+          [&training, section, own] {
+            telens::benchmark::begin_session(config_of(section), own);
+            training.step();
+          },
+          [own] {
+            telens::debug::end_debug();
+            std::filesystem::remove_all(own);
+          }};
+}
+
+void compare(const std::string& precision, const std::vector<FeatureSection>& sections,
+             const telens::benchmark::Arguments& arguments) {
+  SampleTraining training(gpt::TrainingOptions().batch, precision);
+  std::vector<Contender> contenders{{"no session",
+                                     [&] {
+                                       for (int i = 0; i < kSteps; ++i) training.step();
+                                     },
+                                     [&] { training.step(); }}};
+  for (const FeatureSection& section : sections) {
+    contenders.push_back(contender(section, training, arguments.folder));
+  }
+  telens::benchmark::compare(precision, contenders, {.rounds = arguments.rounds});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto arguments =
+      telens::benchmark::parse_arguments(argc, argv, "The sample's step, feature by feature.");
+  at::manual_seed(1);
+  compare("delayed", with_delayed_scaling(), arguments);
+  compare("mxfp8", with_mxfp8(), arguments);
+  return 0;
+}
