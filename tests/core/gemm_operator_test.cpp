@@ -330,7 +330,7 @@ TEST_F(RunGemm, contracts_the_dimension_that_both_operands_share) {
   const at::Tensor bias = at::randn({16}), none;
   const std::string layer = "fc";
   EXPECT_TRUE(near(run_gemm({Gemm::fprop, x8, w8, bias, at::kFloat, layer}),
-                   values(x8).mm(values(w8).t()) + bias, 1e-5, 1e-5));
+                   values(x8).mm(values(w8).t()) + added(bias), 1e-5, 1e-5));
   EXPECT_TRUE(near(run_gemm({Gemm::dgrad, g8, w8, none, at::kFloat, layer}),
                    values(g8).mm(values(w8)), 1e-5, 1e-5));
   EXPECT_TRUE(near(run_gemm({Gemm::wgrad, g8, x8, none, at::kFloat, layer}),
