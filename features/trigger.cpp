@@ -169,12 +169,7 @@ void Trigger::follow(std::int64_t iteration, std::span<const std::int64_t> wante
 // Returns what was done, in words.
 std::string Trigger::act(std::int64_t iteration) {
   std::string done;
-  if (options_.start) {
-    done +=
-        fmt::format("; started {} for {} iterations from {} on",
-                    fmt::join(services_.sections().start(entry_.section, *options_.start), ", "),
-                    *options_.start, iteration + 1);
-  }
+  if (options_.start) done += start_sections(iteration);
   if (options_.write_last) {
     const auto written = services_.sections().write_kept(entry_.section, exhausted());
     if (written.rows > 0 || !operands_) {
@@ -187,6 +182,17 @@ std::string Trigger::act(std::int64_t iteration) {
   if (operands_) done += write_operands(iteration);
   if (options_.stop) done += "; the run is stopped";
   return done;
+}
+
+std::string Trigger::start_sections(std::int64_t iteration) {
+  const std::vector<std::string> started =
+      services_.sections().start(entry_.section, *options_.start);
+  if (started.empty()) {
+    return fmt::format("; started nothing: no section with '{}: {}' is enabled", config::kStartedBy,
+                       entry_.section);
+  }
+  return fmt::format("; started {} for {} iterations from {} on", fmt::join(started, ", "),
+                     *options_.start, iteration + 1);
 }
 
 // The file is written beside the training; a run that is stopped waits for it.

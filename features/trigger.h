@@ -61,6 +61,7 @@ class Trigger final : public Feature, private Decider {
   void look_at(const EndedIteration& ended, const NamedNumber& number);
   void note(std::size_t watch, std::string text, std::string layer);
   std::string act(std::int64_t iteration);
+  std::string start_sections(std::int64_t iteration);
   std::string write_operands(std::int64_t iteration);
   void hear_of_writing(bool wait);
 

@@ -20,6 +20,9 @@ constexpr std::string_view kStop = "stop";
 constexpr std::string_view kMaxFirings = "max_firings";
 constexpr std::string_view kCooldown = "cooldown";
 
+// No run has as many iterations, and an iteration can be added to it without overflow.
+constexpr std::int64_t kMost = 1'000'000'000'000;
+
 config::Parameter whole_number(std::string_view name, std::int64_t least, std::string doc,
                                Value default_value = {}) {
   return {.name = std::string(name),
@@ -27,9 +30,13 @@ config::Parameter whole_number(std::string_view name, std::int64_t least, std::s
           .default_value = std::move(default_value),
           .doc = std::move(doc),
           .validate = [name, least](const Value& value, ErrorList& errors) {
-            if (value.as_integer() >= least) return;
-            errors.add(value.location(), "'{}' must be at least {}, not {}", name, least,
-                       value.as_integer());
+            const std::int64_t number = value.as_integer();
+            if (number < least) {
+              errors.add(value.location(), "'{}' must be at least {}, not {}", name, least, number);
+            }
+            if (number > kMost) {
+              errors.add(value.location(), "'{}' must be at most {}, not {}", name, kMost, number);
+            }
           }};
 }
 

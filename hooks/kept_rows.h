@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "hooks/sink.h"
@@ -18,14 +19,15 @@ class KeptRows {
       : iterations_(iterations), most_rows_(most_rows) {}
 
   // The rows that an iteration's end brought. What came in with the iterations before the last ones
-  // is forgotten, or, if they hold too many rows, what came earlier.
+  // is forgotten, or, if they hold too many rows, what came earlier; of a single iteration with too
+  // many its first rows.
   void add(std::int64_t iteration, std::vector<Row> rows);
 
   // All rows, the oldest first; none are left.
   std::vector<Row> take();
 
-  // Whether rows of the last iterations had to be forgotten.
-  bool overflowed() const { return overflowed_; }
+  // Whether rows had to be forgotten that came in with the last iterations and after take().
+  bool overflowed() const { return lost_.has_value(); }
 
  private:
   struct Batch {
@@ -37,7 +39,7 @@ class KeptRows {
   std::size_t most_rows_;
   std::deque<Batch> batches_;
   std::size_t rows_ = 0;
-  bool overflowed_ = false;
+  std::optional<std::int64_t> lost_;  // the newest iteration of which rows had to be forgotten
 };
 
 }  // namespace telens

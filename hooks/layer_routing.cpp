@@ -15,17 +15,14 @@ bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
   });
 }
 
-// Iterations until a feature with a schedule of its own may be asked, which a budget thins out.
-std::int64_t thinned_wait(const FeatureInstance& instance, std::int64_t iteration) {
-  if (instance.section->budget() == nullptr || instance.feature->follows_schedules()) return 0;
-  const std::int64_t factor = instance.entry->keys->thinning->factor();
-  return (factor - iteration % factor) % factor;
-}
-
 }  // namespace
 
 std::string FeatureInstance::title() const {
   return fmt::format("feature '{}' of section '{}'", entry->written_name, entry->section);
+}
+
+bool FeatureInstance::schedules_are_thinned() const {
+  return section->budget() != nullptr && feature->follows_schedules();
 }
 
 LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
@@ -44,14 +41,15 @@ void LayerRouting::take_over(const LayerRouting& before) {
   for (Question& question : questions_) {
     const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
       return before.features_[other.feature] == features_[question.feature] &&
-             features_[question.feature]->section->budget() == nullptr &&
-             other.call == question.call && other.gemm == question.gemm &&
-             other.tensor == question.tensor;
+             !features_[question.feature]->schedules_are_thinned() && other.call == question.call &&
+             other.gemm == question.gemm && other.tensor == question.tensor;
     });
     if (same == before.questions_.end()) continue;
     question.next = same->next;
     question.asked = same->asked;
     question.enabled = same->enabled;
+    question.counted = same->counted;
+    question.times_enabled = same->times_enabled;
   }
 }
 
@@ -127,16 +125,18 @@ RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, cons
   return feature.inspect_tensor_postquantize_enabled(at, question.gemm, question.tensor);
 }
 
+bool LayerRouting::is_thinned_out(const FeatureInstance& instance, Question& question,
+                                  std::int64_t iteration) {
+  if (instance.section->budget() == nullptr || instance.schedules_are_thinned()) return false;
+  if (std::exchange(question.counted, iteration) != iteration) ++question.times_enabled;
+  return (question.times_enabled - 1) % instance.entry->keys->thinning->factor() != 0;
+}
+
 void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
                                  const SwitchOff& switch_off) const {
   if (!question.due(iteration)) return;
   FeatureInstance& instance = *features_[question.feature];
   const bool observing = question.call != Call::modify && question.call != Call::fp8_gemm;
-  if (const std::int64_t wait = thinned_wait(instance, iteration)) {
-    question.enabled = false;
-    question.next = iteration + wait;
-    return;
-  }
   RoutingAnswer answer = RoutingAnswer::never();
   if (!observing) {
     try {
@@ -153,7 +153,7 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
     }
   }
   question.asked = iteration;
-  question.enabled = answer.enabled;
+  question.enabled = answer.enabled && !is_thinned_out(instance, question, iteration);
   question.next = std::max(answer.next_iteration.value_or(kNever), iteration + 1);
 }
 

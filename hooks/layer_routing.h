@@ -26,6 +26,8 @@ struct FeatureInstance {
 
   // "feature 'FakeQuant' of section 'first'"
   std::string title() const;
+  // Whether what it answers depends on what a budget allows at the moment.
+  bool schedules_are_thinned() const;
 };
 
 // Behind RoutingPlan::answers: which feature is on where, in one forward-backward of one layer.
@@ -95,6 +97,9 @@ class LayerRouting final : public LayerState {
     std::int64_t asked = -1;  // the iteration it was asked in last
     bool enabled = false;     // the answer then
 
+    std::int64_t counted = -1;       // the last iteration that counts in
+    std::int64_t times_enabled = 0;  // iterations in which the feature said that it is enabled
+
     // A due iteration stays due for all of its micro-batches.
     bool due(std::int64_t iteration) const { return iteration >= next || iteration == asked; }
     bool on(std::int64_t iteration) const { return enabled && asked == iteration; }
@@ -109,6 +114,11 @@ class LayerRouting final : public LayerState {
   void take_over(const LayerRouting& before);
   static std::vector<Question> all_questions(const std::vector<FeatureInstance*>& features);
   static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
+  // Whether the budget lets this iteration, in which a feature with a schedule of its own says that
+  // it is enabled, pass: of these iterations every factor-th is taken. The feature is asked as
+  // ever, since it alone knows when it wants to run.
+  static bool is_thinned_out(const FeatureInstance& instance, Question& question,
+                             std::int64_t iteration);
   void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;
   void enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const;
 

@@ -26,6 +26,9 @@ class SectionBudget final : public Decider {
   // Time that features of the section have cost. Any thread.
   void charge(double seconds) { spent_.fetch_add(seconds, std::memory_order_relaxed); }
 
+  // That features of the section are on in this iteration. Any thread.
+  void note_run() { ran_.store(true, std::memory_order_relaxed); }
+
   // That a tensor was read for the section. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
   // Since the last call.
@@ -37,33 +40,58 @@ class SectionBudget final : public Decider {
   // Every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
 
-  // Steps that a decision is made from, at least.
+  // Steps that a decision is made from, at least: one of eight that takes twice as long moves the
+  // share by a ninth, far less than the factor of two between levels.
   static constexpr std::int64_t kFewestSteps = 8;
+  // Iterations with features that are on, at least: from a single one nobody can tell how often
+  // those come that have a schedule of their own.
+  static constexpr std::int64_t kFewestRuns = 2;
   // Below this part of the budget features run more often again. Twice the cost is then still only
   // half of the budget, so that frequencies do not swing.
   static constexpr double kFarUnder = 0.25;
 
  private:
   // Decider
-  bool decides(std::int64_t iteration) const override { return steps_ >= window(); }
-  // 1 + the level that this rank would like.
+  bool decides(std::int64_t iteration) const override { return steps_ >= next_decision_; }
+  // 1 + the level that this rank would like; 0: it goes on measuring.
   std::int64_t decide(const EndedIteration& ended) override;
   // The highest of what ranks would like.
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
+  struct Measured {
+    std::int64_t steps = 0;
+    double seconds = 0;     // of these steps
+    double cost = 0;        // of these seconds
+    std::int64_t runs = 0;  // steps in which features were on
+
+    double share() const { return seconds > 0 ? cost / seconds : 0; }
+  };
+
   // Two due iterations, if that is more than kFewestSteps.
   std::int64_t window() const;
+  // Whether this rank would be over the budget at the end of the window if features cost nothing
+  // any more until then.
+  bool is_spent_early() const;
+  void begin_window();
+  void change_to(std::int64_t level);
 
   const config::Section& section_;
   const Announce announce_;
   const std::int64_t longest_freq_;
+
+  // The same on all ranks, so that they decide in the same iterations: after 8, 16, 32, ... steps
+  // of the window, and at its end.
   std::int64_t level_ = 0;
-  std::int64_t steps_ = 0;
-  double elapsed_ = 0;            // in these steps
-  double counted_ = 0;            // of spent_, in these steps
-  double share_ = 0;              // of the last decision
+  std::int64_t steps_ = 0;  // of the window
+  std::int64_t next_decision_ = kFewestSteps;
+  bool at_end_ = false;           // of the window, when it was last decided
   bool changed_in_step_ = false;  // so the running step is neither of the old level nor of the new
-  std::atomic<double> spent_{0};
+
+  // Of this rank; over more than one window where there were too few runs.
+  Measured measured_;
+  Measured decided_from_;
+  std::atomic<double> spent_{0};  // in the running step
+  std::atomic<bool> ran_{false};  // in the running step
   std::atomic<std::int64_t> reads_{0};
 };
 

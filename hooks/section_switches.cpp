@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace telens {
+namespace {
+
+// A read on another thread may have been counted in the one number and not yet in the other.
+double part_of(std::int64_t reads, std::int64_t all_reads) {
+  if (all_reads == 0) return 0;
+  return std::min(1.0, static_cast<double>(reads) / static_cast<double>(all_reads));
+}
+
+}  // namespace
 
 SectionSwitches::SectionSwitches(const config::Config& config) {
   for (const config::Section& section : config.sections()) states_.emplace_back(section);
@@ -49,10 +58,7 @@ void SectionSwitches::end_step(double cost) {
   const double now = seconds_now();
   const std::int64_t all_reads = reads_.exchange(0);
   for (SectionState* state : with_budget_) {
-    const std::int64_t reads = state->budget()->take_reads();
-    if (reads > 0) {
-      state->budget()->charge(cost * static_cast<double>(reads) / static_cast<double>(all_reads));
-    }
+    state->budget()->charge(cost * part_of(state->budget()->take_reads(), all_reads));
     // The first step makes what is made once.
     if (state->runs()) {
       state->budget()->end_step(last_step_ended_ ? std::optional(now - *last_step_ended_)
@@ -74,7 +80,7 @@ std::vector<std::string> SectionSwitches::start(std::string_view section, std::i
     if (keeps_for_nobody) continue;
     changed_ = changed_ || !state.runs();
     // The ending iteration is counted too.
-    state.left_ = std::max(state.left_.load(), iterations + 1);
+    state.left_ = std::max(state.left_.load(), std::min(iterations, SectionState::kForever) + 1);
     started.push_back(state.name());
   }
   return started;
@@ -84,8 +90,9 @@ SectionSwitches::Written SectionSwitches::write_kept(std::string_view section, b
   Written written;
   for (std::size_t i = 0; i < rings_.size(); ++i) {
     if (rings_[i].section != section) continue;
+    written.incomplete = rings_[i].rows.overflowed();
     const std::vector<Row> rows = rings_[i].rows.take();
-    written = {rows.size(), rings_[i].rows.overflowed()};
+    written.rows = rows.size();
     written_.insert(written_.end(), rows.begin(), rows.end());
     for (SectionState& state : states_) {
       if (!last || state.ring_ != std::uint64_t{1} << i) continue;

@@ -33,7 +33,7 @@ class Loader {
       const ErrorList::Context context(errors_, fmt::format("section '{}'", entry.key));
       if (is_enabled(entry.value, entry.key_location)) sections.push_back(load_section(entry));
     }
-    check_links(sections, root, errors_);
+    check_links(sections, root, descriptions_, errors_);
     return sections;
   }
 
@@ -153,10 +153,17 @@ class Loader {
     check_modifiers(entries, errors_);
     if (!section.keys->budget) return;
     for (const FeatureEntry& feature : section.features) {
-      if (!feature.description->modifies) continue;
-      errors_.add(feature.location,
-                  "{} changes what is computed; a section with a '{}' may only watch",
-                  feature.written_name, kBudget);
+      if (feature.description->modifies) {
+        errors_.add(feature.location,
+                    "{} changes what is computed; a section with a '{}' may only watch",
+                    feature.written_name, kBudget);
+      }
+      if (feature.description->fires) {
+        errors_.add(feature.location,
+                    "{} cannot stand in a section with a '{}', which may let it look too seldom to "
+                    "see what it waits for; give it a section of its own",
+                    feature.written_name, kBudget);
+      }
     }
   }
 

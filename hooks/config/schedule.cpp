@@ -61,10 +61,10 @@ Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
     : freq_(freq), ranges_(std::move(ranges)) {}
 
 bool Schedule::due(std::int64_t iteration) const {
-  if (iteration % thinned_freq() != 0) return false;
-  return iteration % freq_ == 0 && std::ranges::any_of(ranges_, [&](const StepRange& range) {
-           return iteration >= range.first && (!range.last || iteration <= *range.last);
-         });
+  const auto holds = [&](const StepRange& range) {
+    return iteration >= range.first && (!range.last || iteration <= *range.last);
+  };
+  return iteration % thinned_freq() == 0 && std::ranges::any_of(ranges_, holds);
 }
 
 std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) const {

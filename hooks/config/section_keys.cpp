@@ -48,8 +48,9 @@ std::vector<std::string> section_names(const Value& root) {
 
 class LinkCheck {
  public:
-  LinkCheck(const std::vector<Section>& sections, const Value& root, ErrorList& errors)
-      : sections_(sections), root_(root), errors_(errors) {}
+  LinkCheck(const std::vector<Section>& sections, const Value& root,
+            const Descriptions& descriptions, ErrorList& errors)
+      : sections_(sections), root_(root), descriptions_(descriptions), errors_(errors) {}
 
   void run() {
     for (const Section& section : sections_) {
@@ -59,6 +60,7 @@ class LinkCheck {
         if (link) check_target(*link, key);
       }
       if (section.keys->kept_by) check_kept(section);
+      check_both(*section.keys);
       check_measures(section);
       check_circle(section);
     }
@@ -94,9 +96,28 @@ class LinkCheck {
       if (entry.description->can_be_kept) continue;
       errors_.add(entry.location,
                   "{} cannot stand in a section that is '{}' another: only statistics are kept in "
-                  "memory, those of LogTensorStats, LogFp8TensorStats and LogNvfp4TensorStats",
-                  entry.written_name, kKeptBy);
+                  "memory, those of {}",
+                  entry.written_name, kKeptBy, quoted_list(features_that_can_be_kept()));
     }
+  }
+
+  std::vector<std::string> features_that_can_be_kept() const {
+    std::vector<std::string> names;
+    for (const FeatureDescriptionPtr& each : descriptions_.all()) {
+      if (each->can_be_kept) names.push_back(each->name);
+    }
+    return names;
+  }
+
+  // The firing that starts the section would end it, and write what it has not recorded yet.
+  void check_both(const SectionKeys& keys) {
+    if (!keys.started_by || !keys.kept_by || keys.started_by->section != keys.kept_by->section) {
+      return;
+    }
+    errors_.add(keys.kept_by->location,
+                "'{}' and '{}' both name '{}', which would write what the section keeps in the "
+                "moment in which it starts it; make two sections of it, one with each key",
+                kStartedBy, kKeptBy, keys.kept_by->section);
   }
 
   void check_measures(const Section& section) {
@@ -131,6 +152,7 @@ class LinkCheck {
 
   const std::vector<Section>& sections_;
   const Value& root_;
+  const Descriptions& descriptions_;
   ErrorList& errors_;
 };
 
@@ -159,8 +181,9 @@ SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
   return keys;
 }
 
-void check_links(const std::vector<Section>& sections, const Value& root, ErrorList& errors) {
-  LinkCheck(sections, root, errors).run();
+void check_links(const std::vector<Section>& sections, const Value& root,
+                 const Descriptions& descriptions, ErrorList& errors) {
+  LinkCheck(sections, root, descriptions, errors).run();
 }
 
 }  // namespace telens::config

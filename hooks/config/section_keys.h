@@ -45,11 +45,13 @@ bool is_section_key(std::string_view key);
 // Reads those keys of a section's map.
 SectionKeys parse_section_keys(const Value& section, ErrorList& errors);
 
+class Descriptions;
 struct Section;
 
 // What the keys say across sections: that the other section exists and has a feature that fires,
 // and gives the measure; and of such a feature that there is a section for every measure it gives.
 // `root`: the whole text, with its disabled sections.
-void check_links(const std::vector<Section>& sections, const Value& root, ErrorList& errors);
+void check_links(const std::vector<Section>& sections, const Value& root,
+                 const Descriptions& descriptions, ErrorList& errors);
 
 }  // namespace telens::config

@@ -119,6 +119,36 @@ TEST_F(TriggerTest, it_does_not_fire_again_before_its_cooldown_is_over) {
   EXPECT_THAT(events(), ElementsAre(HasSubstr("0:"), HasSubstr("3:"), HasSubstr("7:")));
 }
 
+TEST_F(TriggerTest, numbers_that_no_run_reaches_are_an_error_at_their_place) {
+  for (const char* key : {"start", "write_last", "max_firings", "cooldown"}) {
+    try {
+      debug::initialize(options(trigger(fmt::format("when: loss > 2, {}: {}", key, INT64_MAX))));
+      ADD_FAILURE() << key;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("'{}' must be at most 1000000000000, not "
+                                                      "9223372036854775807",
+                                                      key)));
+    }
+  }
+}
+
+TEST_F(TriggerTest, a_cooldown_may_last_for_the_whole_run) {
+  debug::initialize(options(trigger("when: loss > 2, max_firings: 9, cooldown: 1000000000000")));
+  run({3, 3, 3});
+  debug::end_debug();
+  EXPECT_THAT(events(), ElementsAre(HasSubstr("0:")));
+}
+
+TEST_F(TriggerTest, it_says_so_where_what_it_starts_is_switched_off) {
+  std::string closer = logging("closer", "started_by", "max");
+  closer.replace(closer.find("True"), 4, "False");
+  debug::initialize(options(trigger("when: loss > 2, start: 3") + closer));
+  run({3});
+  debug::end_debug();
+  EXPECT_THAT(events(), ElementsAre(HasSubstr("; started nothing: no section with 'started_by: "
+                                              "alarm' is enabled")));
+}
+
 TEST_F(TriggerTest, it_looks_in_due_iterations_alone) {
   debug::initialize(options(trigger("when: loss > 2, freq: 4, start_step: 1")));
   run({3, 3, 3, 3, 3});

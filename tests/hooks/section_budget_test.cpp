@@ -1,10 +1,14 @@
 // Budgets: what a section costs, how often it may run then, and that all ranks say the same.
 #include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
 #include <atomic>
 
 #include "hooks/clock.h"
-#include "hooks/section_budget.h"
+#include "hooks/reductions.h"
+#include "hooks/scalar_logger.h"
+#include "hooks/section_switches.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 
@@ -88,8 +92,9 @@ TEST_F(BudgetTest, a_section_that_costs_too_much_runs_half_as_often_until_it_doe
   EXPECT_THAT(ran_from(32), ElementsAre(32, 36, 40, 44));
   EXPECT_THAT(changes(),
               ElementsAre(HasSubstr("budget of section 'section': 9.09% of 8 steps on this rank, "
-                                    "of 3%; its features run half as often, in every 2. of "),
-                          HasSubstr("in every 4. of their iterations")));
+                                    "of 3%; its features run half as often, in 1 of 2 of their "
+                                    "iterations"),
+                          HasSubstr("in 1 of 4 of their iterations")));
 }
 
 TEST_F(BudgetTest, a_section_that_has_become_cheap_runs_more_often_again) {
@@ -99,7 +104,8 @@ TEST_F(BudgetTest, a_section_that_has_become_cheap_runs_more_often_again) {
   run(60);
   debug::end_debug();
   EXPECT_THAT(ran_from(95), ElementsAre(95, 96, 97, 98, 99));
-  EXPECT_THAT(changes().back(), HasSubstr("its features run twice as often, in every 1. of"));
+  EXPECT_THAT(changes().back(), HasSubstr("its features run twice as often, in all of their "
+                                          "iterations"));
 }
 
 TEST_F(BudgetTest, a_section_within_its_budget_is_left_alone) {
@@ -125,6 +131,166 @@ TEST_F(BudgetTest, schedules_are_thinned_by_their_own_frequency_and_not_those_of
   }
   EXPECT_THAT(max_in, ElementsAre(48));  // a multiple of 3 x 4
   EXPECT_THAT(min_in, ElementsAre(42, 45, 48, 51, 54, 57));
+}
+
+TEST_F(BudgetTest, what_is_over_the_whole_window_already_does_not_wait_for_its_end) {
+  cost = 0.005;
+  debug::initialize(options(
+      with_budget("1%",
+                  "Probe: {enabled: True}\n"
+                  "LogTensorStats: {enabled: True, tensors: [output], stats: [max], freq: 100}")));
+  run(130);
+  debug::end_debug();
+  // 64 x 0.005 seconds are more than 1% of 200 steps, 32 x 0.005 are not.
+  EXPECT_THAT(changes(), ElementsAre(HasSubstr("4.76% of 64 steps on this rank, of 1%")));
+  EXPECT_THAT(ran_from(124), ElementsAre(124, 126, 128));
+}
+
+TEST_F(BudgetTest, a_feature_with_a_schedule_of_its_own_runs_in_a_part_of_its_own_iterations) {
+  cost = 0.1;
+  probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
+    return RoutingAnswer{tensor == TensorName::output && iteration % 2 == 1, iteration + 1};
+  };
+  debug::initialize(options(with_budget("10%", "Probe: {enabled: True}")));
+  run(160);  // 33%, then 20%, 11% and 6%
+  debug::end_debug();
+  EXPECT_THAT(changes(), ElementsAre(HasSubstr("half as often, in 1 of 2"), HasSubstr("in 1 of 4"),
+                                     HasSubstr("in 1 of 8")));
+  const std::vector<std::int64_t> late = ran_from(100);
+  ASSERT_GE(late.size(), 3U);
+  for (std::size_t i = 1; i < late.size(); ++i) EXPECT_EQ(late[i] - late[i - 1], 16);
+}
+
+TEST_F(BudgetTest, a_feature_that_seldom_wants_to_run_is_measured_from_one_run_to_another) {
+  cost = 0.1;  // in one of 20 iterations
+  probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
+    return RoutingAnswer{tensor == TensorName::output && iteration % 20 == 0, iteration + 1};
+  };
+  debug::initialize(options(with_budget("10%", "Probe: {enabled: True}")));
+  run(100);
+  debug::end_debug();
+  EXPECT_THAT(changes(), IsEmpty());
+  EXPECT_THAT(ran, ElementsAre(0, 20, 40, 60, 80));
+}
+
+TEST_F(BudgetTest, micro_batches_of_an_iteration_are_one_of_its_runs) {
+  cost = 0.1;
+  debug::initialize(options(with_budget("10%", "Probe: {enabled: True}")));
+  for (int i = 0; i < 60; ++i) {
+    layer.run();
+    run(1);
+  }
+  debug::end_debug();
+  const std::vector<std::int64_t> late = ran_from(44);
+  ASSERT_FALSE(late.empty());
+  EXPECT_EQ(std::ranges::count(late, late.front()), 2);
+}
+
+TEST_F(BudgetTest, a_feature_is_not_asked_sooner_because_another_section_starts) {
+  std::vector<std::int64_t> asked;
+  probe.inspect_enabled = [&](std::int64_t iteration, TensorName tensor) {
+    if (tensor == TensorName::output) asked.push_back(iteration);
+    return RoutingAnswer{true, iteration + 4};
+  };
+  cost = 0;
+  debug::initialize(options(
+      with_budget("10%", "Probe: {enabled: True}") +
+      "alarm:\n  enabled: True\n  layers: {layer_types: [all]}\n  telens:\n"
+      "    Trigger: {enabled: True, when: loss > 2, start: 1}\n"
+      "closer:\n  enabled: True\n  started_by: alarm\n  layers: {layer_types: [all]}\n"
+      "  transformer_engine:\n    LogTensorStats: {enabled: True, tensors: [output], stats: "
+      "[max]}\n"));
+  for (int i = 0; i < 5; ++i) {
+    layer.run();
+    debug::step(3.0);
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 4));
+}
+
+// ---- what a step costs
+
+// Takes its time for every number.
+class SlowLogger final : public debug::ScalarLogger {
+ public:
+  void log_scalar(std::string_view, double, std::int64_t) override { fake_now = fake_now + 0.01; }
+};
+
+TEST_F(BudgetTest, a_section_pays_for_its_share_of_what_is_read_in_step) {
+  const auto stats_of = [](const std::string& layer, const std::string& more) {
+    return fmt::format(
+        "stats_{}:\n  enabled: True\n{}  layers: {{layer_types: {}}}\n  transformer_engine:\n"
+        "    LogTensorStats: {{enabled: True, tensors: [output], stats: [max]}}\n",
+        layer, more, layer);
+  };
+  debug::InitializeOptions begin = options(stats_of("fc1", "  budget: 5%\n") + stats_of("fc2", ""));
+  begin.statistics_logger = std::make_shared<SlowLogger>();
+  debug::initialize(begin);
+  FakeLayer first("fc1"), second("fc2");
+  for (int i = 0; i < 12; ++i) {
+    first.run();
+    second.run();
+    fake_now = fake_now + 0.1;
+    debug::step();
+  }
+  debug::end_debug();
+  // Two numbers, 0.02 seconds, of which half is its own; and then one, all of it the other's.
+  EXPECT_THAT(changes(), ElementsAre(HasSubstr("8.33% of 8 steps on this rank, of 5%")));
+}
+
+// A group of two ranks, in which this one waits a second for the other, which has just the same.
+class SlowGroup final : public c10d::ProcessGroup {
+ public:
+  SlowGroup() : ProcessGroup(/*rank=*/0, /*size=*/2) {}
+  const std::string& getGroupName() const override { return name_; }
+  const std::string& getGroupDesc() const override { return name_; }
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions&) override {
+    for (at::Tensor& each : outputs[0]) each.copy_(inputs[0]);
+    ++gathers;
+    fake_now = fake_now + 1;
+    return c10::make_intrusive<Done>();
+  }
+  int gathers = 0;
+
+ private:
+  struct Done final : c10d::Work {
+    bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  std::string name_ = "world";
+};
+
+TEST_F(BudgetTest, a_section_does_not_pay_for_waiting_for_other_ranks) {
+  const auto world = c10::make_intrusive<SlowGroup>();
+  debug::InitializeOptions begin = options(
+      with_budget("3%", "LogTensorStats: {enabled: True, tensors: [output], stats: [max]}"));
+  begin.world = share(world.get());
+  begin.world_size = 2;
+  debug::initialize(begin);
+  run(20);
+  debug::end_debug();
+  EXPECT_GE(world->gathers, 20);
+  EXPECT_THAT(changes(), IsEmpty());
+}
+
+TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more_than_the_step) {
+  const config::Config config = config::load_config_text(
+      with_budget("3%", "LogTensorStats: {enabled: True, tensors: output, stats: max}"), "f.yaml",
+      FeatureRegistry().descriptions());
+  SectionSwitches switches(config);
+  switches.make_budgets([](const std::string&) {});
+  SectionBudget& budget = *switches.state("section").budget();
+  Decider& decider = budget;
+  for (int i = 0; i <= SectionBudget::kFewestSteps; ++i) {
+    budget.note_run();
+    budget.count_read();
+    if (i > 1) switches.count_read();
+    if (i > 2) budget.count_read();
+    fake_now = fake_now + 0.1;
+    switches.end_step(/*cost=*/0.002);
+  }
+  ASSERT_TRUE(decider.decides(0));
+  EXPECT_EQ(decider.decide({}), 1);  // 2%
 }
 
 TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
@@ -184,7 +350,10 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   SectionBudget budget(config.sections().front(),
                        [&](const std::string& text) { told.push_back(text); });
   Decider& decider = budget;
-  for (std::int64_t i = 0; i <= SectionBudget::kFewestSteps; ++i) budget.end_step(0.1);
+  for (std::int64_t i = 0; i <= SectionBudget::kFewestSteps; ++i) {
+    budget.note_run();
+    budget.end_step(0.1);
+  }
   ASSERT_TRUE(decider.decides(0));
   EXPECT_EQ(decider.decide({}), 1);  // it costs nothing here
   decider.follow(0, std::vector<std::int64_t>{1, 2});
@@ -194,6 +363,40 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   EXPECT_EQ(told.size(), 1U);
   decider.follow(1, std::vector<std::int64_t>{1, 1});
   EXPECT_EQ(budget.level(), 0);
+}
+
+TEST_F(BudgetTest, ranks_decide_in_the_same_steps_whatever_it_costs_them) {
+  const auto load = [] {
+    return config::load_config_text(
+        with_budget("3%", "LogTensorStats: {enabled: True, tensors: output, stats: max, freq: 20}"),
+        "f.yaml", FeatureRegistry().descriptions());
+  };
+  const config::Config first_config = load(), second_config = load();
+  const auto tell_nobody = [](const std::string&) {};
+  SectionBudget first(first_config.sections().front(), tell_nobody);
+  SectionBudget second(second_config.sections().front(), tell_nobody);
+  Decider& cheap = first;
+  Decider& dear = second;
+  std::vector<std::int64_t> levels, words;
+  for (std::int64_t i = 0; i < 1800; ++i) {
+    if (!words.empty()) {
+      cheap.follow(i, words);
+      dear.follow(i, words);
+      if (levels.empty() || levels.back() != first.level()) levels.push_back(first.level());
+      ASSERT_EQ(first.level(), second.level()) << i;
+    }
+    words.clear();
+    ASSERT_EQ(cheap.decides(i), dear.decides(i)) << i;
+    if (cheap.decides(i)) words = {cheap.decide({}), dear.decide({})};
+    const bool due = i % (20 << second.level()) == 0;  // on the first rank there is no such layer
+    const double cost = due && i < 600 ? 0.4 : 0;
+    if (due) second.note_run();
+    second.charge(cost);
+    first.end_step(0.1 + cost);
+    second.end_step(0.1 + cost);
+  }
+  // 17% and 9% are over 3% of a window after one run, 5% after two; 2% are not.
+  EXPECT_THAT(levels, ElementsAre(1, 2, 3, 2, 1, 0));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Sections that run for a while, rows that are kept, and decisions of several ranks.
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "features/builtin_options.h"
 #include "hooks/decisions.h"
 #include "hooks/section_switches.h"
@@ -42,6 +44,35 @@ TEST(KeptRows, are_a_bounded_number_whatever_an_iteration_brings) {
   for (std::int64_t i = 0; i < 4; ++i) kept.add(i, rows_of(i, 2));
   EXPECT_TRUE(kept.overflowed());
   EXPECT_THAT(iterations_of(kept.take()), ElementsAre(2, 2, 3, 3));
+}
+
+TEST(KeptRows, are_all_there_again_once_those_that_were_too_many_are_too_old) {
+  KeptRows kept(2, /*most_rows=*/5);
+  kept.add(0, rows_of(0, 6));
+  kept.add(1, rows_of(1, 1));
+  EXPECT_TRUE(kept.overflowed());
+  kept.add(2, rows_of(2, 1));
+  EXPECT_FALSE(kept.overflowed());
+  EXPECT_THAT(iterations_of(kept.take()), ElementsAre(1, 2));
+}
+
+TEST(KeptRows, are_told_to_be_too_many_once) {
+  KeptRows kept(4, /*most_rows=*/5);
+  kept.add(0, rows_of(0, 6));
+  kept.take();
+  kept.add(1, rows_of(1, 1));
+  EXPECT_FALSE(kept.overflowed());
+}
+
+TEST(KeptRows, of_an_iteration_that_brings_too_many_are_its_last) {
+  KeptRows kept(2, /*most_rows=*/2);
+  std::vector<Row> rows = rows_of(0, 3);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].value = static_cast<double>(i);
+  kept.add(0, rows);
+  EXPECT_TRUE(kept.overflowed());
+  std::vector<double> values;
+  for (const Row& each : kept.take()) values.push_back(each.value);
+  EXPECT_THAT(values, ElementsAre(1, 2));
 }
 
 const char* const kConfig = R"(
@@ -93,6 +124,12 @@ TEST_F(SectionSwitchesTest, a_section_that_is_started_again_runs_on) {
   EXPECT_FALSE(switches.end_iteration());
   EXPECT_TRUE(switches.state("closer").runs());
   EXPECT_TRUE(switches.end_iteration());
+}
+
+TEST_F(SectionSwitchesTest, a_section_that_is_started_for_as_long_as_can_be_runs) {
+  switches.start("alarm", std::numeric_limits<std::int64_t>::max());
+  switches.end_iteration();
+  EXPECT_TRUE(switches.state("closer").runs());
 }
 
 TEST_F(SectionSwitchesTest, what_is_kept_is_taken_out_until_it_is_asked_for) {

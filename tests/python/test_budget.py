@@ -39,10 +39,11 @@ def config(budget, features: dict | None = None) -> dict:
     }
 
 
-def train(folder, steps: int = 30) -> None:
+def train(folder, steps: int = 30, feature: str = "SlowLook") -> None:
     torch.manual_seed(1)
     layer = te.Linear(32, 32, name="fc1")
-    with debug.session(config("10%"), log_dir=folder):
+    watched = {feature: {"enabled": True, "tensors": ["output"]}}
+    with debug.session(config("10%", watched), log_dir=folder):
         for _ in range(steps):
             layer(torch.ones(16, 32)).sum().backward()
             debug.step()
@@ -54,8 +55,25 @@ def test_what_costs_too_much_runs_more_seldom_and_the_run_says_so(tmp_path, regi
     events = telens.open_run(tmp_path).events
     texts = list(events[events["kind"] == "budget"]["text"])
     assert texts[0].startswith("budget of section 'slow': ")
-    assert texts[0].endswith("half as often, in every 2. of their iterations")
+    assert texts[0].endswith("half as often, in 1 of 2 of their iterations")
     assert texts[0] in message_log(tmp_path)
+
+
+class SlowOddLook(SlowLook):
+    """Has a schedule of its own: the odd iterations."""
+
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        return tensor_name == "output" and iteration % 2 == 1, iteration + 1
+
+
+def test_a_class_that_is_on_in_odd_iterations_runs_in_some_of_them(tmp_path, register):
+    register(SlowOddLook)
+    train(tmp_path, steps=40, feature="SlowOddLook")
+    events = telens.open_run(tmp_path).events
+    texts = list(events[events["kind"] == "budget"]["text"])
+    assert texts
+    assert all("half as often" in text for text in texts)  # and never for nothing
 
 
 def on_ranks(rank: int, folder: str) -> None:

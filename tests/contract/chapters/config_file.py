@@ -232,8 +232,8 @@ STATEMENTS = (
         "`freq` (default 1) runs where the absolute iteration is a multiple of it.",
         "Schedule.freq_counts_absolute_iterations_and_end_step_is_included",
         SCHEDULE,
-        "return iteration % freq_ == 0 && std::ranges::any_of(ranges_,",
-        "return (iteration - ranges_.front().first) % freq_ == 0 && std::ranges::any_of(ranges_,",
+        "return iteration % thinned_freq() == 0 &&",
+        "return (iteration - ranges_.front().first) % thinned_freq() == 0 &&",
     ),
     Statement(
         "Without a schedule a feature runs in every iteration.",

@@ -9,6 +9,7 @@
 namespace telens::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -98,7 +99,24 @@ TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
       "ring:\n  enabled: True\n  kept_by: alarm\n  layers: {layer_types: all}\n"
       "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
   EXPECT_THAT(error_of(trigger(", write_last: 5") + ring),
-              HasSubstr("DumpTensors cannot stand in a section that is 'kept_by' another"));
+              AllOf(HasSubstr("DumpTensors cannot stand in a section that is 'kept_by' another"),
+                    HasSubstr("those of 'LogTensorStats', 'LogFp8TensorStats', "
+                              "'LogNvfp4TensorStats', 'ScaleHealth'")));
+}
+
+TEST(SectionKeys, that_start_and_write_a_section_in_the_same_moment_are_an_error) {
+  EXPECT_EQ(error_of(trigger(", start: 5, write_last: 5") + logging("closer", kStarted + kKept)),
+            "f.yaml:9:12: section 'closer': 'started_by' and 'kept_by' both name 'alarm', which "
+            "would write what the section keeps in the moment in which it starts it; make two "
+            "sections of it, one with each key");
+}
+
+TEST(SectionKeys, give_no_budget_to_a_feature_that_fires) {
+  std::string text = trigger("");
+  text.insert(text.find("  layers"), "  budget: 3%\n");
+  EXPECT_EQ(error_of(text),
+            "f.yaml:6:5: section 'alarm': Trigger cannot stand in a section with a 'budget', which "
+            "may let it look too seldom to see what it waits for; give it a section of its own");
 }
 
 TEST(SectionKeys, may_name_what_is_switched_off) {
