@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from debug_helpers import section
+from debug_helpers import Scalars, logging_of, section
 
 import telens
 import telens.debug as debug
@@ -470,3 +470,82 @@ def test_self_instrumented_code_drives_all_seven_calls(tmp_path, register, x):
         (told,) = note.of(call)
         assert told["tensor_name"] == "activation"
     assert note.of("inspect_tensor_postquantize")[0]["rowwise"] is False
+
+
+def test_they_take_the_name_of_the_layer_by_position(tmp_path, x):
+    calls = debug.transformer_engine
+    with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path):
+        assert calls.fp8_gemm_enabled("mine", gemm="fprop", iteration=0)[0]
+        assert calls.inspect_tensor_enabled("mine", tensor_name="activation", iteration=0)[0]
+        pair = {"gemm": "fprop", "tensor_name": "activation", "iteration": 0}
+        assert not calls.modify_tensor_enabled("mine", **pair)[0]
+        assert not calls.inspect_tensor_postquantize_enabled("mine", **pair)[0]
+        assert calls.modify_tensor("mine", tensor=x, default_quantizer=None, **pair) is x
+        calls.inspect_tensor("mine", tensor_name="activation", tensor=x, iteration=0)
+        calls.inspect_tensor_postquantize("mine", tensor=x, **pair)
+
+
+def test_routing_calls_return_the_pair_and_are_as_true_as_its_first(tmp_path):
+    with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path, init_training_step=3):
+        ask = debug.transformer_engine.inspect_tensor_enabled
+        on, off = ask("mine", tensor_name="activation"), ask("mine", tensor_name="weight")
+    assert (on, off) == ((True, 4), (False, 4))
+    assert isinstance(on, tuple)
+    assert on
+    assert not off
+
+
+def test_a_call_may_be_about_another_iteration_than_the_running_one(tmp_path, x):
+    calls, scalars = debug.transformer_engine, Scalars()
+    config = logging_of(["activation"], ["max"], start_step=100)
+    tensor = {"layer_name": "mine", "tensor_name": "activation"}
+    with debug.session(config, log_dir=tmp_path, statistics_logger=scalars):
+        assert not calls.inspect_tensor_enabled(**tensor, iteration=99)
+        assert calls.inspect_tensor_enabled(**tensor, iteration=100) == (True, 101)
+        assert calls.inspect_tensor_enabled(**tensor) == (False, 1)
+        calls.inspect_tensor(**tensor, tensor=x, iteration=200)
+        calls.inspect_tensor(**tensor, tensor=x)  # in iteration 0 it is off
+        debug.step()
+    assert scalars.values("mine_activation_max") == {200: x.max().item()}
+    for wrong in (-1, "first"):
+        with (
+            debug.session(config, log_dir=tmp_path),
+            pytest.raises(telens.UsageError, match="iteration must be an integer from 0 on, not"),
+        ):
+            calls.inspect_tensor_enabled(**tensor, iteration=wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "names", "expected"),
+    [
+        (
+            "inspect_tensor_enabled",
+            {"tensor_name": "actvation"},
+            r"inspect_tensor_enabled: tensor_name .* not 'actvation' \(did you mean 'activation'",
+        ),
+        ("fp8_gemm_enabled", {"gemm": "fpropp"}, r"gemm .* not 'fpropp' \(did you mean 'fprop'"),
+        ("modify_tensor", {"gemm": "dgrda", "tensor_name": "weight"}, "did you mean 'dgrad'"),
+        ("inspect_tensor", {"tensor_name": "weights"}, "did you mean 'weight'"),
+        ("inspect_tensor_postquantize", {"tensor_name": "output"}, "gemm must be one of"),
+    ],
+)
+def test_a_misspelt_name_is_an_error_with_the_nearest(tmp_path, x, call, names, expected):
+    tensor = {} if call.endswith("_enabled") else {"tensor": x}
+    with (
+        debug.session("", log_dir=tmp_path),
+        pytest.raises(telens.UsageError, match=expected),
+    ):
+        getattr(debug.transformer_engine, call)("mine", **names, **tensor)
+
+
+def test_postquantize_without_a_gemm_is_about_the_first_or_second_of_the_tensor(
+    tmp_path, register, x
+):
+    note = Note()
+    register(all_seven(note, {"inspect_tensor_postquantize_enabled": True}))
+    with debug.session(config_of("AllSeven", **EVERYTHING), log_dir=tmp_path):
+        tell = debug.transformer_engine.inspect_tensor_postquantize
+        tell("mine", tensor_name="activation", tensor=x, rowwise=True, tp_group=None)
+        tell("mine", tensor_name="activation", tensor=x, rowwise=False, tp_size=1)
+    told = note.of("inspect_tensor_postquantize")
+    assert [each["gemm"] for each in told] == ["fprop", "wgrad"]

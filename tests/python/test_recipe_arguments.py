@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import inspect
 import pickle
+import warnings
 import weakref
 
 import pytest
@@ -17,6 +18,7 @@ from telens.common.recipe import (
     DelayedScaling,
     Float8BlockScaling,
     Float8CurrentScaling,
+    Format,
     MMParams,
     MXFP8BlockScaling,
     NVFP4BlockScaling,
@@ -37,7 +39,7 @@ POSITIONAL = {
         *BEHIND,
     ],
     Float8CurrentScaling: ["use_power_2_scales", "fp8_format", *GEMMS, *BEHIND],
-    MXFP8BlockScaling: ["margin", "fp8_format", *BEHIND],
+    MXFP8BlockScaling: ["margin", "fp8_format", *BEHIND, "enable_2d_quantization"],
     Float8BlockScaling: [
         "use_f32_scales",
         "fp8_format",
@@ -47,7 +49,19 @@ POSITIONAL = {
         *GEMMS,
         *BEHIND,
     ],
-    CustomRecipe: ["qfactory", "fp8_format", *BEHIND],
+    NVFP4BlockScaling: [
+        "disable_rht",
+        "disable_stochastic_rounding",
+        "disable_2d_quantization",
+        "row_scaled_activation",
+        "nvfp4_4over6",
+        "nvfp4_4over6_e4m3_use_256",
+        "nvfp4_4over6_err_mode",
+        "fp4_format",
+        "fp8_format",
+        *BEHIND,
+    ],
+    CustomRecipe: ["qfactory", "fp8_format", *BEHIND, "quantization_alignment"],
 }
 
 
@@ -79,7 +93,7 @@ def test_arguments_stand_in_transformer_engines_order(recipe):
     assert positional == POSITIONAL[recipe]
 
 
-@pytest.mark.parametrize("recipe", [*POSITIONAL, NVFP4BlockScaling])
+@pytest.mark.parametrize("recipe", POSITIONAL)
 @pytest.mark.parametrize(
     ("name", "default", "other"),
     [
@@ -97,6 +111,31 @@ def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, na
     setattr(made, name, other)
     with pytest.raises(telens.UsageError, match=name):
         forward(made)
+
+
+def test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recipe = DelayedScaling(margin=0, interval=1, fp8_format=Format.E4M3)
+    assert recipe == DelayedScaling(fp8_format=Format.E4M3)
+    assert dataclasses.replace(recipe, margin=1).margin == 1
+    with pytest.warns(UserWarning, match="interval=16 is without effect") as caught:
+        DelayedScaling(interval=16)
+    assert caught[0].filename == __file__
+
+
+def test_an_interval_in_second_place_is_an_error_that_says_so():
+    with pytest.raises(
+        telens.UsageError, match=r"fp8_format must be a Format, not 1; .* by name: interval=1"
+    ):
+        DelayedScaling(0, 1, Format.E4M3)
+
+
+def test_a_custom_recipe_takes_an_alignment_without_effect():
+    made = CustomRecipe(lambda role: te.MXFP8Quantizer(E4M3), quantization_alignment=32)
+    assert torch.equal(forward(made), forward(MXFP8BlockScaling()))
+    with pytest.raises(telens.UsageError, match="quantization_alignment must be at least 1, not 0"):
+        CustomRecipe(lambda role: None, quantization_alignment=0)
 
 
 def test_gemm_parameters_are_taken_where_sums_in_fp32_keep_them():

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import warnings
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -110,11 +111,19 @@ class Recipe:
     def _check(self) -> None:
         """Throws UsageError where a field has a value that is not supported."""
         check_unsupported(self)
+        if not isinstance(self.fp8_format, Format):
+            raise _C.UsageError(
+                f"{type(self).__name__}: fp8_format must be a Format, not {self.fp8_format!r}"
+                + self._hint_at_order()
+            )
         if self.fp8_format in (Format.E2M1, Format.E5M2):
             raise _C.UsageError(
                 f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
                 + _REASONS_AGAINST[self.fp8_format]
             )
+
+    def _hint_at_order(self) -> str:
+        return ""
 
 
 def _scaling(recipe: Recipe, attribute: str) -> tuple[bool, float]:
@@ -152,6 +161,9 @@ class DelayedScaling(Recipe):
         whether fprop, dgrad and wgrad run in high precision all the same
     power_of_2_scale
         scale = 2^(floor(log2(largest value / amax)) - margin), as Transformer Engine had it first
+    interval
+        without effect, and to be left out: scales are updated in every iteration. Once Transformer
+        Engine's second argument, now taken by name
     """
 
     margin: int = 0
@@ -166,9 +178,20 @@ class DelayedScaling(Recipe):
     _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
     power_of_2_scale: bool = False
+    interval: InitVar[int] = 1
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, interval: int) -> None:
+        if interval != 1:
+            warnings.warn(
+                f"DelayedScaling: interval={interval!r} is without effect: scales are updated in "
+                "every iteration; leave it out",
+                UserWarning,
+                stacklevel=3,
+            )
         self._check()
+
+    def _hint_at_order(self) -> str:
+        return "; interval, once the second argument, is given by name: interval=1"
 
     def _check(self) -> None:
         super()._check()
@@ -281,8 +304,8 @@ class MXFP8BlockScaling(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
-    _: KW_ONLY
     enable_2d_quantization: bool = False
+    _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
@@ -402,16 +425,16 @@ class NVFP4BlockScaling(Recipe):
     disable_rht: bool = False
     disable_stochastic_rounding: bool = False
     disable_2d_quantization: bool = False
+    row_scaled_activation: bool = False
+    nvfp4_4over6: str = "none"
+    nvfp4_4over6_e4m3_use_256: str = "all"
+    nvfp4_4over6_err_mode: str = "MAE"
     fp4_format: Format = Format.E2M1
     fp8_format: Format = Format.E4M3
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
     _: KW_ONLY
-    row_scaled_activation: bool = False
-    nvfp4_4over6: str = "none"
-    nvfp4_4over6_e4m3_use_256: str = "all"
-    nvfp4_4over6_err_mode: str = "MAE"
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
     fp4_quant_fwd_inp: QParams = field(init=False)
     fp4_quant_fwd_weight: QParams = field(init=False)
@@ -492,6 +515,8 @@ class CustomRecipe(Recipe):
         scale and amax tensors of a ``Float8Quantizer``
     fp8_format
         without effect: the quantizers have their own
+    quantization_alignment
+        without effect: nothing is padded; at least 1
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     """
@@ -501,6 +526,7 @@ class CustomRecipe(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
+    quantization_alignment: int = 128
     _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
@@ -513,6 +539,11 @@ class CustomRecipe(Recipe):
             raise _C.UsageError(
                 "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
                 f"not {type(self.qfactory).__name__}"
+            )
+        if self.quantization_alignment < 1:
+            raise _C.UsageError(
+                "CustomRecipe: quantization_alignment must be at least 1, not "
+                f"{self.quantization_alignment}"
             )
 
     # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer

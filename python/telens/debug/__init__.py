@@ -10,11 +10,23 @@ for batch in batches:
 debug.end_debug()
 """
 
-from telens.debug import base, layer_names, logging, planning, registry, sessions, utils
+from telens.debug import (
+    base,
+    layer_names,
+    logging,
+    parameters,
+    planning,
+    registry,
+    sessions,
+    utils,
+)
 from telens.debug.base import *  # noqa: F403
+from telens.debug.debug_features.log_tensor_stats import LogTensorStats
 from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.features.utils import get_reduction_params, next_enabled_iter
 from telens.debug.layer_names import *  # noqa: F403
 from telens.debug.logging import *  # noqa: F403
+from telens.debug.parameters import *  # noqa: F403
 from telens.debug.planning import *  # noqa: F403
 from telens.debug.registry import *  # noqa: F403
 from telens.debug.sessions import *  # noqa: F403
@@ -29,10 +41,14 @@ def __getattr__(name: str) -> base.BaseNamespaceAPI:
 
 
 __all__ = [
+    "LogTensorStats",
     "TEConfigAPIMapper",
+    "get_reduction_params",
+    "next_enabled_iter",
     *base.__all__,
     *layer_names.__all__,
     *logging.__all__,
+    *parameters.__all__,
     *planning.__all__,
     *registry.__all__,
     *sessions.__all__,

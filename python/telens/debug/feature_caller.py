@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from telens import _C
+from telens.debug.feature_checks import checked_answer
 
 # Calls whose configuration is that of a GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
@@ -24,7 +25,7 @@ class FeatureCaller:
         self._feature = feature
         self._config = config
         self._keywords: dict[str, set[str] | None] = {
-            name: _declared_keywords(getattr(feature, name)) for name in _calls_of(type(feature))
+            name: _declared_keywords(getattr(feature, name)) for name in calls_of(type(feature))
         }
         self.asks_for_statistics = "inspect_tensor" in self._keywords and (
             "statistics" in inspect.signature(feature.inspect_tensor).parameters
@@ -45,6 +46,7 @@ class FeatureCaller:
         if not selected:
             return call == "fp8_gemm_enabled", None
         answer = self._call(call, config, layer_name, arguments)
+        answer = checked_answer(answer, type(self._feature), call)
         enabled, next_iteration = answer if isinstance(answer, tuple) else (answer, iteration + 1)
         if enabled and call == "modify_tensor_enabled" and "modify_tensor" not in self._keywords:
             raise _C.UsageError(
@@ -157,7 +159,8 @@ class FeatureCaller:
         return getattr(self._feature, call)(config, layer_name, **arguments)
 
 
-def _calls_of(feature_class: type) -> list[str]:
+def calls_of(feature_class: type) -> list[str]:
+    """Names of the methods with ``@api_method``."""
     return [
         name
         for name in dir(feature_class)

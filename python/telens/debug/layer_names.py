@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from telens.debug.arguments import refusal
 from telens.pytorch.module import Module
 
 __all__ = ["infer_and_assign_layer_names"]
@@ -17,7 +18,13 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
     list of models (chunks of a pipeline) is named as one model would be.
     """
-    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    models = [model]
+    if not isinstance(model, torch.nn.Module) and isinstance(model, Iterable):
+        models = list(model)
+    for each in models:
+        if not isinstance(each, torch.nn.Module):
+            expected = "a torch.nn.Module or several of them"
+            raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
     for each in models:
         for module, name in _named(each, "model"):
             if isinstance(module, Module):

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from telens import _C
+from telens.debug import arguments
 
 __all__ = ["BaseLogger", "MetricLogger", "get_logger"]
 
@@ -28,7 +29,9 @@ class MetricLogger:
 
         A name ``<layer>_<tensor>_<statistic>`` of a tensor of the contract is recorded as that.
         """
-        _C.log_scalar(name, float(value), iteration)
+        call = "MetricLogger.log_scalar"
+        name = arguments.text(call, "name", name)
+        _C.log_scalar(name, arguments.number(call, "value", value), iteration)
 
 
 class _MessageLogger:
@@ -38,12 +41,15 @@ class _MessageLogger:
     def log_message(
         message: str,
         layer_name: str | None = None,
-        level: int = logging.INFO,
+        level: int | str = logging.INFO,
         extra_cachable_args: Any = None,
     ) -> None:
-        """Logs a message once per text, layer and extra arguments."""
+        """Logs a message once per text, layer and extra arguments; the level also by name."""
+        call = "debug.log_message"
+        message = arguments.text(call, "msg", message, empty=True)
+        layer_name = arguments.text(call, "layer_name", layer_name or "", empty=True)
         once_per = "" if extra_cachable_args is None else repr(extra_cachable_args)
-        _C.debug.log_message(message, layer_name or "", level, once_per)
+        _C.debug.log_message(message, layer_name, arguments.level(call, level), once_per)
 
     @staticmethod
     def log_scalar(name: str, value: float, iteration: int, **kwargs: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens.debug.configuration import source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -62,20 +62,17 @@ class Plan:
 
 
 def plan(
-    config: str | os.PathLike | dict, layer_names: Iterable[str], iteration: int | None = None
+    config: str | os.PathLike | dict,
+    layer_names: str | Iterable[str],
+    iteration: int | None = None,
 ) -> Plan:
     """What a configuration would do to layers of these names; needs no session.
 
-    ``iteration``: only what is on in that iteration. Knows built-in features and those registered
-    by the program. Raises ``telens.ConfigError`` as ``initialize`` does, and where two sections
-    select a layer or two features modify one tensor.
+    ``layer_names``: a string stands for a list of one. ``iteration``: only what is on in that
+    iteration. Knows built-in features and those registered by the program. Raises
+    ``telens.ConfigError`` as ``initialize`` does, and where two sections select a layer or two
+    features modify one tensor.
     """
-    is_dict = isinstance(config, dict)
-    return Plan(
-        **_C.debug.plan(
-            "" if is_dict else os.fspath(config),
-            json.dumps(config) if is_dict else None,
-            list(layer_names),
-            iteration,
-        )
-    )
+    path, text = source_of("debug.plan", config)
+    names = [layer_names] if isinstance(layer_names, str) else list(layer_names)
+    return Plan(**_C.debug.plan(path, text, names, iteration))

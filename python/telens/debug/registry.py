@@ -14,11 +14,14 @@ class PercentageGreaterThan(TEConfigAPIMapper):
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from telens import _C
 from telens.debug.base import BaseNamespaceAPI
-from telens.debug.feature_caller import FeatureCaller
+from telens.debug.feature_caller import FeatureCaller, calls_of
+from telens.debug.feature_checks import build, warn_of_calls_that_never_come
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.parameters import ConfigCheck, Parameter, described
 from telens.debug.statistic_caller import StatisticCaller
 
 __all__ = ["Registry", "api_method"]
@@ -36,33 +39,45 @@ class Registry:
     _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012  # by owner
 
     @classmethod
-    def register_feature(cls, namespace: str) -> Callable[[type], type]:
+    def register_feature(
+        cls, namespace: str, parameters: Sequence[Parameter] | None = None
+    ) -> Callable[[type], type]:
         """Makes a class a feature under its own name, for sessions that begin later.
 
         The class is built without arguments. A name that is taken already is an error; the same
         class, registered again, replaces itself.
+
+        ``parameters``: the keys that its configuration may have beside ``enabled`` and what selects
+        GEMMs and tensors. Then a configuration with others, or with wrong values, is refused when
+        it is loaded, defaults are filled in, and ``explain_features`` lists them. None: any.
         """
 
         def register(feature_class: type) -> type:
             owner = _owner_of(feature_class)
             _C.unregister_features(owner)
-            feature = feature_class()
+            feature = build(feature_class, owner)
             if not hasattr(feature, "parse_config_and_api"):
                 raise _C.UsageError(
                     f"{owner}: a feature class needs parse_config_and_api; inherit "
                     "TEConfigAPIMapper, or write your own"
                 )
+            warn_of_calls_that_never_come(feature_class, namespace, calls_of(feature_class))
             documentation = textwrap.dedent(feature_class.__doc__ or "").strip()
+            parser = feature_class.parse_config_and_api
+            selects_by_name = parser is TEConfigAPIMapper.parse_config_and_api
+            check = ConfigCheck(
+                f"{namespace}.{feature_class.__name__}", parameters, selects_by_name
+            )
 
             def make_caller(config: dict) -> tuple[FeatureCaller, set[str]]:
-                caller = FeatureCaller(feature, config)
+                caller = FeatureCaller(feature, check.checked(config))
                 return caller, caller.calls
 
             _C.register_feature(
                 feature_namespace=namespace,
                 name=feature_class.__name__,
                 summary=documentation.split("\n")[0],
-                doc=documentation,
+                doc=described(documentation, parameters),
                 owner=owner,
                 make_caller=make_caller,
             )
@@ -94,7 +109,7 @@ class Registry:
         def register(statistic_class: type) -> type:
             owner = _owner_of(statistic_class)
             _C.unregister_statistics(owner)
-            statistic = statistic_class()
+            statistic = build(statistic_class, owner)
             _check_statistic(statistic, owner)
             _C.register_statistic(
                 name=name,
@@ -132,7 +147,7 @@ class Registry:
         """
 
         def register(api_class: type) -> type:
-            api = api_class()
+            api = build(api_class, _owner_of(api_class))
             if not isinstance(api, BaseNamespaceAPI):
                 raise TypeError(f"the API of the namespace {namespace} must be a BaseNamespaceAPI")
             api.name = namespace

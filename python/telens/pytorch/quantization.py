@@ -146,3 +146,21 @@ class FP8GlobalStateManager:
     is_mxfp8_available = staticmethod(is_mxfp8_available)
     is_nvfp4_available = staticmethod(is_nvfp4_available)
     is_fp8_block_scaling_available = staticmethod(is_fp8_block_scaling_available)
+
+
+def _default_sf_compute(
+    amax: torch.Tensor,
+    scale: torch.Tensor,
+    fp8_max: float,
+    margin: int,
+    _fp32_max: float = torch.finfo(torch.float32).max,
+) -> torch.Tensor:
+    """Writes (fp8_max / amax) / 2^margin into ``scale`` and returns it.
+
+    For feature classes that import it from here: an amax of zero, or one that is not finite, keeps
+    the scale; an infinite scale becomes the largest FP32.
+    """
+    computed = (fp8_max / amax) / 2**margin
+    computed = torch.where((amax > 0) & torch.isfinite(amax), computed, scale)
+    computed = torch.where(torch.isinf(computed), _fp32_max, computed)
+    return scale.copy_(computed)

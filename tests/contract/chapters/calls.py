@@ -4,6 +4,8 @@ from statement import Statement
 
 ROUTING = "hooks/layer_routing.cpp"
 CALLER = "python/telens/debug/feature_caller.py"
+CALLS = "python/telens/debug/calls.py"
+MINE = "test_contract_calls.py::"
 PREPARED = "core/modules/prepared_tensor.cpp"
 FUNCTION = "core/modules/linear_function.cpp"
 
@@ -312,7 +314,42 @@ STATEMENTS = (
         "that watches its own layers.",
         "test_contract_calls.py::test_self_instrumented_code_drives_all_seven_calls",
         "python/telens/debug/calls.py",
-        "self._layer(layer_name).inspect_tensor_postquantize(**call)",
-        'self._layer(layer_name).inspect_tensor_postquantize(**call | {"rowwise": True})',
+        "                rowwise=rowwise,\n",
+        "                rowwise=True,\n",
+    ),
+    Statement(
+        "They take `layer_name` by position, too.",
+        MINE + "test_they_take_the_name_of_the_layer_by_position",
+        CALLS,
+        "self, layer_name: str, *, gemm: str, iteration",
+        "self, *, layer_name: str, gemm: str, iteration",
+    ),
+    Statement(
+        "Routing calls return `(enabled, next_iteration)`.",
+        MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
+        CALLS,
+        "super().__new__(cls, (enabled, next_iteration))",
+        "super().__new__(cls, (enabled, None))",
+    ),
+    Statement(
+        "The pair is as true as its first *(ours)*.",
+        MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
+        CALLS,
+        "        return self[0]\n",
+        "        return True\n",
+    ),
+    Statement(
+        "A call may be about another iteration than the running one.",
+        MINE + "test_a_call_may_be_about_another_iteration_than_the_running_one",
+        CALLS,
+        "_C.debug.initialize_training_step(iteration)",
+        "pass",
+    ),
+    Statement(
+        "A misspelt GEMM or tensor is an error with the nearest name *(ours)*.",
+        MINE + "test_a_misspelt_name_is_an_error_with_the_nearest",
+        "python/telens/debug/arguments.py",
+        "    if value not in names:",
+        "    if False:",
     ),
 )

@@ -91,8 +91,8 @@ STATEMENTS = (
         "It takes a list of models, each named as one would be.",
         "test_contract_layer_names.py::test_a_list_of_models_is_named_one_by_one",
         LAYER_NAMES,
-        "models = [model] if isinstance(model, torch.nn.Module) else list(model)",
-        "models = [model] if isinstance(model, torch.nn.Module) else list(model)[:1]",
+        "models = list(model)",
+        "models = list(model)[:1]",
     ),
     Statement(
         "A wrapper such as DistributedDataParallel adds `.module`.",

@@ -3,6 +3,7 @@
 from statement import Statement
 
 SESSIONS = "python/telens/debug/sessions.py"
+CONFIGURATION = "python/telens/debug/configuration.py"
 
 STATEMENTS = (
     Statement(
@@ -17,16 +18,48 @@ STATEMENTS = (
     Statement(
         "`config_file` may be a dict.",
         "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
-        SESSIONS,
-        "is_dict = isinstance(config_file, dict)",
-        "is_dict = False",
+        CONFIGURATION,
+        "if isinstance(config, Mapping):\n        return",
+        "if False:\n        return",
     ),
     Statement(
         "`config_file` may be a path as text or a `pathlib.Path`.",
         "test_debug_session.py::test_a_yaml_file_may_be_given_as_str_or_path",
+        CONFIGURATION,
+        "return os.fspath(config), None",
+        "return config, None",
+    ),
+    Statement(
+        "A dict may hold numbers of numpy and torch, sets and paths; whatever else is an error "
+        "that names its key *(ours)*.",
+        "test_arguments.py::"
+        "test_a_configuration_may_hold_numbers_of_numpy_and_torch_sets_and_paths",
+        CONFIGURATION,
+        'if hasattr(value, "item") and hasattr(value, "tolist"):',
+        "if False:",
+    ),
+    Statement(
+        '`feature_dirs=""` is no folder.',
+        "test_arguments.py::test_an_empty_feature_dirs_is_none",
         SESSIONS,
-        'config_file="" if is_dict else os.fspath(config_file),',
-        'config_file="" if is_dict else config_file,',
+        'if each != ""]',
+        "]",
+    ),
+    Statement(
+        "A `statistics_logger` or `tb_writer` that cannot log is an error that names the argument "
+        "*(ours)*.",
+        "test_arguments.py::test_a_logger_that_cannot_log_is_an_error_that_names_the_argument",
+        "python/telens/debug/arguments.py",
+        "if value is not None and not callable(getattr(value, method, None)):",
+        "if False:",
+    ),
+    Statement(
+        "A wrong loss, value, name, message or level is an error that names function and argument "
+        "*(ours)*.",
+        "test_arguments.py::test_a_wrong_argument_is_an_error_that_names_function_and_argument",
+        "python/telens/debug/arguments.py",
+        "if not isinstance(value, str | bytes):",
+        "if True:",
     ),
     Statement(
         '`config_file=""` is a session without configuration, and no error.',
@@ -124,9 +157,9 @@ STATEMENTS = (
     Statement(
         "All other functions without a session raise.",
         "test_debug_session.py::test_without_a_session_steps_do_nothing_and_other_calls_raise",
-        "python/telens/debug/calls.py",
-        "tick = _C.debug.tick()  # raises without a session",
-        "tick = 0",
+        "hooks/debug.cpp",
+        'session_for("record").record_scalar(name, value);',
+        'if (open_session()) session_for("record").record_scalar(name, value);',
     ),
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
@@ -261,8 +294,8 @@ STATEMENTS = (
         "recording there, and nothing else *(ours)*.",
         "test_contract_session.py::test_max_size_ends_the_recording_and_not_the_training",
         SESSIONS,
-        'int(recording.get("max_size", 0))',
-        "0",
+        'return on_full == "block", max_size',
+        'return on_full == "block", 0',
     ),
     Statement(
         "A `max_size` of 16 MiB and more thins the oldest iterations instead, and the run says so "

@@ -1,10 +1,14 @@
-"""What feature classes answer routing calls with."""
+"""What feature classes answer routing calls with, and over whom they reduce."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["next_enabled_iter"]
+import torch
+
+from telens.debug import sessions
+
+__all__ = ["get_reduction_params", "next_enabled_iter"]
 
 
 def next_enabled_iter(
@@ -29,3 +33,19 @@ def next_enabled_iter(
         if not (ends and step > last):
             following.append(step)
     return enabled, min(following, default=None)
+
+
+def get_reduction_params(
+    tensor_name: str, tp_group: torch.distributed.ProcessGroup | None, tp_size: int
+) -> tuple[bool, torch.distributed.ProcessGroup | None, bool]:
+    """Over whom a class that reduces statistics itself has to reduce those of a tensor.
+
+    Returns (skip_reduction, reduction_group, reduce_within_microbatch). A weight's are its
+    tensor-parallel group's, if there is one and ``set_weight_tensor_tp_group_reduce`` allows it,
+    else its rank's own; the others' are those of ``get_tensor_reduction_group``.
+    """
+    if tensor_name != "weight":
+        return False, sessions.get_tensor_reduction_group(), True
+    if sessions.weights_are_reduced() and tp_size > 1 and tp_group is not None:
+        return False, tp_group, False
+    return True, sessions.get_tensor_reduction_group(), False

@@ -20,6 +20,8 @@ from telens._C import (
     Quantizer,
 )
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
+from telens.pytorch.tensor.data import BlockData, OneScaleData
+from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+
+take_what_transformer_engine_takes()
 
 # What codes are decoded to; other dtypes are made of FP32.
 _ROUNDED_TO = (torch.bfloat16, torch.float16, torch.float32)
@@ -85,9 +89,8 @@ class QuantizedTensor(torch.Tensor):
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
         """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
-        quantizer = self._quantizer or _C.quantizer_like(self._storage)
         with torch.no_grad():
-            quantizer.update_quantized(tensor.detach().to(self.dtype), self)
+            self._get_quantizer().update_quantized(tensor.detach().to(self.dtype), self)
         return self
 
     def update_usage(
@@ -108,6 +111,10 @@ class QuantizedTensor(torch.Tensor):
 
     def half(self) -> torch.Tensor:
         return self.dequantize(torch.float16)
+
+    def _get_quantizer(self) -> Quantizer:
+        """The quantizer that made it, else one that makes tensors of its kind."""
+        return self._quantizer or _C.quantizer_like(self._storage)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         format_name = self._storage.fp8_dtype.name
@@ -158,19 +165,19 @@ class QuantizedTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-class Float8Tensor(QuantizedTensor):
+class Float8Tensor(OneScaleData, QuantizedTensor):
     """FP8 with one scale."""
 
 
-class Float8BlockwiseQTensor(QuantizedTensor):
+class Float8BlockwiseQTensor(BlockData, QuantizedTensor):
     """FP8 with an FP32 scale for 1x128 or 128x128 elements."""
 
 
-class MXFP8Tensor(QuantizedTensor):
+class MXFP8Tensor(BlockData, QuantizedTensor):
     """FP8 with a power of two as scale for every 32 elements."""
 
 
-class NVFP4Tensor(QuantizedTensor):
+class NVFP4Tensor(BlockData, QuantizedTensor):
     """E2M1 with an E4M3 scale for every 16 elements under one FP32 scale."""
 
 

@@ -1,0 +1,95 @@
+"""Checks of what scripts hand over: an error names function, argument, expected, got."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from telens import _C
+
+__all__: list[str] = []
+
+# Letters that have to agree for a name to be taken for a misspelt one (1: all).
+_LIKENESS = 0.6
+
+
+def nearest(written: Any, names: Iterable[str]) -> str:
+    """ " (did you mean 'fprop'?)", or nothing where no name is near."""
+    matches = difflib.get_close_matches(str(written), list(names), 1, _LIKENESS)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""
+
+
+def refusal(function: str, argument: str, expected: str, got: Any) -> _C.UsageError:
+    """The error of an argument that is something else than expected."""
+    shown = f"{got!r} (a {type(got).__name__})" if type(got) in _SHOWN else type(got).__name__
+    return _C.UsageError(f"{function}: {argument} must be {expected}, not {shown}")
+
+
+# Values of other types may be long, and say less than their type.
+_SHOWN = (bool, int, float, str, bytes, type(None), tuple)
+
+
+def text(function: str, argument: str, value: Any, *, empty: bool = False) -> str:
+    """A string; an empty one only if that is allowed."""
+    if not isinstance(value, str) or not (value or empty):
+        raise refusal(function, argument, "a string" if empty else "a string, not empty", value)
+    return value
+
+
+def integer(function: str, argument: str, value: Any, expected: str) -> int:
+    """An integer from 0 on, also one of numpy's."""
+    try:
+        found = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise refusal(function, argument, expected, value)
+    return found
+
+
+def number(function: str, argument: str, value: Any) -> float:
+    """A number, or a tensor or array that holds just one."""
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    expected = "a number or a tensor of one element"
+    if hasattr(value, "shape"):
+        raise _C.UsageError(
+            f"{function}: {argument} must be {expected}, not one of shape {tuple(value.shape)}; "
+            "hand over its mean or its sum"
+        )
+    raise refusal(function, argument, expected, value)
+
+
+def one_of(function: str, argument: str, value: Any, names: tuple[str, ...]) -> str:
+    """One of the names; the error says which is nearest."""
+    if value not in names:
+        raise _C.UsageError(
+            f"{function}: {argument} must be one of {', '.join(names)}, not {value!r}"
+            f"{nearest(value, names)}"
+        )
+    return value
+
+
+def level(function: str, value: Any) -> int:
+    """A level of ``logging``, given as its number or its name."""
+    known = logging.getLevelNamesMapping()
+    if isinstance(value, str):
+        return known[one_of(function, "level", value.upper(), tuple(known))]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refusal(function, "level", "a level of logging, such as logging.INFO", value)
+    return value
+
+
+def has_method(function: str, argument: str, value: Any, method: str, expected: str) -> None:
+    """That an object which is to be called can be; None is no object."""
+    if value is not None and not callable(getattr(value, method, None)):
+        raise _C.UsageError(
+            f"{function}: {argument} must be {expected}, with a method {method}, not "
+            f"{type(value).__name__}, which has none"
+        )

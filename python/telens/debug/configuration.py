@@ -1,0 +1,67 @@
+"""A configuration that a program hands over as a dict, as the text that is read like a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from telens import _C
+from telens.debug.arguments import refusal
+
+__all__: list[str] = []
+
+
+def source_of(function: str, config: Any) -> tuple[str, str | None]:
+    """The path of a configuration ("": none), and its text if it is a dict.
+
+    Numbers of numpy and torch become numbers, arrays and sets (sorted) lists, paths strings. Throws
+    UsageError that names the key of anything else.
+    """
+    if isinstance(config, Mapping):
+        return "", _text(function, "", config)
+    if not isinstance(config, str | os.PathLike):
+        raise refusal(function, "the configuration", "a path, a dict, or '' for none", config)
+    return os.fspath(config), None
+
+
+def _text(function: str, place: str, value: Any) -> str:
+    """The value as JSON but for numbers, which are YAML's: 1e-05 would be a string there."""
+    if isinstance(value, Mapping):
+        inside = f"{place}." if place else ""
+        items = (
+            f"{json.dumps(str(key))}: {_text(function, f'{inside}{key}', each)}"
+            for key, each in value.items()
+        )
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple):
+        items = (_text(function, f"{place}[{i}]", each) for i, each in enumerate(value))
+        return "[" + ", ".join(items) + "]"
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value is None or isinstance(value, str | bool):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _number(float(value))
+    if hasattr(value, "item") and hasattr(value, "tolist"):
+        return _text(function, place, value.tolist())
+    raise _C.UsageError(
+        f"{function}: the configuration's key '{place}' has a {type(value).__name__}; a "
+        "configuration has strings, numbers, booleans, None, lists and dicts"
+    )
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return ".nan"
+    if math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    digits = repr(value)
+    # A YAML number with an exponent needs a point and the exponent's sign, as Python writes it.
+    return digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits

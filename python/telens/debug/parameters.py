@@ -1,0 +1,161 @@
+"""Parameters that feature classes declare, and what else of their configuration can be checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from telens import _C
+from telens.debug.arguments import nearest
+from telens.debug.calls import GEMMS, TENSORS
+
+__all__ = ["REQUIRED", "Parameter"]
+
+REQUIRED = object()
+
+_TYPE_NAMES = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "a mapping",
+}
+# What selects GEMMs and tensors: the names that a list may have, and the key of a struct's item.
+_LISTS = {"gemms": GEMMS, "tensors": TENSORS}
+_STRUCTS = {"gemms_struct": ("gemm", GEMMS), "tensors_struct": ("tensor", TENSORS)}
+_SELECTION = (*_LISTS, *_STRUCTS)
+# So many letters agree in a key that is taken for a misspelt one of the selection's.
+_LIKENESS = 0.8
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key of a feature class's configuration.
+
+    ``type`` is bool, int, float (integers count), str, list or dict. Without a ``default`` the key
+    must be given, beside a struct or in each of its items.
+    """
+
+    name: str
+    type: type
+    default: Any = REQUIRED
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type not in _TYPE_NAMES:
+            raise _C.UsageError(
+                f"Parameter {self.name!r}: type must be one of bool, int, float, str, list and "
+                f"dict, not {self.type!r}"
+            )
+
+    def __str__(self) -> str:
+        default = "required" if self.default is REQUIRED else f"default {self.default!r}"
+        return f"  {self.name} ({_TYPE_NAMES[self.type]}, {default})\n      {self.doc}".rstrip()
+
+    def fits(self, value: Any) -> bool:
+        """Whether the value is of the type, or None where that is the default."""
+        if value is None:
+            return self.default is None
+        if isinstance(value, bool) or self.type is bool:
+            return isinstance(value, bool) and self.type is bool
+        return isinstance(value, int | float if self.type is float else self.type)
+
+
+def described(documentation: str, parameters: Sequence[Parameter] | None) -> str:
+    """What ``explain_features`` prints of a class that declares parameters."""
+    if not parameters:
+        return documentation
+    return "\n".join([documentation, "", "Parameters:", *map(str, parameters)]).strip()
+
+
+class ConfigCheck:
+    """Checks the configuration of one feature class when it is loaded."""
+
+    def __init__(
+        self, feature: str, parameters: Sequence[Parameter] | None, selects_by_name: bool
+    ) -> None:
+        self._feature = feature
+        self._parameters = parameters
+        self._selects_by_name = selects_by_name
+
+    def checked(self, config: dict) -> dict:
+        """The configuration with the defaults of what it leaves out. Throws UsageError."""
+        self._check_keys(config, "", ())
+        for parameter in self._parameters or ():
+            if parameter.default is REQUIRED and not _is_given(config, parameter.name):
+                raise self._error("", f"'{parameter.name}' is missing; {_expected(parameter)}")
+        defaults = {
+            each.name: each.default
+            for each in self._parameters or ()
+            if each.default is not REQUIRED
+        }
+        return defaults | config
+
+    def _check_keys(self, config: dict, place: str, own: tuple[str, ...]) -> None:
+        declared = {each.name: each for each in self._parameters or ()}
+        for key, value in config.items():
+            if key in declared:
+                if not declared[key].fits(value):
+                    got = f", not {value!r}"
+                    raise self._error(place, f"'{key}' is wrong; {_expected(declared[key])}{got}")
+            elif self._selects_by_name and key in _SELECTION:
+                self._check_selection(key, value, place)
+            elif key not in own and key != "enabled":
+                self._check_other_key(key, place, [*declared, *own])
+        if own and "enabled" in config:
+            raise self._error(place, "'enabled' may not stand here; it stands beside the struct")
+
+    def _check_other_key(self, key: str, place: str, known: list[str]) -> None:
+        if self._selects_by_name:
+            known = [*known, *_SELECTION]
+        if self._parameters is not None:
+            takes = ", ".join(map(repr, known))
+            raise self._error(
+                place, f"unknown key '{key}'{nearest(key, known)}; it takes {takes or 'none'}"
+            )
+        near = difflib.get_close_matches(key, _SELECTION, 1, _LIKENESS)
+        if self._selects_by_name and near:
+            raise self._error(place, f"unknown key '{key}' (did you mean '{near[0]}'?)")
+
+    def _check_selection(self, key: str, value: Any, place: str) -> None:
+        inside = f"{place}.{key}" if place else key
+        if key in _LISTS:
+            for name in _listed(value):
+                self._check_name(inside, name, _LISTS[key])
+            return
+        own, names = _STRUCTS[key]
+        for index, item in enumerate(_listed(value)):
+            at = f"{inside}[{index}]"
+            if not isinstance(item, dict) or own not in item:
+                raise self._error(at, f"expected a mapping with '{own}', not {item!r}")
+            self._check_name(f"{at}.{own}", item[own], names)
+            self._check_keys(item, at, (own,))
+
+    def _check_name(self, place: str, name: Any, names: tuple[str, ...]) -> None:
+        if name not in names:
+            raise self._error(
+                place, f"{name!r} is none of {', '.join(names)}{nearest(name, names)}"
+            )
+
+    def _error(self, place: str, text: str) -> _C.ConfigError:
+        where = f", {place}" if place else ""
+        return _C.ConfigError(f"feature '{self._feature}'{where}: {text}")
+
+
+def _expected(parameter: Parameter) -> str:
+    return f"it must be {_TYPE_NAMES[parameter.type]}"
+
+
+def _is_given(config: dict, name: str) -> bool:
+    if name in config:
+        return True
+    items = [item for struct in _STRUCTS for item in _listed(config.get(struct, []))]
+    return bool(items) and all(_is_given(item, name) for item in items)
+
+
+def _listed(value: Any) -> list:
+    """One stands for a list of one."""
+    return value if isinstance(value, list) else [value]

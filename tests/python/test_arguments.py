@@ -1,0 +1,188 @@
+"""What scripts hand over to telens.debug: what is taken, and the errors of the rest."""
+
+import os
+import pathlib
+
+import numpy
+import pytest
+import torch
+from debug_helpers import Scalars, logging_of, message_log, section
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+
+MAXIMA = logging_of(["activation"], ["max"])
+
+
+def refused(text: str):
+    return pytest.raises(telens.UsageError, match=text)
+
+
+# ---- names
+
+
+def test_all_names_of_the_contract_are_in_telens_debug():
+    from telens.debug.debug_features.log_tensor_stats import LogTensorStats
+    from telens.debug.features.utils import get_reduction_params, next_enabled_iter
+
+    assert debug.LogTensorStats is LogTensorStats
+    assert debug.next_enabled_iter is next_enabled_iter
+    assert debug.get_reduction_params is get_reduction_params
+
+
+def test_a_class_that_reduces_itself_is_told_over_whom(tmp_path):
+    group = object()
+    with debug.session("", log_dir=tmp_path):
+        assert debug.get_reduction_params("activation", group, 2) == (False, None, True)
+        assert debug.get_reduction_params("weight", group, 2) == (False, group, False)
+        assert debug.get_reduction_params("weight", group, 1)[0]
+        assert debug.get_reduction_params("weight", None, 2)[0]
+        debug.set_weight_tensor_tp_group_reduce(False)
+        assert debug.get_reduction_params("weight", group, 2)[0]
+    with debug.session("", log_dir=tmp_path):
+        assert not debug.get_reduction_params("weight", group, 2)[0]
+
+
+# ---- initialize
+
+
+def test_an_empty_feature_dirs_is_none(tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text("raise RuntimeError('a script was run as a feature')")
+    monkeypatch.chdir(tmp_path)
+    for empty in ("", [""], [], None):
+        with debug.session("", feature_dirs=empty, log_dir=tmp_path / "logs"):
+            pass
+    with refused("a script was run as a feature"):
+        debug.initialize("", feature_dirs=".", log_dir=tmp_path / "logs")
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("statistics_logger", "a BaseLogger, with a method log_scalar"),
+        ("tb_writer", "a SummaryWriter, with a method add_scalar"),
+    ],
+)
+def test_a_logger_that_cannot_log_is_an_error_that_names_the_argument(tmp_path, argument, expected):
+    with refused(f"debug.initialize: {argument} must be {expected}, not object"):
+        debug.initialize("", log_dir=tmp_path, **{argument: object()})
+
+
+@pytest.mark.parametrize("size", [-5, "5MB", 1.5, True])
+def test_a_size_of_the_run_file_that_is_no_number_of_bytes_is_refused(tmp_path, size):
+    with refused(rf"debug.initialize: recording\['max_size'\] must be a number of bytes.*{size!r}"):
+        debug.initialize("", log_dir=tmp_path, recording={"max_size": size})
+
+
+# ---- configurations as a dict
+
+
+def test_a_configuration_may_hold_numbers_of_numpy_and_torch_sets_and_paths(tmp_path):
+    config = section(
+        {
+            "LogTensorStats": {
+                "enabled": numpy.bool_(True),
+                "tensors": {"activation"},
+                "stats": ("max",),
+                "freq": numpy.int64(2),
+                "start_step": torch.tensor(2),
+                "start_end_list": numpy.array([[2, 5]]),
+            }
+        },
+        exact_layer_names={"fc"},
+    )
+    (row,) = debug.plan(config, "fc").rows
+    assert row["tensor"] == "activation"
+    scalars = Scalars()
+    layer = te.Linear(16, 16, name="fc", device="cpu")
+    with debug.session(config, log_dir=pathlib.Path(tmp_path), statistics_logger=scalars):
+        for _ in range(7):
+            layer(torch.ones(16, 16))
+            debug.step()
+    assert list(scalars.values("fc_activation_max")) == [2, 4]
+
+
+@pytest.mark.parametrize("number", [1e-05, 1e16, 2.5e-7, 0.5, -3e-300, float("inf")])
+def test_numbers_of_a_dict_stay_numbers(register, tmp_path, number):
+    seen = []
+
+    class Keeps(debug.TEConfigAPIMapper):
+        @debug.api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            seen.append(config["mine"])
+            return False, None
+
+        @debug.api_method
+        def inspect_tensor(self, config, layer_name, tensor):
+            pass
+
+    register(Keeps)
+    config = section({"Keeps": {"enabled": True, "tensors": ["activation"], "mine": number}})
+    with debug.session(config, log_dir=tmp_path):
+        debug.transformer_engine.inspect_tensor_enabled("mine", tensor_name="activation")
+    assert seen == [number]
+
+
+def test_what_no_configuration_can_hold_is_an_error_that_names_its_key(tmp_path):
+    config = section({"LogTensorStats": {"enabled": True, "stats": ["max", object()]}})
+    key = r"section\.transformer_engine\.LogTensorStats\.stats\[1\]"
+    with refused(rf"debug.initialize: the configuration's key '{key}' has a object"):
+        debug.initialize(config, log_dir=tmp_path)
+    with refused(rf"debug.plan: the configuration's key '{key}'"):
+        debug.plan(config, "fc")
+    with refused("debug.initialize: the configuration must be a path, a dict, or '' for none"):
+        debug.initialize(5, log_dir=tmp_path)
+
+
+def test_a_plan_takes_the_name_of_one_layer():
+    assert debug.plan(MAXIMA, "fc").rows == debug.plan(MAXIMA, ["fc"]).rows
+    assert [row["layer"] for row in debug.plan(MAXIMA, "fc")] == ["fc"]
+
+
+# ---- calls
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: debug.step("a"), "debug.step: loss must be a number or .* not 'a'"),
+        (
+            lambda: debug.step(torch.ones(2)),
+            r"debug.step: loss must be a number .* not one of shape \(2,\); hand over its mean",
+        ),
+        (lambda: debug.record("x", "a"), "debug.record: value must be a number .* not 'a'"),
+        (lambda: debug.record("x", None), "debug.record: value must be a number .* not None"),
+        (lambda: debug.record("", 1), "debug.record: name must be a string, not empty, not ''"),
+        (lambda: debug.record(3, 1), r"debug.record: name must be a string.* not 3 \(a int\)"),
+        (lambda: debug.log_message(5), "debug.log_message: msg must be a string, not 5"),
+        (
+            lambda: debug.log_message("x", level="WARNIG"),
+            "debug.log_message: level must be one of .* not 'WARNIG'.*did you mean 'WARNING'",
+        ),
+        (lambda: debug.log_message("x", level=1.5), "debug.log_message: level must be a level"),
+        (
+            lambda: debug.MetricLogger.log_scalar("x", "a", 0),
+            "MetricLogger.log_scalar: value must be a number",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_an_error_that_names_function_and_argument(tmp_path, call, expected):
+    with debug.session("", log_dir=tmp_path), refused(expected):
+        call()
+
+
+@pytest.mark.parametrize("model", [5, [torch.nn.Linear(2, 2), "fc"], None])
+def test_only_modules_get_names(model):
+    with refused("infer_and_assign_layer_names: model must be a torch.nn.Module or several"):
+        debug.infer_and_assign_layer_names(model)
+
+
+def test_numbers_of_all_kinds_are_recorded_and_levels_go_by_name(tmp_path):
+    with debug.session("", log_dir=tmp_path):
+        for value in (2, 2.0, numpy.float32(2), numpy.array([2.0]), torch.tensor([[2.0]])):
+            debug.record("two", value)
+            debug.step(torch.tensor(2.0, requires_grad=True))
+        debug.log_message("as a name", level="warning")
+    assert "WARNING" in message_log(tmp_path)
+    assert os.listdir(tmp_path / "telens")
