@@ -7,6 +7,7 @@ CALLER = "python/telens/debug/feature_caller.py"
 SESSIONS = "python/telens/debug/sessions.py"
 CLASSES = "test_feature_classes.py::"
 FILES = "test_peer_feature_files.py::"
+MISTAKES = "test_feature_class_mistakes.py::"
 
 STATEMENTS = (
     Statement(
@@ -179,8 +180,49 @@ STATEMENTS = (
         "The same class, registered again, replaces itself.",
         CLASSES + "test_a_class_registered_again_replaces_itself",
         REGISTRY,
-        "            _C.unregister_features(owner)\n            feature = feature_class()\n",
-        "            feature = feature_class()\n",
+        "            _C.unregister_features(owner)\n"
+        "            feature = build(feature_class, owner)\n",
+        "            feature = build(feature_class, owner)\n",
+    ),
+    Statement(
+        "A class whose constructor raises is named with its file, a file that fails with its path "
+        "*(ours)*.",
+        MISTAKES + "test_a_class_whose_constructor_raises_is_named_with_its_file",
+        "python/telens/debug/feature_checks.py",
+        'f"{owner} ({_file_of(registered)}): a registered',
+        'f"{owner}: a registered',
+    ),
+    Statement(
+        "A call that no layer makes, and half of a pair of calls, is warned of when the class is "
+        "registered, with the nearest name *(ours)*.",
+        MISTAKES + "test_a_call_that_never_comes_is_warned_of",
+        "python/telens/debug/feature_checks.py",
+        "if switch in calls and call not in calls:",
+        "if False:",
+    ),
+    Statement(
+        "A list counts as the pair; an answer that is neither a bool nor a pair is an error that "
+        "names class and call *(ours)*.",
+        MISTAKES + "test_a_pair_may_be_a_list_and_its_numbers_numpys",
+        "python/telens/debug/feature_checks.py",
+        "pair = tuple(answer) if isinstance(answer, tuple | list) else (answer, None)",
+        "pair = tuple(answer) if isinstance(answer, tuple) else (answer, None)",
+    ),
+    Statement(
+        "GEMMs, tensors and structs of a class that `TEConfigAPIMapper` parses are checked when "
+        "its configuration is loaded *(ours)*.",
+        MISTAKES + "test_names_and_structs_of_a_class_are_checked_when_its_configuration_is_loaded",
+        "python/telens/debug/parameters.py",
+        "        if name not in names:",
+        "        if False:",
+    ),
+    Statement(
+        "A class may declare its parameters: keys, types and defaults are checked and filled in "
+        "when its configuration is loaded *(ours)*.",
+        MISTAKES + "test_declared_parameters_are_checked_when_they_are_loaded",
+        "python/telens/debug/parameters.py",
+        "if not declared[key].fits(value):",
+        "if False:",
     ),
     Statement(
         "A plugin in Python and the same in C++ record the same *(ours)*.",
