@@ -17,19 +17,6 @@ void validate_k(const config::Value& value, config::ErrorList& errors) {
   }
 }
 
-std::vector<std::string> names_of_one_recipe(const config::Value&, std::string_view) {
-  std::vector<std::string> names;
-  for (const bool columnwise : {false, true}) {
-    for (const std::string_view name : kBlockStatistics) {
-      names.push_back(name_of_copy(name, columnwise));
-    }
-    names.push_back(name_of_copy(scale_histogram_name(ScalingMode::mxfp8), columnwise));
-  }
-  names.emplace_back(kCopiesDiffer);
-  names.emplace_back(kCopiesRelativeDifference);
-  return names;
-}
-
 }  // namespace
 
 std::string name_of_copy(std::string_view statistic, bool columnwise) {
@@ -89,8 +76,7 @@ config::FeatureDescription block_telemetry_description() {
                       .default_value = BlockTelemetryOptions().k,
                       .doc = "how many of the worst blocks are kept, of each copy and measure",
                       .validate = validate_k}},
-      // Which histograms depends on the recipe.
-      .recorded = names_of_one_recipe,
+      // Not .recorded: its size is that of the histograms and blocks, which depend on the recipe.
   };
 }
 

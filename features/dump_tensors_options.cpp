@@ -44,7 +44,7 @@ config::FeatureDescription dump_tensors_description() {
                      flag(kQuantized,
                           "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
                           "      runs in high precision. Without either nothing is written")},
-      .recorded = config::nothing_recorded,
+      // Not .recorded: its size is that of the tensors, in files of their own.
   };
 }
 

@@ -42,12 +42,7 @@ config::FeatureDescription value_histogram_description() {
                       .doc = "exponent: a bin for each exponent and sign, and for zeros, "
                              "subnormals, Inf and NaN; codes: one for each of the 65,536 codes",
                       .allowed_values = {std::string(kExponent), std::string(kCodes)}}},
-      // Which of the names depends on the tensor's dtype.
-      .recorded =
-          [](const config::Value& parameters, std::string_view) {
-            return std::vector{format_histogram_name(
-                {ValueHistogramOptions::from(parameters).bins, FormatId::bf16})};
-          },
+      // Not .recorded: its size is that of the histograms, whose bins depend on the data.
   };
 }
 

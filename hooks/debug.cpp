@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/session.h"
 
@@ -86,6 +87,17 @@ void initialize(const InitializeOptions& options) {
   // session, so that whatever it was the first to need is still there. Those of ended sessions find
   // nothing.
   std::atexit(close_at_exit);
+}
+
+void refuse_to_initialize(int rank, const ReductionGroup& world) {
+  InitializeOptions options;
+  options.rank = rank;
+  options.world = world;
+  try {
+    accept_on_all_ranks(options, [] { raise<UsageError>("this rank refuses"); });
+  } catch (const UsageError&) {
+    // The caller has an error of its own.
+  }
 }
 
 bool is_initialized() { return open_session() != nullptr; }

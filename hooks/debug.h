@@ -78,6 +78,10 @@ struct InitializeOptions {
 // has to call it.
 TELENS_EXPORT void initialize(const InitializeOptions& options = {});
 
+// In place of initialize(), on a rank of the world that cannot call it: the others, which wait for
+// its answer, raise an error that names it, and none begins.
+TELENS_EXPORT void refuse_to_initialize(int rank, const ReductionGroup& world);
+
 // Whether a session is open.
 TELENS_EXPORT bool is_initialized();
 

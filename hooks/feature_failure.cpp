@@ -1,12 +1,28 @@
 #include "hooks/feature_failure.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <exception>
+#include <string_view>
 
 #include "core/base/error.h"
 
 namespace telens {
+namespace {
+
+// pybind11 puts the stack behind the message of a Python exception, the innermost frame first: that
+// one tells where it was raised, the others are ours.
+std::string with_innermost_frame(const std::string& text) {
+  constexpr std::string_view kStack = "\n\nAt:\n  ";
+  const std::size_t stack = text.find(kStack);
+  if (stack == text.npos) return text;
+  const std::size_t frame = stack + kStack.size();
+  return fmt::format("{} (at {})", text.substr(0, stack),
+                     text.substr(frame, text.find('\n', frame) - frame));
+}
+
+}  // namespace
 
 std::string message_of_current_exception() {
   try {
@@ -14,7 +30,7 @@ std::string message_of_current_exception() {
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    return error.what();
+    return with_innermost_frame(error.what());
   } catch (...) {
     return "an exception that is no std::exception";
   }

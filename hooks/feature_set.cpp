@@ -22,8 +22,9 @@ void FeatureSet::make(const config::Config& config, const FeatureRegistry& regis
                       FeatureServices& services, FeatureGuard& guard, Notices& notices) {
   config_ = &config;
   sections_.emplace(config);
-  sections_->make_budgets(
-      [&notices](const std::string& text) { notices.announce_change("budget", text); });
+  sections_->make_budgets([&notices](const std::string& text) {
+    notices.announce("budget", text, {}, LogLevel::info);
+  });
   for (SectionState* state : sections_->with_budget()) {
     decisions_.add(*state->budget(), {.runs = [state] { return state->runs(); },
                                       .guard = [](const auto& decide) { decide(); }});

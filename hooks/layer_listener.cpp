@@ -1,11 +1,13 @@
 #include "hooks/layer_listener.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "core/quantization/operand.h"
 #include "hooks/feature_failure.h"
 
 namespace telens::debug {
@@ -30,6 +32,19 @@ class NotedReading final : public TensorReading {
   TensorReading& reading_;
   bool wanted_ = false;
 };
+
+// What takes a tensor's place has its shape; else the GEMM, or autograd, would fail without a word
+// about the feature.
+void check_sizes(const Operand& result, const ModifyTensorCall& call) {
+  const QuantizedTensor* quantized = quantized_or_null(&result);
+  const at::IntArrayRef sizes = quantized != nullptr ? at::IntArrayRef(quantized->sizes)
+                                                     : std::get<at::Tensor>(result).sizes();
+  if (!call.tensor.defined() || sizes == call.tensor.sizes()) return;
+  raise<ShapeError>("the {} of {} came out as {}; expected {}, its own shape",
+                    telens::name_of(call.tensor_name), telens::name_of(call.gemm),
+                    fmt::format("[{}]", fmt::join(sizes, ", ")),
+                    fmt::format("[{}]", fmt::join(call.tensor.sizes(), ", ")));
+}
 
 }  // namespace
 
@@ -145,7 +160,10 @@ Operand LayerListener::modify_tensor(LayerHooks&, const RoutingPlan& plan,
         answers.layer_name, telens::name_of(call.tensor_name), telens::name_of(call.gemm));
   }
   try {
-    return part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
+    Operand result =
+        part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
+    if (call.out == nullptr) check_sizes(result, call);
+    return result;
   } catch (...) {
     rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));
   }

@@ -18,14 +18,8 @@ void Notices::open(Sink& run_file, const std::string& log_dir, int rank) {
 bool Notices::message(std::string_view text, std::string_view layer_name, LogLevel level,
                       std::string_view once_per) {
   const bool written = messages_.write(text, layer_name, level, once_per);
-  if (!written || level < LogLevel::warning) return written;
-  const int events = warnings_.fetch_add(1, std::memory_order_relaxed);
-  if (events < kMostEvents) {
-    event("warning", text, layer_name);
-  } else if (events == kMostEvents) {
-    event("warning", "further warnings are in the text log only", {});
-  }
-  return true;
+  if (written && level >= LogLevel::warning) event("warning", text, layer_name);
+  return written;
 }
 
 void Notices::announce(std::string_view kind, const std::string& text, std::string_view layer_name,
@@ -34,13 +28,14 @@ void Notices::announce(std::string_view kind, const std::string& text, std::stri
   event(kind, text, layer_name);
 }
 
-void Notices::announce_change(std::string_view kind, const std::string& text) {
-  messages_.write(text, {}, LogLevel::info, fmt::format("{} {}", kind, iteration_()));
-  if (changes_.fetch_add(1, std::memory_order_relaxed) < kMostEvents) event(kind, text, {});
-}
-
 void Notices::event(std::string_view kind, std::string_view text, std::string_view layer_name) {
   const std::lock_guard lock(mutex_);
+  const int number = ++numbers_[std::string(kind)];
+  if (number > kMostEvents + 1) return;
+  if (number > kMostEvents) {
+    text = "further events of this kind are in the text log only";
+    layer_name = {};
+  }
   if (run_file_ != nullptr) {
     run_file_->event(iteration_(), kind, text, layer_name);
   } else {

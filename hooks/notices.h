@@ -1,12 +1,13 @@
 // What people are told: messages in the text log, the serious ones also as events of the run file.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hooks/debug.h"
@@ -25,7 +26,7 @@ class Notices {
   void open(Sink& run_file, const std::string& log_dir, int rank);
 
   // Once per text, layer and `once_per`; returns whether it was written now. From WARNING on it is
-  // an event "warning" too, as long as there are so few that a person might read them.
+  // an event "warning" too.
   bool message(std::string_view text, std::string_view layer_name, LogLevel level,
                std::string_view once_per = {});
 
@@ -39,13 +40,12 @@ class Notices {
   void announce(std::string_view kind, const std::string& text, std::string_view layer_name,
                 LogLevel level = LogLevel::warning);
 
-  // The same where there may be so many that they are to be counted.
-  void announce_change(std::string_view kind, const std::string& text);
-
   void flush() { messages_.flush(); }
 
  private:
-  static constexpr int kMostEvents = 1000;  // of one kind
+  // Of one kind. The run file keeps every text in memory and on disk, so it is given a number of
+  // them that a person might still read.
+  static constexpr int kMostEvents = 1000;
 
   struct Event {
     std::int64_t iteration;
@@ -58,11 +58,10 @@ class Notices {
 
   std::function<std::int64_t()> iteration_;
   MessageLog messages_;
-  std::atomic<int> warnings_{0};
-  std::atomic<int> changes_{0};
 
   std::mutex mutex_;  // over what follows
   Sink* run_file_ = nullptr;
+  std::map<std::string, int> numbers_;  // of events, by their kind
   std::vector<Event> waiting_;
 };
 

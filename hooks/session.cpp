@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <exception>
 #include <utility>
 
 #include "hooks/builtin.h"
@@ -201,11 +202,18 @@ void Session::step(std::optional<double> loss) {
   decide(logged, collected.decisions);
   layers_.end_iteration();
   if (sections().end_iteration()) layers_.wake();
-  delivery_->deliver(logged);
+  // A logger that throws on one rank must not leave that rank behind in what all ranks decide.
+  std::exception_ptr from_a_logger;
+  try {
+    delivery_->deliver(logged);
+  } catch (...) {
+    from_a_logger = std::current_exception();
+  }
   if (sections().measures()) {
     sections().end_step(seconds_now() - begin - collected.exchange_seconds);
   }
   stop_if_asked();
+  if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
 void Session::stop_if_asked() {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -186,9 +187,10 @@ StatisticsLog::StatisticsLog(const std::string& log_dir, int rank)
 
 void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t iteration) {
   fmt::memory_buffer line;
+  const double printed = std::isnan(value) ? NAN : value;  // Python prints no NaN's sign
   fmt::format_to(std::back_inserter(line),
                  FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
-                 clock_.now(), name, iteration, value);
+                 clock_.now(), name, iteration, printed);
   file_.write({line.data(), line.size()});
 }
 

@@ -150,7 +150,7 @@ std::size_t Chart::bin_of(std::int64_t iteration) const {
 std::vector<std::int64_t> Chart::iteration_ticks() const {
   constexpr int kParts = 8;
   const auto span = static_cast<double>(last_iteration - first_iteration);
-  const auto step = static_cast<std::int64_t>(std::max(1.0, round_step(span, kParts)));
+  const auto step = static_cast<std::int64_t>(std::max(1.0, round_step(span / kParts)));
   std::vector<std::int64_t> ticks;
   std::int64_t at = first_iteration - first_iteration % step;
   if (at < first_iteration) at += step;

@@ -72,8 +72,9 @@ std::optional<Trouble> earliest_above_zero(const record::RunReader& run, record:
 FirstTrouble find_first_trouble(const record::RunReader& run, record::RecordQuery query) {
   FirstTrouble trouble;
   trouble.nonfinite = earliest_above_zero(run, query, Statistic::nonfinite, trouble.also);
+  // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
   std::int64_t other_overflows = 0;
-  trouble.overflow = earliest_above_zero(run, query, Statistic::overflows, other_overflows);
+  trouble.overflow = earliest_above_zero(run, query, Statistic::saturated, other_overflows);
   for (const record::Scalar& scalar : run.scalars()) {
     if (std::isfinite(scalar.value)) continue;
     if (query.rank && *query.rank != scalar.rank) continue;
@@ -99,7 +100,7 @@ std::vector<std::string> sentences(const FirstTrouble& trouble, const record::Ru
         fmt::format("{} not finite: from iteration {}", trouble.scalar_name, bad->iteration));
   }
   if (const auto& bad = trouble.overflow) {
-    lines.push_back(fmt::format("first overflow: iteration {}, {}: {:.4g} % of its elements",
+    lines.push_back(fmt::format("first overflow: iteration {}, {}: {:.0f} elements clipped",
                                 bad->iteration, label_of(bad->where, run), bad->value));
   }
   if (lines.empty()) lines.emplace_back("no non-finite value and no overflow recorded");

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "inspector_cli/first_trouble.h"
 #include "inspector_cli/run_choice.h"
@@ -23,6 +27,7 @@ struct InfoOptions {
   std::string run;
   bool config = false;
   bool environment = false;
+  bool events = false;
 };
 
 std::string time_text(double seconds) {
@@ -157,19 +162,33 @@ void print_scalars(const record::RunReader& run) {
   }
 }
 
-void print_events(const record::RunReader& run) {
-  constexpr std::size_t kMostShown = 5;
-  auto events = run.events();
+// What ended a run comes first, what it only said last.
+int place_of(std::string_view kind) {
+  if (kind == "stopped") return 0;
+  return kind == "warning" ? 2 : 1;
+}
+
+// Each kind by itself: many of one must not hide the only one of another.
+void print_events(const record::RunReader& run, bool all) {
+  constexpr std::size_t kShownFirst = 2;  // and the last one
   const auto& words = run.names(Dictionary::word);
-  // What a run did by itself stands before what it only said.
-  std::ranges::stable_partition(
-      events, [&](const record::Event& event) { return words[event.kind] != "warning"; });
-  for (std::size_t i = 0; i < std::min(events.size(), kMostShown); ++i) {
-    line(words[events[i].kind],
-         fmt::format("iteration {}: {}", events[i].iteration, words[events[i].text]));
+  std::vector<std::pair<std::string, std::vector<record::Event>>> kinds;
+  for (const record::Event& event : run.events()) {
+    const std::string& kind = words[event.kind];
+    auto known = std::ranges::find(kinds, kind, [](const auto& each) { return each.first; });
+    if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
+    known->second.push_back(event);
   }
-  if (events.size() > kMostShown) {
-    line("", fmt::format("... and {}", counted(events.size() - kMostShown, "more event")));
+  std::ranges::stable_sort(kinds, {}, [](const auto& each) { return place_of(each.first); });
+  for (const auto& [kind, events] : kinds) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const std::size_t hidden = events.size() - i - 1;
+      if (!all && i == kShownFirst && hidden > 1) {
+        line("", fmt::format("... {} more of this kind (--events shows all)", hidden));
+        i = events.size() - 1;
+      }
+      line(kind, fmt::format("iteration {}: {}", events[i].iteration, words[events[i].text]));
+    }
   }
 }
 
@@ -209,7 +228,7 @@ void run_info(const InfoOptions& options) {
   print_files(run);
   print_totals(run);
   print_scalars(run);
-  print_events(run);
+  print_events(run, options.events);
   if (run.record_count() > 0) print_first_trouble(run, {});
   print_other_runs(runs_beside(options.run));
 }
@@ -224,6 +243,7 @@ void add_info(CLI::App& app) {
   auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
   command->add_flag("--environment", options->environment, "Print the run's environment")
       ->excludes(config);
+  command->add_flag("--events", options->events, "Show all events, not the first ones of a kind");
   command->callback([options] { run_info(*options); });
 }
 

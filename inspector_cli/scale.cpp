@@ -27,6 +27,11 @@ std::vector<double> finite_values(const std::vector<Line>& lines) {
   return values;
 }
 
+// Ten times less than a label of six digits tells apart, and far more than the steps of a double.
+bool differ_by_rounding_alone(double low, double high) {
+  return high / 2 - low / 2 <= 1e-7 * std::max(std::abs(low), std::abs(high));
+}
+
 double power_of_ten_below(double value) { return std::pow(10, std::floor(std::log10(value))); }
 
 }  // namespace
@@ -37,7 +42,7 @@ Scale::Scale(const std::vector<Line>& lines) {
   const auto [lowest, highest] = std::ranges::minmax_element(values);
   low_ = *lowest;
   high_ = *highest;
-  if (low_ == high_) {  // drawn against zero
+  if (differ_by_rounding_alone(low_, high_)) {  // drawn against zero
     low_ = std::min(low_, 0.0);
     high_ = std::max(high_, 0.0);
     return;
@@ -84,15 +89,15 @@ double Scale::unstretched(double stretched) const {
 
 double Scale::place(double value) const {
   if (!(high_ > low_)) return high_ > 0 ? 1 : 0;
-  const double low = stretched(low_);
-  return std::clamp((stretched(value) - low) / (stretched(high_) - low), 0.0, 1.0);
+  // Halves: the span of doubles of both signs may be infinite.
+  const double low = stretched(low_) / 2;
+  return std::clamp((stretched(value) / 2 - low) / (stretched(high_) / 2 - low), 0.0, 1.0);
 }
 
 double Scale::value_at(double place) const {
   if (place <= 0) return low_;
   if (place >= 1) return high_;
-  const double low = stretched(low_);
-  return unstretched(low + place * (stretched(high_) - low));
+  return unstretched((1 - place) * stretched(low_) + place * stretched(high_));
 }
 
 std::string Scale::note() const {
@@ -124,8 +129,11 @@ std::vector<double> Scale::tick_values() const {
   constexpr int kMostTicks = 6;
   std::vector<double> values;
   if (kind_ == Kind::linear) {
-    const double step = round_step(high_ - low_, kMostTicks - 1);
-    for (double i = std::ceil(low_ / step); i * step <= high_; ++i) values.push_back(i * step);
+    const double step = round_step(high_ / (kMostTicks - 1) - low_ / (kMostTicks - 1));
+    const double first = std::ceil(low_ / step);
+    for (int i = 0; i <= kMostTicks && (first + i) * step <= high_; ++i) {
+      values.push_back((first + i) * step);
+    }
     return values;
   }
   // Powers of ten: all of them, or every second, third, ...; 2 and 5 times as much where they are
@@ -158,11 +166,10 @@ std::vector<Tick> Scale::ticks() const {
   return ticks;
 }
 
-double round_step(double span, int parts) {
-  const double least = span / parts;
+double round_step(double least) {
   const double power = power_of_ten_below(least);
   for (const double times : {1.0, 2.0, 5.0}) {
-    // What rounding adds to span / parts must not double the step.
+    // What rounding adds to the quotient of a span must not double the step.
     if (times * power >= least * (1 - 1e-9)) return times * power;
   }
   return 10 * power;

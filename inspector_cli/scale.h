@@ -45,7 +45,7 @@ class Scale {
   double threshold_ = 0;  // of symlog
 };
 
-// A step of 1, 2 or 5 times a power of ten that divides the span into at most so many parts.
-double round_step(double span, int parts);
+// The smallest step of 1, 2 or 5 times a power of ten that is at least so large.
+double round_step(double least);
 
 }  // namespace telens::cli

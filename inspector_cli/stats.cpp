@@ -17,6 +17,7 @@
 #include "inspector_cli/tensor_summary.h"
 #include "inspector_cli/terminal.h"
 #include "inspector_cli/whole_number.h"
+#include "inspector_cli/worst_value.h"
 
 namespace telens::cli {
 namespace {
@@ -70,11 +71,6 @@ Table tensor_table(const record::RunReader& run, const record::RecordQuery& quer
   return table;
 }
 
-// Statistics of which the smallest value is the worst.
-bool is_worst_when_small(std::string_view statistic) {
-  return statistic == "gemm_cosine" || statistic == "scale_headroom";
-}
-
 // One statistic of one tensor over the iterations.
 struct Course {
   SeriesKey key;
@@ -111,9 +107,9 @@ Table course_table(const record::RunReader& run, const record::RecordQuery& quer
   });
   std::vector<Course> sorted;
   for (const auto& [key, course] : courses) sorted.push_back(course);
-  const auto badness = [&](const Course& course) {
-    const std::string name = name_or_empty(run, Dictionary::statistic, course.key.statistic);
-    return is_worst_when_small(name) ? -course.lowest : course.highest;
+  const auto badness_of = [&](const Course& course) {
+    return badness(name_or_empty(run, Dictionary::statistic, course.key.statistic), course.lowest,
+                   course.highest);
   };
   const auto place = [](const Course& course) {
     const SeriesKey& key = course.key;
@@ -121,8 +117,8 @@ Table course_table(const record::RunReader& run, const record::RecordQuery& quer
   };
   std::ranges::sort(sorted, [&](const Course& a, const Course& b) {
     if (a.nonfinite != b.nonfinite) return a.nonfinite > b.nonfinite;
-    const double left = badness(a);
-    const double right = badness(b);
+    const double left = badness_of(a);
+    const double right = badness_of(b);
     return left != right ? left > right : place(a) < place(b);
   });
   Table table({"layer", "tensor", "gemm", "statistic", "min", "mean", "max", "last", "at",

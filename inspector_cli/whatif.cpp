@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/error.h"
+#include "inspector_cli/choice.h"
 #include "inspector_cli/format_option.h"
 #include "inspector_cli/histograms.h"
 #include "inspector_cli/selection.h"
@@ -82,15 +83,6 @@ void run_whatif(const WhatIfOptions& options) {
   fmt::print("{}", table.render(options.format));
   for (const std::string& note : result.notes) fmt::print(stderr, "telens: {}\n", note);
   if (result.bounds) fmt::print(stderr, "telens: {}\n", kBounds);
-}
-
-template <typename Value>
-void add_choice(CLI::App& command, const char* name, Value& value,
-                const std::map<std::string, Value>& choices, const char* doc) {
-  std::string names;
-  for (const auto& [choice, ignored] : choices) names += (names.empty() ? "{" : ",") + choice;
-  command.add_option(name, value, doc)
-      ->transform(CLI::CheckedTransformer(choices, CLI::ignore_case).description(names + "}"));
 }
 
 }  // namespace

@@ -96,6 +96,15 @@ void bind_debug(py::module_& parent) {
              py::arg("tb_writer"), py::arg("log_dir"), py::arg("init_training_step"),
              py::arg("default_logging_enabled"), py::arg("block_when_full"), py::arg("max_size"),
              py::arg("rank"), py::arg("world_size"), py::arg("world"));
+  module.def(
+      "refuse_to_initialize",
+      [](int rank, const py::object& world) {
+        const debug::ReductionGroup group = to_process_group(world);
+        const py::gil_scoped_release released;
+        debug::refuse_to_initialize(rank, group);
+      },
+      py::arg("rank"), py::arg("world"),
+      "Tells the other ranks, which wait in initialize, that this one will not come.");
   module.def("is_initialized", &debug::is_initialized);
   module.def("step", &debug::step, py::arg("loss"), no_gil);
   module.def("end_debug", &debug::end_debug, no_gil);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "hooks/debug.h"
 
 namespace telens::python {
 
@@ -20,6 +21,7 @@ PyObject* usage_error_type = nullptr;
 PyObject* shape_error_type = nullptr;
 PyObject* config_error_type = nullptr;
 PyObject* record_error_type = nullptr;
+PyObject* run_stopped_type = nullptr;
 
 PyObject* declare(py::module_& module, const char* name, const py::tuple& bases, const char* doc) {
   const std::string full_name = std::string("telens.") + name;
@@ -32,20 +34,36 @@ PyObject* declare(py::module_& module, const char* name, const py::tuple& bases,
   return type.ptr();
 }
 
+// With the exception of Python that the error came of, if it did, as its __cause__.
+void set_error(PyObject* type, const Error& error) {
+  try {
+    std::rethrow_if_nested(error);
+  } catch (py::error_already_set& original) {
+    original.restore();
+    py::raise_from(type, error.what());
+    return;
+  } catch (...) {
+    // One of C++, whose message stands in the error's own.
+  }
+  PyErr_SetString(type, error.what());
+}
+
 // The most derived type first.
 void translate(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const ConfigError& error) {
-    PyErr_SetString(config_error_type, error.what());
+    set_error(config_error_type, error);
   } catch (const ShapeError& error) {
-    PyErr_SetString(shape_error_type, error.what());
+    set_error(shape_error_type, error);
   } catch (const UsageError& error) {
-    PyErr_SetString(usage_error_type, error.what());
+    set_error(usage_error_type, error);
   } catch (const RecordError& error) {
-    PyErr_SetString(record_error_type, error.what());
+    set_error(record_error_type, error);
+  } catch (const debug::RunStopped& error) {
+    set_error(run_stopped_type, error);
   } catch (const Error& error) {
-    PyErr_SetString(error_type, error.what());
+    set_error(error_type, error);
   }
 }
 
@@ -65,6 +83,9 @@ void bind_errors(py::module_& module) {
               "One or more mistakes in a debug configuration, each with file, line and column.");
   record_error_type = declare(module, "RecordError", py::make_tuple(py::handle(error_type)),
                               "A run file that cannot be written or read.");
+  run_stopped_type = declare(module, "RunStopped", py::make_tuple(py::handle(error_type)),
+                             "Thrown by debug.step() where the configuration wants the run to be "
+                             "stopped; everything is in the run file.");
   py::register_exception_translator(&translate);
 }
 

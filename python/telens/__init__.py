@@ -9,7 +9,14 @@ from telens._load import load_extension
 load_extension()
 
 from telens._build import VERSION as __version__  # noqa: E402
-from telens._C import ConfigError, Error, RecordError, ShapeError, UsageError  # noqa: E402
+from telens._C import (  # noqa: E402
+    ConfigError,
+    Error,
+    RecordError,
+    RunStopped,
+    ShapeError,
+    UsageError,
+)
 from telens.run import Run, open_run  # noqa: E402
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "Error",
     "RecordError",
     "Run",
+    "RunStopped",
     "ShapeError",
     "UsageError",
     "__version__",

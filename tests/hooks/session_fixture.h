@@ -83,13 +83,18 @@ class ScriptedFeatures {
  public:
   // The script must live as long as sessions that use it.
   void add(const std::string& name, const Script& script) {
+    add(name, [&script](FeatureServices&) { return std::make_unique<ScriptedFeature>(script); });
+  }
+  // A class of the test's own.
+  void add(const std::string& name,
+           const std::function<std::unique_ptr<Feature>(FeatureServices&)>& make) {
     config::FeatureDescription description;
     description.feature_namespace = config::kTransformerEngineNamespace;
     description.name = name;
     description.owner = kOwner;
     register_feature(
-        {std::move(description), [&script](const config::FeatureEntry&, FeatureServices&) {
-           return std::make_unique<ScriptedFeature>(script);
+        {std::move(description), [make](const config::FeatureEntry&, FeatureServices& services) {
+           return make(services);
          }});
   }
   ~ScriptedFeatures() { unregister_features(kOwner); }

@@ -350,7 +350,7 @@ TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
   const record::RunReader run(folder.str());
   ASSERT_EQ(run.events().size(), 1001U);
   EXPECT_THAT(run.names(record::Dictionary::word)[run.events()[1000].text],
-              HasSubstr("further warnings"));
+              HasSubstr("further events"));
 }
 
 // Warns while it is being made, before there is a run file.
@@ -362,17 +362,10 @@ class EarlyWarner final : public Feature {
 };
 
 TEST_F(SessionTest, a_warning_from_the_making_of_a_feature_is_recorded_once_there_is_a_run_file) {
-  config::FeatureDescription description;
-  description.feature_namespace = config::kTransformerEngineNamespace;
-  description.name = "EarlyWarner";
-  description.owner = "the test";
-  register_feature(
-      {std::move(description), [](const config::FeatureEntry&, FeatureServices& services) {
-         return std::make_unique<EarlyWarner>(services);
-       }});
+  features.add("EarlyWarner",
+               [](FeatureServices& services) { return std::make_unique<EarlyWarner>(services); });
   debug::initialize(options(section("EarlyWarner: {enabled: True}\n")));
   debug::end_debug();
-  unregister_features("the test");
   const record::RunReader run(folder.str());
   ASSERT_EQ(run.events().size(), 1U);
   EXPECT_EQ(run.names(record::Dictionary::word)[run.events()[0].text], "too early");
@@ -409,20 +402,43 @@ TEST_F(SessionTest, a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_f
   EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
 }
 
+class FailingLogger final : public ScalarLogger {
+  void log_scalar(std::string_view, double, std::int64_t) override {
+    throw std::runtime_error("no connection");
+  }
+};
+
 TEST_F(SessionTest, a_logger_that_throws_leaves_the_session_in_order) {
-  class Failing final : public ScalarLogger {
-    void log_scalar(std::string_view, double, std::int64_t) override {
-      throw std::runtime_error("no connection");
-    }
-  };
   debug::InitializeOptions failing = options(section(kMaxOfActivation));
-  failing.statistics_logger = std::make_shared<Failing>();
+  failing.statistics_logger = std::make_shared<FailingLogger>();
   debug::initialize(failing);
   FakeLayer().run();
   EXPECT_THROW(debug::step(), std::runtime_error);
   EXPECT_EQ(debug::iteration(), 1);
   debug::end_debug();
   EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+// Stops the run in the first step.
+class Stopper final : public Feature {
+ public:
+  explicit Stopper(FeatureServices& services) : services_(services) {}
+  void step(std::int64_t) override { services_.stop_run("enough"); }
+
+ private:
+  FeatureServices& services_;
+};
+
+TEST_F(SessionTest, a_run_that_is_to_stop_stops_though_a_logger_throws) {
+  features.add("Stopper",
+               [](FeatureServices& services) { return std::make_unique<Stopper>(services); });
+  debug::InitializeOptions failing =
+      options(section(std::string(kMaxOfActivation) + "Stopper: {enabled: True}\n"));
+  failing.statistics_logger = std::make_shared<FailingLogger>();
+  debug::initialize(failing);
+  FakeLayer().run();
+  EXPECT_THROW(debug::step(), debug::RunStopped);
+  debug::end_debug();
 }
 
 TEST_F(SessionTest, lines_of_the_statistics_log_have_the_peers_form) {

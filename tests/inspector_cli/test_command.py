@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree
@@ -18,14 +19,14 @@ from rewritten_run import rewritten
 def test_a_run_may_be_named_by_any_of_its_places(telens, log_dir, where):
     result = telens("info", log_dir / where)
     assert result.returncode == 0
-    assert "1281 records, iterations 0 to 40" in result.stdout
+    assert "1441 records, iterations 0 to 40" in result.stdout
 
 
 def test_info_says_what_went_wrong_first(telens, log_dir):
     output = telens("info", log_dir).stdout
     assert "first non-finite: iteration 30, layers.2.fc1 activation: 3 elements" in output
     assert "loss not finite: from iteration 33" in output
-    assert "first overflow: iteration 25, layers.2.fc1 activation fprop: 0.25 %" in output
+    assert "first overflow: iteration 25, layers.2.fc1 activation fprop: 25 elements" in output
     assert "ended cleanly" in output
     assert "layers.2.fc1: activation is not finite" in output
 
@@ -117,6 +118,46 @@ def test_stats_orders_what_is_equal_in_all_else_by_its_relative_error(telens, ru
     worst = [row["layer"] for row in rows if row["tensor"] == "activation"]
     assert worst == ["layers.1.fc1", "layers.3.fc1", "layers.0.fc1", "layers.2.fc1"]
     assert [float(row["mse/amax^2"]) for row in rows[:4]] == pytest.approx([4e-6, 3e-6, 2e-6, 1e-6])
+
+
+@pytest.mark.parametrize(
+    ("statistic", "worst"),
+    [("gemm_cosine", -10.0), ("scale_headroom", -10.0), ("scale_jump", -10.0), ("scale_age", 0.3)],
+)
+def test_stats_of_one_statistic_begin_with_its_worst_series(
+    telens, run_file, tmp_path, statistic, worst
+):
+    values = {"layers.0.fc1": 0.1, "layers.1.fc1": -10.0, "layers.2.fc1": 0.2, "layers.3.fc1": 0.3}
+    run = rewritten(run_file, tmp_path, lambda _, layer, *others: values[layer])
+    with h5py.File(run, "r+", libver="latest") as file:
+        names = file["names/statistic"][:]
+        names[names == b"cur_amax"] = statistic.encode()
+        file["names/statistic"][:] = names
+    rows = rows_of(telens("stats", run, "--stat", statistic, "--format", "csv"))
+    assert float(rows[0]["last"]) == worst
+
+
+def test_many_events_of_a_kind_hide_no_other(telens, run_file, tmp_path):
+    run = tmp_path / "rank00000.h5"
+    shutil.copy(run_file, run)
+    with h5py.File(run, "r+", libver="latest") as file:
+        events = file["events"]
+        (warning,) = events[:]
+        words = [word.decode() for word in file["names/word"][:]]
+        events.resize((11,))
+        for i in range(10):
+            warning["iteration"] = i
+            events[i] = warning
+        warning["kind"] = words.index("loss")
+        events[10] = warning
+    output = telens("info", run).stdout
+    assert re.search(r"^loss +iteration 9: layers.2.fc1", output, re.MULTILINE)
+    shown = re.findall(r"^warning +iteration (\d+)", output, re.MULTILINE)
+    assert shown == ["0", "1", "9"]
+    assert "... 7 more of this kind (--events shows all)" in output
+    output = telens("info", run, "--events").stdout
+    shown = re.findall(r"^warning +iteration (\d+)", output, re.MULTILINE)
+    assert shown == [str(i) for i in range(10)]
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +356,7 @@ class TestAnInterruptedRun:
         assert telens("repair", log_dir).stdout == f"{path}: repaired\n"
         assert telens("repair", log_dir).stdout == f"{path}: nothing to do\n"
         with h5py.File(path, "r") as file:
-            assert len(file["records"]) == 40 * 4 * 8 + 1
+            assert len(file["records"]) == 40 * 4 * 9 + 1
         assert telens("stats", log_dir, "--format", "csv").stdout == before
         assert "killed, repaired" in telens("info", log_dir).stdout
 

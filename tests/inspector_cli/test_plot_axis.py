@@ -113,3 +113,18 @@ def test_the_axis_of_iterations_has_round_numbers(telens, write_run, tmp_path):
     assert telens("plot", write_run(iterations=299), "--out", out).returncode == 0
     ticks = re.findall(r'text-anchor="middle"\s*>(\d+)<', out.read_text())
     assert ticks[:7] == ["0", "50", "100", "150", "200", "250", "0"]
+
+
+def test_values_that_differ_by_rounding_alone_are_drawn_as_a_constant(plot):
+    below_one = math.nextafter(1.0, 0.0)
+    svg = plot(lambda iteration: 1.0 if iteration % 2 else below_one)
+    heights, labels = line_of(svg)
+    assert max(heights) - min(heights) < 0.1
+    assert labels
+
+
+@pytest.mark.parametrize("suffix", [".svg", ""])
+def test_the_largest_doubles_of_both_signs_have_an_axis(plot, suffix):
+    text = plot(lambda iteration: 1.7e308 if iteration % 2 else -1.7e308, suffix)
+    assert not re.search(r"\b-?nan\b", text)
+    assert ">1e+308<" in text if suffix else "@ = 1.7e+308" in text

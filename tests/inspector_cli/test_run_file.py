@@ -28,7 +28,7 @@ def file(run_file):
 
 def test_pandas_gets_named_records(file):
     frame = pd.DataFrame(table(file, "records"))
-    assert len(frame) == 40 * 4 * 8 + 1
+    assert len(frame) == 40 * 4 * 9 + 1
     frame["layer"] = frame["layer"].map(dict(enumerate(names(file, "layer"))))
     frame["statistic"] = frame["statistic"].map(dict(enumerate(names(file, "statistic"))))
     bad = frame[(frame.statistic == "nonfinite") & (frame.value > 0)]
@@ -72,5 +72,5 @@ def test_a_run_costs_at_most_eight_bytes_a_record(tmp_path):
     path = tmp_path / "telens/long/rank00000.h5"
     with h5py.File(path, "r", swmr=True) as file:
         records = len(file["records"])
-    assert records == 20000 * 32 + 1
+    assert records == 20000 * 36 + 1
     assert path.stat().st_size / records <= 8

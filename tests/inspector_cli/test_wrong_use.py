@@ -47,3 +47,20 @@ def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
 )  # fmt: skip
 def test_a_number_that_makes_no_sense_is_refused(telens, arguments, expected):
     expect_one_line_error(telens(*arguments), arguments[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["stats", "run", "--format", "jsn"],
+            "expected one of 'csv', 'json', 'table', not 'jsn' ",
+        ),
+        (["whatif", "run", "--fp8-format", "E3M4"], "expected one of 'E4M3', 'E5M2', 'HYBRID', "),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_right_ones(telens, arguments, message):
+    result = telens(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert ">" not in result.stderr

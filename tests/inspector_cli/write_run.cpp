@@ -45,7 +45,9 @@ void add_layer(Iteration& records, std::int64_t i, int number) {
   records.add(layer, "activation", "", "nonfinite", bad ? 3 : 0);
   records.add(layer, "activation", "", "cur_amax", bad ? NAN : amax);
   records.add(layer, "activation", "fprop", "underflows%", 0.5 * number);
-  records.add(layer, "activation", "fprop", "overflows%", number == 2 && i >= 25 ? 0.25 : 0);
+  const bool overflows = number == 2 && i >= 25;
+  records.add(layer, "activation", "fprop", "overflows%", overflows ? 0.25 : 0);
+  records.add(layer, "activation", "fprop", "saturated", overflows ? 25 : 0);
   records.add(layer, "activation", "fprop", "mse", 1e-4 * amax * amax);
   records.add(layer, "gradient", "", "nonfinite", 0);
   records.add(layer, "gradient", "", "cur_amax", 0.5);

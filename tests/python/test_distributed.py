@@ -1,6 +1,7 @@
 """Modules under DDP and FSDP2, two processes over gloo."""
 
 import os
+import pathlib
 
 import pytest
 import torch
@@ -258,14 +259,26 @@ def rank_that_refuses(rank: int, folder: str, what: str) -> None:
     if bad and what == "configuration":
         config = {"section": WEIGHTS["section"] | {"NoSuchFeature": {"enabled": True}}}
     recording = {"max_size": 1} if bad and what == "option" else None
-    error = {"configuration": "NoSuchFeature", "option": "max_size 1 is too small"}[what]
-    with pytest.raises(telens.UsageError, match=error if bad else "rank 1 refused"):
-        debug.initialize(config, log_dir=folder, recording=recording)
+    feature_dirs = folder + "/nowhere" if bad and what == "folder" else None
+    if bad and what == "feature file":
+        feature_dirs = pathlib.Path(folder) / "features"
+        feature_dirs.mkdir()
+        (feature_dirs / "broken.py").write_text("import no_such_module")
+    error, kind = {
+        "configuration": ("NoSuchFeature", telens.UsageError),
+        "option": ("max_size 1 is too small", telens.UsageError),
+        "folder": ("there is no folder", telens.UsageError),
+        "feature file": ("no_such_module", telens.UsageError),
+    }[what]
+    if not bad:
+        error, kind = "rank 1 refused", telens.UsageError
+    with pytest.raises(kind, match=error):
+        debug.initialize(config, log_dir=folder, recording=recording, feature_dirs=feature_dirs)
     with debug.session("", log_dir=folder):
         debug.step(float(rank))
 
 
-@pytest.mark.parametrize("what", ["configuration", "option"])
+@pytest.mark.parametrize("what", ["configuration", "option", "folder", "feature file"])
 def test_where_one_rank_refuses_to_begin_none_waits_for_it_and_all_may_begin_anew(tmp_path, what):
     run_ranks(rank_that_refuses, str(tmp_path), what, world_size=3)
     (run,) = (tmp_path / "telens").iterdir()

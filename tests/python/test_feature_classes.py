@@ -279,45 +279,6 @@ def test_postquantize_sees_quantized_tensors_of_both_gemms(tmp_path, register, l
     ]
 
 
-def test_an_altering_feature_that_fails_stops_the_run_with_its_name(tmp_path, register, layer, x):
-    class Broken(TEConfigAPIMapper):
-        @api_method
-        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
-            return True
-
-        @api_method
-        def modify_tensor(self, config, layer_name, **kwargs):
-            raise ValueError("cannot do it")
-
-    register(Broken)
-    debug.initialize(config_of("Broken", gemms=["fprop"], tensors=["activation"]), log_dir=tmp_path)
-    with pytest.raises(Exception, match="cannot do it") as caught:
-        train(layer, x)
-    assert "Broken" in str(caught.value)
-
-
-def test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once(
-    tmp_path, register, layer, x, capfd
-):
-    calls = []
-
-    class Broken(TEConfigAPIMapper):
-        @api_method
-        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
-            return True
-
-        @api_method
-        def inspect_tensor(self, config, layer_name, **kwargs):
-            calls.append(1)
-            raise ValueError("cannot look")
-
-    register(Broken)
-    with debug.session(config_of("Broken", tensors=["activation"]), log_dir=tmp_path):
-        train(layer, x, steps=3)
-    assert calls == [1]
-    assert capfd.readouterr().err.count("cannot look") == 1
-
-
 def test_a_class_may_parse_its_configuration_itself(tmp_path, register, layer, x):
     calls = []
 

@@ -122,3 +122,20 @@ def test_a_plan_needs_no_pandas():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "layers.0.fc1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("namespace", "feature"),
+    [
+        ("telens", "ValueHistogram"),
+        ("telens", "BlockTelemetry"),
+        ("transformer_engine", "DumpTensors"),
+    ],
+)
+def test_what_is_no_record_is_said_not_to_be_counted(namespace, feature):
+    parameters = {"enabled": True, "tensors": ["activation"]}
+    layers = {"layer_types": ["all"]}
+    config = {"s": {"enabled": True, "layers": layers, namespace: {feature: parameters}}}
+    plan = debug.plan(config, ["a"])
+    assert plan.load["not_counted"] == [f"{namespace}.{feature}"]
+    assert plan.load["text"] == f"nothing is recorded; not counted: {namespace}.{feature}"

@@ -21,7 +21,10 @@ bool lies_in_tiles_of_the_other_orientation(const at::Tensor& codes) {
 }  // namespace
 
 at::Tensor decode_row_by_row(const at::Tensor& codes, FormatId format, at::ScalarType dtype) {
-  if (!lies_in_tiles_of_the_other_orientation(codes)) return ops::decode_fp8(codes, format, dtype);
+  const bool is_gemm_dtype = dtype == at::kBFloat16 || dtype == at::kFloat;
+  if (!is_gemm_dtype || !lies_in_tiles_of_the_other_orientation(codes)) {
+    return ops::decode_fp8(codes, format, dtype);
+  }
   const FormatId output = ops::check_high_precision("decode_fp8", "the result", dtype);
   const std::int64_t rows = codes.size(0);
   const std::int64_t columns = codes.size(1);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
-import json
 import logging
 import os
 import pathlib
@@ -17,7 +16,10 @@ import torch
 import torch.distributed
 
 from telens import _C
+from telens.debug import arguments
 from telens.debug.calls import LayerCalls
+from telens.debug.configuration import source_of
+from telens.debug.logging import get_logger
 from telens.debug.registry import Registry, take_registered
 
 __all__ = [
@@ -43,6 +45,9 @@ _PEER_FEATURES = ("transformer_engine", "debug", "features")
 
 transformer_engine = LayerCalls()
 
+# What the session was told last, for feature classes that reduce themselves.
+_weights_are_reduced = True
+
 # Owners of the features that the running session's feature_dirs registered.
 _session_owners: list[str] = []
 
@@ -65,7 +70,7 @@ def initialize(
     config_file
         path of the YAML file, the configuration as a dict, or "" for none
     feature_dirs
-        folders that are walked for feature classes (.py) and plugins (.so)
+        folders that are walked for feature classes (.py) and plugins (.so); "" is none
     statistics_logger
         a ``BaseLogger``, in place of ``tb_writer``
     log_dir
@@ -90,22 +95,27 @@ def initialize(
         raise _C.UsageError(
             "debug.initialize: there is a session already; call debug.end_debug() first"
         )
-    is_dict = isinstance(config_file, dict)
-    folders = _folders(feature_dirs)
-    block_when_full, max_size = _recording_options(recording or {})
     rank, world_size, group = _world()
     take_registered()
     try:
-        for folder in folders:
-            _run_feature_files(folder)
+        with _refusing_for_all(rank, group):
+            path, text = source_of("debug.initialize", config_file)
+            folders = _folders(feature_dirs)
+            _check_loggers(statistics_logger, tb_writer)
+            block_when_full, max_size = _recording_options(recording or {})
+            for folder in folders:
+                _run_feature_files(folder)
+            options = {
+                "config_file": path,
+                "config_text": text,
+                "feature_dirs": [str(folder) for folder in folders],
+                "log_dir": os.fspath(log_dir),
+            }
         _session_owners.extend(take_registered())
         _C.debug.initialize(
-            config_file="" if is_dict else os.fspath(config_file),
-            config_text=json.dumps(config_file) if is_dict else None,
-            feature_dirs=[str(folder) for folder in folders],
+            **options,
             statistics_logger=statistics_logger,
             tb_writer=tb_writer,
-            log_dir=os.fspath(log_dir),
             init_training_step=init_training_step,
             default_logging_enabled=default_logging_enabled,
             block_when_full=block_when_full,
@@ -125,15 +135,16 @@ def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
     # A loss on a GPU makes the host wait for it: not where nobody records it.
     recorded = loss is not None and _C.debug.is_initialized()
-    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    _C.debug.step(float(value) if recorded else None)
+    _C.debug.step(arguments.number("debug.step", "loss", loss) if recorded else None)
 
 
 def end_debug() -> None:
     """Ends the session: flushes everything. Nothing without a session."""
+    global _weights_are_reduced
     try:
         _C.debug.end_debug()
     finally:
+        _weights_are_reduced = True
         _forget_session_features()
         transformer_engine.forget()
 
@@ -160,18 +171,21 @@ def initialize_training_step(train_step: int) -> None:
 
 def record(name: str, value: float | torch.Tensor) -> None:
     """Puts a number of the running iteration into the run file, under a name of one's own."""
-    _C.debug.record(name, float(value))
+    name = arguments.text("debug.record", "name", name)
+    _C.debug.record(name, arguments.number("debug.record", "value", value))
 
 
 def log_message(
     msg: str,
     layer_name: str | None = None,
-    level: int = logging.INFO,
+    level: int | str = logging.INFO,
     extra_cachable_args: Any = None,
 ) -> None:
-    """Writes a message into the log, once per text, layer and extra arguments."""
-    once_per = "" if extra_cachable_args is None else repr(extra_cachable_args)
-    _C.debug.log_message(msg, layer_name or "", level, once_per)
+    """Writes a message into the log, once per text, layer and extra arguments.
+
+    ``level``: of ``logging``, also by name.
+    """
+    get_logger().log_message(msg, layer_name, level, extra_cachable_args)
 
 
 def log_tensor_stats(
@@ -239,19 +253,37 @@ def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
 
     Where that group has one rank only, and where this is off, they are their rank's own.
     """
+    global _weights_are_reduced
     _C.debug.set_weight_tensor_tp_group_reduce(enabled)
+    _weights_are_reduced = enabled
+
+
+def weights_are_reduced() -> bool:
+    """What was set by ``set_weight_tensor_tp_group_reduce`` in this session."""
+    return _weights_are_reduced
 
 
 # ---------------------------------------------------------------------- feature_dirs
+
+
+@contextlib.contextmanager
+def _refusing_for_all(rank: int, group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
+    """What fails in the block before the core is asked must not leave other ranks waiting in it."""
+    try:
+        yield
+    except Exception:
+        _C.debug.refuse_to_initialize(rank, group)
+        raise
 
 
 def _folders(feature_dirs: Any) -> list[pathlib.Path]:
     if feature_dirs is None:
         return []
     one = isinstance(feature_dirs, str | os.PathLike)
-    folders = [pathlib.Path(each) for each in ([feature_dirs] if one else feature_dirs)]
+    # "" is no folder, as it is no config_file; Path would make the current one of it.
+    named = [each for each in ([feature_dirs] if one else feature_dirs) if each != ""]
     kept = []
-    for folder in folders:
+    for folder in map(pathlib.Path, named):
         if folder.parts[-3:] == _PEER_FEATURES:
             print(f"telens: skipped feature folder {folder}: built-in features are always there")
         elif not folder.is_dir():
@@ -270,9 +302,13 @@ def _run_feature_files(folder: pathlib.Path) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
-            raise
+            if not isinstance(error, Exception):
+                raise
+            raise _C.UsageError(
+                f"debug.initialize: feature_dirs: {path} raised {type(error).__name__}: {error}"
+            ) from error
 
 
 def _forget_session_features() -> None:
@@ -292,7 +328,20 @@ def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
             "debug.initialize: recording takes on_full ('drop' or 'block') and max_size (bytes), "
             f"not {recording}"
         )
-    return on_full == "block", int(recording.get("max_size", 0))
+    max_size = arguments.integer(
+        "debug.initialize",
+        "recording['max_size']",
+        recording.get("max_size", 0),
+        "a number of bytes, such as 10 * 2**30, or 0 for no limit",
+    )
+    return on_full == "block", max_size
+
+
+def _check_loggers(statistics_logger: Any, tb_writer: Any) -> None:
+    call = "debug.initialize"
+    logger = "a BaseLogger"
+    arguments.has_method(call, "statistics_logger", statistics_logger, "log_scalar", logger)
+    arguments.has_method(call, "tb_writer", tb_writer, "add_scalar", "a SummaryWriter")
 
 
 def _rank() -> int:

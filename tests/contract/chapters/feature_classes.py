@@ -164,7 +164,8 @@ STATEMENTS = (
     ),
     Statement(
         "The process is never ended by a feature *(ours: the peer calls sys.exit)*.",
-        CLASSES + "test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once",
+        "test_failing_features.py::"
+        "test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once",
         "hooks/feature_guard.cpp",
         "  if (!feature.observes.exchange(false)) return;\n",
         "  std::exit(1);\n",

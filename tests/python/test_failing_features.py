@@ -1,0 +1,158 @@
+"""What becomes of an exception, or of an unusable result, of a feature class."""
+
+import math
+import pathlib
+
+import pytest
+import torch
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.debug import TEConfigAPIMapper, api_method
+
+
+def config_of(feature: str, gemm: str = "fprop", tensor: str = "activation") -> dict:
+    return {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": ["all"]},
+            "transformer_engine": {
+                feature: {"enabled": True, "gemms": [gemm], "tensors": [tensor]},
+            },
+        }
+    }
+
+
+@pytest.fixture
+def layer() -> te.Linear:
+    torch.manual_seed(1)
+    return te.Linear(32, 32, name="fc1")
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    torch.manual_seed(2)
+    return torch.randn(16, 32, requires_grad=True)
+
+
+def train(layer, x, steps=1):
+    for _ in range(steps):
+        layer(x).sum().backward()
+        debug.step()
+
+
+class Modifies(TEConfigAPIMapper):
+    """Gives what its `result` makes of the tensor."""
+
+    result = staticmethod(lambda tensor: tensor)
+
+    @api_method
+    def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+        return True
+
+    @api_method
+    def modify_tensor(self, config, layer_name, *, tensor, **kwargs):
+        return self.result(tensor)
+
+
+def cannot(tensor):
+    raise ValueError("cannot do it")
+
+
+def test_an_altering_feature_that_fails_stops_the_run_with_its_name_and_the_cause(
+    tmp_path, register, layer, x
+):
+    register(type("Broken", (Modifies,), {"result": staticmethod(cannot)}))
+    debug.initialize(config_of("Broken"), log_dir=tmp_path)
+    with pytest.raises(telens.Error, match=r"Broken.*fc1.*modify_tensor.*cannot do it") as caught:
+        train(layer, x)
+    assert isinstance(caught.value.__cause__, ValueError)
+    # Where it was raised, without the frames in between.
+    assert f"(at {pathlib.Path(__file__)}(" in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("gemm", "tensor"),
+    [
+        ("fprop", "activation"),
+        ("dgrad", "weight"),
+        ("dgrad", "gradient"),
+        ("fprop", "output"),
+        ("dgrad", "dgrad"),
+        ("wgrad", "wgrad"),
+    ],
+)
+def test_a_result_of_another_shape_is_an_error_that_names_the_feature(
+    tmp_path, register, layer, x, gemm, tensor
+):
+    register(type("Halves", (Modifies,), {"result": staticmethod(lambda tensor: tensor[:8])}))
+    debug.initialize(config_of("Halves", gemm, tensor), log_dir=tmp_path)
+    rows = 32 if tensor in ("weight", "wgrad") else 16
+    expected = (
+        rf"Halves.*fc1.*the {tensor} of {gemm} came out as \[8, 32\]; expected \[{rows}, 32\]"
+    )
+    with pytest.raises(Exception, match=expected):
+        train(layer, x)
+
+
+def test_a_run_that_is_to_stop_raises_an_exception_of_its_own(tmp_path, layer, x):
+    config = {
+        "stop": {
+            "enabled": True,
+            "layers": {"layer_types": ["all"]},
+            "telens": {
+                "Trigger": {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
+            },
+        }
+    }
+    debug.initialize(config, log_dir=tmp_path)
+    with pytest.raises(telens.RunStopped, match="nonfinite of output"):
+        train(layer, x.detach() * math.nan)
+    assert issubclass(telens.RunStopped, telens.Error)
+    debug.end_debug()
+
+
+def test_a_nan_is_written_without_a_sign(tmp_path, layer, x):
+    config = {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": ["all"]},
+            "transformer_engine": {
+                "LogTensorStats": {
+                    "enabled": True,
+                    "tensors": ["activation"],
+                    "stats": ["mean", "std"],
+                }
+            },
+        }
+    }
+    minus_nan = torch.tensor([0xFFC00000], dtype=torch.uint32).view(torch.float32)
+    with debug.session(config, log_dir=tmp_path):
+        train(layer, x.detach() * minus_nan)
+    (log,) = (tmp_path / "nvdlfw_inspect_statistics_logs").iterdir()
+    values = [line.rsplit("value=", 1)[1] for line in log.read_text().splitlines()]
+    assert values == ["nan", "nan"]
+
+
+def test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once(
+    tmp_path, register, layer, x, capfd
+):
+    calls = []
+
+    class Broken(TEConfigAPIMapper):
+        @api_method
+        def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+            return True
+
+        @api_method
+        def inspect_tensor(self, config, layer_name, **kwargs):
+            calls.append(1)
+            raise ValueError("cannot look")
+
+    register(Broken)
+    with debug.session(config_of("Broken"), log_dir=tmp_path):
+        train(layer, x, steps=3)
+    assert calls == [1]
+    assert capfd.readouterr().err.count("cannot look") == 1
