@@ -88,15 +88,17 @@ Contender contender(const FeatureSection& section, SampleTraining& training,
 void compare(const std::string& precision, const std::vector<FeatureSection>& sections,
              const telens::benchmark::Arguments& arguments) {
   SampleTraining training(gpt::TrainingOptions().batch, precision);
-  std::vector<Contender> contenders{{"no session",
-                                     [&] {
-                                       for (int i = 0; i < kSteps; ++i) training.step();
-                                     },
-                                     [&] { training.step(); }}};
+  const Contender plain{"no session",
+                        [&] {
+                          for (int i = 0; i < kSteps; ++i) training.step();
+                        },
+                        [&] { training.step(); }};
+  // Each beside steps without it: a machine's speed changes over the time that all of them take.
   for (const FeatureSection& section : sections) {
-    contenders.push_back(contender(section, training, arguments.folder));
+    telens::benchmark::compare(precision + ' ' + section.name,
+                               {plain, contender(section, training, arguments.folder)},
+                               {.rounds = arguments.rounds});
   }
-  telens::benchmark::compare(precision, contenders, {.rounds = arguments.rounds});
 }
 
 }  // namespace

@@ -200,10 +200,12 @@ def test_special_values_have_the_statistics_of_the_reference(tmp_path, recipe, d
         )
 
 
-def test_an_empty_tensor_has_no_statistics(tmp_path):
+def test_an_empty_batch_has_no_statistics_and_takes_none_of_the_weight(tmp_path):
     config = logging_of(["activation", "weight"], ["mxfp8_mse"], "LogFp8TensorStats")
     values, _ = logged(config, tmp_path, a_layer(), torch.zeros(0, 160).requires_grad_())
-    assert set(values) == {"fc_weight_mxfp8_mse"}
+    assert set(values) == set()
+    values, _ = logged(config, tmp_path, a_layer(), torch.zeros(32, 160).requires_grad_())
+    assert set(values) == {"fc_weight_mxfp8_mse", "fc_activation_mxfp8_mse"}
 
 
 def test_micro_batches_of_any_mean_add_up_to_the_whole(tmp_path):
