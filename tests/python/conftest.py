@@ -47,6 +47,22 @@ def _no_session_left_open():
 
 
 @pytest.fixture
+def layer():
+    """A named layer with the same weights in every test."""
+    import telens.pytorch as te
+
+    torch.manual_seed(1)
+    return te.Linear(32, 32, name="fc1")
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    """What it takes."""
+    torch.manual_seed(2)
+    return torch.randn(16, 32, requires_grad=True)
+
+
+@pytest.fixture
 def register():
     """Registers feature classes for the duration of a test."""
     from telens import _C, debug

@@ -52,12 +52,6 @@ def layer() -> te.Linear:
     return te.Linear(32, 32, name="fc")
 
 
-@pytest.fixture
-def x() -> torch.Tensor:
-    torch.manual_seed(2)
-    return torch.randn(16, 32, requires_grad=True)
-
-
 def config_of(feature: str, **keys) -> dict:
     return section({feature: {"enabled": True, **keys}})
 

@@ -49,12 +49,6 @@ def layer() -> te.Linear:
     return te.Linear(32, 16, name="fc")
 
 
-@pytest.fixture
-def x() -> torch.Tensor:
-    torch.manual_seed(2)
-    return torch.randn(16, 32, requires_grad=True)
-
-
 def test_a_session_hands_statistics_to_the_logger_with_their_iteration(tmp_path, layer, x):
     scalars = Scalars()
     debug.initialize(CONFIG, statistics_logger=scalars, log_dir=tmp_path, init_training_step=7)

@@ -67,12 +67,6 @@ class Failing(Total):
 
 
 @pytest.fixture
-def layer() -> te.Linear:
-    torch.manual_seed(1)
-    return te.Linear(32, 32, name="fc1")
-
-
-@pytest.fixture
 def x() -> torch.Tensor:
     torch.manual_seed(2)
     return torch.randn(64, 32, requires_grad=True)

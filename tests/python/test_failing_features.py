@@ -8,7 +8,6 @@ import torch
 
 import telens
 import telens.debug as debug
-import telens.pytorch as te
 from telens.debug import TEConfigAPIMapper, api_method
 
 
@@ -22,18 +21,6 @@ def config_of(feature: str, gemm: str = "fprop", tensor: str = "activation") -> 
             },
         }
     }
-
-
-@pytest.fixture
-def layer() -> te.Linear:
-    torch.manual_seed(1)
-    return te.Linear(32, 32, name="fc1")
-
-
-@pytest.fixture
-def x() -> torch.Tensor:
-    torch.manual_seed(2)
-    return torch.randn(16, 32, requires_grad=True)
 
 
 def train(layer, x, steps=1):

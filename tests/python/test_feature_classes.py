@@ -38,18 +38,6 @@ def train(layer, x, steps=1, fp8=False):
     return out
 
 
-@pytest.fixture
-def layer() -> te.Linear:
-    torch.manual_seed(1)
-    return te.Linear(32, 32, name="fc1")
-
-
-@pytest.fixture
-def x() -> torch.Tensor:
-    torch.manual_seed(2)
-    return torch.randn(16, 32, requires_grad=True)
-
-
 def test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations(
     tmp_path, register, layer, x
 ):

@@ -227,18 +227,6 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.fixture
-def layer() -> te.Linear:
-    torch.manual_seed(1)
-    return te.Linear(32, 32, name="fc1")
-
-
-@pytest.fixture
-def x() -> torch.Tensor:
-    torch.manual_seed(2)
-    return torch.randn(16, 32, requires_grad=True)
-
-
 def steps(layer, x, count=1, fp8=False):
     for _ in range(count):
         with te.autocast(enabled=fp8, recipe=DelayedScaling(amax_history_len=4)):
