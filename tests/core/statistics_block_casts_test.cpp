@@ -25,11 +25,8 @@ using namespace ops;  // what is tested
 
 using testing::expect_cast;
 using testing::special_matrix;
+using testing::typed;
 using testing::wide_data;
-
-CastSums typed(const at::Tensor& words) {
-  return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
-}
 
 CastSums statistics_of(const at::Tensor& x, const BlockCast& cast) {
   at::Tensor accumulator = empty_block_casts(at::kCPU);

@@ -28,6 +28,11 @@ inline StatisticsAccumulator typed(const at::Tensor& words, std::size_t casts) {
   return accumulator;
 }
 
+// Of one cast in blocks.
+inline CastSums typed(const at::Tensor& words) {
+  return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
+}
+
 inline at::Tensor with_values(at::Tensor x,
                               std::initializer_list<std::pair<std::int64_t, float>> values) {
   for (const auto& [index, value] : values) x.view({-1})[index].fill_(value);

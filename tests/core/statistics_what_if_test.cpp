@@ -23,11 +23,8 @@ using namespace ops;  // what is tested
 
 using testing::expect_cast;
 using testing::special_matrix;
+using testing::typed;
 using testing::wide_data;
-
-CastSums typed(const at::Tensor& words) {
-  return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
-}
 
 std::vector<at::Tensor> accumulators(std::size_t count) {
   std::vector<at::Tensor> all;
