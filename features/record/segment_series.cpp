@@ -110,8 +110,9 @@ void SegmentSeries::begin_thinning() {
   for (const Ended& file : ended_) {
     if (!file.thin) largest = std::max(largest, file.bytes);
   }
+  const std::uint64_t others = ended_bytes() + (current_ ? another : 0);
   for (Ended& file : ended_) {
-    const bool fits = ended_bytes() + share() + file.bytes <= options_.max_size;
+    const bool fits = others + file.bytes <= options_.max_size;  // its copy
     if (file.thin || !fits) continue;
     if (static_cast<double>(file.bytes) < kAboutAsLarge * static_cast<double>(largest)) continue;
     try {

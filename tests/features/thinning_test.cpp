@@ -235,7 +235,7 @@ TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {
 }
 
 TEST(Thinning, goes_on_with_the_files_of_a_run_that_is_resumed) {
-  constexpr std::int64_t kEach = 3000;
+  constexpr std::int64_t kEach = 4500;  // of which max_size holds two thirds
   const TemporaryFolder folder;
   for (int part = 0; part < 3; ++part) {
     Recording recording(options_in(folder));
