@@ -25,7 +25,7 @@ using Relation = Condition::Relation;
 using Words = std::span<const std::string>;
 
 constexpr std::string_view kGrammar =
-    "expected, for example, 'overflows% of gradient > 0.1', 'scale_inv_max jumps > 8x' or "
+    "expected, for example, 'overflows% of gradient > 0.1', 'scale_inv jumps > 8x' or "
     "'loss spikes > 2x median of 50'";
 
 struct RelationWord {
@@ -69,6 +69,12 @@ std::optional<Number> number_in(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+// Of one scale the smallest and the largest are the same; of many the largest is watched.
+std::string statistic_word(const std::string& word) {
+  constexpr std::string_view kScaleInv = "scale_inv";
+  return word.ends_with(kScaleInv) ? word + "_max" : word;
 }
 
 std::vector<std::string> known_subjects(const config::StatisticDescriptions* defined) {
@@ -135,7 +141,7 @@ class Parser {
       condition_.name = "loss";
       return words.size() == 1 || report("has '{}' behind 'loss'", words[1]);
     }
-    condition_.statistic = parse_statistic_name(words.front(), defined_);
+    condition_.statistic = parse_statistic_name(statistic_word(words.front()), defined_);
     if (!condition_.statistic) {
       return report(
           "is about '{}', which is no statistic{}; a number that the program records is "

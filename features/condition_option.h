@@ -4,7 +4,8 @@
 //   relation  = (">" | ">=" | "<" | "<=") number
 //             | ("jumps" | "drops") ">" number "x"
 //             | "spikes" ">" number "x" [("median" | "mean") ["of" count]]
-// overflows% of gradient > 0.1, scale_inv_max jumps > 8x, loss spikes > 2x mean of 20
+// overflows% of gradient > 0.1, scale_inv jumps > 8x, loss spikes > 2x mean of 20
+// scale_inv is short for scale_inv_max.
 #pragma once
 
 #include <vector>

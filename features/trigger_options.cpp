@@ -68,12 +68,11 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defin
       {.name = std::string(kWhen),
        .type = config::ParameterType::list,
        .required = true,
-       .doc =
-           "conditions, of which any one fires:\n"
-           "      <statistic> [of <tensor>] > 0.1     also >=, <, <=\n"
-           "      loss spikes > 2x [median|mean [of 50]]\n"
-           "      scale_inv_max jumps > 8x            also drops > 8x\n"
-           "      recorded <name> > 3                 what the program records by debug.record()",
+       .doc = "conditions, of which any one fires:\n"
+              "      '<statistic> [of <tensor>] > 0.1', also >=, < and <=;\n"
+              "      'scale_inv jumps > 8x', also drops;\n"
+              "      'loss spikes > 2x [median|mean [of 50]]';\n"
+              "      'recorded <name> > 3', which the program records by debug.record()",
        .validate = [defined = std::move(defined)](
                        const Value& value,
                        ErrorList& errors) { parse_conditions(value, errors, defined.get()); }},

@@ -28,13 +28,14 @@ std::string code_list(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(quoted, ", "));
 }
 
-// A text on one line of a table: its line breaks and what the table would take for a column's end.
+// A text on one line of a table: its line breaks and what would be read as a column's end or as
+// HTML.
 std::string cell(std::string_view text) {
   std::string line;
   for (const char c : text) {
     const bool is_blank = c == '\n' || c == ' ';
     if (is_blank && line.ends_with(' ')) continue;
-    if (c == '|') line += '\\';
+    if (c == '|' || c == '<') line += '\\';
     line += is_blank ? ' ' : c;
   }
   return line;

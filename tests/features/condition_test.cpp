@@ -52,6 +52,14 @@ TEST(Condition, without_a_tensor_is_about_every_one_that_has_the_statistic) {
   EXPECT_EQ(tensors_of(parsed("loss > 3")).size(), 0U);
 }
 
+TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
+  const Condition jumps = parsed("scale_inv jumps > 8x");
+  EXPECT_EQ(jumps.statistic, parse_statistic_name("scale_inv_max"));
+  EXPECT_EQ(jumps.text, "scale_inv jumps > 8x");
+  EXPECT_EQ(parsed("mxfp8_scale_inv of weight drops > 2x").statistic,
+            parse_statistic_name("mxfp8_scale_inv_max"));
+}
+
 TEST(Condition, knows_jumps_drops_and_spikes) {
   const Condition jumps = parsed("scale_inv_max jumps > 8x");
   EXPECT_EQ(jumps.relation, Relation::jumps);
