@@ -1,5 +1,6 @@
 #include "features/base_log_tensor_stats.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,24 +21,37 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
                                      const debug::ReductionGroup& group) override {
     const config::Selection* selection = entry_.find(std::nullopt, tensor_name);
     if (selection == nullptr || !selection->schedule.due(at.iteration)) return {};
-    std::vector<std::string> names;
-    for (const StatisticName& name :
-         LogTensorStatsOptions::from(selection->parameters).statistics) {
-      names.push_back(format_statistic_name(name));
-    }
-    StatisticsEngine& engine = services_.statistics();
+    const Asked& asked = asked_by(*selection);
     const std::string name = fmt::format("{} {} {}", at.iteration, tensor_name, at.layer_name);
-    const auto values = engine.evaluate(*engine.prepare(names), name, tensor, group);
+    const auto values = services_.statistics().evaluate(*asked.request, name, tensor, group);
     std::vector<NamedValue> result;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (values[i]) result.push_back({std::move(names[i]), *values[i]});
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i]) result.push_back({asked.names[i], *values[i]});
     }
     return result;
   }
 
  private:
+  struct Asked {
+    std::vector<std::string> names;
+    StatisticsRequestPtr request;
+  };
+
+  // Parsed at the first call: a script may make one for each of a thousand small tensors a step.
+  const Asked& asked_by(const config::Selection& selection) {
+    const auto found = asked_.find(&selection);
+    if (found != asked_.end()) return found->second;
+    Asked asked;
+    for (const StatisticName& name : LogTensorStatsOptions::from(selection.parameters).statistics) {
+      asked.names.push_back(format_statistic_name(name));
+    }
+    asked.request = services_.statistics().prepare(asked.names);
+    return asked_.emplace(&selection, std::move(asked)).first->second;
+  }
+
   const config::FeatureEntry& entry_;
   FeatureServices& services_;
+  std::map<const config::Selection*, Asked> asked_;  // by an item of the entry
 };
 
 }  // namespace

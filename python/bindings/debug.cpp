@@ -75,14 +75,22 @@ void log_message(const std::string& message, const std::string& layer_name, int 
   debug::log_message(message, layer_name, static_cast<debug::LogLevel>(level), once_per);
 }
 
-std::vector<std::pair<std::string, double>> log_tensor_stats(
-    const std::string& layer_name, const std::string& tensor_name, const at::Tensor& tensor,
-    std::optional<std::int64_t> iteration, bool skip_reduction, const py::object& reduction_group) {
+py::dict log_tensor_stats(const std::string& layer_name, const std::string& tensor_name,
+                          const at::Tensor& tensor, std::optional<std::int64_t> iteration,
+                          bool skip_reduction, const py::object& reduction_group) {
   const debug::LogTensorStatsOptions options{.iteration = iteration,
                                              .skip_reduction = skip_reduction,
                                              .reduction_group = to_process_group(reduction_group)};
-  py::gil_scoped_release no_gil;
-  return debug::log_tensor_stats(layer_name, tensor_name, tensor, options);
+  std::vector<std::pair<std::string, double>> logged;
+  {
+    const py::gil_scoped_release no_gil;
+    logged = debug::log_tensor_stats(layer_name, tensor_name, tensor, options);
+  }
+  py::dict values;
+  for (const auto& [name, value] : logged) {
+    values[py::str(name)] = at::scalar_tensor(value, at::kFloat);
+  }
+  return values;
 }
 
 }  // namespace

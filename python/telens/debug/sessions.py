@@ -206,10 +206,9 @@ def log_tensor_stats(
 
     Returns {statistic: 0-dim float tensor}; {} where it is not selected or not due.
     """
-    values = _C.debug.log_tensor_stats(
+    return _C.debug.log_tensor_stats(
         layer_name, tensor_name, tensor.detach(), iteration, skip_reduction, reduction_group
     )
-    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values}
 
 
 def list_features() -> list[str]:

@@ -285,9 +285,9 @@ STATEMENTS = (
         "It returns {statistic: 0-dim float tensor}, {} where the tensor is not selected or not "
         "due.",
         PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
-        "python/telens/debug/sessions.py",
-        "torch.tensor(value, dtype=torch.float32)",
-        "torch.tensor(value, dtype=torch.float64)",
+        "python/bindings/debug.cpp",
+        "at::scalar_tensor(value, at::kFloat)",
+        "at::scalar_tensor(value, at::kDouble)",
     ),
     Statement(
         "Without a group it logs statistics of the whole world, on the last rank.",
