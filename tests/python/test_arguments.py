@@ -147,6 +147,7 @@ def test_a_plan_takes_the_name_of_one_layer():
     ("call", "expected"),
     [
         (lambda: debug.step("a"), "debug.step: loss must be a number or .* not 'a'"),
+        (lambda: debug.step("1.5"), r"debug.step: loss must be a number .* not '1.5' \(a str\)"),
         (
             lambda: debug.step(torch.ones(2)),
             r"debug.step: loss must be a number .* not one of shape \(2,\); hand over its mean",
