@@ -251,7 +251,7 @@ STATEMENTS = (
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
         "hooks/delivery.cpp",
         "  run_file_->rows(logged.rows);",
-        "  if (!options_.statistics_logger) run_file_->rows(logged.rows);",
+        "  if (loggers_.empty()) run_file_->rows(logged.rows);",
     ),
     Statement(
         "`with debug.session(...)` ends its session *(ours)*.",
