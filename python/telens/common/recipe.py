@@ -7,17 +7,16 @@ Engine has them, with their defaults alone.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
 from telens import _C
+from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
+from telens.common.recipe_base import Format, Recipe
 from telens.common.recipe_parameters import (
     MMParams,
     QParams,
@@ -44,86 +43,6 @@ __all__ = [
 
 _ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
 _SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
-
-
-class _LargestValues(NamedTuple):
-    """Largest finite values of a format's forward and backward tensors."""
-
-    max_fwd: float
-    max_bwd: float
-
-
-class Format(enum.Enum):
-    """Low-precision formats of a recipe.
-
-    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (no GEMM takes two of them, so
-    no recipe takes it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
-    """
-
-    E2M1 = _LargestValues(max_fwd=6, max_bwd=6)
-    E4M3 = _LargestValues(max_fwd=448, max_bwd=448)
-    E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
-    HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
-
-
-_REASONS_AGAINST = {
-    Format.E2M1: "E2M1 is no FP8 format; NVFP4BlockScaling has it",
-    Format.E5M2: "no GEMM multiplies E5M2 by E5M2; use Format.HYBRID",
-}
-
-
-class Recipe:
-    """Base of all recipes."""
-
-    def delayed(self) -> bool:
-        """Whether scales come from the amaxes of earlier iterations."""
-        return isinstance(self, DelayedScaling)
-
-    def float8_current_scaling(self) -> bool:
-        """Whether a tensor's scale comes from its own amax."""
-        return isinstance(self, Float8CurrentScaling)
-
-    def float8_per_tensor_scaling(self) -> bool:
-        """Whether a tensor has one scale."""
-        return isinstance(self, DelayedScaling | Float8CurrentScaling)
-
-    def mxfp8(self) -> bool:
-        """Whether the recipe is MXFP8."""
-        return isinstance(self, MXFP8BlockScaling)
-
-    def nvfp4(self) -> bool:
-        """Whether the recipe is NVFP4."""
-        return isinstance(self, NVFP4BlockScaling)
-
-    def float8_block_scaling(self) -> bool:
-        """Whether the recipe scales blocks of 128 elements."""
-        return isinstance(self, Float8BlockScaling)
-
-    def custom(self) -> bool:
-        """Whether the recipe is a function from tensors to quantizers."""
-        return isinstance(self, CustomRecipe)
-
-    def _native(self) -> _C.Recipe:
-        """The C++ recipe; the same object as long as no field changes."""
-        values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return _make_native(type(self), values)
-
-    def _check(self) -> None:
-        """Throws UsageError where a field has a value that is not supported."""
-        check_unsupported(self)
-        if not isinstance(self.fp8_format, Format):
-            raise _C.UsageError(
-                f"{type(self).__name__}: fp8_format must be a Format, not {self.fp8_format!r}"
-                + self._hint_at_order()
-            )
-        if self.fp8_format in (Format.E2M1, Format.E5M2):
-            raise _C.UsageError(
-                f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
-                + _REASONS_AGAINST[self.fp8_format]
-            )
-
-    def _hint_at_order(self) -> str:
-        return ""
 
 
 def _scaling(recipe: Recipe, attribute: str) -> tuple[bool, float]:
@@ -165,6 +84,8 @@ class DelayedScaling(Recipe):
         without effect, and to be left out: scales are updated in every iteration. Once Transformer
         Engine's second argument, now taken by name
     """
+
+    _kind = "delayed"
 
     margin: int = 0
     fp8_format: Format = Format.HYBRID
@@ -245,6 +166,8 @@ class Float8CurrentScaling(Recipe):
         whether fprop, dgrad and wgrad run in high precision all the same
     """
 
+    _kind = "current"
+
     use_power_2_scales: bool = False
     fp8_format: Format = Format.HYBRID
     fp8_gemm_fprop: MMParams = _ANY_ACCUMULATOR
@@ -299,6 +222,8 @@ class MXFP8BlockScaling(Recipe):
         whether fprop, dgrad and wgrad run in high precision all the same
     """
 
+    _kind = "mxfp8"
+
     margin: int = 0
     fp8_format: Format = Format.E4M3
     fp8_dpa: bool = False
@@ -339,6 +264,8 @@ class Float8BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     """
+
+    _kind = "float8_block"
 
     use_f32_scales: bool = False
     fp8_format: Format = Format.E4M3
@@ -422,6 +349,8 @@ class NVFP4BlockScaling(Recipe):
         assigned
     """
 
+    _kind = "nvfp4"
+
     disable_rht: bool = False
     disable_stochastic_rounding: bool = False
     disable_2d_quantization: bool = False
@@ -484,110 +413,3 @@ class NVFP4BlockScaling(Recipe):
             disable_2d_quantization=not square_weights,
             override_linear_precision=tuple(self.override_linear_precision),
         )
-
-
-@dataclass(frozen=True)
-class QuantizerRole:
-    """Whose quantizer a ``CustomRecipe`` is asked for."""
-
-    module_type: str = ""  # "linear": every layer with GEMMs
-    tensor_type: str = ""  # "input", "weight", "output", "grad_output" or "grad_input"
-    name: str = ""  # the layer's, as in debug configurations; empty if it has none
-
-
-class IdentityQuantizer:
-    """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
-
-
-@dataclass
-class CustomRecipe(Recipe):
-    """Quantizers made by a function.
-
-    A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
-    come in the same scaling mode (1x128 and 128x128 blocks go together).
-
-    Parameters
-    ----------
-    qfactory
-        a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch`` or to an
-        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
-        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
-        scale and amax tensors of a ``Float8Quantizer``
-    fp8_format
-        without effect: the quantizers have their own
-    quantization_alignment
-        without effect: nothing is padded; at least 1
-    override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
-    """
-
-    qfactory: Callable[[QuantizerRole], Any]
-    fp8_format: Format = Format.HYBRID
-    fp8_dpa: bool = False
-    fp8_mha: bool = False
-    backward_override: str | None = None
-    quantization_alignment: int = 128
-    _: KW_ONLY
-    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
-
-    def __post_init__(self) -> None:
-        self._check()
-
-    def _check(self) -> None:
-        check_unsupported(self)
-        if not callable(self.qfactory):
-            raise _C.UsageError(
-                "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
-                f"not {type(self.qfactory).__name__}"
-            )
-        if self.quantization_alignment < 1:
-            raise _C.UsageError(
-                "CustomRecipe: quantization_alignment must be at least 1, not "
-                f"{self.quantization_alignment}"
-            )
-
-    # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer
-    # to, alive, and would ask them to be hashable.
-    def _native(self) -> _C.Recipe:
-        made_of = (self.qfactory, self.fp8_format, tuple(self.override_linear_precision))
-        kept, native = vars(self).get("_kept", (None, None))
-        if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
-            self._check()
-            native = self._make_native()
-            self._kept = (made_of, native)
-        return native
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
-
-    def _make_native(self) -> _C.Recipe:
-        return _C.make_custom_recipe(
-            # Not a method of this recipe, which would then keep itself alive.
-            qfactory=functools.partial(_make_quantizer, self.qfactory),
-            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            override_linear_precision=tuple(self.override_linear_precision),
-        )
-
-
-def _make_quantizer(
-    qfactory: Callable[[QuantizerRole], Any], tensor_type: str, module_type: str, name: str
-) -> _C.Quantizer | None:
-    role = QuantizerRole(module_type, tensor_type, name)
-    quantizer = qfactory(role)
-    if isinstance(quantizer, IdentityQuantizer):
-        return None
-    if not isinstance(quantizer, _C.Quantizer):
-        raise _C.UsageError(
-            f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
-            "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
-        )
-    return quantizer
-
-
-# A layer makes its quantizers anew when it meets another recipe object, so equal recipes share one.
-@functools.lru_cache(maxsize=64)
-def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]) -> _C.Recipe:
-    recipe = object.__new__(recipe_class)
-    vars(recipe).update(values)
-    recipe._check()
-    return recipe._make_native()

@@ -29,7 +29,7 @@ STATEMENTS = (
     Statement(
         "`telens.common.recipe.Format.E4M3.value.max_fwd` is 448, and its kin.",
         OBJECTS + "test_a_format_tells_its_largest_values",
-        "python/telens/common/recipe.py",
+        "python/telens/common/recipe_base.py",
         "E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)",
         "E5M2 = _LargestValues(max_fwd=61440, max_bwd=57344)",
     ),

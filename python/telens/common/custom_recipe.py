@@ -1,0 +1,114 @@
+"""A recipe that asks a function for each tensor's quantizer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from telens import _C
+from telens.common.recipe_base import Format, Recipe
+from telens.common.recipe_parameters import check_unsupported
+
+__all__: list[str] = []
+
+
+@dataclass(frozen=True)
+class QuantizerRole:
+    """Whose quantizer a ``CustomRecipe`` is asked for."""
+
+    module_type: str = ""  # "linear": every layer with GEMMs
+    tensor_type: str = ""  # "input", "weight", "output", "grad_output" or "grad_input"
+    name: str = ""  # the layer's, as in debug configurations; empty if it has none
+
+
+class IdentityQuantizer:
+    """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
+
+
+@dataclass
+class CustomRecipe(Recipe):
+    """Quantizers made by a function.
+
+    A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
+    come in the same scaling mode (1x128 and 128x128 blocks go together).
+
+    Parameters
+    ----------
+    qfactory
+        a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch`` or to an
+        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
+        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
+        scale and amax tensors of a ``Float8Quantizer``
+    fp8_format
+        without effect: the quantizers have their own
+    quantization_alignment
+        without effect: nothing is padded; at least 1
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    _kind = "custom"
+
+    qfactory: Callable[[QuantizerRole], Any]
+    fp8_format: Format = Format.HYBRID
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    quantization_alignment: int = 128
+    _: KW_ONLY
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        check_unsupported(self)
+        if not callable(self.qfactory):
+            raise _C.UsageError(
+                "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
+                f"not {type(self.qfactory).__name__}"
+            )
+        if self.quantization_alignment < 1:
+            raise _C.UsageError(
+                "CustomRecipe: quantization_alignment must be at least 1, not "
+                f"{self.quantization_alignment}"
+            )
+
+    # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer
+    # to, alive, and would ask them to be hashable.
+    def _native(self) -> _C.Recipe:
+        made_of = (self.qfactory, self.fp8_format, tuple(self.override_linear_precision))
+        kept, native = vars(self).get("_kept", (None, None))
+        if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
+            self._check()
+            native = self._make_native()
+            self._kept = (made_of, native)
+        return native
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_custom_recipe(
+            # Not a method of this recipe, which would then keep itself alive.
+            qfactory=functools.partial(_make_quantizer, self.qfactory),
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+def _make_quantizer(
+    qfactory: Callable[[QuantizerRole], Any], tensor_type: str, module_type: str, name: str
+) -> _C.Quantizer | None:
+    role = QuantizerRole(module_type, tensor_type, name)
+    quantizer = qfactory(role)
+    if isinstance(quantizer, IdentityQuantizer):
+        return None
+    if not isinstance(quantizer, _C.Quantizer):
+        raise _C.UsageError(
+            f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
+            "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
+        )
+    return quantizer

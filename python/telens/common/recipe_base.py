@@ -1,0 +1,104 @@
+"""What all recipes are: the formats, and a base that makes the C++ recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from typing import Any, ClassVar, NamedTuple
+
+from telens import _C
+from telens.common.recipe_parameters import check_unsupported
+
+__all__: list[str] = []
+
+
+class _LargestValues(NamedTuple):
+    """Largest finite values of a format's forward and backward tensors."""
+
+    max_fwd: float
+    max_bwd: float
+
+
+class Format(enum.Enum):
+    """Low-precision formats of a recipe.
+
+    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (no GEMM takes two of them, so
+    no recipe takes it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
+    """
+
+    E2M1 = _LargestValues(max_fwd=6, max_bwd=6)
+    E4M3 = _LargestValues(max_fwd=448, max_bwd=448)
+    E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
+    HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
+
+
+_REASONS_AGAINST = {
+    Format.E2M1: "E2M1 is no FP8 format; NVFP4BlockScaling has it",
+    Format.E5M2: "no GEMM multiplies E5M2 by E5M2; use Format.HYBRID",
+}
+
+
+class Recipe:
+    """Base of all recipes."""
+
+    _kind: ClassVar[str] = ""
+
+    def delayed(self) -> bool:
+        """Whether scales come from the amaxes of earlier iterations."""
+        return self._kind == "delayed"
+
+    def float8_current_scaling(self) -> bool:
+        """Whether a tensor's scale comes from its own amax."""
+        return self._kind == "current"
+
+    def float8_per_tensor_scaling(self) -> bool:
+        """Whether a tensor has one scale."""
+        return self.delayed() or self.float8_current_scaling()
+
+    def mxfp8(self) -> bool:
+        """Whether the recipe is MXFP8."""
+        return self._kind == "mxfp8"
+
+    def nvfp4(self) -> bool:
+        """Whether the recipe is NVFP4."""
+        return self._kind == "nvfp4"
+
+    def float8_block_scaling(self) -> bool:
+        """Whether the recipe scales blocks of 128 elements."""
+        return self._kind == "float8_block"
+
+    def custom(self) -> bool:
+        """Whether the recipe is a function from tensors to quantizers."""
+        return self._kind == "custom"
+
+    def _native(self) -> _C.Recipe:
+        """The C++ recipe; the same object as long as no field changes."""
+        values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return _make_native(type(self), values)
+
+    def _check(self) -> None:
+        """Throws UsageError where a field has a value that is not supported."""
+        check_unsupported(self)
+        if not isinstance(self.fp8_format, Format):
+            raise _C.UsageError(
+                f"{type(self).__name__}: fp8_format must be a Format, not {self.fp8_format!r}"
+                + self._hint_at_order()
+            )
+        if self.fp8_format in (Format.E2M1, Format.E5M2):
+            raise _C.UsageError(
+                f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
+                + _REASONS_AGAINST[self.fp8_format]
+            )
+
+    def _hint_at_order(self) -> str:
+        return ""
+
+
+# A layer makes its quantizers anew when it meets another recipe object, so equal recipes share one.
+@functools.lru_cache(maxsize=64)
+def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]) -> _C.Recipe:
+    recipe = object.__new__(recipe_class)
+    vars(recipe).update(values)
+    recipe._check()
+    return recipe._make_native()
