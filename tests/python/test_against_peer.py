@@ -85,6 +85,8 @@ def test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers(tmp_p
         # The peer computes in the tensor's own FP32, so the last digits differ.
         value = re.compile(r"value=(.*)$")
         assert value.sub("", ours) == value.sub("", theirs)
+        decimals = [len(value.search(line)[1].partition(".")[2]) for line in (ours, theirs)]
+        assert decimals == [4, 4]
         assert float(value.search(ours)[1]) == pytest.approx(
             float(value.search(theirs)[1]), rel=1e-5, abs=1.01e-4
         )
