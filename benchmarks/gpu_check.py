@@ -55,6 +55,8 @@ class Check:
         return os.environ | {
             "TELENS_LIBRARY": str(self.library),
             "TELENS_PACKAGES": str(self.build / "python"),
+            "TELENS_GPT": str(self.build / "bin/gpt"),
+            "TELENS_COMMAND": str(self.build / "bin/telens"),
             "PYTHONPATH": paths,
         }
 
@@ -176,6 +178,11 @@ def cuda_against_cpu(check: Check) -> str:
     return pytest_summary(check.run(sys.executable, "-m", "pytest", "-q", "-rs", *tests))
 
 
+def sample_on_gpu(check: Check) -> str:
+    test = "tests/samples/test_gpt.py"
+    return pytest_summary(check.run(sys.executable, "-m", "pytest", "-q", "-rs", test, "-k", "gpu"))
+
+
 def cpu_tests(check: Check) -> str:
     """What the CPU promises must hold in a build with CUDA too."""
     output = check.run(
@@ -226,6 +233,7 @@ def main() -> int:
         "compile and link", lambda: compile_everything(check)
     ):
         check.step("CUDA against CPU", lambda: cuda_against_cpu(check))
+        check.step("sample on the GPU", lambda: sample_on_gpu(check))
         check.step("benchmarks", lambda: benchmarks(check))
         check.step("device code on the host", lambda: device_code(check))
         for tool in SANITIZERS:

@@ -22,7 +22,7 @@ class SampleTraining {
         text_(gpt::Text::load("", options_.text_bytes)),
         model_(options_.model),
         adamw_(parameters(), {}),
-        precision_(precision) {}
+        precision_(precision, at::kCPU) {}
 
   void step() {
     const gpt::Batch batch =

@@ -185,7 +185,8 @@ config::FeatureDescription precision_ledger_description() {
                              "FP8\n      (E4M3 or E5M2, however scaled), MXFP8, NVFP4, E4M3, E5M2, "
                              "BF16, FP16, FP32,\n      quantized, high_precision",
                       .validate = [](const Value& value,
-                                     ErrorList& errors) { parse_rules(value, errors); }}},
+                                     ErrorList& errors) { parse_rules(value, errors); },
+                      .needs_every_iteration = true}},
       .recorded = config::nothing_recorded,
   };
 }

@@ -17,14 +17,28 @@ namespace {
 int pipe_ends[2] = {-1, -1};
 std::atomic<pid_t> owner{0};
 
-// Whom the handler passes the signal on to: the last of `chain`. A program may put a handler of its
+// Whom the handler passes the signal on to: the last of them. A program may put a handler of its
 // own over ours and call ours from it. Then ours stays below it for ever, with whom it passed the
 // signal on to at first, and a later session may put ours over that again: ours is then called from
-// within itself, by that handler, and passes the signal on to the one before in `chain`.
+// within itself, by that handler, and passes the signal on to the one before in the chain.
 constexpr int kMostHandlers = 8;
-struct sigaction chain[kMostHandlers] = {};
-volatile sig_atomic_t chain_length = 0;
-volatile sig_atomic_t buried = 0;  // the first of them, which stay
+struct Chain {
+  struct sigaction handlers[kMostHandlers] = {};
+  int length = 0;
+  int buried = 0;  // the first of them, which stay
+};
+
+// A handler reads one of the two while a session, of which there is one at a time, fills the other.
+Chain chains[2];
+std::atomic<int> current_chain{0};
+
+const Chain& chain() { return chains[current_chain.load()]; }
+
+void replace_chain(const Chain& chain) {
+  const int other = 1 - current_chain.load();
+  chains[other] = chain;
+  current_chain.store(other);
+}
 
 std::atomic<pthread_t> handling{};  // the thread that the handler runs on
 volatile sig_atomic_t depth = 0;    // of calls within calls there
@@ -49,9 +63,10 @@ void handle(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const bool is_nested = handling.load() == pthread_self();
   depth = is_nested ? depth + 1 : 0;
-  const int at = chain_length - 1 - depth;
+  const Chain& handlers = chain();
+  const int at = handlers.length - 1 - depth;
   const struct sigaction standard = {};
-  const struct sigaction& next = at < 0 ? standard : chain[at];
+  const struct sigaction& next = at < 0 ? standard : handlers.handlers[at];
   if (!has_own_handler(next)) ends_by_default.store(true);
   // A forked child has no thread that would flush.
   const bool flushes = owner.load() == getpid() && write(pipe_ends[1], &kTerminate, 1) == 1;
@@ -86,17 +101,20 @@ bool are_the_same(const struct sigaction& a, const struct sigaction& b) {
 // Makes `action` the last of the chain. It is in there already where a program puts one handler
 // over ours in every session. False: there is no room.
 bool pass_on_to(const struct sigaction& action) {
-  struct sigaction* const end = chain + buried;
+  Chain next = chain();
+  struct sigaction* const end = next.handlers + next.buried;
   struct sigaction* const known = std::find_if(
-      chain, end, [&](const struct sigaction& each) { return are_the_same(each, action); });
+      next.handlers, end, [&](const struct sigaction& each) { return are_the_same(each, action); });
   if (known != end) {
     std::rotate(known, known + 1, end);
-    chain_length = buried;
-    return true;
+    next.length = next.buried;
+  } else if (next.buried < kMostHandlers) {
+    *end = action;
+    next.length = next.buried + 1;
+  } else {
+    return false;
   }
-  if (buried == kMostHandlers) return false;
-  *end = action;
-  chain_length = buried + 1;
+  replace_chain(next);
   return true;
 }
 
@@ -129,13 +147,15 @@ TerminationFlush::~TerminationFlush() {
   if (!watcher_.joinable()) return;
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
+  Chain left = chain();
   if (is_ours(current)) {
-    sigaction(SIGTERM, &chain[chain_length - 1], nullptr);
+    sigaction(SIGTERM, &left.handlers[left.length - 1], nullptr);
     // Nobody calls ours any longer but the handlers that were put over it.
-    chain_length = buried > 0 ? buried : 1;
+    left.length = left.buried > 0 ? left.buried : 1;
   } else {
-    buried = chain_length;
+    left.buried = left.length;
   }
+  replace_chain(left);
   // A program that replaced our handler may have kept it to call it: from now on it only passes on.
   owner.store(0);
   if (write(pipe_ends[1], &kStop, 1) == 1) {

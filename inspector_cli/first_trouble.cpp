@@ -87,21 +87,27 @@ FirstTrouble find_first_trouble(const record::RunReader& run, record::RecordQuer
   return trouble;
 }
 
+std::string elements(double count) {
+  return fmt::format("{:.0f} element{}", count, count == 1 ? "" : "s");
+}
+
 std::vector<std::string> sentences(const FirstTrouble& trouble, const record::RunReader& run) {
   std::vector<std::string> lines;
   if (const auto& bad = trouble.nonfinite) {
     const std::string others =
-        trouble.also > 0 ? fmt::format(", and in {} more tensors", trouble.also) : "";
-    lines.push_back(fmt::format("first non-finite: iteration {}, {}: {:.0f} elements{}",
-                                bad->iteration, label_of(bad->where, run), bad->value, others));
+        trouble.also > 0
+            ? fmt::format(", and in {} more tensor{}", trouble.also, trouble.also == 1 ? "" : "s")
+            : "";
+    lines.push_back(fmt::format("first non-finite: iteration {}, {}: {}{}", bad->iteration,
+                                label_of(bad->where, run), elements(bad->value), others));
   }
   if (const auto& bad = trouble.scalar) {
     lines.push_back(
         fmt::format("{} not finite: from iteration {}", trouble.scalar_name, bad->iteration));
   }
   if (const auto& bad = trouble.overflow) {
-    lines.push_back(fmt::format("first overflow: iteration {}, {}: {:.0f} elements clipped",
-                                bad->iteration, label_of(bad->where, run), bad->value));
+    lines.push_back(fmt::format("first overflow: iteration {}, {}: {} clipped", bad->iteration,
+                                label_of(bad->where, run), elements(bad->value)));
   }
   if (lines.empty()) lines.emplace_back("no non-finite value and no overflow recorded");
   return lines;

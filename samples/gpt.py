@@ -63,11 +63,12 @@ class Model(torch.nn.Module):
                 layer_number=i + 1,
                 fuse_qkv_params=True,
                 name=f"layers.{i}",
+                device="cpu",
             )
             for i in range(layers)
         )
-        self.norm = te.LayerNorm(hidden)
-        self.head = te.Linear(hidden, 256, bias=False, name="head")
+        self.norm = te.LayerNorm(hidden, device="cpu")
+        self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
@@ -143,12 +144,28 @@ def learning_rate(peak: float, step: int, steps: int) -> float:
     return peak * (0.1 + 0.9 * 0.5 * (1 + math.cos(phase)))
 
 
+def device_of(options: argparse.Namespace) -> torch.device:
+    """Where to train: modules that name no device are made on the best one that can be used."""
+    best = te.LayerNorm(1).weight.device
+    if options.device == "cuda" and best.type != "cuda":
+        has_gpu = torch.cuda.is_available()
+        sys.exit(
+            "gpt: --device cuda: "
+            + (
+                "this build has no CUDA kernels"
+                if has_gpu
+                else "there is no GPU that torch can use"
+            )
+        )
+    return torch.device("cpu") if options.device == "cpu" else best
+
+
 def forward_and_backward(
     model: Model, recipe: str, inputs: torch.Tensor, targets: torch.Tensor
 ) -> float:
     make_recipe = RECIPES[recipe]
     with (
-        torch.autocast("cpu", torch.bfloat16, enabled=recipe != "fp32"),
+        torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe != "fp32"),
         te.autocast(recipe=make_recipe()) if make_recipe else contextlib.nullcontext(),
     ):
         logits = model(inputs).float()
@@ -173,13 +190,15 @@ def train(options: argparse.Namespace) -> None:
     text = Text(options.text, options.text_bytes)
     print(f"{len(text.data)} bytes of text from {text.folder}")
     torch.manual_seed(options.seed)
-    model = Model(options.layers, options.hidden, options.heads, options.sequence)
+    device = device_of(options)
+    # Made on the CPU: a seed gives the same weights on every device.
+    model = Model(options.layers, options.hidden, options.heads, options.sequence).to(device)
     adamw = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
     )
     first = 0
     if options.resume:
-        state = torch.load(options.resume)
+        state = torch.load(options.resume, map_location=device)
         model.load_state_dict(state["model"])
         adamw.load_state_dict(state["adamw"])
         first = state["steps"]
@@ -196,7 +215,9 @@ def train(options: argparse.Namespace) -> None:
         )
         for step in range(first, options.steps):
             inputs, targets = text.batch(options.seed, step, options.sequence, options.batch)
-            loss = forward_and_backward(model, options.recipe, inputs, targets)
+            loss = forward_and_backward(
+                model, options.recipe, inputs.to(device), targets.to(device)
+            )
             for group in adamw.param_groups:
                 group["lr"] = learning_rate(options.learning_rate, step, options.steps)
             adamw.step()
@@ -246,6 +267,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--log-dir", default=".", help="folder of what the session records")
     parser.add_argument(
         "--recipe", default="delayed", choices=RECIPES, help="precision of the linear layers"
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+        help="auto: cuda if there is a GPU and this build uses it",
     )
     parser.add_argument("--steps", type=int, default=300, help="training steps, in all")
     parser.add_argument("--seed", type=int, default=1, help="of weights and batches")

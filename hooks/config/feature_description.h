@@ -44,6 +44,7 @@ struct Parameter {
   std::string doc = {};
   std::vector<std::string> allowed_values = {};  // of a string or of the strings of a list
   Validator validate = {};                       // after type and allowed values, if they are right
+  bool needs_every_iteration = false;            // a section with a budget may not have it
 };
 
 // Names of the statistics that one iteration records of one selected tensor ("": the feature

@@ -152,17 +152,28 @@ class Loader {
     }
     check_modifiers(entries, errors_);
     if (!section.keys->budget) return;
-    for (const FeatureEntry& feature : section.features) {
-      if (feature.description->modifies) {
-        errors_.add(feature.location,
-                    "{} changes what is computed; a section with a '{}' may only watch",
-                    feature.written_name, kBudget);
-      }
-      if (feature.description->fires) {
-        errors_.add(feature.location,
-                    "{} cannot stand in a section with a '{}', which may let it look too seldom to "
-                    "see what it waits for; give it a section of its own",
-                    feature.written_name, kBudget);
+    for (const FeatureEntry& feature : section.features) check_under_budget(feature);
+  }
+
+  // A budget lets features look more seldom, so they may only watch.
+  void check_under_budget(const FeatureEntry& feature) {
+    const auto refuse = [&](const Location& location, const std::string& what) {
+      errors_.add(location,
+                  "{} cannot stand in a section with a '{}', which may let it look too seldom to "
+                  "see what it waits for; give it a section of its own",
+                  what, kBudget);
+    };
+    if (feature.description->modifies) {
+      errors_.add(feature.location,
+                  "{} changes what is computed; a section with a '{}' may only watch",
+                  feature.written_name, kBudget);
+    }
+    if (feature.description->fires) refuse(feature.location, feature.written_name);
+    for (const Parameter& parameter : feature.description->parameters) {
+      const Value* written = feature.config.find(parameter.name);
+      if (parameter.needs_every_iteration && written != nullptr) {
+        refuse(written->location(),
+               fmt::format("'{}' of {}", parameter.name, feature.written_name));
       }
     }
   }

@@ -13,7 +13,7 @@ AdamW::AdamW(const NamedTensors& parameters, const AdamWOptions& options) : opti
     parameters_.push_back(parameter);
     averages_.push_back(at::zeros_like(parameter.detach()));
     squared_averages_.push_back(at::zeros_like(parameter.detach()));
-    steps_.push_back(at::zeros({}, at::kFloat));
+    steps_.push_back(at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false)));
   }
 }
 

@@ -51,9 +51,11 @@ void save_checkpoint(const std::string& file, const torch::nn::Module& model, co
                      std::int64_t steps_done) {
   TensorDict content;
   for (const auto& [name, tensor] : telens::state_dict(model)) {
-    content.insert(kModelPrefix + name, tensor);
+    content.insert(kModelPrefix + name, tensor.to(at::kCPU));
   }
-  for (const auto& [name, tensor] : adamw.state()) content.insert(kOptimizerPrefix + name, tensor);
+  for (const auto& [name, tensor] : adamw.state()) {
+    content.insert(kOptimizerPrefix + name, tensor.to(at::kCPU));
+  }
   content.insert(kStepsDone, at::tensor(steps_done, at::kLong));
 
   const std::vector<char> bytes = torch::jit::pickle_save(content);

@@ -20,6 +20,9 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
   app.add_option("--recipe", options.recipe, "precision of the linear layers")
       ->check(CLI::IsMember({"delayed", "current", "mxfp8", "block", "nvfp4", "bf16", "fp32"}))
       ->capture_default_str();
+  app.add_option("--device", options.device, "auto: cuda if there is a GPU and this build uses it")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
   app.add_option("--steps", options.steps, "training steps, those before --resume included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -9,6 +9,13 @@
 namespace gpt {
 namespace {
 
+// Made on the CPU, from where train() moves them: a seed gives the same weights on every device.
+telens::ParameterOptions on_cpu() {
+  telens::ParameterOptions options;
+  options.device = at::kCPU;
+  return options;
+}
+
 constexpr std::int64_t kBytes = 256;
 constexpr double kInitialDeviation = 0.02;
 
@@ -30,17 +37,22 @@ Model::Model(const ModelOptions& options) {
                                                             .attention_dropout = 0,
                                                             .layer_number = i + 1,
                                                             .fuse_qkv_params = true,
+                                                            .parameters = on_cpu(),
                                                             .name = name})));
   }
-  norm_ = register_module("norm", std::make_shared<telens::LayerNorm>(telens::NormModuleOptions{
-                                      .normalized_shape = {options.hidden}}));
+  norm_ =
+      register_module("norm", std::make_shared<telens::LayerNorm>(telens::NormModuleOptions{
+                                  .normalized_shape = {options.hidden}, .parameters = on_cpu()}));
   head_ = register_module(
-      "head",
-      std::make_shared<telens::Linear>(telens::LinearOptions{
-          .in_features = options.hidden, .out_features = kBytes, .bias = false, .name = "head"}));
+      "head", std::make_shared<telens::Linear>(telens::LinearOptions{.in_features = options.hidden,
+                                                                     .out_features = kBytes,
+                                                                     .bias = false,
+                                                                     .parameters = on_cpu(),
+                                                                     .name = "head"}));
 }
 
 at::Tensor Model::forward(const at::Tensor& bytes) {
+  angles_ = angles_.to(bytes.device());
   at::Tensor hidden = at::embedding(embedding_, bytes);
   for (const auto& layer : layers_) {
     hidden = (*layer)({.hidden_states = hidden, .rotary_pos_emb = {angles_}})[0];

@@ -10,7 +10,8 @@
 
 namespace gpt {
 
-Precision::Precision(const std::string& name) : autocast_(name != "fp32") {
+Precision::Precision(const std::string& name, at::DeviceType device)
+    : autocast_(name != "fp32"), device_(device) {
   if (name == "delayed") {
     recipe_ = std::make_shared<telens::DelayedScaling>();
   } else if (name == "current") {
@@ -28,10 +29,11 @@ Precision::Precision(const std::string& name) : autocast_(name != "fp32") {
   }
 }
 
-Precision::Region::Region(const Precision& precision) : autocast_(precision.autocast_) {
+Precision::Region::Region(const Precision& precision)
+    : autocast_(precision.autocast_), device_(precision.device_) {
   if (autocast_) {
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device_, true);
     at::autocast::increment_nesting();
   }
   if (precision.recipe_) fp8_.emplace(telens::AutocastOptions{.recipe = precision.recipe_});
@@ -41,7 +43,7 @@ Precision::Region::~Region() {
   fp8_.reset();
   if (!autocast_) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::set_autocast_enabled(device_, false);
 }
 
 }  // namespace gpt

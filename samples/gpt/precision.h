@@ -9,10 +9,10 @@
 
 namespace gpt {
 
-// fp32; bf16: torch.autocast; delayed, current: FP8 linear layers within it.
+// fp32; bf16: torch.autocast on the device; delayed, current, ...: quantized layers within it.
 class Precision {
  public:
-  explicit Precision(const std::string& name);
+  explicit Precision(const std::string& name, at::DeviceType device);
 
   // In force for the lifetime of the object: to be held during a forward.
   class Region {
@@ -24,11 +24,13 @@ class Precision {
 
    private:
     bool autocast_;
+    at::DeviceType device_;
     std::optional<telens::Autocast> fp8_;
   };
 
  private:
   bool autocast_;
+  at::DeviceType device_;
   std::shared_ptr<const telens::Recipe> recipe_;  // null: no FP8
 };
 

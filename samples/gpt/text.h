@@ -11,6 +11,8 @@ namespace gpt {
 struct Batch {
   at::Tensor inputs;   // int64 [seq, batch]
   at::Tensor targets;  // int64 [seq, batch]: the byte after each input
+
+  Batch to(const at::Device& device) const { return {inputs.to(device), targets.to(device)}; }
 };
 
 struct BatchShape {

@@ -15,6 +15,7 @@
 #include "adamw.h"
 #include "checkpoint.h"
 #include "core/gemm/gemm.h"
+#include "core/modules/parameter_options.h"
 #include "hooks/debug.h"
 #include "precision.h"
 #include "progress.h"
@@ -82,6 +83,16 @@ class Session {
   bool on_;
 };
 
+at::Device device_of(const TrainingOptions& options) {
+  const at::Device best = telens::default_device(at::hasCUDA());
+  if (options.device == "cuda" && !best.is_cuda()) {
+    telens::raise<telens::UsageError>(
+        "--device cuda: {}", at::hasCUDA() ? "this build has no CUDA kernels (TELENS_CUDA=OFF)"
+                                           : "there is no GPU that LibTorch can use");
+  }
+  return options.device == "cpu" ? at::kCPU : best;
+}
+
 float forward_and_backward(Model& model, const Precision& precision, const Batch& batch) {
   at::Tensor loss;
   {
@@ -131,8 +142,10 @@ void train(const TrainingOptions& options) {
   ModelOptions model_options = options.model;
   model_options.max_sequence = options.sequence;
   Model model(model_options);
+  const at::Device device = device_of(options);
+  model.to(device);
   AdamW adamw(named_parameters(model), {});
-  const Precision precision(options.recipe);
+  const Precision precision(options.recipe, device.type());
   const std::int64_t first_step =
       options.resume.empty() ? 0 : load_checkpoint(options.resume, model, adamw);
 
@@ -144,7 +157,7 @@ void train(const TrainingOptions& options) {
   {
     Progress progress(first_step, options.steps);
     for (std::int64_t step = first_step; step < options.steps; ++step) {
-      const Batch batch = text.batch(options.seed, step, shape);
+      const Batch batch = text.batch(options.seed, step, shape).to(device);
       const float loss = forward_and_backward(model, precision, batch);
       adamw.step(learning_rate(options, step));
       telens::debug::step(loss);

@@ -17,7 +17,8 @@ struct TrainingOptions {
   std::int64_t sequence = 128;
   double learning_rate = 3e-3;
   std::string recipe = "delayed";
-  std::string text;                   // folder; "": Python's standard library
+  std::string device = "auto";  // cpu, cuda; auto: cuda if there is one that this build can use
+  std::string text;             // folder; "": Python's standard library
   std::int64_t text_bytes = 4 << 20;  // read at most this much
   std::string config;                 // debug YAML; "": no session
   std::string log_dir = ".";          // of the session

@@ -22,6 +22,15 @@
 
 namespace telens::testing {
 
+// A logger that keeps what it gets, as "iteration:name=value".
+class Recorder final : public debug::ScalarLogger {
+ public:
+  void log_scalar(std::string_view name, double value, std::int64_t iteration) override {
+    lines.push_back(fmt::format("{}:{}={}", iteration, name, value));
+  }
+  std::vector<std::string> lines;
+};
+
 inline std::string text_of(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();

@@ -196,12 +196,13 @@ def test_a_blockwise_range_is_logged_for_its_blocks_and_orientations(tmp_path, l
     x = torch.ones(16, 32)
     x[0, 0] = 8.0  # against 1 in its block of the row
     x[:, 1] = 0.25  # against 1 in every row; 8 stands beside it in the first one
+    x[1, 0] = 2**-6  # against 8 above it: the largest range is that of a column
     stats = [
         {"max_blockwise_dynamic_range": {"block_size": 2, "dims": 1}},
         {"max_blockwise_dynamic_range": {}},
     ]
     values = logged(logging_of(["activation", "output"], stats), tmp_path, layer, x)
     name = "fc_activation_max_blockwise_dynamic_range_block_size_{}_dims_1_max_over_orientations"
-    assert values.values(name.format(2))[0] == math.log2(8 / 0.25)
-    assert values.values(name.format(32))[0] == math.log2(8 / 0.25)
+    assert values.values(name.format(2))[0] == math.log2(8 / 2**-6)
+    assert values.values(name.format(32))[0] == math.log2(8 / 2**-6)
     assert "fc_output_max_blockwise_dynamic_range_block_size_32_dims_1" in values.names()

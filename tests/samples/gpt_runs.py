@@ -14,10 +14,13 @@ SMALL = [word for name, size in SIZES.items() for word in (f"--{name}", str(size
 LINEAR_LAYERS = 2 * 4 + 1
 
 
-def train(folder: Path, *arguments: str, name: str = "run") -> tuple[list[str], str]:
+def train(
+    folder: Path, *arguments: str, name: str = "run", device: str = "cpu"
+) -> tuple[list[str], str]:
     """Runs the sample; returns the hexadecimal losses and what it printed."""
     losses = folder / f"{name}.losses"
-    command = [str(PROGRAM), *SMALL, "--loss-file", str(losses), "--log-dir", str(folder / name)]
+    command = [str(PROGRAM), "--device", device, *SMALL]
+    command += ["--loss-file", str(losses), "--log-dir", str(folder / name)]
     result = subprocess.run(
         [*command, *arguments],
         # A second thread only waits in a model this small.

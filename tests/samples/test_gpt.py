@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from gpt_runs import COMMAND, EVERYTHING, LINEAR_LAYERS, PROGRAM, ROOT, SMALL, number, train
 
 
@@ -85,6 +86,21 @@ def test_each_linear_layer_runs_three_fp8_gemms_a_step(tmp_path):
     assert (quantized, plain) == (0, LINEAR_LAYERS * 3 * 4)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("recipe", ["delayed", "current", "bf16"])
+def test_it_learns_on_a_gpu_as_on_the_cpu(tmp_path, recipe):
+    common = ("--steps", "60", "--recipe", recipe)
+    losses, gemms = {}, {}
+    for device in ("cpu", "cuda"):
+        losses[device], printed = train(tmp_path, *common, name=device, device=device)
+        gemms[device] = printed.splitlines()[-1]
+    assert gemms["cuda"] == gemms["cpu"]
+    # The same weights and bytes: attention and the order of sums are all that differ.
+    assert number(losses["cuda"][0]) == pytest.approx(number(losses["cpu"][0]), rel=1e-3)
+    last = {device: sum(map(number, of[-20:])) / 20 for device, of in losses.items()}
+    assert last["cuda"] == pytest.approx(last["cpu"], rel=0.02)
+
+
 def test_fp8_learns_as_bf16_does_and_is_not_bf16(tmp_path):
     last = {}
     # At the sample's own learning rate two seeds differ by more than 1 %, and so do two recipes
@@ -125,6 +141,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
         (["--text", str(Path(__file__).parents[1] / "mutants")], "with --text FOLDER"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--hidden", "60"], "dim is 15; expected an even number"),
+        (["--device", "tpu"], "--device"),
+        pytest.param(
+            ["--device", "cuda"],
+            "--device cuda: there is no GPU that LibTorch can use",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
     ],
 )
 def test_wrong_use_is_one_clear_error(arguments, said):

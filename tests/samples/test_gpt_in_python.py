@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import telens
 
@@ -14,7 +15,7 @@ BUILD = Path(os.environ.get("TELENS_LIBRARY", PROJECT_ROOT / "build/lib/libtelen
 PYTHON_SAMPLE = [sys.executable, str(PROJECT_ROOT / "samples/gpt.py")]
 CPP_SAMPLE = [str(BUILD / "bin/gpt")]
 SMALL = ["--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32", "--batch", "2"]
-SMALL += ["--seed", "3", "--text-bytes", "100000"]
+SMALL += ["--seed", "3", "--text-bytes", "100000", "--device", "cpu"]
 CONFIG = """\
 section:
   enabled: True
@@ -96,7 +97,15 @@ def test_a_resumed_run_computes_the_bits_of_an_uninterrupted_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [(("--recipe", "fp7"), "invalid choice: 'fp7'"), (("--text", "/nowhere"), "too little text")],
+    [
+        (("--recipe", "fp7"), "invalid choice: 'fp7'"),
+        (("--text", "/nowhere"), "too little text"),
+        pytest.param(
+            ("--device", "cuda"),
+            "gpt: --device cuda: there is no GPU that torch can use",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
 )
 def test_wrong_use_is_one_clear_line(options, complaint):
     result = start(PYTHON_SAMPLE, *options)

@@ -302,8 +302,8 @@ STATEMENTS = (
         "*(ours)*.",
         "Thinning.keeps_a_long_recording_below_max_size_and_what_is_left_exact",
         "features/record/segment_series.cpp",
-        "  if (after > share() && current_->file_size() > share() / 2) begin_next();",
-        "",
+        "if (after > share() && current_->file_size() > share() / 2) begin_next();",
+        "if (after == 0) begin_next();",
     ),
     Statement(
         'A full queue drops the newest rows, which are counted; `recording={"on_full": "block"}` '

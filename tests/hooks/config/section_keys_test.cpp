@@ -119,6 +119,18 @@ TEST(SectionKeys, give_no_budget_to_a_feature_that_fires) {
             "may let it look too seldom to see what it waits for; give it a section of its own");
 }
 
+TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
+  const auto ledger = [](const std::string& parameters) {
+    return "s:\n  enabled: True\n  budget: 3%\n  layers: {layer_types: all}\n  telens:\n" +
+           fmt::format("    PrecisionLedger: {{enabled: True{}}}\n", parameters);
+  };
+  EXPECT_EQ(error_of(ledger("")), "");
+  EXPECT_EQ(error_of(ledger(", expect: [FP8]")),
+            "f.yaml:6:46: section 's': 'expect' of PrecisionLedger cannot stand in a section with "
+            "a 'budget', which may let it look too seldom to see what it waits for; give it a "
+            "section of its own");
+}
+
 TEST(SectionKeys, may_name_what_is_switched_off) {
   EXPECT_EQ(error_of(trigger(", start: 5", "False") + logging("closer", kStarted)), "");
   EXPECT_EQ(error_of("alarm:\n  enabled: True\n  layers: {layer_types: all}\n"

@@ -1,0 +1,236 @@
+// Where a session writes for people: messages, statistics as text, loggers of the program's own.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <regex>
+
+#include "hooks/text_log.h"
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using debug::ScalarLogger;
+using ::testing::ElementsAre;
+using testing::FakeLayer;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kMaxOfActivation;
+using ::testing::Not;
+using testing::Recorder;
+using testing::section;
+using testing::values_of;
+
+using SessionTest = testing::SessionTest;
+
+TEST_F(SessionTest, messages_that_never_repeat_are_forgotten_in_the_end) {
+  debug::initialize(options());
+  debug::log_message("first");
+  for (std::size_t i = 0; i < debug::SeenTexts::kMost; ++i) debug::log_message(std::to_string(i));
+  debug::log_message("first");
+  debug::log_message(std::to_string(debug::SeenTexts::kMost / 2));
+  debug::end_debug();
+  const std::string log = messages();
+  const auto lines = static_cast<std::size_t>(std::ranges::count(log, '\n'));
+  EXPECT_EQ(lines, debug::SeenTexts::kMost + 2);  // the first was written again
+  EXPECT_THAT(log.substr(log.size() - 6), "first\n");
+}
+
+TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
+  debug::initialize(options());
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 1500; ++i)
+    debug::log_message(std::to_string(i), {}, debug::LogLevel::warning);
+  ::testing::internal::GetCapturedStderr();
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr("WARNING - 1499"));
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.events().size(), 1001U);
+  EXPECT_THAT(run.names(record::Dictionary::word)[run.events()[1000].text],
+              HasSubstr("further events"));
+}
+
+// Warns while it is being made, before there is a run file.
+class EarlyWarner final : public Feature {
+ public:
+  explicit EarlyWarner(FeatureServices& services) {
+    services.log_message("too early", "layer", debug::LogLevel::warning);
+  }
+};
+
+TEST_F(SessionTest, a_warning_from_the_making_of_a_feature_is_recorded_once_there_is_a_run_file) {
+  features.add("EarlyWarner",
+               [](FeatureServices& services) { return std::make_unique<EarlyWarner>(services); });
+  debug::initialize(options(section("EarlyWarner: {enabled: True}\n")));
+  debug::end_debug();
+  const record::RunReader run(folder.str());
+  ASSERT_EQ(run.events().size(), 1U);
+  EXPECT_EQ(run.names(record::Dictionary::word)[run.events()[0].text], "too early");
+  EXPECT_THAT(messages(), HasSubstr("too early"));
+}
+
+TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) {
+  const auto logger = std::make_shared<Recorder>();
+  debug::InitializeOptions with_logger = options(section(kMaxOfActivation));
+  with_logger.tb_writer = logger;
+  debug::initialize(with_logger);
+  FakeLayer layer;
+  for (int i = 0; i < 2; ++i) {
+    layer.run(at::full({4}, static_cast<float>(i)));
+    EXPECT_EQ(logger->lines.size(), static_cast<std::size_t>(i));
+    debug::step();
+  }
+  EXPECT_THAT(logger->lines, ElementsAre("0:layer_activation_max=0", "1:layer_activation_max=1"));
+  debug::end_debug();
+  EXPECT_THAT(statistics_log(), IsEmpty());  // the logger takes the file's place
+}
+
+TEST_F(SessionTest, a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added) {
+  const auto logger = std::make_shared<Recorder>(), writer = std::make_shared<Recorder>();
+  debug::InitializeOptions both = options(section(kMaxOfActivation));
+  both.statistics_logger = logger;
+  both.tb_writer = writer;
+  both.default_logging_enabled = true;
+  debug::initialize(both);
+  FakeLayer().run();
+  debug::end_debug();
+  EXPECT_EQ(logger->lines.size(), 1U);
+  EXPECT_THAT(writer->lines, IsEmpty());
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
+}
+
+class FailingLogger final : public ScalarLogger {
+  void log_scalar(std::string_view, double, std::int64_t) override {
+    throw std::runtime_error("no connection");
+  }
+};
+
+TEST_F(SessionTest, a_logger_that_throws_leaves_the_session_in_order) {
+  debug::InitializeOptions failing = options(section(kMaxOfActivation));
+  failing.statistics_logger = std::make_shared<FailingLogger>();
+  debug::initialize(failing);
+  FakeLayer().run();
+  EXPECT_THROW(debug::step(), std::runtime_error);
+  EXPECT_EQ(debug::iteration(), 1);
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+// Stops the run in the first step.
+class Stopper final : public Feature {
+ public:
+  explicit Stopper(FeatureServices& services) : services_(services) {}
+  void step(std::int64_t) override { services_.stop_run("enough"); }
+
+ private:
+  FeatureServices& services_;
+};
+
+TEST_F(SessionTest, a_run_that_is_to_stop_stops_though_a_logger_throws) {
+  features.add("Stopper",
+               [](FeatureServices& services) { return std::make_unique<Stopper>(services); });
+  debug::InitializeOptions failing =
+      options(section(std::string(kMaxOfActivation) + "Stopper: {enabled: True}\n"));
+  failing.statistics_logger = std::make_shared<FailingLogger>();
+  debug::initialize(failing);
+  FakeLayer().run();
+  EXPECT_THROW(debug::step(), debug::RunStopped);
+  debug::end_debug();
+}
+
+TEST_F(SessionTest, lines_of_the_statistics_log_have_the_peers_form) {
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.init_training_step = 12;
+  debug::initialize(begin);
+  FakeLayer("model.fc1").run(at::full({4}, 1.0F / 3));
+  debug::step();
+  const std::regex form(
+      "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d,\\d{3} - INFO - model.fc1_activation_max "
+      "\t\t\t\t iteration=000012 \t\t\t\t value=0.3333\n");
+  EXPECT_TRUE(std::regex_match(statistics_log(), form)) << statistics_log();
+}
+
+TEST_F(SessionTest, plans_are_logged_once_for_each_input_of_each_gemm) {
+  debug::initialize(options(section(
+      "FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n")));
+  FakeLayer layer;
+  layer.run(at::ones({2, 4}), /*under_recipe=*/true);
+  layer.run(at::ones({2, 4}), /*under_recipe=*/true);
+  debug::end_debug();
+  const std::string log = messages();
+  const auto count = [&](const std::string& text) {
+    std::size_t found = 0;
+    for (std::size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("LAYER=layer: Tensor: weight, gemm fprop - modify_tensor()\n"), 1U);
+  EXPECT_EQ(count("LAYER=layer: Tensor: activation, gemm fprop - High Precision\n"), 1U);
+  EXPECT_EQ(count("LAYER=layer: Tensor: gradient, gemm dgrad - Quantize\n"), 1U);
+  EXPECT_EQ(count("Tensor: "), 6U);
+}
+
+TEST_F(SessionTest, a_message_is_written_once_per_text_layer_and_extra_arguments) {
+  debug::initialize(options());
+  for (int i = 0; i < 2; ++i) {
+    debug::log_message("text");
+    debug::log_message("text", "layer");
+    debug::log_message("text", "layer", debug::LogLevel::error, "extra");
+    debug::log_message("hidden", {}, debug::LogLevel::debug);
+  }
+  debug::end_debug();
+  const std::regex form(
+      "[-0-9]+ [:0-9]+,\\d{3} - INFO - text\n"
+      "[-0-9]+ [:0-9]+,\\d{3} - INFO - LAYER=layer: text\n"
+      "[-0-9]+ [:0-9]+,\\d{3} - ERROR - LAYER=layer: text\n");
+  EXPECT_TRUE(std::regex_match(messages(), form)) << messages();
+}
+
+// Sets a variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
+  const Variable level("NVDLFW_INSPECT_LOG_LEVEL", "error");
+  const Variable overwrite("NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE", "0");
+  for (const char* text : {"first", "second"}) {
+    debug::initialize(options(section(kMaxOfActivation)));
+    debug::log_message("no error");
+    debug::log_message(text, {}, debug::LogLevel::error);
+    FakeLayer().run();
+    debug::end_debug();
+  }
+  EXPECT_THAT(messages(), Not(HasSubstr("no error")));
+  EXPECT_THAT(messages(), HasSubstr("first"));
+  EXPECT_THAT(messages(), HasSubstr("second"));
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));  // the level is of messages
+
+  const Variable stamp("NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP", "1");
+  const Variable value("NVDLFW_INSPECT_LOG_TIMESTAMP", "20200101_000000");
+  debug::initialize(options());
+  debug::end_debug();
+  EXPECT_TRUE(std::filesystem::exists(
+      folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_20200101_000000_globalrank-0.log"));
+}
+
+TEST_F(SessionTest, levels_have_pythons_names_and_numbers_between_them_the_lower_one) {
+  debug::initialize(options());
+  ::testing::internal::CaptureStderr();
+  debug::log_message("lost", {}, debug::LogLevel::critical);
+  debug::log_message("beyond", {}, debug::LogLevel{60});
+  debug::log_message("between", {}, debug::LogLevel{35});
+  ::testing::internal::GetCapturedStderr();
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr(" - CRITICAL - lost\n"));
+  EXPECT_THAT(messages(), HasSubstr(" - CRITICAL - beyond\n"));
+  EXPECT_THAT(messages(), HasSubstr(" - WARNING - between\n"));
+}
+
+}  // namespace
+}  // namespace telens
