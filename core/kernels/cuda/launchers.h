@@ -7,6 +7,7 @@
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/activation.cuh"
 #include "core/kernels/cuda/amax.cuh"
+#include "core/kernels/cuda/block_quantize.cuh"
 #include "core/kernels/cuda/dequantize.cuh"
 #include "core/kernels/cuda/histogram.cuh"
 #include "core/kernels/cuda/launch.cuh"
@@ -28,6 +29,12 @@ cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& argument
                                       FormatId output, const LaunchContext& context);
 cudaError_t launch_dequantize(const DequantizeArguments& arguments, FormatId input, FormatId output,
                               const LaunchContext& context);
+
+cudaError_t launch_quantize_mxfp8(const Mxfp8Arguments& arguments, FormatId input, FormatId output,
+                                  const LaunchContext& context);
+cudaError_t launch_quantize_fp8_blocks(const Fp8BlockArguments& arguments, FormatId input,
+                                       FormatId output, const LaunchContext& context);
+
 
 cudaError_t launch_scale_from_amax(const ScaleFromAmaxArguments& arguments,
                                    const LaunchContext& context);
