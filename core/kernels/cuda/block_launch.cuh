@@ -24,9 +24,9 @@ bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs)
 }
 
 template <int block>
-unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context) {
-  using Shape = TileShape<block>;
-  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, Shape::kRows), Shape::kResident,
+unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context,
+                       int resident = TileShape<block>::kResident) {
+  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows), resident,
                   context);
 }
 

@@ -7,7 +7,7 @@ namespace telens::cuda {
 namespace {
 
 template <typename Input, typename Scaling, bool whole>
-__global__ void __launch_bounds__(kThreads, TileShape<Scaling::kBlock>::kResident)
+__global__ void __launch_bounds__(kThreads)
     quantize_lines_kernel(BlockMatrix matrix, BlockOutputs<typename Scaling::ScaleCode> outputs,
                           Scaling scaling) {
   __shared__ LinesShared<Input, Scaling::kBlock> shared;
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads, TileShape<Scaling::kBlock>::kResiden
 }
 
 template <typename Input, typename Scaling, bool whole>
-__global__ void __launch_bounds__(kThreads, TileShape<Scaling::kBlock>::kResident)
+__global__ void __launch_bounds__(kThreads)
     quantize_squares_kernel(BlockMatrix matrix, BlockOutputs<typename Scaling::ScaleCode> outputs,
                             Scaling scaling) {
   __shared__ SquaresShared<Scaling::kBlock> shared;
