@@ -97,6 +97,18 @@ std::vector<NamedMatrix> block_matrices(std::int64_t rows, std::int64_t columns,
            as_matrix<Format>(one_special_value_a_block<Format>(size), rows, columns, dtype)}};
 }
 
+// Calls visit.operator()<Input>(matrix) for all matrices of all shapes and dtypes.
+template <typename Visit>
+void for_each_matrix(const Visit& visit) {
+  for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
+    for (const auto& [rows, columns] : kBlockShapes) {
+      for (const NamedMatrix& named : block_matrices<Input>(rows, columns, dtype)) {
+        visit.template operator()<Input>(named);
+      }
+    }
+  });
+}
+
 // Memory for a result of the shape and strides of another, with a margin at either end that device
 // code must not touch. Undefined for an undefined one.
 class Guarded {

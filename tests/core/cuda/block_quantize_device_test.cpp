@@ -92,18 +92,6 @@ void expect_fp8_blocks_of_the_cpu(const NamedMatrix& named, const ops::Fp8BlockO
                                    options.power_of_2_scales, options.amax_epsilon));
 }
 
-// Calls visit.operator()<Input>(matrix) for all matrices of all shapes and dtypes.
-template <typename Visit>
-void for_each_matrix(const Visit& visit) {
-  for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
-    for (const auto& [rows, columns] : kBlockShapes) {
-      for (const NamedMatrix& named : block_matrices<Input>(rows, columns, dtype)) {
-        visit.template operator()<Input>(named);
-      }
-    }
-  });
-}
-
 // Some of several tiles, in every order of threads, and with either orientation alone.
 template <typename Visit>
 void for_each_orientation_and_order(const Visit& visit) {

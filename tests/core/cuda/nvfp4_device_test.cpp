@@ -54,18 +54,6 @@ float amax_of_numbers_on_host_grid(const at::Tensor& x, Order order) {
   return amax;
 }
 
-// Calls visit.operator()<Input>(matrix) for all matrices of all shapes and dtypes.
-template <typename Visit>
-void for_each_matrix(const Visit& visit) {
-  for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
-    for (const auto& [rows, columns] : kBlockShapes) {
-      for (const NamedMatrix& named : block_matrices<Input>(rows, columns, dtype)) {
-        visit.template operator()<Input>(named);
-      }
-    }
-  });
-}
-
 TEST(Nvfp4Device, the_amax_of_numbers_leaves_nans_out) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     const at::Tensor x = named.x.to(at::kFloat);
