@@ -38,4 +38,36 @@ static_assert(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
                          {0xa4093822, 0x299f31d0}) ==
               PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
+// The random words of a tensor's elements: element i has word i % 4 of the counter (i / 4 low, i /
+// 4 high, stream, offset).
+struct ElementWords {
+  PhiloxKey key;
+  std::uint32_t stream;
+  std::uint32_t offset;
+
+  // state: the key and the offset, as operators get them.
+  static TELENS_HOST_DEVICE constexpr ElementWords of(const std::int64_t* state,
+                                                      std::uint32_t stream) {
+    const auto seed = static_cast<std::uint64_t>(state[0]);
+    return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+            stream,
+            static_cast<std::uint32_t>(state[1])};
+  }
+
+  // Those of the four elements of which `index` is one.
+  TELENS_HOST_DEVICE constexpr PhiloxCounter of_four(std::uint64_t index) const {
+    const std::uint64_t group = index / 4;
+    return philox4x32({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32),
+                       stream, offset},
+                      key);
+  }
+  // That of one element. Choosing by bits keeps the words in a GPU's registers.
+  TELENS_HOST_DEVICE constexpr std::uint32_t of_one(std::uint64_t index) const {
+    const PhiloxCounter words = of_four(index);
+    const std::uint32_t first_pair = (index & 1) != 0 ? words[1] : words[0];
+    const std::uint32_t second_pair = (index & 1) != 0 ? words[3] : words[2];
+    return (index & 2) != 0 ? second_pair : first_pair;
+  }
+};
+
 }  // namespace telens

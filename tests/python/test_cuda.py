@@ -153,6 +153,102 @@ def test_both_orientations_hold_the_codes_of_the_cpu(ops, dtype, shape):
         assert_same_bits(amax_cuda, amax)
 
 
+BLOCK_SHAPES = ((256, 384), (37, 70), (130, 264), (0, 64), (1, 1))
+SIGNS = 0xD7E8  # of the Hadamard transform, as Transformer Engine has them
+MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(1, 5)
+E2M1 = 2
+
+
+def block_matrix(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Magnitudes over many powers of two, blocks of zeros, and special values strewn in."""
+    generator = torch.Generator().manual_seed(3)
+    x = (
+        torch.randn(shape, generator=generator)
+        * torch.randn(shape, generator=generator).mul(6).exp2()
+    )
+    x[:3, :140] = 0
+    special = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 448.0, 449.0, 6.0, 0.25, 1e-40])
+    flat = x.view(-1)
+    places = torch.arange(150, max(150, flat.numel()), 61)
+    flat[places] = special[torch.arange(len(places)) % len(special)]
+    return x.to(dtype)
+
+
+def assert_same_copies(actual, expected) -> None:
+    """Codes and scales of both orientations, and how they lie in memory."""
+    for got, want in zip(actual, expected, strict=True):
+        assert_same_bits(got, want)
+        assert got.stride() == want.stride() or want.numel() <= 1
+
+
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", BLOCK_SHAPES)
+@pytest.mark.parametrize("squares", [False, True])
+def test_fp8_blocks_are_those_of_the_cpu(ops, dtype, shape, squares):
+    x = block_matrix(shape, dtype)
+    for format_id in FORMATS.values():
+        for rounding in range(3):
+            arguments = (format_id, rounding, squares, True, True)
+            expected = ops.quantize_mxfp8(x, *arguments)
+            assert_same_copies(ops.quantize_mxfp8(x.cuda(), *arguments), expected)
+        for power_of_2_scales in (False, True):
+            arguments = (format_id, squares, power_of_2_scales, 0.0, True, True)
+            expected = ops.quantize_fp8_blocks(x, *arguments)
+            assert_same_copies(ops.quantize_fp8_blocks(x.cuda(), *arguments), expected)
+
+
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", BLOCK_SHAPES)
+@pytest.mark.parametrize("squares", [False, True])
+def test_nvfp4_blocks_are_those_of_the_cpu(ops, dtype, shape, squares):
+    x = block_matrix(shape, dtype)
+    state = torch.tensor([0x123456789ABCDEF0, 7])
+    transforms = [None] if squares or shape[0] % 16 else [None, SIGNS]
+    for signs in transforms:
+        for chance in (None, state):
+            expected = ops.quantize_nvfp4(x, squares, signs, chance, True, True)
+            on_gpu = None if chance is None else chance.cuda()
+            assert_same_copies(
+                ops.quantize_nvfp4(x.cuda(), squares, signs, on_gpu, True, True), expected
+            )
+
+
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", BLOCK_SHAPES)
+def test_values_of_blocks_are_those_of_the_cpu(ops, dtype, shape):
+    x = block_matrix(shape, dtype)
+    rowwise, columnwise = slice(0, 2), slice(2, 4)
+    copies = [
+        (*ops.quantize_mxfp8(x, E4M3, 0, False, True, True)[orientation], None, E4M3, MXFP8)
+        for orientation in (rowwise, columnwise)
+    ]
+    for squares, mode in ((False, BLOCK_1D), (True, BLOCK_2D)):
+        both = ops.quantize_fp8_blocks(x, E5M2, squares, False, 0.0, True, True)
+        copies += [(*both[orientation], None, E5M2, mode) for orientation in (rowwise, columnwise)]
+    both = ops.quantize_nvfp4(x, False, None, None, True, True)
+    copies += [(*both[:3], E2M1, NVFP4), (*both[3:], E2M1, NVFP4)]
+    for codes, scale_inv, tensor_scale, format_id, mode in copies:
+        expected = ops.dequantize_blocks(codes, scale_inv, tensor_scale, format_id, mode, dtype)
+        on_gpu = None if tensor_scale is None else tensor_scale.cuda()
+        actual = ops.dequantize_blocks(
+            codes.cuda(), scale_inv.cuda(), on_gpu, format_id, mode, dtype
+        )
+        assert_same_copies([actual], [expected])
+
+
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+def test_hadamard_transforms_are_those_of_the_cpu(ops, dtype):
+    """Sums that overflow or meet a NaN are NaN on both, with bits that nobody promises."""
+    for shape in ((256, 384), (16, 71)):
+        x = block_matrix(shape, dtype)
+        for inverse in (False, True):
+            expected = ops.hadamard_transform(x, SIGNS, inverse)
+            actual = ops.hadamard_transform(x.cuda(), SIGNS, inverse).cpu()
+            assert torch.equal(actual.isnan(), expected.isnan())
+            numbers = ~expected.isnan()
+            assert_same_bits(actual[numbers], expected[numbers])
+
+
 @pytest.mark.parametrize("power_of_two", [False, True])
 def test_scales_are_those_of_the_cpu(ops, power_of_two):
     amaxes = torch.tensor([0.0, 1e-45, 1e-30, 0.1, 3.0, 448.0, 1e30, math.inf, math.nan])

@@ -20,20 +20,6 @@ namespace {
 using ops::BlockCodes;
 using ops::SixTensors;
 
-// The random words of a tensor's elements.
-struct RandomWords {
-  PhiloxKey key;
-  std::uint32_t orientation;  // 0 rowwise, 1 columnwise
-  std::uint32_t offset;
-
-  PhiloxCounter of_four(std::uint64_t index) const {
-    const std::uint64_t group = index / 4;
-    return philox4x32({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32),
-                       orientation, offset},
-                      key);
-  }
-};
-
 struct Nvfp4Scaling {
   using ScaleCode = std::uint8_t;
   static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
@@ -41,7 +27,7 @@ struct Nvfp4Scaling {
 
   float tensor_factor;
   float tensor_scale;
-  std::optional<RandomWords> random;
+  std::optional<ElementWords> random;
 
   BlockScale<ScaleCode> scale_of(float amax) const {
     const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
@@ -112,12 +98,9 @@ Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
   return {factor, 1.0F / factor, std::nullopt};
 }
 
-RandomWords random_words(const at::Tensor& state, std::uint32_t orientation) {
-  const auto* const values = state.const_data_ptr<std::int64_t>();
-  const auto seed = static_cast<std::uint64_t>(values[0]);
-  return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
-          orientation,
-          static_cast<std::uint32_t>(values[1])};
+// orientation: 0 rowwise, 1 columnwise.
+ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
+  return ElementWords::of(state.const_data_ptr<std::int64_t>(), orientation);
 }
 
 // codes: one a byte, as quantize_blocks and quantize_squares make them.

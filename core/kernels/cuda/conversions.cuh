@@ -72,6 +72,22 @@ TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
 #endif
 }
 
+// The code of a magnitude in E2M1, saturating; of a NaN that of the largest value.
+TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
+  // Below 1 values lie 0.5 apart, as FP32 numbers do from 2^22 on: the addition rounds.
+  constexpr float kHalves = 0x1p22F;
+  const std::uint32_t steps = bits_as<std::uint32_t>(value + kHalves) & E2M1::kMagnitudeMask;
+  // From 1 on the code is the top of FP32's bits, rounded, under another bias.
+  constexpr int kShift = FP32::kMantissaBits - E2M1::kMantissaBits;
+  constexpr std::uint32_t kBelowHalf = (std::uint32_t{1} << (kShift - 1)) - 1;
+  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(FP32::kBias - E2M1::kBias)
+                                    << E2M1::kMantissaBits;
+  const auto bits = bits_as<std::uint32_t>(value);
+  const std::uint32_t code = ((bits + kBelowHalf + (bits >> kShift & 1U)) >> kShift) - kRebias;
+  const std::uint32_t unbounded = value < E2M1::kSmallestNormal ? steps : code;
+  return unbounded < E2M1::kMaxCode ? unbounded : E2M1::kMaxCode;
+}
+
 // The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays one.
 struct FloatPair {
   float first;

@@ -15,18 +15,26 @@ struct DequantizeArguments {
 
 inline constexpr int kDequantizeUnroll = 4;
 
+// magnitude * scale, rounded to FP32 and then to Output; neither is negative. The sign, also of a
+// NaN, is bit 7 of `sign`.
+template <typename Output>
+TELENS_DEVICE typename Output::Bits scaled_value(float magnitude, float scale, std::uint32_t sign) {
+  using Bits = typename Output::Bits;
+  constexpr int kFromCode = Output::kWidth - 8;
+  const Bits bits = narrow<Output>(magnitude * scale) & Output::kMagnitudeMask;
+  return static_cast<Bits>(bits | (sign & 0x80U) << kFromCode);
+}
+
 // value = code * scale_inv, rounded to FP32 and then to Output; the sign, also of a NaN, is that of
 // code and scale together.
 template <typename Input, typename Output, int width, typename Thread>
 TELENS_DEVICE void dequantize(const DequantizeArguments& arguments, const Thread& thread) {
   using Bits = typename Output::Bits;
-  constexpr int kFromCode = Output::kWidth - 8;
   const auto scale = bits_as<std::uint32_t>(arguments.scale_inv ? *arguments.scale_inv : 1.0F);
   const float magnitude_of_scale = bits_as<float>(scale & FP32::kMagnitudeMask);
   const std::uint32_t sign_of_scale = (scale & FP32::kSignMask) >> 24;
   const auto value = [&](float magnitude, std::uint32_t code) {
-    const Bits bits = narrow<Output>(magnitude * magnitude_of_scale) & Output::kMagnitudeMask;
-    return static_cast<Bits>(bits | ((code ^ sign_of_scale) & 0x80U) << kFromCode);
+    return scaled_value<Output>(magnitude, magnitude_of_scale, code ^ sign_of_scale);
   };
   for_each_pack<width, kDequantizeUnroll>(
       thread, arguments.codes, arguments.size,

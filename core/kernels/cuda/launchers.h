@@ -7,10 +7,14 @@
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/activation.cuh"
 #include "core/kernels/cuda/amax.cuh"
+#include "core/kernels/cuda/block_dequantize.cuh"
+#include "core/kernels/cuda/block_quantize.cuh"
 #include "core/kernels/cuda/dequantize.cuh"
+#include "core/kernels/cuda/hadamard.cuh"
 #include "core/kernels/cuda/histogram.cuh"
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/normalization.cuh"
+#include "core/kernels/cuda/nvfp4_quantize.cuh"
 #include "core/kernels/cuda/quantize.cuh"
 #include "core/kernels/cuda/quantize_transpose.cuh"
 #include "core/kernels/cuda/scaling.cuh"
@@ -21,6 +25,9 @@ namespace telens::cuda {
 
 cudaError_t launch_amax(const AmaxArguments& arguments, FormatId format,
                         const LaunchContext& context);
+// The same with NaNs left out.
+cudaError_t launch_amax_of_numbers(const AmaxArguments& arguments, FormatId format,
+                                   const LaunchContext& context);
 
 cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, FormatId output,
                             const LaunchContext& context);
@@ -28,6 +35,19 @@ cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& argument
                                       FormatId output, const LaunchContext& context);
 cudaError_t launch_dequantize(const DequantizeArguments& arguments, FormatId input, FormatId output,
                               const LaunchContext& context);
+
+cudaError_t launch_quantize_mxfp8(const Mxfp8Arguments& arguments, FormatId input, FormatId output,
+                                  const LaunchContext& context);
+cudaError_t launch_quantize_fp8_blocks(const Fp8BlockArguments& arguments, FormatId input,
+                                       FormatId output, const LaunchContext& context);
+
+cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId input,
+                                  const LaunchContext& context);
+cudaError_t launch_hadamard_transform(const HadamardArguments& arguments, FormatId format,
+                                      const LaunchContext& context);
+cudaError_t launch_dequantize_blocks(const BlockDequantizeArguments& arguments, FormatId element,
+                                     ScalingMode mode, FormatId output,
+                                     const LaunchContext& context);
 
 cudaError_t launch_scale_from_amax(const ScaleFromAmaxArguments& arguments,
                                    const LaunchContext& context);

@@ -27,36 +27,45 @@ struct Scale {
   }
 };
 
-// The code of one element; `largest` takes its magnitude.
-template <typename Input, typename Output, int size>
-TELENS_DEVICE Pack<std::uint8_t, size> quantize_pack(const Pack<typename Input::Bits, size>& x,
-                                                     const Scale& scale, std::uint32_t& largest) {
+// The codes of x[i] * scale_of(i), saturating. Scales are not negative or NaN; `sign` is
+// exclusive-or of every element's.
+template <typename Input, typename Output, int size, typename ScaleOf>
+TELENS_DEVICE Pack<std::uint8_t, size> encode_pack(const Pack<typename Input::Bits, size>& x,
+                                                   std::uint32_t sign, const ScaleOf& scale_of) {
   using Bits = typename Input::Bits;
-  const auto code_pair = [&](Bits first, Bits second) {
-    const Bits first_magnitude = first & Input::kMagnitudeMask;
-    const Bits second_magnitude = second & Input::kMagnitudeMask;
-    const Bits larger = first_magnitude > second_magnitude ? first_magnitude : second_magnitude;
-    largest = larger > largest ? larger : largest;
-    const std::uint32_t magnitudes =
-        encode_magnitudes<Output>(widen<Input>(first_magnitude) * scale.magnitude,
-                                  widen<Input>(second_magnitude) * scale.magnitude);
-    constexpr int kToCode = Input::kWidth - 8;
-    const std::uint32_t signs = ((first & Input::kSignMask) >> kToCode ^ scale.sign) |
-                                ((second & Input::kSignMask) >> kToCode ^ scale.sign) << 8;
-    return magnitudes | signs;
+  const auto scaled = [&](int i) {
+    const Bits magnitude = x.values[i] & Input::kMagnitudeMask;
+    return widen<Input>(magnitude) * scale_of(i);
+  };
+  const auto sign_of = [&](int i) {
+    return (x.values[i] & Input::kSignMask) >> (Input::kWidth - 8) ^ sign;
   };
   Pack<std::uint8_t, size> codes;
   if constexpr (size == 1) {
-    codes.values[0] = static_cast<std::uint8_t>(code_pair(x.values[0], 0));
+    const std::uint32_t code = encode_magnitudes<Output>(scaled(0), 0.0F) | sign_of(0);
+    codes.values[0] = static_cast<std::uint8_t>(code);
   } else {
     TELENS_UNROLL
     for (int i = 0; i < size; i += 2) {
-      const std::uint32_t pair = code_pair(x.values[i], x.values[i + 1]);
+      const std::uint32_t pair =
+          encode_magnitudes<Output>(scaled(i), scaled(i + 1)) | sign_of(i) | sign_of(i + 1) << 8;
       codes.values[i] = static_cast<std::uint8_t>(pair);
       codes.values[i + 1] = static_cast<std::uint8_t>(pair >> 8);
     }
   }
   return codes;
+}
+
+// The codes of a pack under one scale; `largest` takes the magnitudes.
+template <typename Input, typename Output, int size>
+TELENS_DEVICE Pack<std::uint8_t, size> quantize_pack(const Pack<typename Input::Bits, size>& x,
+                                                     const Scale& scale, std::uint32_t& largest) {
+  TELENS_UNROLL
+  for (int i = 0; i < size; ++i) {
+    const std::uint32_t magnitude = x.values[i] & Input::kMagnitudeMask;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return encode_pack<Input, Output>(x, scale.sign, [&](int) { return scale.magnitude; });
 }
 
 template <typename Input, typename Output, int width, typename Thread>

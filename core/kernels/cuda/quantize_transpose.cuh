@@ -5,6 +5,7 @@
 // the columns come together for stores of 16 bytes, 8 of which are 128 consecutive bytes.
 #pragma once
 
+#include "core/kernels/cuda/block_tiles.cuh"
 #include "core/kernels/cuda/quantize.cuh"
 
 namespace telens::cuda {
@@ -20,7 +21,7 @@ struct QuantizeTransposeArguments {
   std::uint8_t* transposed;  // [columns, rows]
 };
 
-inline constexpr int kTransposeTile = 128;
+inline constexpr int kTransposeTile = kTileColumns;  // and as many rows
 
 struct TransposeShared {
   // [column][word], a word being the codes of 4 consecutive rows. Groups of 4 words are swapped so
@@ -44,9 +45,7 @@ TELENS_DEVICE void transpose_bytes(const std::uint32_t (&rows)[4], std::uint32_t
 
 namespace detail {
 
-constexpr int kColumnsOfThread = 8;
 constexpr int kRowsOfThread = 4;
-constexpr int kThreadsAcross = kTransposeTile / kColumnsOfThread;       // 16
 constexpr int kRowsOfPass = kThreads / kThreadsAcross * kRowsOfThread;  // 64
 constexpr int kPasses = kTransposeTile / kRowsOfPass;                   // 2
 constexpr int kWordsOfColumn = kTransposeTile / 4;                      // 32

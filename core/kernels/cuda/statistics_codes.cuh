@@ -7,39 +7,9 @@
 // values and the largest magnitude.
 #pragma once
 
-#include "core/kernels/cuda/conversions.cuh"
+#include "core/kernels/cuda/lanes.cuh"
 
 namespace telens::cuda {
-
-// Elements in a 32-bit word.
-template <typename Format>
-inline constexpr int kLanes = 32 / Format::kWidth;
-
-// A code of Format in every lane of a word.
-template <typename Format>
-TELENS_DEVICE constexpr std::uint32_t in_every_lane(std::uint32_t code) {
-  return kLanes<Format> == 1 ? code : code | code << 16;
-}
-
-template <typename Format>
-struct LaneMath {
-  static TELENS_DEVICE std::uint32_t max_unsigned(std::uint32_t a, std::uint32_t b) {
-    if constexpr (kLanes<Format> == 2) return max_u16x2(a, b);
-    return a > b ? a : b;
-  }
-  static TELENS_DEVICE std::uint32_t min_unsigned(std::uint32_t a, std::uint32_t b) {
-    if constexpr (kLanes<Format> == 2) return min_u16x2(a, b);
-    return a < b ? a : b;
-  }
-  static TELENS_DEVICE std::uint32_t max_signed(std::uint32_t a, std::uint32_t b) {
-    if constexpr (kLanes<Format> == 2) return max_s16x2(a, b);
-    return static_cast<std::int32_t>(a) > static_cast<std::int32_t>(b) ? a : b;
-  }
-  static TELENS_DEVICE std::uint32_t min_signed(std::uint32_t a, std::uint32_t b) {
-    if constexpr (kLanes<Format> == 2) return min_s16x2(a, b);
-    return static_cast<std::int32_t>(a) < static_cast<std::int32_t>(b) ? a : b;
-  }
-};
 
 // Extremes of the codes added so far, none of them a NaN. Neutral at first.
 template <typename Format>

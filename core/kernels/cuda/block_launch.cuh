@@ -1,0 +1,33 @@
+// What the launchers of the kernels with a scale a block share.
+#pragma once
+
+#include "core/kernels/cuda/block_tiles.cuh"
+#include "core/kernels/cuda/launch.cuh"
+
+namespace telens::cuda {
+
+// Calls visitor.operator()<whole>().
+template <typename Visitor>
+cudaError_t dispatch_whole(bool whole, Visitor&& visitor) {
+  return whole ? std::forward<Visitor>(visitor).template operator()<true>()
+               : std::forward<Visitor>(visitor).template operator()<false>();
+}
+
+inline bool is_empty(const BlockMatrix& matrix) { return matrix.rows == 0 || matrix.columns == 0; }
+
+// Whether all rows, of elements and of codes, are packs of 8 that loads and stores may take whole.
+template <typename ScaleCode>
+bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs) {
+  return matrix.columns % kColumnsOfThread == 0 && is_aligned(matrix.x, 16) &&
+         is_aligned(outputs.rowwise.codes, kColumnsOfThread) &&
+         is_aligned(outputs.columnwise.codes, kColumnsOfThread);
+}
+
+template <int block>
+unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context,
+                       int resident = TileShape<block>::kResident) {
+  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows), resident,
+                  context);
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,134 @@
+// How a matrix is cut for the kernels that quantize and dequantize in blocks: device code.
+//
+// A block of threads takes tiles of 128 columns; a thread has 8 columns of a few rows.
+#pragma once
+
+#include "core/kernels/cuda/packs.cuh"
+
+namespace telens::cuda {
+
+struct BlockMatrix {
+  const void* x;  // [rows, columns], one row after the other
+  std::int64_t rows;
+  std::int64_t columns;
+};
+
+// Where the codes and scales of one orientation go, each nullptr where they are not wanted. Codes
+// lie as the elements do, [rows, columns]; two a byte: rowwise [rows, columns / 2], columnwise
+// [rows / 2, columns], rounded up. A line is a row or, columnwise, a column; the scale of its block
+// `block` lies at block * block_stride + line * line_stride.
+template <typename ScaleCode>
+struct BlockOutput {
+  std::uint8_t* codes;
+  ScaleCode* scales;
+  std::int64_t block_stride;
+  std::int64_t line_stride;
+
+  TELENS_DEVICE ScaleCode& scale(std::int64_t block, std::int64_t line) const {
+    return scales[block * block_stride + line * line_stride];
+  }
+};
+
+template <typename ScaleCode>
+struct BlockOutputs {
+  BlockOutput<ScaleCode> rowwise;
+  BlockOutput<ScaleCode> columnwise;
+};
+
+inline constexpr int kTileColumns = 128;
+inline constexpr int kColumnsOfThread = 8;
+inline constexpr int kThreadsAcross = kTileColumns / kColumnsOfThread;  // 16
+inline constexpr int kRowGroups = kThreads / kThreadsAcross;            // 16
+inline constexpr int kRowGroupsOfWarp = kWarp / kThreadsAcross;         // 2
+
+template <typename T>
+using Eight = Pack<T, kColumnsOfThread>;
+
+// Tiles for blocks of that size: a block down the columns takes whole warps.
+template <int block>
+struct TileShape {
+  static constexpr int kRowsOfThread = block <= 64 ? 4 : 8;
+  static constexpr int kRows = kRowGroups * kRowsOfThread;  // 64 or 128
+  static constexpr int kWarpsOfBlock = block / (kRowGroupsOfWarp * kRowsOfThread);
+  static constexpr int kBlocksDown = kRows / block;
+  static constexpr int kBlocksAcross = kTileColumns / block;
+  static constexpr int kThreadsOfBlock = block / kColumnsOfThread;  // along a row
+  // Blocks of threads that a multiprocessor is to hold: what a thread has of a tile takes
+  // registers.
+  static constexpr int kResident = kRowsOfThread == 4 ? 3 : 2;
+  static_assert(kRows % block == 0 && kWarpsOfBlock > 0 && kBlocksAcross > 0);
+};
+
+// A thread's first row and column in a tile.
+template <int rows_of_thread, typename Thread>
+TELENS_DEVICE int row_of(const Thread& thread) {
+  return thread.index() / kThreadsAcross * rows_of_thread;
+}
+template <typename Thread>
+TELENS_DEVICE int column_of(const Thread& thread) {
+  return thread.index() % kThreadsAcross * kColumnsOfThread;
+}
+
+constexpr std::int64_t tiles_of(std::int64_t size, std::int64_t tile) {
+  return (size + tile - 1) / tile;
+}
+
+// As many as a grid has work for.
+constexpr std::int64_t tiles_of_matrix(std::int64_t rows, std::int64_t columns, int tile_rows) {
+  return tiles_of(rows, tile_rows) * tiles_of(columns, kTileColumns);
+}
+
+// Calls visit(row, column) for the first element of every tile of this block of threads.
+template <int tile_rows, typename Thread, typename Visit>
+TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::int64_t columns,
+                                 const Visit& visit) {
+  const std::int64_t across = tiles_of(columns, kTileColumns);
+  const std::int64_t tiles = across * tiles_of(rows, tile_rows);
+  for (std::int64_t tile = thread.block(); tile < tiles; tile += thread.blocks()) {
+    visit(tile / across * tile_rows, tile % across * kTileColumns);
+  }
+}
+
+// Neighbours of a row of `columns`, zeros beyond it. `whole`: the row is whole packs.
+template <int size, bool whole, typename T>
+TELENS_DEVICE Pack<T, size> load_within(const T* row, std::int64_t column, std::int64_t columns) {
+  Pack<T, size> values{};
+  if constexpr (whole) {
+    if (column < columns) values = load_pack<size>(row + column);
+  } else {
+    TELENS_UNROLL
+    for (int i = 0; i < size; ++i) {
+      if (column + i < columns) values.values[i] = row[column + i];
+    }
+  }
+  return values;
+}
+
+template <bool whole, int size, typename T>
+TELENS_DEVICE void store_within(T* row, std::int64_t column, std::int64_t columns,
+                                const Pack<T, size>& values) {
+  if constexpr (whole) {
+    if (column < columns) store_pack(row + column, values);
+  } else {
+    TELENS_UNROLL
+    for (int i = 0; i < size; ++i) {
+      if (column + i < columns) row[column + i] = values.values[i];
+    }
+  }
+}
+
+// A thread's elements, zeros beyond the matrix.
+template <typename Bits, bool whole, int rows>
+TELENS_DEVICE void load_rows(const BlockMatrix& matrix, std::int64_t row, std::int64_t column,
+                             Eight<Bits> (&x)[rows]) {
+  TELENS_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    x[i] = {};
+    if (row + i < matrix.rows) {
+      x[i] = load_within<kColumnsOfThread, whole>(
+          static_cast<const Bits*>(matrix.x) + (row + i) * matrix.columns, column, matrix.columns);
+    }
+  }
+}
+
+}  // namespace telens::cuda
