@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE_TESTS = ("host_grid_test", "device_code_test")
 # Small enough for a tool that slows kernels down a hundredfold.
-SANITIZED_TESTS = "special_value or views or histories or scales or nothing or products"
+SANITIZED_TESTS = "special_value or views or histories or scales or nothing or products or blocks"
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 # Of Python packages that tests use and that this machine may lack: a test skips itself without.
 OPTIONAL_PACKAGES = ("ml_dtypes", "gfloat", "h5py", "pandas", "hypothesis", "torchao")

@@ -71,10 +71,13 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-// Of one scale the smallest and the largest are the same; of many the largest is watched.
-std::string statistic_word(const std::string& word) {
-  constexpr std::string_view kScaleInv = "scale_inv";
-  return word.ends_with(kScaleInv) ? word + "_max" : word;
+// scale_inv is scale_inv_max: of one scale the smallest and the largest are the same.
+std::optional<StatisticName> statistic_in(const std::string& word,
+                                          const config::StatisticDescriptions* defined) {
+  if (word.ends_with("scale_inv")) {
+    if (auto builtin = parse_statistic_name(word + "_max")) return builtin;
+  }
+  return parse_statistic_name(word, defined);
 }
 
 std::vector<std::string> known_subjects(const config::StatisticDescriptions* defined) {
@@ -141,7 +144,7 @@ class Parser {
       condition_.name = "loss";
       return words.size() == 1 || report("has '{}' behind 'loss'", words[1]);
     }
-    condition_.statistic = parse_statistic_name(statistic_word(words.front()), defined_);
+    condition_.statistic = statistic_in(words.front(), defined_);
     if (!condition_.statistic) {
       return report(
           "is about '{}', which is no statistic{}; a number that the program records is "

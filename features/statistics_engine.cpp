@@ -209,14 +209,14 @@ std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsReque
     merge_over_ranks(shared, *group);
   }
   const auto& sums = std::get<TensorSums>(all.front());
+  if (sums.numel == 0) return std::vector<std::optional<double>>(names.size());
   auto defined = all.begin();
   std::vector<std::optional<double>> values;
   for (const StatisticName& each : names) {
     if (each.statistic != Statistic::defined) {
       values.emplace_back(telens::finish(each.statistic, sums));
     } else {
-      const auto value = std::get<DefinedSums>(*++defined).finish();
-      values.push_back(sums.numel == 0 ? std::numeric_limits<double>::quiet_NaN() : value);
+      values.push_back(std::get<DefinedSums>(*++defined).finish());
     }
   }
   return values;

@@ -88,12 +88,37 @@ LayerRouting& LayerListener::routing_of(LayerHooks& layer) {
     name = automatic.name + layer.automatic_suffix();
   }
   const std::vector<FeatureInstance*> features = features_.running_for(name);
+  const bool is_watched = !features.empty();
   const bool grew = known != nullptr && known->session() >= jump_number_;
   auto routing =
       std::make_unique<LayerRouting>(number_, std::move(name), features, grew ? known : nullptr);
   LayerRouting& result = *routing;
+  if (known != nullptr && known->session() >= first_number_) {
+    result.set_presence(known->presence());
+  } else {
+    SeenLayers::Entered entered = seen_.enter(result.layer_name());
+    result.set_presence(std::move(entered.presence));
+    if (entered.is_shared && is_watched) warn_of_shared_name(result.layer_name());
+  }
   layer.state() = std::move(routing);
   return result;
+}
+
+void LayerListener::warn_of_shared_name(const std::string& name) {
+  notices_.message(
+      "two layers have this name: what is recorded of them is of both together; give each a name "
+      "of its own (name=, or infer_and_assign_layer_names of a list of models)",
+      name, LogLevel::warning);
+}
+
+void LayerListener::note_script(std::string_view layer_name) {
+  const std::lock_guard lock(layers_mutex_);
+  seen_.enter_script(layer_name);
+}
+
+std::vector<std::string> LayerListener::idle_sections(const config::Config& config) {
+  const std::lock_guard lock(layers_mutex_);
+  return seen_.idle_sections(config);
 }
 
 RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request) {

@@ -4,10 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/hook_points.h"
 #include "hooks/feature_set.h"
 #include "hooks/notices.h"
+#include "hooks/seen_layers.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::debug {
@@ -36,6 +40,11 @@ class LayerListener final : public HookListener {
   // Other sections run than before: wakes layers; what was forwarded already keeps its plan.
   void wake();
 
+  // A script hands over tensors of a layer that it calls so.
+  void note_script(std::string_view layer_name);
+  // Of each section that selects none of the layers that ran, a sentence.
+  std::vector<std::string> idle_sections(const config::Config& config);
+
   RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) override;
   Operand modify_tensor(LayerHooks& layer, const RoutingPlan& plan,
                         const ModifyTensorCall& call) override;
@@ -49,6 +58,7 @@ class LayerListener final : public HookListener {
  private:
   void install();
   LayerRouting& routing_of(LayerHooks& layer);
+  void warn_of_shared_name(const std::string& name);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
 
   std::uint64_t number_ = 0;        // of hook_points; grows with each install()
@@ -62,8 +72,9 @@ class LayerListener final : public HookListener {
   FeatureGuard& guard_;
   Notices& notices_;
 
-  std::mutex layers_mutex_;  // over unnamed_layers_ and the making of a layer's state
+  std::mutex layers_mutex_;  // over what follows and the making of a layer's state
   int unnamed_layers_ = 0;
+  SeenLayers seen_;
 };
 
 }  // namespace telens::debug

@@ -14,6 +14,7 @@
 #include "core/hook_points.h"
 #include "hooks/feature.h"
 #include "hooks/section_switches.h"
+#include "hooks/seen_layers.h"
 
 namespace telens {
 
@@ -76,6 +77,10 @@ class LayerRouting final : public LayerState {
   std::uint64_t session() const { return session_; }
   const std::string& layer_name() const { return layer_name_; }
 
+  // Of the layer (SeenLayers), whichever routing it has.
+  const debug::SeenLayers::Presence& presence() const { return presence_; }
+  void set_presence(debug::SeenLayers::Presence presence) { presence_ = std::move(presence); }
+
   // Counts the forwards since the last step(), of which there were `steps`; returns their number.
   int count_forward(std::uint64_t steps);
 
@@ -125,6 +130,7 @@ class LayerRouting final : public LayerState {
   const std::uint64_t session_;
   const std::string layer_name_;
   const std::vector<FeatureInstance*> features_;
+  debug::SeenLayers::Presence presence_;
   std::atomic<std::uint32_t> messages_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<int> forwards_{0};

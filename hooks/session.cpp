@@ -103,6 +103,7 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
     logs = group != nullptr || options_.rank + 1 == options_.world_size;
     if (group == nullptr) group = options_.world;
   }
+  layers_.note_script(layer_name);
   std::vector<NamedValue> values;
   for (FeatureInstance* instance : features_.running_for(layer_name)) {
     auto* feature = dynamic_cast<ScriptDrivenFeature*>(instance->feature.get());
@@ -234,6 +235,9 @@ void Session::end() {
   for (const auto& each : features_.all()) {
     guard_.observe(*each, {}, "end", [&] { each->feature->end(); });
   }
+  // Layers of other ranks are not known here.
+  const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
+  for (const std::string& text : layers_.idle_sections(config_)) notices_.message(text, {}, level);
   // The other ranks may be gone: what was not stepped stays this rank's.
   delivery_->deliver(take_logged(statistics_->collect({}).rows));
   for (const std::string& text : stop_texts_) notices_.message(text, {}, LogLevel::error);

@@ -29,6 +29,8 @@ struct Chain {
 };
 
 // A handler reads one of the two while a session, of which there is one at a time, fills the other.
+// One that another thread interrupts for as long as a session ends and the next begins may still
+// read what is being filled: SIGTERM at a moment in which a process both goes on and starts anew.
 Chain chains[2];
 std::atomic<int> current_chain{0};
 

@@ -144,6 +144,11 @@ void run_new_plugin(const NewPluginOptions& options) {
              options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
                            "--build build && ctest --test-dir build"
                          : "python -m pytest");
+  if (options.cpp) {
+    fmt::print(
+        "CMake looks for telens in /usr and /usr/local; elsewhere add "
+        "-DCMAKE_PREFIX_PATH=<where make install put it>\n");
+  }
 }
 
 }  // namespace

@@ -149,14 +149,12 @@ def device_of(options: argparse.Namespace) -> torch.device:
     best = te.LayerNorm(1).weight.device
     if options.device == "cuda" and best.type != "cuda":
         has_gpu = torch.cuda.is_available()
-        sys.exit(
-            "gpt: --device cuda: "
-            + (
-                "this build has no CUDA kernels"
-                if has_gpu
-                else "there is no GPU that torch can use"
-            )
+        reason = (
+            "this build has no CUDA kernels" if has_gpu else "there is no GPU that torch can use"
         )
+        raise telens.UsageError(f"--device cuda: {reason}")
+    if options.device == "auto" and options.recipe in ("mxfp8", "block", "nvfp4"):
+        return torch.device("cpu")  # their GEMMs run there alone
     return torch.device("cpu") if options.device == "cpu" else best
 
 
@@ -272,7 +270,7 @@ def parse_options() -> argparse.Namespace:
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda"),
-        help="auto: cuda if there is a GPU and this build uses it",
+        help="auto: cuda if there is a GPU, and this build and the recipe use it",
     )
     parser.add_argument("--steps", type=int, default=300, help="training steps, in all")
     parser.add_argument("--seed", type=int, default=1, help="of weights and batches")

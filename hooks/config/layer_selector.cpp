@@ -194,7 +194,8 @@ void LayerSelector::find_idle(std::span<const std::string> layer_names, ErrorLis
         findings.add(type.location, "no layer's name contains '{}'", type.name);
       }
     }
-    if (findings.size() == before && none([&](const std::string& name) { return selects(name); })) {
+    if (findings.size() == before && !layer_names.empty() &&
+        none([&](const std::string& name) { return selects(name); })) {
       findings.add(keys_.front().location,
                    "no layer has one of the numbers and one of the types: both must fit");
     }

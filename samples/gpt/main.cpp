@@ -20,7 +20,8 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
   app.add_option("--recipe", options.recipe, "precision of the linear layers")
       ->check(CLI::IsMember({"delayed", "current", "mxfp8", "block", "nvfp4", "bf16", "fp32"}))
       ->capture_default_str();
-  app.add_option("--device", options.device, "auto: cuda if there is a GPU and this build uses it")
+  app.add_option("--device", options.device,
+                 "auto: cuda if there is a GPU, and this build and the recipe use it")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "training steps, those before --resume included")

@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <deque>
 #include <fstream>
 #include <numbers>
 #include <numeric>
+#include <string_view>
 
 #include "adamw.h"
 #include "checkpoint.h"
@@ -89,6 +91,11 @@ at::Device device_of(const TrainingOptions& options) {
     telens::raise<telens::UsageError>(
         "--device cuda: {}", at::hasCUDA() ? "this build has no CUDA kernels (TELENS_CUDA=OFF)"
                                            : "there is no GPU that LibTorch can use");
+  }
+  constexpr std::array<std::string_view, 3> kOnCpuAlone{"mxfp8", "block", "nvfp4"};  // their GEMMs
+  if (options.device == "auto" &&
+      std::ranges::find(kOnCpuAlone, options.recipe) != kOnCpuAlone.end()) {
+    return at::kCPU;
   }
   return options.device == "cpu" ? at::kCPU : best;
 }

@@ -98,6 +98,10 @@ TEST_P(MergedStatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
   for (const Data& data : data_in_parts(GetParam(), cuts)) {
     SCOPED_TRACE(data.name);
     const auto whole = typed(statistics(data.x, casts), 3);
+    // Merging wrongly may go wrong in the whole, which is read in chunks, as well.
+    ASSERT_EQ(whole.tensor().nan, data.x.isnan().sum().item<std::int64_t>());
+    ASSERT_EQ(whole.tensor().posinf, data.x.isposinf().sum().item<std::int64_t>());
+    ASSERT_EQ(whole.tensor().neginf, data.x.isneginf().sum().item<std::int64_t>());
     std::vector<std::size_t> order{0, 1, 2, 3, 4};
     do {
       const auto merged = merged_parts(data.x, cuts, order, casts);

@@ -58,6 +58,11 @@ TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
   EXPECT_EQ(jumps.text, "scale_inv jumps > 8x");
   EXPECT_EQ(parsed("mxfp8_scale_inv of weight drops > 2x").statistic,
             parse_statistic_name("mxfp8_scale_inv_max"));
+  // But not for what a program calls nearly so.
+  config::ErrorList errors;
+  const auto own = parse_conditions(config::Value("my_scale_inv > 3"), errors,
+                                    &config::StatisticDescriptions::any());
+  EXPECT_EQ(own.at(0).statistic->defined, "my_scale_inv");
 }
 
 TEST(Condition, knows_jumps_drops_and_spikes) {

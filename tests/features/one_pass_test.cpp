@@ -182,7 +182,7 @@ TEST(CopiesInBlocks, are_left_out_on_a_device_that_has_no_kernels_for_them) {
   for (const std::string& recipe :
        std::vector<std::string>{"mxfp8", "fp8_block_scaling", "nvfp4"}) {
     EXPECT_EQ(left_out(*engine, x, x, recipe + "_mse", /*read=*/false),
-              recipe + "_mse: block formats have no kernels on meta");
+              recipe + "_mse: statistics of block formats have no kernels on meta");
   }
   EXPECT_EQ(left_out(*engine, x, x, "fp8_current_scaling_mse", /*read=*/false), std::nullopt);
 }

@@ -232,5 +232,47 @@ TEST_F(SessionTest, levels_have_pythons_names_and_numbers_between_them_the_lower
   EXPECT_THAT(messages(), HasSubstr(" - WARNING - between\n"));
 }
 
+TEST_F(SessionTest, two_living_layers_of_one_name_are_warned_of_once) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  { FakeLayer().run(); }
+  FakeLayer layer;
+  layer.run();
+  debug::step();
+  EXPECT_THAT(messages(), Not(HasSubstr("two layers")));  // the first one is gone
+  FakeLayer same;
+  for (int i = 0; i < 2; ++i) {
+    layer.run();
+    same.run();
+    debug::step();
+    debug::initialize_training_step(10 * (i + 1));  // makes what is known of layers anew
+  }
+  debug::end_debug();
+  const std::string log = messages();
+  const std::size_t first = log.find("LAYER=layer: two layers have this name");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(log.find("two layers have this name", first + 30), std::string::npos);
+}
+
+TEST_F(SessionTest, a_section_that_selects_none_of_the_layers_that_ran_is_told_at_the_end) {
+  const std::string misses =
+      "misses:\n  enabled: True\n  layers: {exact_layer_names: [nowhere]}\n"
+      "  transformer_engine:\n    " +
+      std::string(kMaxOfActivation);
+  debug::initialize(options(section(kMaxOfActivation) + misses));
+  FakeLayer layer, other("other");
+  layer.run();
+  other.run();
+  debug::end_debug();
+  EXPECT_THAT(messages(), HasSubstr("WARNING - section 'misses' selects none of the layers that "
+                                    "ran: layer, other; `telens plan` shows what it would select"));
+  EXPECT_THAT(messages(), Not(HasSubstr("section 'section' selects none")));
+}
+
+TEST_F(SessionTest, a_session_in_which_no_layer_ran_says_nothing_of_its_sections) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  debug::end_debug();
+  EXPECT_THAT(messages(), Not(HasSubstr("selects none")));
+}
+
 }  // namespace
 }  // namespace telens

@@ -108,6 +108,12 @@ def test_names_of_base_statistics_are_taken_in_any_case(tmp_path):
         assert values["max"].item() == 3.0
 
 
+def test_an_empty_tensor_of_a_script_counts_for_nothing(tmp_path):
+    with debug.session(base_config(), log_dir=tmp_path):
+        assert debug.log_tensor_stats("a", tensor_name="logits", tensor=torch.empty(0, 4)) == {}
+    assert statistics_log(tmp_path) == ""
+
+
 def test_the_norm_of_large_fp16_is_finite(tmp_path):
     x = torch.full((65536,), 300.0, dtype=torch.float16)
     norms = {}

@@ -75,6 +75,38 @@ def test_a_size_of_the_run_file_that_is_no_number_of_bytes_is_refused(tmp_path, 
         debug.initialize("", log_dir=tmp_path, recording={"max_size": size})
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"init_training_step": "a"}, r"init_training_step must be an integer, not 'a' \(a str\)"),
+        ({"init_training_step": True}, "init_training_step must be an integer, not True"),
+        ({"log_dir": 3}, r"log_dir must be a path, not 3 \(a int\)"),
+        ({"feature_dirs": 3}, r"feature_dirs must be a folder or several, not 3 \(a int\)"),
+    ],
+)
+def test_a_wrong_option_of_initialize_is_an_error_that_names_it(tmp_path, options, expected):
+    with refused("debug.initialize: " + expected):
+        debug.initialize("", **{"log_dir": tmp_path, **options})
+    with debug.session("", log_dir=tmp_path):
+        pass  # there was no session left
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import transformer_engine.debug",
+        "from nvdlfw_inspect.nowhere import Registry",
+        "class Registry:\n    __module__ = 'nvdlfw_inspect.registry'",
+    ],
+)
+def test_a_feature_file_with_the_imports_of_the_peer_is_told_the_rule(tmp_path, line):
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features/mine.py").write_text(line)
+    rule = r"mine.py .*here transformer_engine.X is telens.X, and nvdlfw_inspect.X is telens.debug"
+    with refused(rule):
+        debug.initialize("", feature_dirs=tmp_path / "features", log_dir=tmp_path)
+
+
 # ---- configurations as a dict
 
 
@@ -156,6 +188,19 @@ def test_a_plan_takes_the_name_of_one_layer():
         (lambda: debug.record("x", None), "debug.record: value must be a number .* not None"),
         (lambda: debug.record("", 1), "debug.record: name must be a string, not empty, not ''"),
         (lambda: debug.record(3, 1), r"debug.record: name must be a string.* not 3 \(a int\)"),
+        (
+            lambda: debug.log_tensor_stats("l", tensor_name="x", tensor=[1, 2]),
+            "debug.log_tensor_stats: tensor must be a torch.Tensor, not list",
+        ),
+        (
+            lambda: debug.initialize_training_step("2"),
+            "debug.initialize_training_step: train_step must be an integer, not '2'",
+        ),
+        (
+            lambda: debug.plan({}, torch.nn.Linear(2, 2)),
+            "debug.plan: layer_names must be names of layers, not Linear",
+        ),
+        (lambda: debug.plan({}, [3]), "debug.plan: layer_names must be a string, not 3"),
         (lambda: debug.log_message(5), "debug.log_message: msg must be a string, not 5"),
         (
             lambda: debug.log_message("x", level="WARNIG"),

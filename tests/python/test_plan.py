@@ -96,7 +96,7 @@ def test_the_estimate_is_what_a_run_records(tmp_path):
 
 
 def test_a_plan_knows_the_features_that_the_program_registered():
-    @debug.Registry.register_feature(namespace="mine")
+    @debug.Registry.register_feature(namespace="planned")
     class Rounding(debug.TEConfigAPIMapper):
         """Rounds."""
 
@@ -104,13 +104,20 @@ def test_a_plan_knows_the_features_that_the_program_registered():
         "s": {
             "enabled": True,
             "layers": {"layer_types": ["all"]},
-            "mine": {"Rounding": {"enabled": True, "bits": 3}},
+            "planned": {"Rounding": {"enabled": True, "bits": 3}},
         }
     }
     (row,) = debug.plan(config, ["a"])
-    assert (row["feature"], row["when"]) == ("mine.Rounding", "as it decides itself")
+    assert (row["feature"], row["when"]) == ("planned.Rounding", "as it decides itself")
     assert row["parameters"]["bits"] == 3
-    assert debug.plan(config, ["a"]).load["not_counted"] == ["mine.Rounding"]
+    assert debug.plan(config, ["a"]).load["not_counted"] == ["planned.Rounding"]
+
+
+def test_a_plan_for_no_layers_says_nothing_of_all_layers():
+    feature = {"LogTensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["max"]}}
+    layers = {"layer_types": "all"}
+    everything = {"s": {"enabled": True, "layers": layers, "transformer_engine": feature}}
+    assert debug.plan(everything, []).warnings == []
 
 
 def test_a_plan_needs_no_pandas():

@@ -141,7 +141,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
         (["--text", str(Path(__file__).parents[1] / "mutants")], "with --text FOLDER"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--hidden", "60"], "dim is 15; expected an even number"),
-        (["--device", "tpu"], "--device"),
+        (["--device", "tpu"], "{auto,cpu,cuda}"),
         pytest.param(
             ["--device", "cuda"],
             "--device cuda: there is no GPU that LibTorch can use",

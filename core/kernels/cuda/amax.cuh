@@ -26,6 +26,7 @@ TELENS_DEVICE void amax(const AmaxArguments& arguments, const Thread& thread,
                                         largest = Maxima::larger(largest,
                                                                  Maxima::of_word(pack.values[0]));
                                       } else {
+                                        TELENS_UNROLL
                                         for (const std::uint32_t word : Maxima::of(pack).values) {
                                           largest = Maxima::larger(largest, word);
                                         }

@@ -16,7 +16,9 @@ import torch
 
 from telens import _C
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
-from telens.common.recipe_base import Format, Recipe
+
+# The last one for what was pickled when it stood here.
+from telens.common.recipe_base import Format, Recipe, _LargestValues  # noqa: F401
 from telens.common.recipe_parameters import (
     MMParams,
     QParams,

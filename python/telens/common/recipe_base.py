@@ -32,6 +32,10 @@ class Format(enum.Enum):
     E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
     HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
 
+    # By its name: by its value a checkpoint's recipe would depend on where _LargestValues stands.
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        return getattr, (type(self), self.name)
+
 
 _REASONS_AGAINST = {
     Format.E2M1: "E2M1 is no FP8 format; NVFP4BlockScaling has it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import operator
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,6 +49,23 @@ def integer(function: str, argument: str, value: Any, expected: str) -> int:
     if found < 0:
         raise refusal(function, argument, expected, value)
     return found
+
+
+def index(function: str, argument: str, value: Any) -> int:
+    """An integer of any sign, also one of numpy's."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise refusal(function, argument, "an integer", value)
+
+
+def path(function: str, argument: str, value: Any) -> str:
+    """A path, as a string."""
+    if not isinstance(value, str | os.PathLike):
+        raise refusal(function, argument, "a path", value)
+    return os.fspath(value)
 
 
 def number(function: str, argument: str, value: Any) -> float:

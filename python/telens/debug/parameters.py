@@ -11,7 +11,7 @@ from telens import _C
 from telens.debug.arguments import nearest
 from telens.debug.calls import GEMMS, TENSORS
 
-__all__ = ["REQUIRED", "Parameter"]
+__all__ = ["REQUIRED", "SCHEDULE", "Parameter"]
 
 REQUIRED = object()
 
@@ -62,6 +62,15 @@ class Parameter:
         if isinstance(value, bool) or self.type is bool:
             return isinstance(value, bool) and self.type is bool
         return isinstance(value, int | float if self.type is float else self.type)
+
+
+# When a feature runs, for next_enabled_iter.
+SCHEDULE = (
+    Parameter("freq", int, default=1, doc="runs in iterations that it divides"),
+    Parameter("start_step", int, default=0, doc="the first iteration"),
+    Parameter("end_step", int, default=None, doc="the last iteration"),
+    Parameter("start_end_list", list, default=None, doc="pairs of first and last, in their place"),
+)
 
 
 def described(documentation: str, parameters: Sequence[Parameter] | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens.debug import arguments
 from telens.debug.configuration import source_of
 
 if TYPE_CHECKING:
@@ -74,5 +75,9 @@ def plan(
     features modify one tensor.
     """
     path, text = source_of("debug.plan", config)
+    if not isinstance(layer_names, Iterable):
+        raise arguments.refusal("debug.plan", "layer_names", "names of layers", layer_names)
     names = [layer_names] if isinstance(layer_names, str) else list(layer_names)
+    for name in names:
+        arguments.text("debug.plan", "layer_names", name, empty=True)
     return Plan(**_C.debug.plan(path, text, names, iteration))

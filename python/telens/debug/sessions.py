@@ -109,14 +109,16 @@ def initialize(
                 "config_file": path,
                 "config_text": text,
                 "feature_dirs": [str(folder) for folder in folders],
-                "log_dir": os.fspath(log_dir),
+                "log_dir": arguments.path("debug.initialize", "log_dir", log_dir),
+                "init_training_step": arguments.index(
+                    "debug.initialize", "init_training_step", init_training_step
+                ),
             }
         _session_owners.extend(take_registered())
         _C.debug.initialize(
             **options,
             statistics_logger=statistics_logger,
             tb_writer=tb_writer,
-            init_training_step=init_training_step,
             default_logging_enabled=default_logging_enabled,
             block_when_full=block_when_full,
             max_size=max_size,
@@ -166,7 +168,9 @@ def run_path() -> str:
 
 def initialize_training_step(train_step: int) -> None:
     """Sets the number of the running iteration. Nothing without a session."""
-    _C.debug.initialize_training_step(train_step)
+    _C.debug.initialize_training_step(
+        arguments.index("debug.initialize_training_step", "train_step", train_step)
+    )
 
 
 def record(name: str, value: float | torch.Tensor) -> None:
@@ -204,8 +208,11 @@ def log_tensor_stats(
     and returns them. Without either they are the whole world's, and the last rank alone logs and
     returns them. With ``skip_reduction`` each rank logs and returns its own.
 
-    Returns {statistic: 0-dim float tensor}; {} where it is not selected or not due.
+    Returns {statistic: 0-dim float tensor on the CPU}; {} where it is not selected or not due, or
+    where there are no elements.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise arguments.refusal("debug.log_tensor_stats", "tensor", "a torch.Tensor", tensor)
     return _C.debug.log_tensor_stats(
         layer_name, tensor_name, tensor.detach(), iteration, skip_reduction, reduction_group
     )
@@ -279,6 +286,10 @@ def _folders(feature_dirs: Any) -> list[pathlib.Path]:
     if feature_dirs is None:
         return []
     one = isinstance(feature_dirs, str | os.PathLike)
+    if not one and not isinstance(feature_dirs, Iterable):
+        raise arguments.refusal(
+            "debug.initialize", "feature_dirs", "a folder or several", feature_dirs
+        )
     # "" is no folder, as it is no config_file; Path would make the current one of it.
     named = [each for each in ([feature_dirs] if one else feature_dirs) if each != ""]
     kept = []
@@ -290,6 +301,14 @@ def _folders(feature_dirs: Any) -> list[pathlib.Path]:
         else:
             kept.append(folder)
     return kept
+
+
+_IMPORT_RULE = "here transformer_engine.X is telens.X, and nvdlfw_inspect.X is telens.debug.X"
+
+
+def _is_about_the_peer(error: Exception) -> bool:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return (missing or "").partition(".")[0] in ("transformer_engine", "nvdlfw_inspect")
 
 
 def _run_feature_files(folder: pathlib.Path) -> None:
@@ -307,7 +326,13 @@ def _run_feature_files(folder: pathlib.Path) -> None:
                 raise
             raise _C.UsageError(
                 f"debug.initialize: feature_dirs: {path} raised {type(error).__name__}: {error}"
+                + (f"; {_IMPORT_RULE}" if _is_about_the_peer(error) else "")
             ) from error
+        if getattr(vars(module).get("Registry"), "__module__", "").startswith("nvdlfw_inspect"):
+            raise _C.UsageError(
+                f"debug.initialize: feature_dirs: {path} registers its classes with "
+                f"nvdlfw_inspect, not with telens; {_IMPORT_RULE}"
+            )
 
 
 def _forget_session_features() -> None:

@@ -235,7 +235,7 @@ STATEMENTS = (
         "BlockCastStatistics.are_the_definition_for_every_format_shape_dtype_and_simd_target",
         "core/kernels/cpu/block_lines.h",
         "codes + line * code_stride",
-        "codes + line * code_stride / 2",
+        "codes + line * std::min(length_, code_stride)",
     ),
     Statement(
         "Special values, subnormals and blocks of zeros have the statistics of a reference in "

@@ -3,10 +3,21 @@
 Replace what it measures by what you want to know; docs/plugins.md explains the parts.
 """
 
-from telens.debug import MetricLogger, Registry, TEConfigAPIMapper, api_method
+from telens.debug import (
+    SCHEDULE,
+    MetricLogger,
+    Parameter,
+    Registry,
+    TEConfigAPIMapper,
+    api_method,
+    next_enabled_iter,
+)
 
 
-@Registry.register_feature(namespace="telens")
+@Registry.register_feature(
+    namespace="telens",
+    parameters=[Parameter("threshold", float, default=1.0, doc="beyond it counts"), *SCHEDULE],
+)
 class MyFeature(TEConfigAPIMapper):
     """Percentage of elements beyond a threshold.
 
@@ -19,16 +30,21 @@ class MyFeature(TEConfigAPIMapper):
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
-        """On in iterations that ``freq`` divides (default: all), and asked again in the next."""
-        freq = config.get("freq", 1)
-        return iteration % freq == 0, iteration - iteration % freq + freq
+        """On in the iterations of the schedule, and asked again in the next of them."""
+        return next_enabled_iter(
+            config["start_step"],
+            config["end_step"],
+            config["start_end_list"],
+            config["freq"],
+            iteration,
+        )
 
     @api_method
     def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration):
         """Called once a micro-batch for each selected tensor; it must not change the tensor."""
         if tensor is None or tensor.numel() == 0:
             return
-        beyond = (tensor.abs() > config.get("threshold", 1.0)).sum().item()
+        beyond = (tensor.abs() > config["threshold"]).sum().item()
         MetricLogger.log_scalar(
             f"{layer_name}_{tensor_name}_beyond%", 100 * beyond / tensor.numel(), iteration
         )
