@@ -4,9 +4,8 @@
 // x is a matrix [rows, columns] of BF16, FP16 or FP32, of any size and strides. The rowwise result
 // has blocks along x's rows; the columnwise one is the transposed matrix [columns, rows], quantized
 // with blocks along *its* rows, and lies in memory as x does (a transposed view). Bits are the same
-// on every device and with any number of threads (but those of a NaN that hadamard_transform
-// makes). A NaN takes no part in the largest magnitude of its block and stays NaN, but for NVFP4
-// (below).
+// on every device and with any number of threads. A NaN takes no part in the largest magnitude of
+// its block and stays NaN, but for NVFP4 (below).
 #pragma once
 
 #include <ATen/core/Tensor.h>
