@@ -251,7 +251,8 @@ STATEMENTS = (
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
         "hooks/delivery.cpp",
         "  run_file_->rows(logged.rows);",
-        "  if (loggers_.empty()) run_file_->rows(logged.rows);",
+        "  if (dynamic_cast<StatisticsLog*>(loggers_.front().get()) != nullptr) "
+        "run_file_->rows(logged.rows);",
     ),
     Statement(
         "`with debug.session(...)` ends its session *(ours)*.",
