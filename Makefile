@@ -27,7 +27,8 @@ DEMO_RUN    := build/demo
 DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 
-.PHONY: help setup configure build demo test test-structure test-cpp test-python test-package bench \
+.PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
+        test-cuda-build bench \
         bench-quick portable-dependencies gpu-check mutants fuzz format lint asan install clean
 
 help:  ## this list
@@ -76,6 +77,13 @@ bench: build  ## every benchmark against its target; writes benchmarks/results/<
 
 bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
+
+# No GPU is needed to compile and link the kernels, and what the CPU promises holds there too.
+test-cuda-build: setup  ## compile and link the kernels for GPUs into build-cuda/, run the C++ tests there
+	@cmake -S . -B build-cuda -G Ninja -DTELENS_CUDA=ON -DTELENS_BENCHMARKS=OFF
+	@cmake --build build-cuda --parallel $(JOBS)
+	@TELENS_LIBRARY=build-cuda/lib/libtelens.so $(PYTHON) -m pytest -q tests/python/test_cuda_build.py
+	@ctest --test-dir build-cuda --output-on-failure --parallel $(JOBS)
 
 portable-dependencies:  ## build into dist/portable what a machine without package registries lacks
 	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)

@@ -23,25 +23,11 @@ sanitized() {
   make --no-print-directory asan JOBS="$jobs"
 }
 
-# A second build, with the kernels for GPUs: no GPU is needed to compile and link them, and what the
-# CPU promises holds there too. All but the kernels comes out of the compiler cache.
-with_cuda() {
-  cmake -S . -B build-cuda -G Ninja -DTELENS_CUDA=ON -DTELENS_BENCHMARKS=OFF &&
-    cmake --build build-cuda --parallel "$jobs" &&
-    TELENS_LIBRARY=build-cuda/lib/libtelens.so "${pytest[@]}" tests/python/test_cuda_build.py &&
-    ctest --test-dir build-cuda --output-on-failure --parallel "$jobs"
-}
-
 stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
 stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
 if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
   stage "Python tests and samples" "${pytest[@]}" tests/python tests/samples
-  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-    stage "CUDA: compile, link, C++ tests of that build" with_cuda
-  else
-    results+=("skipped          CUDA: there is no nvcc, from the CUDA toolkit")
-  fi
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi
