@@ -57,7 +57,7 @@ class StatisticsEngine {
   // `logged`: loggers get the values too, not the run file alone.
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged = true) = 0;
 
-  // The values of statistics of the high-precision tensor, at once; NaN for an empty tensor, none
+  // The values of statistics of the high-precision tensor, at once; none for an empty tensor, and
   // for a statistic that is switched off. With a group, every rank of which has to call this for
   // the tensor of this name, they are those of all ranks' tensors joined; with null, of this
   // rank's.
