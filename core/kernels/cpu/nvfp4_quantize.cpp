@@ -100,7 +100,8 @@ Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
 
 // orientation: 0 rowwise, 1 columnwise.
 ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
-  return ElementWords::of(state.const_data_ptr<std::int64_t>(), orientation);
+  const at::Tensor words = state.contiguous();
+  return ElementWords::of(words.const_data_ptr<std::int64_t>(), orientation);
 }
 
 // codes: one a byte, as quantize_blocks and quantize_squares make them.
