@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE_TESTS = ("host_grid_test", "device_code_test")
+CUDA_TESTS = ("tests/python/test_cuda.py", "tests/python/test_cuda_blocks.py")
 # Small enough for a tool that slows kernels down a hundredfold.
 SANITIZED_TESTS = "special_value or views or histories or scales or nothing or products or blocks"
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
@@ -174,7 +175,7 @@ def pytest_summary(output: str) -> str:
 
 
 def cuda_against_cpu(check: Check) -> str:
-    tests = ("tests/python/test_cuda.py", "tests/python/test_cuda_build.py")
+    tests = (*CUDA_TESTS, "tests/python/test_cuda_build.py")
     return pytest_summary(check.run(sys.executable, "-m", "pytest", "-q", "-rs", *tests))
 
 
@@ -206,7 +207,7 @@ def sanitize(check: Check, tool: str) -> str:
             # Kernels of ours alone: torch's are not ours to check.
             *("--kernel-name", "kernel_substring=telens"),
             *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-            *("tests/python/test_cuda.py", "-k", SANITIZED_TESTS),
+            *(*CUDA_TESTS, "-k", SANITIZED_TESTS),
         )
     )
 

@@ -38,6 +38,15 @@ def telens_ops(library_path: Path):
     return torch.ops.telens
 
 
+@pytest.fixture(scope="session")
+def ops(telens_ops):
+    """The operators of a build that has kernels for GPUs."""
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key("CUDA")
+    if "telens::amax" not in registered:
+        pytest.skip("libtelens.so was built without CUDA (TELENS_CUDA=OFF)")
+    return telens_ops
+
+
 @pytest.fixture(autouse=True)
 def _no_session_left_open():
     """A test that fails inside a debug session must not take the next one with it."""

@@ -1,17 +1,14 @@
 """The operators on a GPU against the same operators on the CPU. Skipped where there is no GPU or
 the library was built without CUDA; `make gpu-check` runs it where there is one."""
 
-import itertools
 import math
 
 import pytest
 import torch
+from cuda_helpers import E4M3, E5M2, FORMATS, HIGH_PRECISION, assert_same_bits, to_gpu
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-E4M3, E5M2 = 0, 1
-FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
-HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
 TENSOR_SCALING = 0
 
 # core/ops/statistics_layout.h: words of TensorSums and of CastSums, and which of them are counts.
@@ -22,32 +19,6 @@ TENSOR_WORDS = 13
 CAST_WORDS = 7
 CAST_COUNTS = slice(0, 4)
 CAST_ERROR = 4
-
-
-@pytest.fixture(scope="module")
-def ops(telens_ops):
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key("CUDA")
-    if "telens::amax" not in registered:
-        pytest.skip("libtelens.so was built without CUDA (TELENS_CUDA=OFF)")
-    return telens_ops
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-    return tensor.cpu().contiguous().view(kinds[tensor.element_size()])
-
-
-def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor, inputs=None) -> None:
-    actual, expected = bits(actual), bits(expected)
-    assert actual.shape == expected.shape
-    differs = (actual != expected).flatten()
-    if differs.any():
-        first = int(differs.nonzero()[0])
-        given = "" if inputs is None else f" for {inputs.flatten()[first].item()!r}"
-        pytest.fail(
-            f"{int(differs.sum())} of {differs.numel()} differ; the first at {first}: expected "
-            f"{expected.flatten()[first].item():#x}, got {actual.flatten()[first].item():#x}{given}"
-        )
 
 
 def every_16_bit_value(dtype: torch.dtype) -> torch.Tensor:
@@ -152,189 +123,6 @@ def test_both_orientations_hold_the_codes_of_the_cpu(ops, dtype, shape):
         assert_same_bits(columns, transposed)
         assert columns.is_contiguous(), "the next product reads it row by row"
         assert_same_bits(amax_cuda, amax)
-
-
-BLOCK_SHAPES = ((256, 384), (37, 70), (130, 264), (0, 64), (1, 1))
-SIGNS = 0xD7E8  # of the Hadamard transform, as Transformer Engine has them
-RANDOM_STATE = torch.tensor([0x123456789ABCDEF0, 7])
-AMAXES = torch.tensor([123, 0.01])  # of the orientations, neither the largest magnitude of any x
-ORIENTATIONS = {"both": (True, True), "rowwise": (True, False), "columnwise": (False, True)}
-MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(1, 5)
-E2M1 = 2
-
-
-def block_matrix(
-    shape: tuple[int, int], dtype: torch.dtype, infinities: bool = True
-) -> torch.Tensor:
-    """Magnitudes over many powers of two, blocks of zeros, and special values strewn in. One
-    infinity makes NVFP4's tensor scale 1; without, fewer powers of two, so that none overflows
-    FP16, nor does a sum of the Hadamard transform."""
-    generator = torch.Generator().manual_seed(3)
-    powers = torch.randn(shape, generator=generator).mul(6 if infinities else 3)
-    x = torch.randn(shape, generator=generator) * powers.exp2()
-    x[1:4, :140] = 0
-    special = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 448.0, 449.0, 6.0, 0.25, 1e-40])
-    if not infinities:
-        special = special[~special.isinf()]
-    flat = x.view(-1)
-    places = torch.arange(150, max(150, flat.numel()), 61)
-    flat[places] = special[torch.arange(len(places)) % len(special)]
-    return x.to(dtype)
-
-
-def assert_same_copies(actual, expected) -> None:
-    """Codes and scales of both orientations, and how they lie in memory; None is none asked for."""
-    for got, want in zip(actual, expected, strict=True):
-        assert (got is None) == (want is None)
-        if want is not None:
-            assert_same_bits(got, want)
-            assert got.stride() == want.stride() or want.numel() <= 1
-
-
-def to_gpu(arguments) -> list:
-    return [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
-
-
-def copies_on_both(operator, x, arguments, view=lambda t: t) -> list:
-    """The copies that an operator makes of a view of x, the same ones on a GPU and on the CPU."""
-    expected = operator(view(x), *arguments)
-    assert_same_copies(operator(view(x.cuda()), *to_gpu(arguments)), expected)
-    return expected
-
-
-def block_quantizations(ops, x, orientations):
-    """Operators and their arguments but x: every path that one of them has of its own."""
-    for squares in (False, True):
-        yield ops.quantize_mxfp8, (E4M3, 0, squares, *orientations)
-        yield ops.quantize_fp8_blocks, (E5M2, squares, False, 0.0, *orientations)
-        for chance in (None, RANDOM_STATE):
-            for signs in transforms_of(x, squares):
-                yield ops.quantize_nvfp4, (squares, signs, chance, *orientations)
-
-
-def transforms_of(x, squares: bool) -> list:
-    return [None] if squares or x.size(0) % 16 else [None, SIGNS]
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("shape", BLOCK_SHAPES)
-@pytest.mark.parametrize("squares", [False, True])
-def test_fp8_blocks_are_those_of_the_cpu(ops, dtype, shape, squares):
-    x = block_matrix(shape, dtype)
-    for format_id in FORMATS.values():
-        for rounding in range(3):
-            arguments = (format_id, rounding, squares, True, True)
-            expected = ops.quantize_mxfp8(x, *arguments)
-            assert_same_copies(ops.quantize_mxfp8(x.cuda(), *arguments), expected)
-        for power_of_2_scales in (False, True):
-            arguments = (format_id, squares, power_of_2_scales, 0.0, True, True)
-            expected = ops.quantize_fp8_blocks(x, *arguments)
-            assert_same_copies(ops.quantize_fp8_blocks(x.cuda(), *arguments), expected)
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("shape", BLOCK_SHAPES)
-@pytest.mark.parametrize("squares", [False, True])
-@pytest.mark.parametrize("infinities", [False, True])
-def test_nvfp4_blocks_are_those_of_the_cpu(ops, dtype, shape, squares, infinities):
-    x = block_matrix(shape, dtype, infinities)
-    for signs in transforms_of(x, squares):
-        for chance in (None, RANDOM_STATE):
-            copies = copies_on_both(ops.quantize_nvfp4, x, (squares, signs, chance, True, True))
-            assert_tensor_scales_scale(copies, x, infinities)
-
-
-def assert_tensor_scales_scale(copies, x, infinities: bool) -> None:
-    """What a test says of NVFP4's second level of scales it says nothing of where they are 1."""
-    tensor_scales = [copies[2].item(), copies[5].item()]
-    assert infinities or x.numel() == 0 or 1 not in tensor_scales, tensor_scales
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("orientations", ["rowwise", "columnwise"])
-def test_blocks_of_one_orientation_alone_are_those_of_the_cpu(ops, dtype, orientations):
-    asked = ORIENTATIONS[orientations]
-    x = block_matrix((80, 264), dtype, infinities=False)
-    for operator, arguments in block_quantizations(ops, x, asked):
-        copies = copies_on_both(operator, x, arguments)
-        half = len(copies) // 2
-        assert [copies[0] is not None, copies[half] is not None] == list(asked)
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("squares", [False, True])
-@pytest.mark.parametrize("orientations", ORIENTATIONS)
-def test_nvfp4_scales_of_given_amaxes_are_those_of_the_cpu(ops, dtype, squares, orientations):
-    """The columnwise amax is for what is not quantized together with the rowwise orientation."""
-    rowwise, columnwise = ORIENTATIONS[orientations]
-    x = block_matrix((80, 264), dtype, infinities=False)
-    of_rows, of_columns = (AMAXES / (448 * 6)).tolist()
-    for signs in transforms_of(x, squares):
-        for chance in (None, RANDOM_STATE):
-            arguments = (squares, signs, chance, rowwise, columnwise, AMAXES)
-            copies = copies_on_both(ops.quantize_nvfp4, x, arguments)
-            apart = not squares and (signs is not None or chance is not None)
-            if rowwise:
-                assert copies[2].item() == pytest.approx(of_rows, rel=1e-6)
-            if columnwise:
-                expected = of_columns if apart else of_rows
-                assert copies[5].item() == pytest.approx(expected, rel=1e-6)
-
-
-def misaligned(x: torch.Tensor) -> torch.Tensor:
-    """Contiguous, whole packs of 8 a row, and no row where loads and stores of packs may begin."""
-    rows, columns = x.shape
-    view = x.view(-1)[1 : 1 + (rows - 16) * columns].view(rows - 16, columns)
-    assert view.is_contiguous()
-    assert view.data_ptr() % 16 != 0
-    return view
-
-
-VIEWS = {"transposed": lambda t: t.t(), "columns": lambda t: t[:, 1:], "misaligned": misaligned}
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("view", VIEWS)
-def test_blocks_of_views_that_are_strided_or_misaligned_are_those_of_the_cpu(ops, dtype, view):
-    x = block_matrix((80, 272), dtype, infinities=False)
-    for operator, arguments in block_quantizations(ops, VIEWS[view](x), (True, True)):
-        copies_on_both(operator, x, arguments, VIEWS[view])
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("shape", BLOCK_SHAPES)
-@pytest.mark.parametrize("infinities", [False, True])
-def test_values_of_blocks_are_those_of_the_cpu(ops, dtype, shape, infinities):
-    x = block_matrix(shape, dtype, infinities)
-    rowwise, columnwise = slice(0, 2), slice(2, 4)
-    copies = [
-        (*ops.quantize_mxfp8(x, E4M3, 0, False, True, True)[orientation], None, E4M3, MXFP8)
-        for orientation in (rowwise, columnwise)
-    ]
-    for squares, mode in ((False, BLOCK_1D), (True, BLOCK_2D)):
-        both = ops.quantize_fp8_blocks(x, E5M2, squares, False, 0.0, True, True)
-        copies += [(*both[orientation], None, E5M2, mode) for orientation in (rowwise, columnwise)]
-    both = ops.quantize_nvfp4(x, False, None, None, True, True)
-    assert_tensor_scales_scale(both, x, infinities)
-    copies += [(*both[:3], E2M1, NVFP4), (*both[3:], E2M1, NVFP4)]
-    for codes, scale_inv, tensor_scale, format_id, mode in copies:
-        arguments = (codes, scale_inv, tensor_scale, format_id, mode, dtype)
-        expected = ops.dequantize_blocks(*arguments)
-        assert_same_copies([ops.dequantize_blocks(*to_gpu(arguments))], [expected])
-
-
-@pytest.mark.parametrize("dtype", HIGH_PRECISION)
-def test_hadamard_transforms_are_those_of_the_cpu(ops, dtype):
-    """Sums that overflow or meet a NaN are NaN on both, with bits that nobody promises."""
-    for shape, infinities in itertools.product(((256, 384), (16, 71)), (False, True)):
-        x = block_matrix(shape, dtype, infinities)
-        for inverse in (False, True):
-            expected = ops.hadamard_transform(x, SIGNS, inverse)
-            assert infinities or not expected.isinf().any(), "a sum that overflows"
-            actual = ops.hadamard_transform(x.cuda(), SIGNS, inverse).cpu()
-            assert torch.equal(actual.isnan(), expected.isnan())
-            numbers = ~expected.isnan()
-            assert_same_bits(actual[numbers], expected[numbers])
 
 
 @pytest.mark.parametrize("power_of_two", [False, True])

@@ -329,6 +329,7 @@ def _run_feature_files(folder: pathlib.Path) -> None:
                 + (f"; {_IMPORT_RULE}" if _is_about_the_peer(error) else "")
             ) from error
         if getattr(vars(module).get("Registry"), "__module__", "").startswith("nvdlfw_inspect"):
+            del sys.modules[name]
             raise _C.UsageError(
                 f"debug.initialize: feature_dirs: {path} registers its classes with "
                 f"nvdlfw_inspect, not with telens; {_IMPORT_RULE}"
