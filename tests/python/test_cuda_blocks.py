@@ -1,5 +1,5 @@
-"""The operators of block formats on a GPU against the same ones on the CPU. Skipped where there is no
-GPU or the library was built without CUDA; `make gpu-check` runs it where there is one."""
+"""The operators of block formats on a GPU against the same operators on the CPU. Skipped where
+there is no GPU or the library was built without CUDA; `make gpu-check` runs them."""
 
 import itertools
 import math
