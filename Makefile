@@ -13,6 +13,8 @@ CORES  := $(shell nproc)
 MEMORY := $(shell awk '/MemAvailable/ {print int($$2 / 2000000) + 1}' /proc/meminfo)
 JOBS   ?= $(shell echo $$(( $(CORES) < $(MEMORY) ? $(CORES) : $(MEMORY) )))
 PREFIX ?= $(CURDIR)/dist/telens
+# CUDA=ON or CUDA=OFF: with or without the kernels for GPUs (TELENS_CUDA); unset, build/ stays as it is.
+CUDA   ?=
 PYTHON := $(CURDIR)/.venv/bin/python
 # For machines with a GPU, which have a Python with torch of their own.
 GPU_PYTHON ?= python3
@@ -38,9 +40,9 @@ setup:  ## install what is missing: Debian packages through apt, Python packages
 	@cmake/setup/setup.sh
 
 configure: setup
-	@[ -f build/build.ninja ] || cmake --preset release
+	@[ -f build/build.ninja -a -z "$(CUDA)" ] || cmake --preset release $(CUDA:%=-DTELENS_CUDA=%)
 
-build: configure  ## compile everything into build/; the command is build/bin/telens
+build: configure  ## compile everything into build/ (CUDA=ON: for GPUs too); the command is build/bin/telens
 	@cmake --build build --parallel $(JOBS)
 
 demo: configure  ## train a small language model in FP8, watch its GEMMs, show what was seen
@@ -78,12 +80,12 @@ bench: build  ## every benchmark against its target; writes benchmarks/results/<
 bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
-# No GPU is needed to compile and link the kernels, and what the CPU promises holds there too.
-test-cuda-build: setup  ## compile and link the kernels for GPUs into build-cuda/, run the C++ tests there
-	@cmake -S . -B build-cuda -G Ninja -DTELENS_CUDA=ON -DTELENS_BENCHMARKS=OFF
-	@cmake --build build-cuda --parallel $(JOBS)
-	@TELENS_LIBRARY=build-cuda/lib/libtelens.so $(PYTHON) -m pytest -q tests/python/test_cuda_build.py
-	@ctest --test-dir build-cuda --output-on-failure --parallel $(JOBS)
+# No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In
+# build/, of which nothing else is compiled anew; CUDA=OFF leads back.
+test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the C++ tests there
+	@$(MAKE) --no-print-directory build CUDA=ON
+	@TELENS_CUDA=ON $(PYTHON) -m pytest -q tests/python/test_cuda_build.py
+	@ctest --preset release --parallel $(JOBS)
 
 portable-dependencies:  ## build into dist/portable what a machine without package registries lacks
 	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)

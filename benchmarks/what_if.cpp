@@ -112,7 +112,7 @@ class Engine {
     if (const auto reason = reading->want(*request_)) telens::raise<telens::Error>("{}", *reason);
     reading->read();
     Values values;
-    for (const telens::Row& row : engine_->collect({}).rows) {
+    for (const telens::Row& row : engine_->collect(0, {}, telens::Waiting::yes).rows) {
       values[std::string(row.series->statistic)] = row.value;
     }
     return values;

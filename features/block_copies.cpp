@@ -115,10 +115,7 @@ void accumulate_block_casts(std::span<const BlockCopy> copies, std::span<at::Ten
 }
 
 std::optional<std::string> reason_against_copy(const InspectTensorCall& call,
-                                               const CastRequest& cast, at::IntArrayRef sizes,
-                                               const at::Device& device) {
-  if (!device.is_cpu())
-    return fmt::format("statistics of block formats have no kernels on {}", device.str());
+                                               const CastRequest& cast, at::IntArrayRef sizes) {
   if (sizes.empty()) return "a tensor without dimensions has no blocks";
   const std::int64_t numel = c10::multiply_integers(sizes);
   if (numel == 0) return std::nullopt;

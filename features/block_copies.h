@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <optional>
 #include <span>
@@ -41,9 +40,8 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
 void accumulate_block_casts(std::span<const BlockCopy> copies, std::span<at::Tensor> accumulators);
 
 // Why block_copies or what reads its copies would fail for a cast of a block recipe; nullopt where
-// they would not. sizes, device: of x.
+// they would not. sizes: of x.
 std::optional<std::string> reason_against_copy(const InspectTensorCall& call,
-                                               const CastRequest& cast, at::IntArrayRef sizes,
-                                               const at::Device& device);
+                                               const CastRequest& cast, at::IntArrayRef sizes);
 
 }  // namespace telens::features

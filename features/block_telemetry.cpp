@@ -1,12 +1,12 @@
 #include "features/block_telemetry.h"
 
 #include <algorithm>
-#include <bit>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/formats/formats.h"
 #include "core/ops/block_errors.h"
 #include "core/quantization/operand.h"
 #include "features/block_telemetry_options.h"
@@ -38,36 +38,33 @@ std::optional<std::string> reason_against(const InspectTensorCall& call,
   }
   for (const CastRequest& cast : casts) {
     const auto& x = *call.tensor;
-    if (auto reason = reason_against_copy(call, cast, x.sizes(), x.device())) return reason;
+    if (auto reason = reason_against_copy(call, cast, x.sizes())) return reason;
   }
   return std::nullopt;
 }
 
-// The bin of each scale; contiguous.
-std::vector<std::size_t> scale_bins(const at::Tensor& scale_inv) {
+// The bin of each scale, where the scales are: int64, contiguous.
+at::Tensor scale_bins(const at::Tensor& scale_inv) {
+  constexpr std::int64_t kExponents = 0xFF;
   const at::Tensor scales = scale_inv.contiguous();
-  std::vector<std::size_t> bins(static_cast<std::size_t>(scales.numel()));
-  for (std::size_t i = 0; i < bins.size(); ++i) {
-    bins[i] = scales.scalar_type() == at::kByte
-                  ? scales.const_data_ptr<std::uint8_t>()[i]
-                  : std::bit_cast<std::uint32_t>(scales.const_data_ptr<float>()[i]) >> 23 & 0xFF;
-  }
-  return bins;
+  if (scales.scalar_type() == at::kByte) return scales.to(at::kLong);
+  const at::Tensor bits = scales.view(at::kInt);
+  return bits.bitwise_right_shift(FP32::kMantissaBits).bitwise_and(kExponents).to(at::kLong);
 }
 
-void add_blocks(const BlockCopy& copy, bool columnwise, BlockSums& sums) {
-  const at::Tensor errors = ops::block_cast_errors(copy.x, copy.cast);
+// errors, bins: on the host.
+void add_blocks(const at::Tensor& errors, const at::Tensor& bins, ScalingMode mode, bool columnwise,
+                BlockSums& sums) {
   const auto* const words = errors.const_data_ptr<std::int64_t>();
-  const std::vector<std::size_t> bins = scale_bins(copy.cast.codes.scale_inv);
+  const auto* const of_blocks = bins.const_data_ptr<std::int64_t>();
   const std::int64_t columns = errors.size(1);
-  for (std::size_t i = 0; i < bins.size(); ++i) {
+  for (std::int64_t i = 0; i < bins.numel(); ++i) {
     const auto block = from_words<BlockErrors>(
         {words + i * kBlockErrorsWords, static_cast<std::size_t>(kBlockErrorsWords)});
-    const auto index = static_cast<std::int64_t>(i);
-    BlockPlace place{index / columns, index % columns};
+    BlockPlace place{i / columns, i % columns};
     // Blocks down the columns of the tensor.
     if (columnwise) std::swap(place.row, place.column);
-    sums.add(block, bins[i], copy.cast.mode, place);
+    sums.add(block, static_cast<std::size_t>(of_blocks[i]), mode, place);
   }
 }
 
@@ -76,18 +73,18 @@ bool comparable(const std::vector<BlockCopy>& copies) {
          copies[0].cast.format == copies[1].cast.format;
 }
 
-CopiesDifference difference_of(const InspectTensorCall& call,
-                               const std::vector<BlockCopy>& copies) {
+at::Tensor difference_of(const InspectTensorCall& call, const std::vector<BlockCopy>& copies) {
   const auto signs = std::get<QuantizedTensor>(*call.columnwise).blocks.hadamard_signs;
-  const at::Tensor words = ops::block_copies_difference(copies[0].cast, copies[1].cast, signs);
-  return from_words<CopiesDifference>(
-      {words.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(kCopiesDifferenceWords)});
+  return ops::block_copies_difference(copies[0].cast, copies[1].cast, signs);
 }
 
 }  // namespace
 
-BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services)
-    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {
+BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services,
+                               HostCopies copies)
+    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}),
+      services_(services),
+      arrivals_(std::move(copies)) {
   for (const TensorName tensor : kAllTensors) {
     const config::Selection* chosen = selection(std::nullopt, tensor);
     if (chosen == nullptr) continue;
@@ -115,20 +112,39 @@ void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCa
   }
   const std::vector<BlockCopy> copies = block_copies(call, *call.tensor, casts);
   if (copies.empty()) return;
-  const CopiesDifference difference =
-      comparable(copies) ? difference_of(call, copies) : CopiesDifference{};
+  Look look{{at.iteration, std::string(at.layer_name), call.tensor_name, copies[0].cast.mode}, {}};
   const std::lock_guard lock(mutex_);
   const BlockSums none(k_[static_cast<std::size_t>(call.tensor_name)]);
-  const auto [entry, is_new] = seen_.try_emplace(
-      {at.iteration, std::string(at.layer_name), call.tensor_name, copies[0].cast.mode},
-      Seen{{none, none}, {}});
+  const auto [entry, is_new] = seen_.try_emplace(look.key, Seen{{none, none}, {}});
   if (call.tensor_name == TensorName::weight && !is_new) return;  // the first read counts
-  Seen& seen = entry->second;
+  std::vector<at::Tensor> found;
   for (std::size_t i = 0; i < copies.size(); ++i) {
-    const bool columnwise = casts[i].columnwise;
-    add_blocks(copies[i], columnwise, seen.copies[columnwise ? 1 : 0]);
+    look.columnwise.push_back(casts[i].columnwise);
+    found.push_back(ops::block_cast_errors(copies[i].x, copies[i].cast));
+    found.push_back(scale_bins(copies[i].cast.codes.scale_inv));
   }
-  merge(seen.difference, difference);
+  if (comparable(copies)) found.push_back(difference_of(call, copies));
+  ++entry->second.under_way;
+  arrivals_.add(std::move(found), std::move(look));
+  add_arrived(Waiting::no);  // so that what is kept does not grow with the model
+}
+
+void BlockTelemetry::add_arrived(Waiting waiting) {
+  for (const auto& [look, tensors] : arrivals_.take(waiting)) {
+    Seen& seen = seen_.at(look.key);
+    const std::size_t copies = look.columnwise.size();
+    for (std::size_t i = 0; i < copies; ++i) {
+      const bool columnwise = look.columnwise[i];
+      add_blocks(tensors[2 * i], tensors[2 * i + 1], look.key.mode, columnwise,
+                 seen.copies[columnwise ? 1 : 0]);
+    }
+    if (tensors.size() > 2 * copies) {
+      const auto* const words = tensors.back().const_data_ptr<std::int64_t>();
+      merge(seen.difference, from_words<CopiesDifference>(
+                                 {words, static_cast<std::size_t>(kCopiesDifferenceWords)}));
+    }
+    --seen.under_way;
+  }
 }
 
 void BlockTelemetry::record_copy(const Key& key, bool columnwise, const BlockSums& sums) {
@@ -173,13 +189,17 @@ void BlockTelemetry::record(const Key& key, const Seen& seen) {
   add(kCopiesRelativeDifference, difference.relative / elements);
 }
 
-void BlockTelemetry::record_all() {
-  std::map<Key, Seen> seen;
+// In their order: what comes after something that is still under way waits with it.
+void BlockTelemetry::record_arrived(Waiting waiting) {
+  std::map<Key, Seen> complete;
   {
     const std::lock_guard lock(mutex_);
-    seen.swap(seen_);
+    add_arrived(waiting);
+    while (!seen_.empty() && seen_.begin()->second.under_way == 0) {
+      complete.insert(seen_.extract(seen_.begin()));
+    }
   }
-  for (const auto& [key, each] : seen) record(key, each);
+  for (const auto& [key, each] : complete) record(key, each);
 }
 
 FeatureRegistration block_telemetry() {

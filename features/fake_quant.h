@@ -25,6 +25,8 @@ class FakeQuant final : public ScheduledFeature {
  public:
   explicit FakeQuant(const config::FeatureEntry& entry);
 
+  bool can_be_captured() const override { return true; }
+
   // Answers a plain tensor. The other operand of the GEMM is plain too: the feature switches the
   // FP8 GEMM off.
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;

@@ -2,10 +2,10 @@
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -89,10 +89,9 @@ double ratio(double numerator, double denominator) {
 }  // namespace
 
 void GemmErrorSums::add(const at::Tensor& output, const at::Tensor& exact_output) {
-  const at::Tensor outs = output.to(at::kCPU).contiguous();
-  const at::Tensor exacts = exact_output.to(at::kCPU).contiguous();
-  const std::span<const double> out(outs.const_data_ptr<double>(), outs.numel());
-  const std::span<const double> reference(exacts.const_data_ptr<double>(), exacts.numel());
+  const std::span<const double> out(output.const_data_ptr<double>(), output.numel());
+  const std::span<const double> reference(exact_output.const_data_ptr<double>(),
+                                          exact_output.numel());
   for (std::size_t i = 0; i < out.size(); ++i) {
     const double difference = out[i] - reference[i];
     error += difference;
@@ -115,7 +114,8 @@ double GemmErrorSums::cosine() const {
   return ratio(product, std::sqrt(squared_exact) * std::sqrt(squared_output));
 }
 
-at::Tensor sampled_indices(std::uint64_t seed, std::int64_t size, std::int64_t count) {
+std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
+                                          std::int64_t count) {
   std::set<std::int64_t> chosen;
   if (count >= size) {
     for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
@@ -129,7 +129,7 @@ at::Tensor sampled_indices(std::uint64_t seed, std::int64_t size, std::int64_t c
     const auto drawn = static_cast<std::int64_t>(random % static_cast<std::uint64_t>(last + 1));
     if (!chosen.insert(drawn).second) chosen.insert(last);
   }
-  return at::tensor(std::vector<std::int64_t>(chosen.begin(), chosen.end()), at::kLong);
+  return {chosen.begin(), chosen.end()};
 }
 
 GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& services)
@@ -157,9 +157,9 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
     const std::int64_t rows = root_above(*samples);
     const std::int64_t count = place.makes_rows ? rows : (*samples + rows - 1) / rows;
     Side& side = kept.side(place.gemm, place.makes_rows);
-    side.indices = sampled_indices(seed_of(at, place.gemm, place.makes_rows),
-                                   values.size(place.dimension), count)
-                       .to(values.device());
+    side.indices = copy_to_device(sampled_indices(seed_of(at, place.gemm, place.makes_rows),
+                                                  values.size(place.dimension), count),
+                                  values.device());
     const at::Tensor gathered = at::index_select(values, place.dimension, side.indices);
     side.values = place.dimension == 0 ? gathered : gathered.t().contiguous();
   }
@@ -180,24 +180,38 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
   const at::Tensor output =
       at::index_select(at::index_select(call.output, 0, rows.indices), 1, columns.indices);
   const std::lock_guard lock(mutex_);
-  sums_[{at.iteration, std::string(at.layer_name), call.gemm}].add(output.to(at::kDouble), exact);
+  measured_.push_back({at.iteration, std::string(at.layer_name), call.gemm});
+  outputs_.push_back(output.to(at::kDouble).contiguous());
+  outputs_.push_back(exact.contiguous());
 }
 
-void GemmError::record() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [measured, sums] : sums_) {
-    const auto add = [&](std::string_view statistic, double value) {
-      const Series& series = services_.series().find_or_add({.layer = measured.layer,
-                                                             .tensor = output_name(measured.gemm),
-                                                             .gemm = telens::name_of(measured.gemm),
-                                                             .statistic = statistic});
-      services_.record(Row{measured.iteration, &series, value});
-    };
-    add(kGemmRelativeError, sums.relative_error());
-    add(kGemmMeanError, sums.mean_error());
-    add(kGemmCosine, sums.cosine());
+void GemmError::record(const Measured& measured, const GemmErrorSums& sums) {
+  const auto add = [&](std::string_view statistic, double value) {
+    const Series& series = services_.series().find_or_add({.layer = measured.layer,
+                                                           .tensor = output_name(measured.gemm),
+                                                           .gemm = telens::name_of(measured.gemm),
+                                                           .statistic = statistic});
+    services_.record(Row{measured.iteration, &series, value});
+  };
+  add(kGemmRelativeError, sums.relative_error());
+  add(kGemmMeanError, sums.mean_error());
+  add(kGemmCosine, sums.cosine());
+}
+
+void GemmError::record_arrived(Waiting waiting) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!measured_.empty()) {
+      arrivals_.add(std::exchange(outputs_, {}), std::exchange(measured_, {}));
+    }
   }
-  sums_.clear();
+  for (const auto& [of, outputs] : arrivals_.take(waiting)) {
+    std::map<Measured, GemmErrorSums> sums;
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      sums[of[i]].add(outputs[2 * i], outputs[2 * i + 1]);
+    }
+    for (const auto& [measured, all] : sums) record(measured, all);
+  }
 }
 
 FeatureRegistration gemm_error() {

@@ -5,13 +5,14 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "features/gemm_error_options.h"
 #include "hooks/feature_registry.h"
+#include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
@@ -25,7 +26,7 @@ struct GemmErrorSums {
   double squared_output = 0;  //
   double product = 0;         // sum of out * exact
 
-  // Both FP64, of one shape.
+  // Both FP64, of one shape, contiguous, on the host.
   void add(const at::Tensor& output, const at::Tensor& exact_output);
 
   // An error where the exact values are all zero is infinite, none is 0; the cosine of two zeros
@@ -36,8 +37,9 @@ struct GemmErrorSums {
 };
 
 // `count` different numbers below `size` (all of them if there are fewer), ascending: random ones
-// that depend on the seed alone. Int64.
-at::Tensor sampled_indices(std::uint64_t seed, std::int64_t size, std::int64_t count);
+// that depend on the seed alone.
+std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
+                                          std::int64_t count);
 
 class GemmError final : public ScheduledFeature {
  public:
@@ -49,12 +51,10 @@ class GemmError final : public ScheduledFeature {
   // Compares.
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
-  void step(std::int64_t iteration) override { record(); }
-  void end() override { record(); }
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
 
  private:
-  void record();
-
   struct Measured {
     std::int64_t iteration;
     std::string layer;
@@ -62,11 +62,17 @@ class GemmError final : public ScheduledFeature {
     auto operator<=>(const Measured&) const = default;
   };
 
+  // What has come to the host since it was compared.
+  void record_arrived(Waiting waiting);
+  void record(const Measured& measured, const GemmErrorSums& sums);
+
   FeatureServices& services_;
   std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt: not chosen
 
-  std::mutex mutex_;  // over sums_
-  std::map<Measured, GemmErrorSums> sums_;
+  Arrivals<std::vector<Measured>> arrivals_;
+  std::mutex mutex_;                 // over what follows: the samples of this iteration
+  std::vector<Measured> measured_;   // one for each two of the outputs
+  std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then what it should be
 };
 
 FeatureRegistration gemm_error();

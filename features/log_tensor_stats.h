@@ -21,6 +21,8 @@ class LogStatistics final : public ScheduledFeature {
 
   LogStatistics(const config::FeatureEntry& entry, FeatureServices& services, Parse parse);
 
+  bool can_be_captured() const override { return true; }
+
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
 

@@ -2,17 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "core/formats/philox.h"
 #include "features/record/tensor_dump.h"
 #include "features/sample_seed.h"
+#include "hooks/host_copy.h"
 
 namespace telens::features {
 namespace {
@@ -47,14 +46,6 @@ class Draw {
  private:
   PhiloxCounter words_;
 };
-
-// Where a copy to a GPU does not make the host wait.
-at::Tensor on_device(std::span<const std::int64_t> numbers, const at::Device& device) {
-  at::Tensor host = at::empty({static_cast<std::int64_t>(numbers.size())},
-                              at::TensorOptions(at::kLong).pinned_memory(!device.is_cpu()));
-  std::memcpy(host.mutable_data_ptr(), numbers.data(), numbers.size_bytes());
-  return host.to(device, /*non_blocking=*/true);
-}
 
 std::span<const std::byte> bytes_of(std::span<const std::int64_t> numbers) {
   return std::as_bytes(numbers);
@@ -104,11 +95,11 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
     positions.push_back(sample.positions[slot]);
   }
   if (slots.empty()) return;
-  const at::Tensor values = operand.detach().take(on_device(positions, operand.device()));
+  const at::Tensor values = operand.detach().take(copy_to_device(positions, operand.device()));
   if (first) {
     sample.values = values;
   } else {
-    sample.values.index_copy_(0, on_device(slots, operand.device()), values);
+    sample.values.index_copy_(0, copy_to_device(slots, operand.device()), values);
   }
 }
 

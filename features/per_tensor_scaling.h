@@ -12,6 +12,8 @@ class PerTensorScaling final : public ScheduledFeature {
   explicit PerTensorScaling(const config::FeatureEntry& entry)
       : ScheduledFeature(entry, {.modify = true}) {}
 
+  bool can_be_captured() const override { return true; }
+
   // The copy that the GEMM reads, quantized under the scale of the tensor's own amax, which the
   // default quantizer's history takes note of. Throws UsageError where that one does not scale by a
   // history.

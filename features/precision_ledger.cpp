@@ -147,6 +147,8 @@ class PrecisionLedger final : public ScheduledFeature {
 
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
+  // What a GEMM runs as is decided at the capture.
+  bool can_be_captured() const override { return true; }
   void step(std::int64_t iteration) override;
   void end() override;
 

@@ -30,8 +30,9 @@ void RowAddresses::add(const RowAddresses& others) {
   }
 }
 
-RowAddress RowAddresses::of(const StatisticName& name) const {
-  return std::ranges::find(all_, name, [](const auto& each) { return each.first; })->second;
+std::optional<RowAddress> RowAddresses::of(const StatisticName& name) const {
+  const auto found = std::ranges::find(all_, name, [](const auto& each) { return each.first; });
+  return found == all_.end() ? std::nullopt : std::optional(found->second);
 }
 
 RowAddress RowAddresses::of_counters() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,8 @@ class RowAddresses {
   void add(const StatisticName& name, bool logged, std::uint64_t rings);
   void add(const RowAddresses& others);
 
-  RowAddress of(const StatisticName& name) const;
+  // nullopt: nobody asked for it.
+  std::optional<RowAddress> of(const StatisticName& name) const;
   // Of counters, which come along with any statistic. No logger wants them unasked.
   RowAddress of_counters() const;
 

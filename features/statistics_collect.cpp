@@ -55,12 +55,22 @@ Notes take_first(std::vector<Notes>& of_ranks) {
   return first;
 }
 
+// Whether a step with these has to do with other ranks.
+bool exchanges_any(const Reductions& reductions) {
+  const bool of_world = reductions.weights_are_due || reductions.decisions_are_due;
+  if (of_world && has_several_ranks(reductions.world)) return true;
+  if (!reductions.tensors_are_due) return false;
+  return has_several_ranks(reductions.tensors) ||
+         std::ranges::any_of(reductions.tensors_of_layers, [](const auto& of_layer) {
+           return has_several_ranks(of_layer.second);
+         });
+}
+
 }  // namespace
 
-std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations(
-    const Reductions& reductions) {
+OnePassEngine::Observations OnePassEngine::take_observations(const Reductions& reductions) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::unique_ptr<TensorObservation>> taken, waiting;
+  Observations taken, waiting;
   for (auto& each : observations_) {
     const bool waits = each->waits(reductions);
     if (!waits) by_key_.erase(each->name());
@@ -70,10 +80,18 @@ std::vector<std::unique_ptr<TensorObservation>> OnePassEngine::take_observations
   return taken;
 }
 
-Collected OnePassEngine::collect(const Reductions& reductions) {
-  const auto observations = take_observations(reductions);
+// In the order in which the observations gave their sums away.
+std::vector<Totals> OnePassEngine::totals_of(const Arrived& arrived) {
   std::vector<Totals> totals;
-  for (const auto& each : observations) totals.push_back(each->totals(scales_, defined_));
+  HostSums sums(arrived.tensors);
+  for (const auto& each : arrived.work) totals.push_back(each->totals(sums, scales_, defined_));
+  return totals;
+}
+
+std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& observations,
+                                                           std::vector<Totals>& totals,
+                                                           const Reductions& reductions,
+                                                           Collected& collected) {
   std::vector<debug::ReductionGroup> shared_with(observations.size());
   Exchanges exchanges;
   const auto share_where = [&](bool weights, const auto& is_shared) {
@@ -90,8 +108,6 @@ Collected OnePassEngine::collect(const Reductions& reductions) {
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
-  Collected collected;
-  const double begin = seconds_now();
   // Whether weights are shared is each rank's own affair; whether they are due is not.
   if (has_several_ranks(reductions.world) &&
       (reductions.weights_are_due || reductions.decisions_are_due)) {
@@ -110,10 +126,42 @@ Collected OnePassEngine::collect(const Reductions& reductions) {
     if (reductions.decisions_are_due) collected.decisions = std::move(notes);
   }
   exchanges.run_all();
-  collected.exchange_seconds = seconds_now() - begin;
-  for (std::size_t i = 0; i < observations.size(); ++i) {
-    observations[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
-                                 collected.rows);
+  return shared_with;
+}
+
+Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reductions,
+                                 Waiting waiting) {
+  Observations newest = take_observations(reductions);
+  captured_.end_iteration(
+      iteration, [&](const CapturedRead& read, std::int64_t of) -> auto& {
+        // What ran outside of the graph, or in another one, is the same observation.
+        const std::string name = TensorObservation::name_of(read.layer_name, read.tensor, of);
+        const auto known =
+            std::ranges::find(newest, name, [](const auto& each) { return each->name(); });
+        if (known != newest.end()) return **known;
+        return *newest.emplace_back(std::make_unique<TensorObservation>(
+            read.layer_name, read.tensor, of, read.weight_group));
+      });
+  std::vector<at::Tensor> sums;
+  for (const auto& each : newest) each->give_sums(sums);
+  arrivals_.add(std::move(sums), std::move(newest));
+  const bool shares = exchanges_any(reductions);
+  std::vector<Arrived> arrived = arrivals_.take(shares ? Waiting::yes : waiting);
+  Collected collected;
+  for (Arrived& each : arrived) {
+    std::vector<Totals> totals = totals_of(each);
+    std::vector<debug::ReductionGroup> shared_with(each.work.size());
+    // What set out in an earlier step was not due then: nobody else has a part in it.
+    if (shares && &each == &arrived.back()) {
+      const double begin = seconds_now();
+      shared_with = exchange(each.work, totals, reductions, collected);
+      collected.exchange_seconds = seconds_now() - begin;
+    }
+    for (std::size_t i = 0; i < each.work.size(); ++i) {
+      each.work[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
+                                collected.rows);
+      each.work[i]->give_back(devices_.has_graphs, captured_.spare());
+    }
   }
   return collected;
 }

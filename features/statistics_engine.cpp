@@ -49,6 +49,12 @@ const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
   return first != nullptr ? first : quantized_or_null(call.columnwise);
 }
 
+// Whose sums of a weight are shared; null: nobody's.
+debug::ReductionGroup weight_group(const InspectTensorCall& call) {
+  const bool shared = call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1;
+  return shared ? share(call.tensor_parallel.group) : nullptr;
+}
+
 // Whether codes and scales alone tell the statistic.
 bool needs_no_original(const StatisticName& name) {
   return !name.what_if &&
@@ -66,7 +72,10 @@ class Reading final : public TensorReading {
         stored_(stored_codes(call)),
         running_(running_cast(call)) {}
 
-  void keep_in(std::uint64_t rings) override { rings_ = rings; }
+  void begin_reader(std::uint64_t rings) override {
+    rings_ = rings;
+    addresses_.emplace_back();
+  }
 
   std::optional<std::string> want(const StatisticsRequest& request) override {
     std::map<std::string, std::vector<std::string>> left_out;
@@ -75,7 +84,8 @@ class Reading final : public TensorReading {
       if (const auto reason = reason_against(name)) {
         left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
       } else {
-        addresses_.add(name, wanted.logged, rings_);
+        if (addresses_.empty()) begin_reader(0);
+        addresses_.back().add(name, wanted.logged, rings_);
       }
     }
     if (left_out.empty()) return std::nullopt;
@@ -87,25 +97,45 @@ class Reading final : public TensorReading {
   }
 
   void read() override {
-    const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
-    if (set_.empty() || counted) return;
+    if (is_nothing_to_read()) return;
     TensorObservation& observation = engine_.observation(layer_name_, call_, iteration_);
-    observation.address(addresses_);
+    for (const RowAddresses& each : addresses_) observation.address(each);
     if (!observation.takes_reads()) return;
-    const at::Tensor x = stored_ ? stored_->dequantize() : *call_.tensor;
-    TensorObservation::Read read{.defined = read_defined(x)};
-    ops::StatisticsCasts& casts = read.casts;
-    CastScales scales(call_, x);
-    for (const CastRequest& cast : set_.casts()) {
-      casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
-      casts.formats.push_back(cast.format);
-    }
-    read.copies = block_copies(call_, x, set_.block_casts());
-    if (set_.scale_cast()) read.scale = scale_origin();
-    observation.read(x, set_, read);
+    const at::Tensor x = original();
+    TensorObservation::Read read = prepared(x);
+    read.defined = read_defined(x);
+    observation.read(x, set_, read, engine_.spare_for(x.device()));
+  }
+
+  void capture(DueReaders due) override {
+    if (is_nothing_to_read()) return;
+    const at::Tensor x = original();
+    engine_.captured().capture({std::string(layer_name_), call_.tensor_name, weight_group(call_),
+                                set_, addresses_, std::move(due)},
+                               x, [&] { return prepared(x); });
   }
 
  private:
+  bool is_nothing_to_read() const {
+    const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
+    return set_.empty() || counted;
+  }
+
+  at::Tensor original() const { return stored_ ? stored_->dequantize() : *call_.tensor; }
+
+  // All but what is defined.
+  TensorObservation::Read prepared(const at::Tensor& x) const {
+    TensorObservation::Read read;
+    CastScales scales(call_, x);
+    for (const CastRequest& cast : set_.casts()) {
+      read.casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
+      read.casts.formats.push_back(cast.format);
+    }
+    read.copies = block_copies(call_, x, set_.block_casts());
+    if (set_.scale_cast()) read.scale = scale_origin();
+    return read;
+  }
+
   // What is defined may be anybody's code: it runs before a lock is taken.
   std::vector<at::Tensor> read_defined(const at::Tensor& x) {
     std::vector<at::Tensor> sums;
@@ -156,8 +186,7 @@ class Reading final : public TensorReading {
     if (cast && is_block_recipe(cast->recipe)) {
       const at::IntArrayRef sizes =
           stored_ ? at::IntArrayRef(stored_->sizes) : call_.tensor->sizes();
-      const at::Device device = stored_ ? stored_data().codes.device() : call_.tensor->device();
-      if (auto reason = reason_against_copy(call_, *cast, sizes, device)) return reason;
+      if (auto reason = reason_against_copy(call_, *cast, sizes)) return reason;
     }
     if (set_.add(name, running_)) return std::nullopt;
     if (!running_) return "it runs unquantized here";
@@ -172,7 +201,7 @@ class Reading final : public TensorReading {
   const QuantizedTensor* stored_;
   std::optional<RunningCast> running_;
   RequestSet set_;
-  RowAddresses addresses_;
+  std::vector<RowAddresses> addresses_;  // one a reader
   std::uint64_t rings_ = 0;
 };
 
@@ -230,20 +259,23 @@ std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
 TensorObservation& OnePassEngine::observation(std::string_view layer_name,
                                               const InspectTensorCall& call,
                                               std::int64_t iteration) {
-  debug::ReductionGroup weight_group;
-  if (call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1) {
-    weight_group = share(call.tensor_parallel.group);
-  }
+  debug::ReductionGroup group = weight_group(call);
   const std::string key = TensorObservation::name_of(layer_name, call.tensor_name, iteration);
-  if (has_several_ranks(weight_group)) weight_groups_.add(weight_group);
+  if (has_several_ranks(group)) weight_groups_.add(group);
   const std::lock_guard lock(mutex_);
   TensorObservation*& known = by_key_[key];
   if (known == nullptr) {
-    observations_.push_back(std::make_unique<TensorObservation>(
-        layer_name, call.tensor_name, iteration, std::move(weight_group)));
+    observations_.push_back(std::make_unique<TensorObservation>(layer_name, call.tensor_name,
+                                                                iteration, std::move(group)));
     known = observations_.back().get();
   }
   return *known;
+}
+
+SpareAccumulators* OnePassEngine::spare_for(const at::Device& device) {
+  if (!devices_.has_graphs(device)) return nullptr;
+  captured_.prepare(device);
+  return &captured_.spare();
 }
 
 }  // namespace telens::features
@@ -254,8 +286,10 @@ bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(n
 
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined,
-                                                         OnStatisticFailure on_failure) {
-  return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure));
+                                                         OnStatisticFailure on_failure,
+                                                         DeviceTraits devices) {
+  return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure),
+                                                   std::move(devices));
 }
 
 }  // namespace telens

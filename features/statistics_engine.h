@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "features/captured_reads.h"
 #include "features/tensor_observation.h"
 #include "features/weight_groups.h"
 #include "hooks/statistics_engine.h"
@@ -21,8 +22,11 @@ class OnePassEngine final : public StatisticsEngine {
  public:
   // The table and the registry (null: none) outlive this.
   OnePassEngine(SeriesTable& series, const StatisticRegistry* defined,
-                OnStatisticFailure on_failure)
-      : series_(series), defined_(defined, std::move(on_failure)) {}
+                OnStatisticFailure on_failure, DeviceTraits devices)
+      : series_(series),
+        defined_(defined, std::move(on_failure)),
+        devices_(std::move(devices)),
+        arrivals_(devices_.copies) {}
 
   StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged) override;
   std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
@@ -30,24 +34,40 @@ class OnePassEngine final : public StatisticsEngine {
                                               const debug::ReductionGroup& group) override;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
-  Collected collect(const Reductions& reductions) override;
+  Collected collect(std::int64_t iteration, const Reductions& reductions, Waiting waiting) override;
+
+  void begin_iteration(std::int64_t iteration) override { captured_.begin_iteration(iteration); }
 
   DefinedStatistics& defined() { return defined_; }
+  CapturedReads& captured() { return captured_; }
+  // Null where the device has no graphs.
+  SpareAccumulators* spare_for(const at::Device& device);
 
   // The observation that a read adds to; made where there is none since the last collect().
   TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,
                                  std::int64_t iteration);
 
  private:
+  using Observations = std::vector<std::unique_ptr<TensorObservation>>;
+  using Arrived = Arrivals<Observations>::Arrived;
+
   // But for those that wait.
-  std::vector<std::unique_ptr<TensorObservation>> take_observations(const Reductions& reductions);
+  Observations take_observations(const Reductions& reductions);
+  std::vector<Totals> totals_of(const Arrived& arrived);
+  // Exchanges what is due; the group of each observation that was.
+  std::vector<debug::ReductionGroup> exchange(const Observations& observations,
+                                              std::vector<Totals>& totals,
+                                              const Reductions& reductions, Collected& collected);
 
   SeriesTable& series_;
   DefinedStatistics defined_;
   WeightGroups weight_groups_;  // that weights were seen with in this session
   ScaleMemory scales_;          // of collect() alone
-  std::mutex mutex_;            // over what follows
-  std::vector<std::unique_ptr<TensorObservation>> observations_;  // in the order of first reads
+  DeviceTraits devices_;
+  Arrivals<Observations> arrivals_;
+  CapturedReads captured_;
+  std::mutex mutex_;           // over what follows
+  Observations observations_;  // in the order of first reads
   std::unordered_map<std::string, TensorObservation*> by_key_;
 };
 

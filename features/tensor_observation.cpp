@@ -10,10 +10,6 @@
 namespace telens::features {
 namespace {
 
-bool both_orientations(TensorName tensor) {
-  return tensor == TensorName::activation || tensor == TensorName::weight;
-}
-
 // The values of a tensor under their names, each once.
 class Rows {
  public:
@@ -28,12 +24,14 @@ class Rows {
 
   void add(const StatisticName& name, double value, bool asked) {
     if (std::ranges::find(added_, name) != added_.end()) return;
+    const std::optional<RowAddress> address =
+        asked ? addresses_.of(name) : addresses_.of_counters();
+    if (!address) return;  // a graph measures it in every iteration, wanted or not
     added_.push_back(name);
     const std::string text = format_statistic_name(name, tensor_);
     names_.statistic = text;
-    const RowAddress address = asked ? addresses_.of(name) : addresses_.of_counters();
     rows_.push_back(
-        {iteration_, &series_.find_or_add(names_), value, address.loggers, address.kept_in()});
+        {iteration_, &series_.find_or_add(names_), value, address->loggers, address->kept_in()});
   }
 
  private:
@@ -59,19 +57,19 @@ void TensorObservation::address(const RowAddresses& addresses) {
 }
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
-                                                     const at::Device& device) {
+                                                     const at::Device& device,
+                                                     SpareAccumulators* spare) {
   const auto found = std::ranges::find_if(
-      parts_, [&](const Part& part) { return part.set == set && part.sums.device() == device; });
+      parts_, [&](const Part& part) { return part.set == set && part.to.sums.device() == device; });
   if (found != parts_.end()) return *found;
-  Part part{set, ops::empty_statistics(static_cast<std::int64_t>(set.casts().size()), device)};
-  for (std::size_t i = 0; i < set.block_casts().size(); ++i) {
-    part.block_casts.push_back(ops::empty_block_casts(device));
-  }
-  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
-    part.ranges.push_back(ops::empty_block_ranges(device));
-  }
+  add(set, spare != nullptr ? spare->take(set, device) : Accumulators::of_nothing(set, device));
+  return parts_.back();
+}
+
+void TensorObservation::add(const RequestSet& set, Accumulators sums) {
+  Part part{set, std::move(sums)};
   part.defined.resize(set.defined().size());
-  return parts_.emplace_back(std::move(part));
+  parts_.push_back(std::move(part));
 }
 
 bool TensorObservation::is_full() const { return tensor_ == TensorName::weight && !parts_.empty(); }
@@ -81,42 +79,56 @@ bool TensorObservation::takes_reads() {
   return !is_full();
 }
 
-void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read,
+                             SpareAccumulators* spare) {
   const auto& [casts, copies, scale, defined] = read;
+  const bool both_orientations = has_both_orientations(tensor_);
   const std::lock_guard lock(mutex_);
   if (is_full()) return;
-  Part& part = part_for(set, x.device());
+  Part& part = part_for(set, x.device(), spare);
   if (set.scale_cast()) {
     part.reads.push_back(ops::statistics(x, casts));
     part.scales.push_back(scale);
+    part.to.add_blocks(x, set, copies, both_orientations);
   } else {
-    ops::accumulate_statistics(x, casts, part.sums);
-  }
-  accumulate_block_casts(copies, part.block_casts);
-  for (std::size_t i = 0; i < set.blocks().size(); ++i) {
-    const BlockShape& shape = set.blocks()[i];
-    ops::accumulate_blockwise_dynamic_range(x, {shape.size, shape.dims, both_orientations(tensor_)},
-                                            part.ranges[i]);
+    part.to.add(x, set, casts, copies, both_orientations);
   }
   for (std::size_t i = 0; i < defined.size(); ++i) part.defined[i].push_back(defined[i]);
 }
 
-void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& totals) const {
-  StatisticsAccumulator sums(part.set.casts().size());
-  sums.add(words_of(part.sums));
-  std::vector<ScaleRead> reads;
-  for (std::size_t i = 0; i < part.reads.size(); ++i) {
-    StatisticsAccumulator read(part.set.casts().size());
-    read.add(words_of(part.reads[i]));
-    sums.merge(read);
-    reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], part.scales[i]});
-  }
-  std::vector<std::int64_t> words = sums.words();
-  for (const auto& accumulators : {part.block_casts, part.ranges}) {
-    for (const at::Tensor& each : accumulators) {
-      const std::vector<std::int64_t> more = words_of(each);
-      words.insert(words.end(), more.begin(), more.end());
+void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
+  for (const Part& part : parts_) {
+    sums.push_back(part.to.sums);
+    for (const auto* all : {&part.reads, &part.to.block_casts, &part.to.ranges}) {
+      sums.insert(sums.end(), all->begin(), all->end());
     }
+    for (const auto& reads : part.defined) sums.insert(sums.end(), reads.begin(), reads.end());
+  }
+}
+
+void TensorObservation::give_back(const std::function<bool(const at::Device&)>& has_graphs,
+                                  SpareAccumulators& spare) {
+  for (Part& part : parts_) {
+    if (has_graphs(part.to.sums.device())) spare.add(std::move(part.to));
+  }
+}
+
+// Takes what give_sums() gave of the part, in that order.
+void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& scales,
+                                 Totals& totals) const {
+  StatisticsAccumulator all(part.set.casts().size());
+  all.add(words_of(sums.next()));
+  std::vector<ScaleRead> reads;
+  for (const ScaleOrigin& origin : part.scales) {
+    StatisticsAccumulator read(part.set.casts().size());
+    read.add(words_of(sums.next()));
+    all.merge(read);
+    reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], origin});
+  }
+  std::vector<std::int64_t> words = all.words();
+  for (std::size_t i = 0; i < part.to.block_casts.size() + part.to.ranges.size(); ++i) {
+    const std::vector<std::int64_t> more = words_of(sums.next());
+    words.insert(words.end(), more.begin(), more.end());
   }
   TensorResults results(part.set);
   results.add_words(words);
@@ -128,21 +140,22 @@ void TensorObservation::add_part(const Part& part, ScaleMemory& scales, Totals& 
   totals.add(part.set, scales.add(name, iteration_, reads));
 }
 
-void TensorObservation::add_defined(const Part& part, DefinedStatistics& defined,
+void TensorObservation::add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                                     Totals& totals) const {
   for (std::size_t i = 0; i < part.defined.size(); ++i) {
     const std::string& name = part.set.defined()[i];
-    DefinedSums sums(defined.of(name), layer_name_, telens::name_of(tensor_));
-    for (const at::Tensor& each : part.defined[i]) sums.add(each);
-    totals.add(name, sums);
+    DefinedSums all(defined.of(name), layer_name_, telens::name_of(tensor_));
+    for (std::size_t read = 0; read < part.defined[i].size(); ++read) all.add(sums.next());
+    totals.add(name, all);
   }
 }
 
-Totals TensorObservation::totals(ScaleMemory& scales, DefinedStatistics& defined) const {
+Totals TensorObservation::totals(HostSums& sums, ScaleMemory& scales,
+                                 DefinedStatistics& defined) const {
   Totals totals;
   for (const Part& part : parts_) {
-    add_part(part, scales, totals);
-    add_defined(part, defined, totals);
+    add_part(part, sums, scales, totals);
+    add_defined(part, sums, defined, totals);
   }
   return totals;
 }
@@ -184,6 +197,10 @@ bool TensorObservation::waits(const Reductions& reductions) const {
   if (!has_several_ranks(group(reductions))) return false;
   if (!is_weight()) return !reductions.tensors_are_due;
   return !reductions.weights_are_due && has_several_ranks(reductions.world);
+}
+
+bool has_both_orientations(TensorName tensor) {
+  return tensor == TensorName::activation || tensor == TensorName::weight;
 }
 
 std::vector<std::int64_t> words_of(const at::Tensor& sums) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/ops/statistics.h"
+#include "features/accumulators.h"
 #include "features/block_copies.h"
 #include "features/row_addresses.h"
 #include "features/statistics/requests.h"
@@ -17,6 +19,18 @@
 #include "hooks/sink.h"
 
 namespace telens::features {
+
+// Sums that have come to the host, one tensor after the other.
+class HostSums {
+ public:
+  explicit HostSums(std::span<const at::Tensor> tensors) : tensors_(tensors) {}
+
+  const at::Tensor& next() { return tensors_[next_++]; }
+
+ private:
+  std::span<const at::Tensor> tensors_;
+  std::size_t next_ = 0;
+};
 
 // What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
 class TensorObservation {
@@ -29,6 +43,9 @@ class TensorObservation {
         iteration_(iteration),
         weight_group_(std::move(weight_group)) {}
 
+  // Sums of reads that a graph has made.
+  void add(const RequestSet& set, Accumulators sums);
+
   // Of a weight the first read counts, others add up.
   bool takes_reads();
 
@@ -39,10 +56,17 @@ class TensorObservation {
     ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
     std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
   };
-  void read(const at::Tensor& x, const RequestSet& set, const Read& read);
+  // spare: null where the device has no graphs.
+  void read(const at::Tensor& x, const RequestSet& set, const Read& read, SpareAccumulators* spare);
 
-  // On the host, this rank's. Iterations of a tensor in their order.
-  Totals totals(ScaleMemory& scales, DefinedStatistics& defined) const;
+  // Appends the sums of what was read; they do not change any more.
+  void give_sums(std::vector<at::Tensor>& sums) const;
+  // Their memory on devices with graphs, once they have come to the host.
+  void give_back(const std::function<bool(const at::Device&)>& has_graphs,
+                 SpareAccumulators& spare);
+
+  // This rank's, of those sums on the host. Iterations of a tensor in their order.
+  Totals totals(HostSums& sums, ScaleMemory& scales, DefinedStatistics& defined) const;
 
   // Who gets the rows of what is read.
   void address(const RowAddresses& addresses);
@@ -69,21 +93,20 @@ class TensorObservation {
   // ran under a recipe and others did not.
   struct Part {
     RequestSet set;
-    // statistics_words(casts); where the set asks about a scale, which may be another in each read,
-    // the reads are kept apart instead.
-    at::Tensor sums;
-    std::vector<at::Tensor> reads = {};
-    std::vector<ScaleOrigin> scales = {};      // one a read
-    std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
-    std::vector<at::Tensor> ranges = {};       // kBlockRangesWords each
+    // Where the set asks about a scale, which may be another in each read, its sums are nothing and
+    // the reads are kept apart.
+    Accumulators to;
+    std::vector<at::Tensor> reads = {};    // statistics_words(casts) each
+    std::vector<ScaleOrigin> scales = {};  // one a read
     // Of each defined statistic those of its reads, which the step merges.
     std::vector<std::vector<at::Tensor>> defined = {};
   };
 
   bool is_full() const;
-  Part& part_for(const RequestSet& set, const at::Device& device);
-  void add_part(const Part& part, ScaleMemory& scales, Totals& totals) const;
-  void add_defined(const Part& part, DefinedStatistics& defined, Totals& totals) const;
+  Part& part_for(const RequestSet& set, const at::Device& device, SpareAccumulators* spare);
+  void add_part(const Part& part, HostSums& sums, ScaleMemory& scales, Totals& totals) const;
+  void add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
+                   Totals& totals) const;
 
   std::string layer_name_;
   TensorName tensor_;
@@ -94,7 +117,11 @@ class TensorObservation {
   RowAddresses addresses_;
 };
 
-// The words of an operator's sums, on the host.
+// Activations and weights are cut into blocks along both dimensions: fprop takes the one
+// orientation, the backward's GEMMs the other.
+bool has_both_orientations(TensorName tensor);
+
+// The words of an operator's sums. Waits for their device.
 std::vector<std::int64_t> words_of(const at::Tensor& sums);
 
 }  // namespace telens::features

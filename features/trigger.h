@@ -29,6 +29,7 @@ class Trigger final : public Feature, private Decider {
                       TensorReading& reading) override;
   Decider* decider() override { return this; }
   bool follows_schedules() const override { return true; }
+  bool can_be_captured() const override { return !operands_; }
   void step(std::int64_t iteration) override;
   void end() override;
 

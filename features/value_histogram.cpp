@@ -29,12 +29,11 @@ void count(HistogramBins bins, const at::Tensor& x, at::Tensor& counts) {
 
 // The bins that elements fell into.
 HistogramRow row_of(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
-  const at::Tensor host = counts.cpu();
-  const auto* data = host.const_data_ptr<std::int64_t>();
+  const auto* data = counts.const_data_ptr<std::int64_t>();
   HistogramRow row;
   row.iteration = iteration;
   row.series = &series;
-  for (std::int64_t bin = 0; bin < host.numel(); ++bin) {
+  for (std::int64_t bin = 0; bin < counts.numel(); ++bin) {
     if (data[bin] == 0) continue;
     row.bins.push_back({static_cast<std::int32_t>(bin), data[bin]});
     row.elements += data[bin];
@@ -96,18 +95,29 @@ void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCa
   count(name.bins, *call.tensor, counts);
 }
 
-void ValueHistogram::record_all() {
+void ValueHistogram::record(const Key& key, const at::Tensor& counts) {
+  const std::string statistic = format_histogram_name(key.name);
+  const Series& series = services_.series().find_or_add(
+      {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
+  HistogramRow row = row_of(key.iteration, series, counts);
+  if (row.elements > 0) services_.record_histogram(std::move(row));
+}
+
+void ValueHistogram::record_arrived(Waiting waiting) {
   std::map<Key, at::Tensor> counts;
   {
     const std::lock_guard lock(mutex_);
     counts.swap(counts_);
   }
-  for (const auto& [key, each] : counts) {
-    const std::string statistic = format_histogram_name(key.name);
-    const Series& series = services_.series().find_or_add(
-        {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
-    HistogramRow row = row_of(key.iteration, series, each);
-    if (row.elements > 0) services_.record_histogram(std::move(row));
+  std::vector<Key> keys;
+  std::vector<at::Tensor> tensors;
+  for (auto& [key, each] : counts) {
+    keys.push_back(key);
+    tensors.push_back(std::move(each));
+  }
+  if (!keys.empty()) arrivals_.add(std::move(tensors), std::move(keys));
+  for (const auto& [of, arrived] : arrivals_.take(waiting)) {
+    for (std::size_t i = 0; i < of.size(); ++i) record(of[i], arrived[i]);
   }
 }
 

@@ -7,9 +7,11 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "features/statistics/histogram_name.h"
 #include "hooks/feature_registry.h"
+#include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
@@ -21,8 +23,8 @@ class ValueHistogram final : public ScheduledFeature {
 
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
-  void step(std::int64_t iteration) override { record_all(); }
-  void end() override { record_all(); }
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
 
  private:
   // A histogram of one tensor of one layer in one iteration.
@@ -42,11 +44,14 @@ class ValueHistogram final : public ScheduledFeature {
 
   HistogramName name_for(const FeatureCall& at, TensorName tensor, at::ScalarType dtype);
   void log_left_out(const FeatureCall& at, std::string_view text);
-  void record_all();
+  void record(const Key& key, const at::Tensor& counts);
+  // What has come to the host since it was counted.
+  void record_arrived(Waiting waiting);
 
   FeatureServices& services_;
   std::array<HistogramBins, kAllTensors.size()> bins_{};
   std::atomic<bool> warned_{false};
+  Arrivals<std::vector<Key>> arrivals_;
   std::mutex mutex_;  // over what follows; counting itself needs no lock
   std::map<Key, at::Tensor> counts_;
 };

@@ -21,7 +21,8 @@ bool is_builtin_statistic(std::string_view name);
 using OnStatisticFailure = std::function<void(const std::string& text, std::string_view layer)>;
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined = nullptr,
-                                                         OnStatisticFailure on_failure = {});
+                                                         OnStatisticFailure on_failure = {},
+                                                         DeviceTraits devices = {});
 
 // features/run_file_sink.cpp. Calls `accept` and checks the options of the run file. Where that
 // throws on one rank of the world, none begins: that rank throws what was thrown, the others a

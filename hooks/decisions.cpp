@@ -1,5 +1,6 @@
 #include "hooks/decisions.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace telens {
@@ -8,6 +9,12 @@ std::vector<std::int64_t> Decisions::words() const {
   std::vector<std::int64_t> words;
   for (const Part& part : all_) words.push_back(part.word);
   return words;
+}
+
+bool Decisions::look_at_rows(std::int64_t iteration) const {
+  return std::ranges::any_of(all_, [&](const Part& part) {
+    return part.decider->looks_at_rows() && part.rules.runs() && part.decider->decides(iteration);
+  });
 }
 
 void Decisions::follow(std::int64_t iteration,

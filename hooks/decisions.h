@@ -36,6 +36,9 @@ class Decider {
   // followed, so that all ranks say the same.
   virtual bool decides(std::int64_t iteration) const = 0;
 
+  // Whether it decides by rows: they have to have come from the devices by then.
+  virtual bool looks_at_rows() const { return true; }
+
   // What this rank wants; 0: nothing.
   virtual std::int64_t decide(const EndedIteration& ended) = 0;
 
@@ -55,6 +58,8 @@ class Decisions {
 
   void add(Decider& decider, Rules rules) { all_.push_back({&decider, std::move(rules)}); }
   bool any() const { return !all_.empty(); }
+  // Whether anybody decides by the rows of this iteration.
+  bool look_at_rows(std::int64_t iteration) const;
 
   // Whether words wait for a header to travel in. The same on all ranks.
   bool waiting() const { return waiting_; }

@@ -147,6 +147,11 @@ class TELENS_EXPORT Feature {
   // Whether due iterations are those of the entry's schedules, or the feature's own affair.
   virtual bool follows_schedules() const { return false; }
 
+  // Whether its calls may be made while a graph is captured (CUDA graphs) and not again when it is
+  // replayed: of one that asks its TensorReading for statistics, or enqueues operators, and neither
+  // looks at values nor keeps anything from call to call.
+  virtual bool can_be_captured() const { return false; }
+
   // Of a feature that decides for all ranks: itself.
   virtual Decider* decider() { return nullptr; }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "core/ops/capture.h"
 #include "core/quantization/operand.h"
 #include "hooks/feature_failure.h"
 
@@ -44,6 +45,27 @@ void check_sizes(const Operand& result, const ModifyTensorCall& call) {
                     telens::name_of(call.tensor_name), telens::name_of(call.gemm),
                     fmt::format("[{}]", fmt::join(sizes, ", ")),
                     fmt::format("[{}]", fmt::join(call.tensor.sizes(), ", ")));
+}
+
+bool is_capturing(const Operand& operand) {
+  if (const auto* plain = std::get_if<at::Tensor>(&operand)) return ops::is_capturing(*plain);
+  const auto& quantized = std::get<QuantizedTensor>(operand);
+  const QuantizedData& data =
+      quantized.rowwise.defined() ? quantized.rowwise : quantized.columnwise;
+  return ops::is_capturing(data.codes);
+}
+
+bool is_capturing(const InspectTensorCall& call) {
+  return call.tensor != nullptr ? ops::is_capturing(*call.tensor) : is_capturing(*call.rowwise);
+}
+
+void check_can_be_captured(const FeatureInstance& instance, std::string_view layer_name,
+                           std::string_view call_name) {
+  if (instance.feature->can_be_captured()) return;
+  raise<UsageError>(
+      "{}: it cannot be captured into a graph, since it needs the host in every iteration; leave "
+      "the layer out of its section, or run it outside of the graph",
+      context_of(instance, layer_name, call_name));
 }
 
 }  // namespace
@@ -184,6 +206,9 @@ Operand LayerListener::modify_tensor(LayerHooks&, const RoutingPlan& plan,
         "not modify",
         answers.layer_name, telens::name_of(call.tensor_name), telens::name_of(call.gemm));
   }
+  if (call.tensor.defined() && ops::is_capturing(call.tensor)) {
+    check_can_be_captured(*part->feature, answers.layer_name, "modify_tensor");
+  }
   try {
     Operand result =
         part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
@@ -199,17 +224,25 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
   constexpr std::string_view kCall = "inspect_tensor";
   const PlanAnswers& answers = PlanAnswers::of(plan);
   const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
+  const bool captured = is_capturing(call);
   const auto reading = statistics_.begin(answers.layer_name, plan.iteration, call);
   std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
+    if (captured) check_can_be_captured(*part.feature, answers.layer_name, kCall);
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     const CostTimer cost(part.feature->section->budget());
-    reading->keep_in(part.feature->section->ring());
+    reading->begin_reader(part.feature->section->ring());
     NotedReading noted(*reading);
     guard_.observe(*part.feature, answers.layer_name, kCall,
                    [&] { part.feature->feature->inspect_tensor(at, call, noted); });
     if (noted.wanted()) readers.push_back(part.feature);
+  }
+  if (captured) {
+    // Not the failure of a feature: whoever captures has to know.
+    const at::NoGradGuard no_grad;
+    reading->capture(readers_when_due(plan, call.tensor_name));
+    return;
   }
   // What goes wrong in the common read is the failure of all who asked for it.
   const at::NoGradGuard no_grad;
@@ -224,12 +257,35 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
   }
 }
 
+// Those of the plan, in the order in which inspect_tensor called them.
+DueReaders LayerListener::readers_when_due(const RoutingPlan& plan, TensorName tensor) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  std::vector<FeatureInstance*> readers;
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (part.inspect & RoutingPlan::bit_of(tensor)) readers.push_back(part.feature);
+  }
+  return [this, readers = std::move(readers), layer = std::string(answers.layer_name),
+          tensor](std::int64_t iteration) {
+    std::vector<bool> due(readers.size());
+    for (std::size_t i = 0; i < readers.size(); ++i) {
+      if (!readers[i]->section->runs()) continue;
+      guard_.observe(*readers[i], layer, "inspect_tensor_enabled", [&] {
+        due[i] = readers[i]->feature->inspect_tensor_enabled({layer, iteration}, tensor).enabled;
+      });
+    }
+    return due;
+  };
+}
+
 void LayerListener::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
                                                 const InspectPostquantizeCall& call) {
   const PlanAnswers& answers = PlanAnswers::of(plan);
   const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.postquantize & bit)) continue;
+    if (is_capturing(call.tensor)) {
+      check_can_be_captured(*part.feature, answers.layer_name, "inspect_tensor_postquantize");
+    }
     const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     guard_.observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
@@ -242,6 +298,9 @@ void LayerListener::inspect_gemm(LayerHooks&, const RoutingPlan& plan,
   const PlanAnswers& answers = PlanAnswers::of(plan);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
+    if (ops::is_capturing(call.output)) {
+      check_can_be_captured(*part.feature, answers.layer_name, "inspect_gemm");
+    }
     const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
     guard_.observe(*part.feature, answers.layer_name, "inspect_gemm",

@@ -58,6 +58,7 @@ class LayerListener final : public HookListener {
  private:
   void install();
   LayerRouting& routing_of(LayerHooks& layer);
+  DueReaders readers_when_due(const RoutingPlan& plan, TensorName tensor);
   void warn_of_shared_name(const std::string& name);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
 

@@ -51,7 +51,8 @@ class SectionBudget final : public Decider {
   static constexpr double kFarUnder = 0.25;
 
  private:
-  // Decider
+  // Decider. By what reads have cost, not by what they gave.
+  bool looks_at_rows() const override { return false; }
   bool decides(std::int64_t iteration) const override { return steps_ >= next_decision_; }
   // 1 + the level that this rank would like; 0: it goes on measuring.
   std::int64_t decide(const EndedIteration& ended) override;

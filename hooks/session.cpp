@@ -128,6 +128,7 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
 void Session::set_iteration(std::int64_t iteration) {
   check_iteration("initialize_training_step", iteration);
   layers_.set_iteration(iteration);
+  statistics_->begin_iteration(iteration);
 }
 
 void Session::set_reduction_group(ReductionGroup group, std::string_view layer_name) {
@@ -198,11 +199,14 @@ void Session::step(std::optional<double> loss) {
   const double begin = sections().measures() ? seconds_now() : 0;
   if (loss) delivery_->run_file().scalar(ending, "loss", *loss);
   if (loss) note_number("loss", *loss);
-  Collected collected = statistics_->collect(reductions_in(ending));
+  // Who decides about this iteration has to see it.
+  const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
+  Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
   const Logged logged = take_logged(std::move(collected.rows));
   decide(logged, collected.decisions);
   layers_.end_iteration();
   if (sections().end_iteration()) layers_.wake();
+  statistics_->begin_iteration(iteration());
   // A logger that throws on one rank must not leave that rank behind in what all ranks decide.
   std::exception_ptr from_a_logger;
   try {
@@ -239,7 +243,7 @@ void Session::end() {
   const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
   for (const std::string& text : layers_.idle_sections(config_)) notices_.message(text, {}, level);
   // The other ranks may be gone: what was not stepped stays this rank's.
-  delivery_->deliver(take_logged(statistics_->collect({}).rows));
+  delivery_->deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));
   for (const std::string& text : stop_texts_) notices_.message(text, {}, LogLevel::error);
   flush();
 }

@@ -2,6 +2,7 @@
 // features/statistics_engine.h implements it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/hook_points.h"
+#include "hooks/host_copy.h"
 #include "hooks/reductions.h"
 #include "hooks/sink.h"
 
@@ -23,14 +25,19 @@ class StatisticsRequest {
 
 using StatisticsRequestPtr = std::shared_ptr<const StatisticsRequest>;
 
+// Which of a tensor's readers, in the order in which they said what they want, are due in an
+// iteration.
+using DueReaders = std::function<std::vector<bool>(std::int64_t iteration)>;
+
 // The one read of one tensor in one call of inspect_tensor. Every feature says what it wants; the
 // session reads once all of them have.
 class TensorReading {
  public:
   virtual ~TensorReading() = default;
 
-  // For the session: Row::rings of what is wanted from here on. What anybody wants recorded is.
-  virtual void keep_in(std::uint64_t rings) {}
+  // For the session: another feature is about to say what it wants. rings: Row::rings of that. What
+  // anybody wants recorded is.
+  virtual void begin_reader(std::uint64_t rings) {}
 
   // Returns in words which of the statistics have no meaning for this tensor now, and why: those
   // of the running recipe, for example, where the tensor runs unquantized. nullopt: all are read.
@@ -38,6 +45,10 @@ class TensorReading {
 
   // For the session: reads the tensor, unless nobody wanted anything.
   virtual void read() = 0;
+
+  // The same where the read becomes part of a graph (core/ops/capture.h). `due` is asked at the end
+  // of every iteration. Throws UsageError, naming the layer, for what cannot be captured.
+  virtual void capture(DueReaders due) {}
 };
 
 // What a step of the engine gives.
@@ -46,6 +57,15 @@ struct Collected {
   // Every rank's Reductions::decisions, in the order of ranks; empty if they did not travel.
   std::vector<std::vector<std::int64_t>> decisions = {};
   double exchange_seconds = 0;  // in which ranks waited for each other
+};
+
+// What an engine makes of devices.
+struct DeviceTraits {
+  HostCopies copies = copy_to_host;
+  // Whether what is enqueued for it can be captured into a graph.
+  std::function<bool(const at::Device&)> has_graphs = [](const at::Device& device) {
+    return !device.is_cpu();
+  };
 };
 
 class StatisticsEngine {
@@ -70,13 +90,18 @@ class StatisticsEngine {
   virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
                                                const InspectTensorCall& call) = 0;
 
-  // The rows of all that was read since the last call, micro-batches combined. The iteration of a
-  // row is that of its forward. One exchange for each group that is due, every rank of which has to
-  // call this with it, and for each tensor-parallel group that all of its ranks know; which these
-  // are the ranks of the world agree on. What would be reduced and is not due (the backward of an
-  // earlier iteration) waits for a call in which it is. Decisions that are due travel in the header
-  // of the world.
-  virtual Collected collect(const Reductions& reductions) = 0;
+  // At the end of an iteration. The rows of what was read, micro-batches combined, as far as it has
+  // arrived from the devices; with Waiting::yes of all of it. The iteration of a row is that of its
+  // forward. One exchange for each group that is due, every rank of which has to call this with it,
+  // and for each tensor-parallel group that all of its ranks know; which these are the ranks of the
+  // world agree on. What is exchanged has to arrive first. What would be reduced and is not due
+  // (the backward of an earlier iteration) waits for a call in which it is. Decisions that are due
+  // travel in the header of the world.
+  virtual Collected collect(std::int64_t iteration, const Reductions& reductions,
+                            Waiting waiting) = 0;
+
+  // Of all iterations, once it is known what runs in them: for reads that are part of a graph.
+  virtual void begin_iteration(std::int64_t iteration) {}
 };
 
 }  // namespace telens

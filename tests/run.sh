@@ -31,6 +31,15 @@ if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi
+# The kernels for GPUs: no GPU is needed to compile and link them, nor for what the CPU promises in a
+# build that has them.
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  stage "build with CUDA: compiled, linked, the C++ tests there" \
+    make --no-print-directory test-cuda-build JOBS="$jobs"
+  make --no-print-directory configure CUDA=OFF >/dev/null
+else
+  results+=("skipped        build with CUDA: there is no nvcc")
+fi
 
 printf '\n== summary (%d s)\n' "$SECONDS"
 printf '%s\n' "${results[@]}"

@@ -29,26 +29,45 @@ prepare_apt() {
     -o "Dir::State::Lists=$sources/lists" -o APT::Sandbox::User=root)
   apt-get "${apt_options[@]}" -qq update
 }
+# The newest version that can be had: a mirror may list a security update and not hold it.
+fetch() {
+  local version
+  while read -r version; do
+    (cd "$sources" && apt-get "${apt_options[@]}" -qq --download-only source "$1=$version") || continue
+    dpkg-source --no-check -x "$(ls -t "$sources/$1"_*.dsc | head -1)" "$sources/$1.partial"
+    mv "$sources/$1.partial" "$sources/$1"
+    return
+  done < <(apt-cache "${apt_options[@]}" showsrc --only-source "$1" | sed -n 's/^Version: //p' |
+    sort -urV)
+  echo "no source of the Debian package $1: none of the versions that apt lists could be fetched" >&2
+  return 1
+}
 download() {
   [ -d "$sources/$1" ] && return
   [ ${#apt_options[@]} -gt 0 ] || prepare_apt
-  (cd "$sources" && apt-get "${apt_options[@]}" -qq --download-only source "$1")
-  dpkg-source --no-check -x "$(ls "$sources"/"$1"_*.dsc | tail -1)" "$sources/$1"
+  rm -rf "$sources/$1.partial" "$sources/$1"_*.dsc
+  fetch "$1"
 }
 
-# build PACKAGE [CMAKE OPTION...]: unless it is installed already.
+# build PACKAGE [CMAKE OPTION...]: unless it is installed already. Hidden by plain flags: projects that
+# ask for an old CMake ignore its presets of visibility in static libraries (CMP0063).
 build() {
   local package=$1 stamp=$prefix/.built/$1
   shift
   [ -e "$stamp" ] && return
   download "$package"
   echo "== $package"
-  cmake -S "$sources/$package" -B "$sources/build-$package" -G Ninja \
+  mkdir -p "$sources/build-$package"
+  # From the build folder: HDF5's checks look there for files that they write where they run.
+  cd "$sources/build-$package"
+  cmake -S "$sources/$package" -B . -G Ninja \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib \
     -DCMAKE_PREFIX_PATH="$prefix" -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
-    -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_CXX_VISIBILITY_PRESET=hidden \
-    -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON -DBUILD_TESTING=OFF "$@" >"$sources/$package.log"
-  cmake --build "$sources/build-$package" --parallel "$jobs" --target install >>"$sources/$package.log"
+    -DCMAKE_C_FLAGS=-fvisibility=hidden \
+    -DCMAKE_CXX_FLAGS="-fvisibility=hidden -fvisibility-inlines-hidden ${cxx_flags:-}" \
+    -DBUILD_TESTING=OFF "$@" >"$sources/$package.log"
+  cmake --build . --parallel "$jobs" --target install >>"$sources/$package.log"
+  cd "$here"
   mkdir -p "$prefix/.built" && touch "$stamp"
 }
 
@@ -61,10 +80,12 @@ if [ ! -e "$prefix/.built/zlib" ]; then
   mkdir -p "$prefix/.built" && touch "$prefix/.built/zlib"
 fi
 build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
-build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
+# Whose own CMake script asks for visible symbols.
+cxx_flags=-UYAML_CPP_USE_VISIBILITY build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
 build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
-build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF
+# Not its sorting algorithms, which take minutes to compile and which nobody here calls.
+build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_CONTRIB=OFF
 build googletest
 # The C library alone: no command-line tools, no Fortran, no parallel HDF5.
 build hdf5 -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \
@@ -82,6 +103,18 @@ if [ ! -e "$prefix/.built/wheels" ]; then
       --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d "$wheels" "$requirement"
   done < <(sed 's/#.*//' "$here/wheels.txt")
   touch "$prefix/.built/wheels"
+fi
+
+# What goes into libtelens.so must be position-independent, and must not offer its symbols to others:
+# h5py brings another HDF5 into the same process. Tried by linking all of it into a shared library.
+archives=$(ls "$prefix"/lib/*.a | grep -Ev '/lib(gtest|gmock)')
+"${CXX:-g++}" -shared -o "$sources/everything.so" -Wl,-z,text -Wl,--whole-archive $archives \
+  -Wl,--no-whole-archive -ldl -lpthread
+# Weak symbols are templates of the standard library, which every program has.
+visible=$(nm -D --defined-only "$sources/everything.so" | awk '$2 ~ /^[TDBRi]$/ {print $3}')
+if [ -n "$visible" ]; then
+  echo "symbols that should be hidden, in $prefix/lib:" $(head -5 <<<"$visible") >&2
+  exit 1
 fi
 
 # Nothing of documentation, and nothing larger than can be carried.

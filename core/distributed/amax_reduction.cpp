@@ -1,5 +1,6 @@
 #include "core/distributed/amax_reduction.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/cat.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -29,11 +30,9 @@ void AmaxReduction::run() {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     entry.group->allreduce(tensors, options)->wait();
-    std::int64_t offset = 0;
-    for (const at::Tensor& amax : entry.amaxes) {
-      amax.copy_(packed.narrow(0, offset, amax.numel()));
-      offset += amax.numel();
-    }
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& amax : entry.amaxes) sizes.push_back(amax.numel());
+    at::_foreach_copy_(entry.amaxes, packed.split_with_sizes(sizes));
   }
 }
 

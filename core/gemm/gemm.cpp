@@ -1,13 +1,13 @@
 #include "core/gemm/gemm.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <atomic>
 
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_choice.h"
+#include "core/ops/matmul.h"
+#include "core/ops/transposed_view.h"
 
 namespace telens {
 namespace {
@@ -69,15 +69,24 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
         description.layer, name_of(description.gemm), name_of(left.defined() ? names.b : names.a));
   }
   check_rotations(description, a, b);
+  const at::Tensor& sum = description.accumulate_into;
   if (is_of_no_tokens(left.codes, right.codes)) {
-    return at::zeros({left.codes.size(0), right.codes.size(0)},
-                     left.codes.options().dtype(description.out_dtype));
+    return sum.defined() ? sum
+                         : at::zeros({left.codes.size(0), right.codes.size(0)},
+                                     left.codes.options().dtype(description.out_dtype));
   }
   quantized_count.fetch_add(1, std::memory_order_relaxed);
   ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
-  return ops::gemm({left.codes, left.scale_inv, left.tensor_scale, a.format, a.mode},
-                   {right.codes, right.scale_inv, right.tensor_scale, b.format, b.mode},
-                   description.bias, description.out_dtype);
+  const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale, a.format,
+                                      a.mode};
+  const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale, b.format,
+                                       b.mode};
+  if (sum.defined()) {
+    ops::gemm_accumulate(left_operand, right_operand, sum, description.split_accumulator);
+    return sum;
+  }
+  return ops::gemm(left_operand, right_operand, description.bias, description.out_dtype,
+                   description.split_accumulator);
 }
 
 std::string_view kernel_in(at::ScalarType dtype) {
@@ -93,20 +102,27 @@ std::string_view kernel_in(at::ScalarType dtype) {
   }
 }
 
+at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
+
 at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, const at::Tensor& b) {
-  if (!is_of_no_tokens(a, b)) high_precision_count.fetch_add(1, std::memory_order_relaxed);
-  ops::report_gemm_choice({kernel_in(description.out_dtype), {}});
-  const auto cast = [&](const at::Tensor& tensor) { return tensor.to(description.out_dtype); };
-  switch (description.gemm) {
-    case Gemm::fprop:
-      return description.bias.defined() ? at::addmm(description.bias, cast(a), cast(b).t())
-                                        : at::mm(cast(a), cast(b).t());
-    case Gemm::dgrad:
-      return at::mm(cast(a), cast(b));
-    case Gemm::wgrad:
-      break;
+  const at::Tensor& sum = description.accumulate_into;
+  const bool multiplies = !is_of_no_tokens(a, b);
+  if (multiplies) high_precision_count.fetch_add(1, std::memory_order_relaxed);
+  if (!multiplies && sum.defined()) return sum;
+  const at::ScalarType dtype = description.operand_dtype.value_or(description.out_dtype);
+  ops::report_gemm_choice({kernel_in(dtype), {}});  // unless it tells more
+  const at::Tensor left = cast(a, dtype);
+  const at::Tensor right = cast(b, dtype);
+  const at::Tensor left_rows = description.gemm == Gemm::wgrad ? ops::transposed_view(left) : left;
+  const at::Tensor right_rows =
+      description.gemm == Gemm::fprop ? right : ops::transposed_view(right);
+  if (sum.defined()) {
+    ops::matmul_accumulate(left_rows, right_rows, sum);
+    return sum;
   }
-  return at::mm(cast(a).t(), cast(b));
+  return ops::matmul(left_rows, right_rows, description.bias, description.out_dtype);
 }
 
 }  // namespace

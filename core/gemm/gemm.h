@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/error.h"
@@ -29,11 +30,20 @@ struct GemmDescription {
   const at::Tensor& bias;    // fprop only, [out], of out_dtype; may be undefined
   at::ScalarType out_dtype;  // FP32 accumulation, one rounding to this
   const std::string& layer;  // for error messages
+
+  // FP32, of the result's shape: the product is added to it unrounded, out_dtype tells nothing but
+  // the operands' dtype. Undefined: the product is the result.
+  at::Tensor accumulate_into = {};
+  // Of quantized operands: false lets a GPU sum them in fewer bits where that is faster.
+  bool split_accumulator = true;
+  // To which plain operands are rounded first; default: out_dtype. For a FP32 output of a layer
+  // that computes in 16 bits.
+  std::optional<at::ScalarType> operand_dtype = {};
 };
 
-// fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out, in]. The call is the same whether the
-// layer is watched or not. Throws UsageError if one operand is quantized and the other is not, or
-// if both are E5M2 (no hardware multiplies those).
+// fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out, in]; accumulate_into where that is given.
+// The call is the same whether the layer is watched or not. Throws UsageError if one operand is
+// quantized and the other is not, or if both are E5M2 (no hardware multiplies those).
 at::Tensor run_gemm(const GemmDescription& description);
 
 // How many GEMMs this process has run, by precision of their operands. Products of no tokens are

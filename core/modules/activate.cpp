@@ -7,27 +7,60 @@
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "core/quantization/tensor_scaling.h"
+
 namespace telens {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor cast_activation(const at::Tensor& x, const ops::Activation& activation,
+                           FusedCast& cast) {
+  cast.codes = ops::activation_quantize(x, activation, cast.scale);
+  return placeholder(ops::check_activation(x, activation), x);
+}
+
+at::Tensor cast_gradient(const at::Tensor& grad, const at::Tensor& x,
+                         const ops::Activation& activation, GradientCast& cast) {
+  ops::QuantizedGradient quantized =
+      ops::activation_backward_quantize(grad, x, activation, *cast.scale, cast.bias_dtype);
+  auto made = c10::make_intrusive<MadeGradient>();
+  made->codes = under_scale(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
+                            x.scalar_type());
+  made->bias = std::move(quantized.dbias);
+  cast.made = true;
+  return placeholder_of(std::move(made), x.sizes(), x);
+}
+
 class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::string& activation) {
+                            const std::string& activation, const ActivationCasts* casts) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({x});
     context->saved_data["activation"] = activation;
-    return ops::activation_forward(x, ops::activation_from_name(activation));
+    if (casts->backward) {
+      context->saved_data["cast"] = c10::IValue::make_capsule(casts->backward);
+    }
+    const ops::Activation& function = ops::activation_from_name(activation);
+    return casts->forward != nullptr ? cast_activation(x, function, *casts->forward)
+                                     : ops::activation_forward(x, function);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     refuse_second_derivative(context->saved_data["activation"].toStringRef());
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor x = context->get_saved_variables()[0];
     const ops::Activation& activation =
         ops::activation_from_name(context->saved_data["activation"].toStringRef());
-    return {ops::activation_backward(grads[0], x, activation), {}};
+    const auto kept = context->saved_data.find("cast");
+    if (kept != context->saved_data.end()) {
+      const auto holder = kept->second.toCapsule();
+      auto& cast = static_cast<GradientCast&>(*holder);
+      if (cast.scale) return {cast_gradient(grads[0], x, activation, cast), {}, {}};
+    }
+    return {ops::activation_backward(grads[0], x, activation), {}, {}};
   }
 };
 
@@ -56,9 +89,10 @@ at::Tensor activate_in_double(const ops::Activation& activation, const at::Tenso
 
 }  // namespace
 
-at::Tensor activate(const ops::Activation& activation, const at::Tensor& x) {
+at::Tensor activate(const ops::Activation& activation, const at::Tensor& x,
+                    const ActivationCasts& casts) {
   if (x.scalar_type() == at::kDouble) return activate_in_double(activation, x);
-  return ActivateFunction::apply(x, std::string(activation.name));
+  return ActivateFunction::apply(x, std::string(activation.name), &casts);
 }
 
 }  // namespace telens

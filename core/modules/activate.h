@@ -3,11 +3,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "core/modules/fused_cast.h"
 #include "core/ops/activation.h"
 
 namespace telens {
 
+// Both may be nullptr; FP64 takes neither.
+struct ActivationCasts {
+  FusedCast* forward = nullptr;  // the result is a placeholder and the codes are the cast's
+  c10::intrusive_ptr<GradientCast> backward = {};  // of x's gradient, for the layer that made x
+};
+
 // [..., n] -> [..., n]; a gated activation halves the last dimension. Differentiable.
-TELENS_EXPORT at::Tensor activate(const ops::Activation& activation, const at::Tensor& x);
+TELENS_EXPORT at::Tensor activate(const ops::Activation& activation, const at::Tensor& x,
+                                  const ActivationCasts& casts = {});
 
 }  // namespace telens

@@ -63,7 +63,8 @@ void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
 
 Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check(inputs);
-  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch};
+  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
   const at::Tensor input = to_activation_dtype(inputs.inp);
   const std::vector<at::Tensor> parts =
       input.reshape({-1, options_.in_features}).split_with_sizes(inputs.m_splits);

@@ -25,14 +25,20 @@ LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
 }
 
 Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
-  const at::Tensor normalized = norm_(to_activation_dtype(inputs.inp));
+  const at::Tensor x = to_activation_dtype(inputs.inp);
   const at::Tensor bias = linear_.bias();
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
-                        .fp8_output = inputs.fp8_output};
+                        .fp8_output = inputs.fp8_output,
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
   const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
-  Outputs outputs{operation_(normalized, linear_.weight(), applied, call)};
+  at::Tensor normalized;  // where it is asked for
+  if (options_.return_layernorm_output) normalized = norm_(x);
+  const auto normalize = [&](FusedCast* cast) { return norm_(x, cast); };
+  Outputs outputs{normalized.defined()
+                      ? operation_(normalized, linear_.weight(), applied, call)
+                      : operation_({x.sizes(), x, normalize}, linear_.weight(), applied, call)};
   if (options_.return_bias) outputs.push_back(bias);
-  if (options_.return_layernorm_output) outputs.push_back(normalized);
+  if (normalized.defined()) outputs.push_back(normalized);
   return outputs;
 }
 

@@ -32,13 +32,28 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
 }
 
 Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
-  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch};
-  const at::Tensor normalized = norm_(to_activation_dtype(inputs.inp));
-  const at::Tensor hidden = activate(activation_, fc1_(normalized, fc1_weight_, fc1_bias_, call));
+  LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
+                  .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
+  if (current_autocast() != nullptr && at::GradMode::is_enabled()) {
+    call.gradient_cast = c10::make_intrusive<GradientCast>();
+  }
+  const at::Tensor x = to_activation_dtype(inputs.inp);
+  at::Tensor normalized;  // where it is asked for
+  if (options_.return_layernorm_output) normalized = norm_(x);
+  const auto normalize = [&](FusedCast* cast) { return norm_(x, cast); };
+  const at::Tensor inner = normalized.defined()
+                               ? fc1_(normalized, fc1_weight_, fc1_bias_, call)
+                               : fc1_({x.sizes(), x, normalize}, fc1_weight_, fc1_bias_, call);
+
+  const auto activated = [&, of_gradient = std::exchange(call.gradient_cast, {})](FusedCast* cast) {
+    return activate(activation_, inner, {cast, of_gradient});
+  };
+  std::vector<std::int64_t> sizes = inner.sizes().vec();
+  if (activation_.gated) sizes.back() /= 2;
   const at::Tensor applied = options_.return_bias ? at::Tensor() : fc2_bias_;
-  Outputs outputs{fc2_(hidden, fc2_weight_, applied, call)};
+  Outputs outputs{fc2_({sizes, inner, activated}, fc2_weight_, applied, call)};
   if (options_.return_bias) outputs.push_back(fc2_bias_);
-  if (options_.return_layernorm_output) outputs.push_back(normalized);
+  if (normalized.defined()) outputs.push_back(normalized);
   return outputs;
 }
 

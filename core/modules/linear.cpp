@@ -24,7 +24,10 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
 }
 
 Outputs Linear::forward(const LinearInputs& inputs) {
-  const LinearCall call{inputs.is_first_microbatch, inputs.fp8_output, inputs.fp8_grad};
+  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
+                        .fp8_output = inputs.fp8_output,
+                        .fp8_grad = inputs.fp8_grad,
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
   if (options_.return_bias) {
     return {operation_(inputs.inp, parameters_.weight(), {}, call), parameters_.bias()};
   }

@@ -1,16 +1,17 @@
 #include "core/modules/linear_function.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 
 #include "core/gemm/gemm.h"
+#include "core/modules/main_grad.h"
 #include "core/modules/operand_preparation.h"
 #include "core/modules/saved_operand.h"
 #include "core/modules/second_derivative.h"
 #include "core/modules/watched_gemm.h"
+#include "core/ops/fused_quantize.h"
 #include "core/ops/gemm.h"
 
 namespace telens {
@@ -34,10 +35,13 @@ struct LinearBackward final : torch::CustomClassHolder {
   LayerPass pass;
   Needs needs;
   bool fp8_grad = false;
+  c10::intrusive_ptr<GradientCast> gradient_cast;
   std::vector<std::int64_t> input_sizes;
   at::ScalarType dtype{};  // of the computation
   at::ScalarType weight_dtype{};
   at::ScalarType bias_dtype{};
+  at::Tensor accumulated_weight;  // whose main_grad wgrad is added to; undefined: none's
+  bool first_microbatch = false;
   SavedOperand input;
   SavedOperand weight;
 };
@@ -47,6 +51,8 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2 ? tensor
                            : tensor.reshape({columns == 0 ? 0 : tensor.numel() / columns, columns});
 }
+
+}  // namespace
 
 bool runs_quantized(const LayerPass& pass, Gemm gemm) {
   if (!pass.quantizes()) {
@@ -66,6 +72,8 @@ bool runs_quantized(const LayerPass& pass, Gemm gemm) {
   }
   return !high_precision.wgrad && has_quantizers(TensorRole::grad_output, TensorRole::input);
 }
+
+namespace {
 
 PreparationRequest request_for(const LayerPass& pass, TensorName name, const at::Tensor& tensor,
                                TensorRole role, at::ScalarType dtype, bool second_needed) {
@@ -132,10 +140,35 @@ void save_for_backward(AutogradContext* context, const LinearArguments& argument
   backward->input_sizes = arguments.input.sizes().vec();
   backward->dtype = arguments.input.scalar_type();
   backward->weight_dtype = arguments.weight.parameter.scalar_type();
+  if (needs.wgrad && arguments.call.accumulates_wgrad) {
+    backward->accumulated_weight = arguments.weight.parameter;
+    backward->first_microbatch = arguments.call.is_first_microbatch.value_or(false);
+  }
   backward->bias_dtype =
       arguments.bias.defined() ? arguments.bias.scalar_type() : arguments.input.scalar_type();
+  if (const auto& cast = arguments.call.gradient_cast) {
+    cast->scale =
+        scale_of_fused_cast(arguments.pass, TensorName::gradient, needs.dgrad, needs.wgrad);
+    cast->bias_dtype = needs.bias ? std::optional(backward->bias_dtype) : std::nullopt;
+    backward->gradient_cast = cast;
+  }
   context->save_for_backward(std::move(saved));
   context->saved_data["linear"] = c10::IValue::make_capsule(std::move(backward));
+}
+
+PreparedTensor prepare_activation(const LinearArguments& arguments, Needs needs) {
+  if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
+  const at::Tensor& input = arguments.input;
+  const at::Tensor matrix = as_matrix(input);
+  if (!matrix.is_same(input) && matrix.is_alias_of(input)) {
+    // A view that was made below autograd counts versions by itself; the backward must notice an
+    // in-place change of the input.
+    torch::autograd::impl::set_version_counter(matrix,
+                                               torch::autograd::impl::version_counter(input));
+  }
+  return prepare_operand(*arguments.state, arguments.pass,
+                         request_for(arguments.pass, TensorName::activation, matrix,
+                                     TensorRole::input, input.scalar_type(), needs.wgrad));
 }
 
 at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& input,
@@ -146,16 +179,7 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
   const LayerPass& pass = arguments->pass;
   const at::ScalarType dtype = input.scalar_type();
 
-  const at::Tensor matrix = as_matrix(input);
-  if (!matrix.is_same(input) && matrix.is_alias_of(input)) {
-    // A view that was made below autograd counts versions by itself; the backward must notice an
-    // in-place change of the input.
-    torch::autograd::impl::set_version_counter(matrix,
-                                               torch::autograd::impl::version_counter(input));
-  }
-  const PreparedTensor activation = prepare_operand(
-      state, pass,
-      request_for(pass, TensorName::activation, matrix, TensorRole::input, dtype, needs.wgrad));
+  const PreparedTensor activation = prepare_activation(*arguments, needs);
   const PreparedTensor prepared_weight = prepare_weight(
       state, pass, arguments->weight, arguments->call.is_first_microbatch,
       request_for(pass, TensorName::weight, weight, TensorRole::weight, dtype, needs.dgrad));
@@ -181,26 +205,95 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
   return output.view(sizes);
 }
 
+// Whether anybody could look at this layer's wgrad, in this iteration or in another one.
+bool could_be_watched() { return hook_points::current_tick.load(std::memory_order_relaxed) != 0; }
+
+// Adds wgrad to main_grad; returns what autograd gets as the weight's gradient. A layer that could
+// be watched makes the product and adds it in every iteration, so that looking changes no bit.
+at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradient,
+                            const Operand& input) {
+  LinearOperation::State& state = *backward.state;
+  const at::Tensor& weight = backward.accumulated_weight;
+  const MainGrad target = main_grad_of(weight, state.name());
+  if (backward.dtype == at::kDouble) {
+    raise<UsageError>(
+        "{}: fuse_wgrad_accumulation adds in FP32 and the layer computes in Double; switch it off",
+        state.name());
+  }
+  at::Tensor sum = target.buffer;
+  if (target.overwrite || backward.first_microbatch) sum.zero_();
+  const bool product_first = backward.pass.plan != nullptr || could_be_watched();
+  at::Tensor wgrad = run_watched_gemm({.gemm = Gemm::wgrad,
+                                       .a = gradient,
+                                       .b = input,
+                                       .bias = {},
+                                       .out_dtype = product_first ? at::kFloat : backward.dtype,
+                                       .layer = state.name(),
+                                       .accumulate_into = product_first ? at::Tensor() : sum,
+                                       .operand_dtype = backward.dtype},
+                                      state, backward.pass);
+  if (product_first) {
+    TORCH_WARN_ONCE(
+        "while a debug session runs, layers with fuse_wgrad_accumulation make wgrad and add it to "
+        "main_grad in two steps, so that it can be watched; without a session it is one, and the "
+        "last bits of main_grad may differ");
+    sum.add_(watched_output(state, backward.pass, std::move(wgrad), TensorName::wgrad));
+  }
+  if (!sum.is_inference())
+    sum.unsafeGetTensorImpl()->bump_version();  // nobody counts below autograd
+  return gradient_beside(target, weight);
+}
+
 struct Gradients {
   at::Tensor input;
   at::Tensor weight;
   at::Tensor bias;
 };
 
+// The gradient of the output, for the GEMMs and for the bias.
+struct PreparedGradient {
+  PreparedTensor operands;
+  at::Tensor bias;
+};
+
+PreparedGradient prepare_gradient(const LinearBackward& backward, const at::Tensor& grad_output) {
+  const at::Tensor grad = as_matrix(grad_output).contiguous();
+  PreparedGradient prepared;
+  if (backward.needs.dgrad || backward.needs.wgrad) {
+    PreparationRequest request =
+        request_for(backward.pass, TensorName::gradient, grad, TensorRole::grad_output,
+                    backward.dtype, backward.needs.wgrad);
+    request.first_quantized = request.first_quantized && backward.needs.dgrad;
+    LayerPass observing = backward.pass;
+    observing.recomputation = false;  // a gradient comes once, also after a recomputed forward
+    prepared.operands = prepare_operand(*backward.state, observing, request);
+  }
+  if (backward.needs.bias) prepared.bias = ops::bias_gradient(grad, backward.bias_dtype);
+  return prepared;
+}
+
+// What the backward behind this one made in place of the gradient, or the gradient prepared.
+PreparedGradient prepared_gradient(LinearBackward& backward, const at::Tensor& grad_output) {
+  const bool is_made = backward.gradient_cast && backward.gradient_cast->made.exchange(false);
+  if (const MadeGradient* made = made_gradient_on(grad_output)) {
+    return {.operands = {made->codes, made->codes}, .bias = made->bias};
+  }
+  if (is_made) {
+    raise<UsageError>(
+        "{}: the gradient of its output was replaced between two backward functions of one module; "
+        "use the module's parts as modules of their own to change what passes between them",
+        backward.state->name());
+  }
+  return prepare_gradient(backward, grad_output);
+}
+
 Gradients compute_gradients(LinearBackward& backward, const variable_list& saved,
                             const at::Tensor& grad_output) {
   LinearOperation::State& state = *backward.state;
   const LayerPass& pass = backward.pass;
-  const at::Tensor grad = as_matrix(grad_output).contiguous();
-  Gradients gradients;
+  const auto [prepared, bias] = prepared_gradient(backward, grad_output);
+  Gradients gradients{.input = {}, .weight = {}, .bias = bias};
   if (backward.needs.dgrad || backward.needs.wgrad) {
-    PreparationRequest request =
-        request_for(pass, TensorName::gradient, grad, TensorRole::grad_output, backward.dtype,
-                    backward.needs.wgrad);
-    request.first_quantized = request.first_quantized && backward.needs.dgrad;
-    LayerPass observing = pass;
-    observing.recomputation = false;  // a gradient comes once, also after a recomputed forward
-    const PreparedTensor prepared = prepare_operand(state, observing, request);
     const auto product = [&](Gemm gemm, const Operand& left, const SavedOperand& right) {
       return run_watched_gemm({.gemm = gemm,
                                .a = left,
@@ -217,14 +310,13 @@ Gradients compute_gradients(LinearBackward& backward, const variable_list& saved
           round_to_fp8(std::move(dgrad), pass, TensorRole::grad_input, backward.fp8_grad)
               .view(backward.input_sizes);
     }
-    if (backward.needs.wgrad) {
+    if (backward.accumulated_weight.defined()) {
+      gradients.weight = accumulate_wgrad(backward, prepared.second, backward.input.restore(saved));
+    } else if (backward.needs.wgrad) {
       at::Tensor wgrad = product(Gemm::wgrad, prepared.second, backward.input);
       gradients.weight = watched_output(state, pass, std::move(wgrad), TensorName::wgrad)
                              .to(backward.weight_dtype);
     }
-  }
-  if (backward.needs.bias) {
-    gradients.bias = grad.sum(0, /*keepdim=*/false, backward.bias_dtype);
   }
   return gradients;
 }

@@ -17,7 +17,11 @@ struct LinearArguments {
   const LinearCall& call;
   std::shared_ptr<LinearOperation::State> state;
   LayerPass pass;
+  const QuantizedTensor* codes = nullptr;  // of the input, which then is a placeholder
 };
+
+// Whether the pass multiplies codes in this GEMM, as far as its recipe is concerned.
+bool runs_quantized(const LayerPass& pass, Gemm gemm);
 
 // [..., out], of the input's dtype.
 at::Tensor apply_linear(const LinearArguments& arguments);

@@ -8,6 +8,7 @@
 #include "core/modules/activation_dtype.h"
 #include "core/modules/linear_function.h"
 #include "core/modules/recomputation.h"
+#include "core/quantization/tensor_scaling.h"
 
 namespace telens {
 namespace {
@@ -27,7 +28,22 @@ void check_not_recomputed_unknown(const State& state, bool under_recipe) {
   }
 }
 
-LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& input) {
+// What is known of an activation before it is made.
+class ActivationOutline {
+ public:
+  ActivationOutline(at::IntArrayRef sizes, const at::Tensor& like) : sizes_(sizes), like_(like) {}
+
+  at::IntArrayRef sizes() const { return sizes_; }
+  std::int64_t numel() const { return c10::multiply_integers(sizes_); }
+  at::ScalarType scalar_type() const { return like_.scalar_type(); }
+  at::Device device() const { return like_.device(); }
+
+ private:
+  at::IntArrayRef sizes_;
+  const at::Tensor& like_;
+};
+
+LayerPass begin_pass(const std::shared_ptr<State>& state, const ActivationOutline& input) {
   if (recomputation::is_replaying()) {
     LayerPass pass = recomputation::replayed_pass(state.get(), state->name());
     recomputation::record_pass(state.get(), pass);
@@ -58,7 +74,7 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const at::Tensor& inpu
   return pass;
 }
 
-void check_dtypes(const State& state, const at::Tensor& input, const at::Tensor& weight) {
+void check_dtypes(const State& state, const ActivationOutline& input, const at::Tensor& weight) {
   const at::ScalarType dtype = input.scalar_type();
   if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat && dtype != at::kDouble) {
     raise<ShapeError>("{}: activation has dtype {}; expected BFloat16, Half, Float or Double",
@@ -72,8 +88,8 @@ void check_dtypes(const State& state, const at::Tensor& input, const at::Tensor&
   }
 }
 
-void check_shapes(const State& state, const at::Tensor& input, const at::Tensor& weight) {
-  if (input.dim() < 1 || input.size(-1) != weight.size(1)) {
+void check_shapes(const State& state, const ActivationOutline& input, const at::Tensor& weight) {
+  if (input.sizes().empty() || input.sizes().back() != weight.size(1)) {
     raise<ShapeError>("{}: activation has shape {}; expected [..., {}]", state.name(),
                       c10::str(input.sizes()), weight.size(1));
   }
@@ -84,19 +100,19 @@ void check_shapes(const State& state, const at::Tensor& input, const at::Tensor&
 }
 
 // FP8 GEMMs on GPUs take dimensions that are multiples of 16; a run that works here works there.
-void check_alignment(const State& state, const char* tensor, const at::Tensor& shaped,
+void check_alignment(const State& state, const char* tensor, at::IntArrayRef sizes,
                      std::int64_t alignment) {
-  const std::int64_t columns = shaped.size(-1);
-  const std::int64_t rows = columns == 0 ? 0 : shaped.numel() / columns;
+  const std::int64_t columns = sizes.back();
+  const std::int64_t rows = columns == 0 ? 0 : c10::multiply_integers(sizes) / columns;
   if (rows % alignment != 0 || columns % alignment != 0) {
     raise<ShapeError>(
         "{}: {} has shape {}, as a matrix [{}, {}]; FP8 GEMMs need both divisible by {}; pad them, "
         "or run the layer outside fp8_autocast",
-        state.name(), tensor, c10::str(shaped.sizes()), rows, columns, alignment);
+        state.name(), tensor, c10::str(sizes), rows, columns, alignment);
   }
 }
 
-void check_fp8_shapes(const State& state, const LayerPass& pass, const at::Tensor& input,
+void check_fp8_shapes(const State& state, const LayerPass& pass, const ActivationOutline& input,
                       const at::Tensor& weight) {
   if (input.scalar_type() == at::kDouble) {
     raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float",
@@ -107,8 +123,38 @@ void check_fp8_shapes(const State& state, const LayerPass& pass, const at::Tenso
     return pass.quantizers[role] ? pass.quantizers[role]->alignment() : 1;
   };
   const std::int64_t of_gradient = alignment(TensorRole::grad_output);
-  check_alignment(state, "activation", input, std::max(alignment(TensorRole::input), of_gradient));
-  check_alignment(state, "weight", weight, std::max(alignment(TensorRole::weight), of_gradient));
+  check_alignment(state, "activation", input.sizes(),
+                  std::max(alignment(TensorRole::input), of_gradient));
+  check_alignment(state, "weight", weight.sizes(),
+                  std::max(alignment(TensorRole::weight), of_gradient));
+}
+
+LayerPass checked_pass(const std::shared_ptr<State>& state, const ActivationOutline& input,
+                       const at::Tensor& weight) {
+  check_dtypes(*state, input, weight);
+  check_shapes(*state, input, weight);
+  LayerPass pass = begin_pass(state, input);
+  if (pass.quantizes()) {
+    check_fp8_shapes(*state, pass, input, weight);
+  }
+  return pass;
+}
+
+at::Tensor run_pass(LinearArguments arguments) {
+  LayerPass& pass = arguments.pass;
+  const at::Tensor& bias = arguments.bias;
+  const bool asks_gradient =
+      at::GradMode::is_enabled() &&
+      (arguments.input.requires_grad() || arguments.weight.parameter.requires_grad() ||
+       (bias.defined() && bias.requires_grad()));
+  if (pass.region && !pass.recomputation && pass.recipe->as_delayed_scaling() != nullptr &&
+      (asks_gradient || recomputation::is_active())) {
+    pass.first_in_region = pass.region->claim_first();
+  }
+  if (recomputation::is_active() && !pass.recomputation) {
+    recomputation::record_pass(arguments.state.get(), pass);
+  }
+  return apply_linear(arguments);
 }
 
 }  // namespace
@@ -128,23 +174,24 @@ LinearOperation::LinearOperation(std::string name, std::string kind)
 at::Tensor LinearOperation::operator()(const at::Tensor& input, const Weight& weight,
                                        const at::Tensor& bias, const LinearCall& call) {
   const at::Tensor activation = to_activation_dtype(input);
-  check_dtypes(*state_, activation, weight.parameter);
-  check_shapes(*state_, activation, weight.parameter);
-  LayerPass pass = begin_pass(state_, activation);
-  if (pass.quantizes()) {
-    check_fp8_shapes(*state_, pass, activation, weight.parameter);
+  LayerPass pass = checked_pass(state_, {activation.sizes(), activation}, weight.parameter);
+  return run_pass({activation, weight, bias, call, state_, std::move(pass)});
+}
+
+at::Tensor LinearOperation::operator()(const ActivationSource& input, const Weight& weight,
+                                       const at::Tensor& bias, const LinearCall& call) {
+  const ActivationOutline outline(input.sizes, input.like);
+  LayerPass pass = checked_pass(state_, outline, weight.parameter);
+  const bool needs_wgrad = at::GradMode::is_enabled() && weight.parameter.requires_grad();
+  auto scale = scale_of_fused_cast(pass, TensorName::activation, true, needs_wgrad);
+  if (!scale || outline.numel() == 0) {
+    return run_pass({input.make(nullptr), weight, bias, call, state_, std::move(pass)});
   }
-  const bool asks_gradient = at::GradMode::is_enabled() &&
-                             (activation.requires_grad() || weight.parameter.requires_grad() ||
-                              (bias.defined() && bias.requires_grad()));
-  if (pass.region && !pass.recomputation && pass.recipe->as_delayed_scaling() != nullptr &&
-      (asks_gradient || recomputation::is_active())) {
-    pass.first_in_region = pass.region->claim_first();
-  }
-  if (recomputation::is_active() && !pass.recomputation) {
-    recomputation::record_pass(state_.get(), pass);
-  }
-  return apply_linear({activation, weight, bias, call, state_, std::move(pass)});
+  FusedCast cast{.scale = std::move(*scale)};
+  const at::Tensor placeholder = input.make(&cast);
+  const QuantizedTensor codes = under_scale(std::move(cast.codes), cast.scale.scale,
+                                            cast.scale.format, outline.scalar_type());
+  return run_pass({placeholder, weight, bias, call, state_, std::move(pass), &codes});
 }
 
 }  // namespace telens

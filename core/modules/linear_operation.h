@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/hook_points.h"
+#include "core/modules/fused_cast.h"
 #include "core/modules/module.h"
 #include "core/modules/prepared_tensor.h"
 #include "core/quantization/layer_quantization.h"
@@ -17,6 +18,17 @@ struct LinearCall {
   std::optional<bool> is_first_microbatch;
   bool fp8_output = false;  // the output is rounded to FP8 values
   bool fp8_grad = false;    // the input's gradient is rounded to FP8 values
+  // wgrad is added to the weight's main_grad (main_grad.h); in a first micro-batch it replaces it.
+  bool accumulates_wgrad = false;
+  // For what the output goes into, if its backward can cast; nullptr: it cannot.
+  c10::intrusive_ptr<GradientCast> gradient_cast = {};
+};
+
+// An activation that is yet to be made.
+struct ActivationSource {
+  at::IntArrayRef sizes;
+  const at::Tensor& like;  // has the activation's dtype and device
+  MakeActivation make;
 };
 
 class TELENS_EXPORT LinearOperation {
@@ -29,6 +41,11 @@ class TELENS_EXPORT LinearOperation {
   // inside fp8_autocast. Throws ShapeError naming layer and tensor. An input without elements is
   // shown to no feature, and takes no GEMM.
   at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
+                        const LinearCall& call = {});
+
+  // The same for an activation of torch.autocast's dtype that its source makes: in FP8 where nobody
+  // needs it otherwise.
+  at::Tensor operator()(const ActivationSource& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
   LayerHooks& hooks() { return state_->hooks; }

@@ -53,7 +53,13 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
   }
 };
 
-void check_split(const LinearParametersOptions& options) {
+void check_split(const LinearParametersOptions& options, const ParameterOptions& parameters) {
+  if (parameters.fuse_wgrad_accumulation && options.split.size() > 1) {
+    raise<UsageError>(
+        "fuse_wgrad_accumulation needs one weight a GEMM, not {} parts; make the module with "
+        "fuse_qkv_params=True, or without parameters_split",
+        options.split.size());
+  }
   std::int64_t rows = 0;
   for (const ParameterPart& part : options.split) rows += part.out_features;
   if (rows != options.out_features) {
@@ -79,7 +85,7 @@ void LinearParameters::make(const LinearParametersOptions& options,
     if (options.bias) register_tensor("bias", biases_[0], bias);
     return;
   }
-  check_split(options);
+  check_split(options, parameters);
   std::int64_t row = 0;
   for (std::size_t i = 0; i < parts; ++i) {
     const auto& [name, rows] = options.split[i];

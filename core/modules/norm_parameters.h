@@ -25,9 +25,9 @@ class NormParameters {
   void make(const NormParametersOptions& options, const ParameterOptions& parameters,
             const RegisterTensor& register_tensor);
 
-  // x [..., features] -> the same shape and dtype.
-  at::Tensor operator()(const at::Tensor& x) const {
-    return normalize(kind_, x, weight_, bias_, options_);
+  // x [..., features] -> the same shape and dtype, or a placeholder and the cast's codes.
+  at::Tensor operator()(const at::Tensor& x, FusedCast* cast = nullptr) const {
+    return normalize(kind_, x, weight_, bias_, options_, cast);
   }
 
  private:

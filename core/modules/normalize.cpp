@@ -11,16 +11,34 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+ops::NormOutputs norm(const at::Tensor& x, const at::Tensor& weight,
+                      const std::optional<at::Tensor>& bias, bool centered,
+                      const ops::NormOptions& options) {
+  return centered ? ops::layer_norm_forward(x, weight, bias, options)
+                  : ops::rms_norm_forward(x, weight, options);
+}
+
+ops::NormOutputs cast_norm(const at::Tensor& x, const at::Tensor& weight,
+                           const std::optional<at::Tensor>& bias, bool centered,
+                           const ops::NormOptions& options, FusedCast& cast) {
+  ops::QuantizedNorm made = centered
+                                ? ops::layer_norm_quantize(x, weight, bias, options, cast.scale)
+                                : ops::rms_norm_quantize(x, weight, options, cast.scale);
+  cast.codes = std::move(made.codes);
+  return {placeholder(x.sizes(), x), std::move(made.mean), std::move(made.rstd)};
+}
+
 class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, bool centered, double eps,
-                            bool zero_centered_gamma) {
-    const ops::NormOptions options{.eps = eps, .zero_centered_gamma = zero_centered_gamma};
-    const ops::NormOutputs outputs = centered ? ops::layer_norm_forward(x, weight, bias, options)
-                                              : ops::rms_norm_forward(x, weight, options);
+                            const std::optional<at::Tensor>& bias, bool centered,
+                            const ops::NormOptions* options, FusedCast* cast) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const ops::NormOutputs outputs = cast != nullptr
+                                         ? cast_norm(x, weight, bias, centered, *options, *cast)
+                                         : norm(x, weight, bias, centered, *options);
     context->save_for_backward({x, weight, outputs.mean, outputs.rstd});
-    context->saved_data["zero_centered_gamma"] = zero_centered_gamma;
+    context->saved_data["zero_centered_gamma"] = options->zero_centered_gamma;
     context->saved_data["has_bias"] = bias.has_value();
     return outputs.y;
   }
@@ -61,14 +79,13 @@ Normalization normalization_from_name(std::string_view name) {
 }
 
 at::Tensor normalize(Normalization normalization, const at::Tensor& x, const at::Tensor& weight,
-                     const at::Tensor& bias, const ops::NormOptions& options) {
+                     const at::Tensor& bias, const ops::NormOptions& options, FusedCast* cast) {
   const bool centered = normalization == Normalization::layer_norm;
   const auto optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
   if (x.scalar_type() == at::kDouble) {
     return normalize_in_double(normalization, x, weight, optional_bias, options);
   }
-  return NormalizeFunction::apply(x, weight, optional_bias, centered, options.eps,
-                                  options.zero_centered_gamma);
+  return NormalizeFunction::apply(x, weight, optional_bias, centered, &options, cast);
 }
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// How a module makes its parameters: dtype, device, initial values.
+// How a module makes its parameters, dtype, device and initial values, and where gradients go.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +23,7 @@ struct ParameterOptions {
   std::optional<at::ScalarType> params_dtype;  // default: torch's default dtype
   std::optional<at::Device> device;            // default: default_device()
   InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
+  bool fuse_wgrad_accumulation = false;        // wgrad is added to main_grad (main_grad.h)
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.
@@ -40,6 +41,9 @@ struct ParameterOptions {
     describe_placement_in<Owner>(visit, member);
     visit.nested("init_method", member, &ParameterOptions::init_method,
                  "fills a weight in place; default: normal with mean 0 and deviation 0.023");
+    visit.nested("fuse_wgrad_accumulation", member, &ParameterOptions::fuse_wgrad_accumulation,
+                 "the gradients of weights are added to their main_grad, a FP32 tensor that you "
+                 "make, inside the GEMM; .grad stays None");
   }
 
   // The same with another init_method: output projections have one of their own.

@@ -67,6 +67,14 @@ at::Tensor block_cast_errors(const at::Tensor& x, const BlockCast& cast) {
                  static_cast<std::int64_t>(cast.format), static_cast<std::int64_t>(cast.mode));
 }
 
+at::Tensor without_transform(const BlockCast& columnwise, std::int64_t rows, std::int64_t signs) {
+  const at::Tensor decoded =
+      dequantize_blocks(columnwise.codes, columnwise.format, columnwise.mode, at::kFloat);
+  // Two codes a byte may be one more than there are rows.
+  return hadamard_transform(decoded.narrow(1, 0, rows).t(), static_cast<std::uint16_t>(signs),
+                            /*inverse=*/true);
+}
+
 at::Tensor block_copies_difference(const BlockCast& rowwise, const BlockCast& columnwise,
                                    std::optional<std::uint16_t> hadamard_signs) {
   static const auto op =

@@ -29,4 +29,8 @@ TELENS_EXPORT at::Tensor block_copies_difference(const BlockCast& rowwise,
 void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
                         std::int64_t format, std::int64_t mode);
 
+// The FP32 values of a columnwise copy with the random Hadamard transform of these signs undone:
+// [rows, columns] as the rowwise copy.
+at::Tensor without_transform(const BlockCast& columnwise, std::int64_t rows, std::int64_t signs);
+
 }  // namespace telens::ops

@@ -14,6 +14,16 @@
 
 namespace telens {
 
+// Whether a NaN is left out of a block's largest magnitude or is it.
+enum class NanInMaximum { left_out, wins };
+
+// The scale of a block as it is stored, and what the block's elements are multiplied by.
+template <typename ScaleCode>
+struct BlockScale {
+  ScaleCode stored;
+  float factor;
+};
+
 // MXFP8: the E8M0 code of a block with elements of Format. Rounded up, no element overflows.
 // Rounded down it is the scale of the OCP MX specification: 2^(floor(log2(amax)) - largest
 // exponent).

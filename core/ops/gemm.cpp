@@ -8,7 +8,7 @@
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/gemm_checks.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/matmul_checks.h"
 
 namespace telens::ops {
 namespace {
@@ -18,15 +18,19 @@ at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
                      std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
                      const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
                      std::int64_t b_mode, const std::optional<at::Tensor>& bias,
-                     at::ScalarType out_dtype) {
-  const at::Tensor left_scale = a_tensor_scale.value_or(at::Tensor());
-  const at::Tensor right_scale = b_tensor_scale.value_or(at::Tensor());
-  check_gemm({a, a_scale_inv, left_scale, static_cast<FormatId>(a_format),
-              static_cast<ScalingMode>(a_mode)},
-             {b, b_scale_inv, right_scale, static_cast<FormatId>(b_format),
-              static_cast<ScalingMode>(b_mode)},
-             bias, out_dtype);
+                     at::ScalarType out_dtype, bool /*split_accumulator*/) {
+  check_gemm(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
+             operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), bias, out_dtype);
   return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
+}
+
+void gemm_accumulate_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                          const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                          std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                          const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                          std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/) {
+  check_gemm_accumulate(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
+                        operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), out);
 }
 
 void check_operand(const GemmOperand& operand) {
@@ -87,14 +91,29 @@ void check_gemm(const GemmOperand& left, const GemmOperand& right,
   }
 }
 
+void check_gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out) {
+  check_gemm(a, b, std::nullopt, at::kFloat);
+  check_accumulated("gemm_accumulate", a.codes, b.codes, out);
+}
+
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
-                at::ScalarType out_dtype) {
+                at::ScalarType out_dtype, bool split_accumulator) {
   static const auto handle = find_operator<decltype(gemm_meta)>("telens::gemm");
   return handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale),
                      static_cast<std::int64_t>(a.format), static_cast<std::int64_t>(a.mode),
                      b.codes, b.scale_inv, if_defined(b.tensor_scale),
                      static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode),
-                     if_defined(bias), out_dtype);
+                     if_defined(bias), out_dtype, split_accumulator);
+}
+
+void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out,
+                     bool split_accumulator) {
+  static const auto handle =
+      find_operator<decltype(gemm_accumulate_meta)>("telens::gemm_accumulate");
+  handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale), static_cast<std::int64_t>(a.format),
+              static_cast<std::int64_t>(a.mode), b.codes, b.scale_inv, if_defined(b.tensor_scale),
+              static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode), out,
+              split_accumulator);
 }
 
 at::Tensor bias_of_16_bits(const at::Tensor& bias) {
@@ -103,4 +122,7 @@ at::Tensor bias_of_16_bits(const at::Tensor& bias) {
 
 }  // namespace telens::ops
 
-TORCH_LIBRARY_IMPL(telens, Meta, library) { library.impl("gemm", telens::ops::gemm_meta); }
+TORCH_LIBRARY_IMPL(telens, Meta, library) {
+  library.impl("gemm", telens::ops::gemm_meta);
+  library.impl("gemm_accumulate", telens::ops::gemm_accumulate_meta);
+}

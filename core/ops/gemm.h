@@ -27,8 +27,15 @@ bool can_multiply(ScalingMode a, ScalingMode b);
 // applied to the FP32 sums: those of a tensor to the whole sum, those of blocks to the sum over a
 // block of K. bias is of out_dtype or undefined; bias_of_16_bits(bias) is added. M, N, K may be
 // zero. Throws ShapeError where the shapes do not fit, UsageError where the modes do not.
+//
+// split_accumulator = false lets a device sum in fewer bits where that is faster (Hopper's FP8
+// products); the CPU always sums in FP32.
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
-                at::ScalarType out_dtype);
+                at::ScalarType out_dtype, bool split_accumulator = true);
+
+// out[M, N] += a[M, K] x b[N, K]^T: the same product, not rounded before it is added. out is FP32.
+void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out,
+                     bool split_accumulator = true);
 
 // The bias as a quantized GEMM adds it on every device: of FP32 rounded to BF16, since FP8 products
 // of GPUs take one of 16 bits, else as it is. Undefined if bias is.

@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY(telens, library) {
+  library.def("is_capturing(Tensor x) -> bool");
   library.def("amax(Tensor x) -> Tensor");
   library.def("quantize_fp8(Tensor x, Tensor scale, Tensor(a!)? amax, int format) -> Tensor");
   library.def(
@@ -61,9 +62,18 @@ TORCH_LIBRARY(telens, library) {
       "-> ()");
   library.def("advance_history(Tensor(a!) amax_history) -> ()");
   library.def(
+      "update_windows(Tensor(a!)[] amax_histories, Tensor(b!)[] scales, float[] fp8_max, "
+      "str algorithm, int margin, bool power_of_two) -> ()");
+  library.def(
       "gemm(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, int a_mode, "
       "Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
-      "Tensor? bias, ScalarType out_dtype) -> Tensor");
+      "Tensor? bias, ScalarType out_dtype, bool split_accumulator=True) -> Tensor");
+  library.def(
+      "gemm_accumulate(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, "
+      "int a_mode, Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
+      "Tensor(a!) out, bool split_accumulator=True) -> ()");
+  library.def("matmul(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype) -> Tensor");
+  library.def("matmul_accumulate(Tensor a, Tensor b, Tensor(a!) out) -> ()");
   library.def(
       "layer_norm_forward(Tensor x, Tensor weight, Tensor? bias, float eps, "
       "bool zero_centered_gamma) -> (Tensor y, Tensor mean, Tensor rstd)");
@@ -78,4 +88,20 @@ TORCH_LIBRARY(telens, library) {
       "bool zero_centered_gamma) -> (Tensor dx, Tensor dweight)");
   library.def("activation_forward(Tensor x, str activation) -> Tensor");
   library.def("activation_backward(Tensor grad, Tensor x, str activation) -> Tensor");
+  library.def(
+      "layer_norm_quantize(Tensor x, Tensor weight, Tensor? bias, float eps, "
+      "bool zero_centered_gamma, Tensor scale, Tensor(a!)? amax, int format, bool columnwise) "
+      "-> (Tensor codes, Tensor transposed, Tensor mean, Tensor rstd)");
+  library.def(
+      "rms_norm_quantize(Tensor x, Tensor weight, float eps, bool zero_centered_gamma, "
+      "Tensor scale, Tensor(a!)? amax, int format, bool columnwise) "
+      "-> (Tensor codes, Tensor transposed, Tensor rstd)");
+  library.def(
+      "activation_quantize(Tensor x, str activation, Tensor scale, Tensor(a!)? amax, int format, "
+      "bool columnwise) -> (Tensor codes, Tensor transposed)");
+  library.def(
+      "activation_backward_quantize(Tensor grad, Tensor x, str activation, Tensor scale, "
+      "Tensor(a!)? amax, int format, bool columnwise, ScalarType? bias_dtype) "
+      "-> (Tensor codes, Tensor transposed, Tensor dbias)");
+  library.def("bias_gradient(Tensor grad, ScalarType dtype) -> Tensor");
 }

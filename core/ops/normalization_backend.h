@@ -59,6 +59,15 @@ inline float* mutable_floats_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 
+inline at::Tensor norm_parameter(const at::Tensor& parameter) {
+  return parameter.to(at::kFloat).contiguous();
+}
+// The factor that a normalized value is multiplied by.
+inline at::Tensor norm_gamma(const at::Tensor& weight, bool zero_centered_gamma) {
+  const at::Tensor factor = norm_parameter(weight);
+  return zero_centered_gamma ? factor + 1.0 : factor;
+}
+
 template <typename Backend>
 class NormOperators {
  public:
@@ -67,9 +76,9 @@ class NormOperators {
       double eps, bool zero_centered_gamma) {
     constexpr auto kName = "layer_norm_forward";
     const NormShape shape = check_norm_forward(kName, x, weight, bias);
-    const at::Tensor beta = bias ? in_fp32(*bias) : at::Tensor();
+    const at::Tensor beta = bias ? norm_parameter(*bias) : at::Tensor();
     const NormResult result = Backend::normalize(
-        kName, shape, x, gamma(weight, zero_centered_gamma), beta, /*centered=*/true, eps);
+        kName, shape, x, norm_gamma(weight, zero_centered_gamma), beta, /*centered=*/true, eps);
     return {result.y, result.mean, result.rstd};
   }
 
@@ -79,7 +88,7 @@ class NormOperators {
     constexpr auto kName = "layer_norm_backward";
     const NormShape shape = check_norm_backward(kName, grad, x, weight, mean, rstd);
     const NormGradients gradients = Backend::differentiate(
-        kName, shape, grad, x, gamma(weight, zero_centered_gamma), mean, rstd);
+        kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), mean, rstd);
     return {gradients.dx, gradient_of(weight, gradients.dgamma),
             gradient_of(weight, gradients.dbeta)};
   }
@@ -90,7 +99,7 @@ class NormOperators {
     constexpr auto kName = "rms_norm_forward";
     const NormShape shape = check_norm_forward(kName, x, weight, std::nullopt);
     const NormResult result = Backend::normalize(
-        kName, shape, x, gamma(weight, zero_centered_gamma), {}, /*centered=*/false, eps);
+        kName, shape, x, norm_gamma(weight, zero_centered_gamma), {}, /*centered=*/false, eps);
     return {result.y, result.rstd};
   }
 
@@ -101,19 +110,12 @@ class NormOperators {
                                                               bool zero_centered_gamma) {
     constexpr auto kName = "rms_norm_backward";
     const NormShape shape = check_norm_backward(kName, grad, x, weight, {}, rstd);
-    const NormGradients gradients =
-        Backend::differentiate(kName, shape, grad, x, gamma(weight, zero_centered_gamma), {}, rstd);
+    const NormGradients gradients = Backend::differentiate(
+        kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), {}, rstd);
     return {gradients.dx, gradient_of(weight, gradients.dgamma)};
   }
 
  private:
-  static at::Tensor in_fp32(const at::Tensor& parameter) {
-    return parameter.to(at::kFloat).contiguous();
-  }
-  // The factor that a normalized value is multiplied by.
-  static at::Tensor gamma(const at::Tensor& weight, bool zero_centered_gamma) {
-    return zero_centered_gamma ? in_fp32(weight) + 1.0 : in_fp32(weight);
-  }
   // Of the parameter's shape and dtype, rounded once.
   static at::Tensor gradient_of(const at::Tensor& parameter, const at::Tensor& sum) {
     return sum.to(parameter.scalar_type()).view(parameter.sizes());

@@ -12,4 +12,10 @@ inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+// For a kernel that takes `Tensor?`: an undefined tensor for nothing.
+inline const at::Tensor& or_undefined(const std::optional<at::Tensor>& tensor) {
+  static const at::Tensor undefined;
+  return tensor ? *tensor : undefined;
+}
+
 }  // namespace telens::ops

@@ -38,6 +38,12 @@ void advance_history_meta(at::Tensor& amax_history) {
   check_history("advance_history", amax_history);
 }
 
+void update_windows_meta(at::TensorList amax_histories, at::TensorList scales,
+                         at::ArrayRef<double> fp8_max, c10::string_view algorithm, std::int64_t,
+                         bool) {
+  check_update_windows(amax_histories, scales, fp8_max, algorithm);
+}
+
 }  // namespace
 
 void check_history(const char* operation, const at::Tensor& amax_history) {
@@ -65,6 +71,31 @@ void check_update_scale(const at::Tensor& amax, const at::Tensor& scale,
   if (amax.numel() != scale.numel() || fp8_max.numel() != scale.numel()) {
     raise<ShapeError>("update_scale: {} amaxes, {} scales, {} maxima; expected as many of each",
                       amax.numel(), scale.numel(), fp8_max.numel());
+  }
+}
+
+void check_update_windows(at::TensorList amax_histories, at::TensorList scales,
+                          at::ArrayRef<double> fp8_max, std::string_view algorithm) {
+  constexpr auto kName = "update_windows";
+  check_algorithm(algorithm);
+  if (scales.size() != amax_histories.size() || fp8_max.size() != amax_histories.size()) {
+    raise<ShapeError>("{}: {} histories, {} scales, {} maxima; expected as many of each", kName,
+                      amax_histories.size(), scales.size(), fp8_max.size());
+  }
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const at::Tensor &history = amax_histories[i], &scale = scales[i];
+    check_history(kName, history);
+    check_float(kName, "scale", scale);
+    if (scale.numel() != history.size(1)) {
+      raise<ShapeError>("{}: window {} has {} slots and {} scales; expected as many of both", kName,
+                        i, history.size(1), scale.numel());
+    }
+    if (scale.device() != history.device() || history.device() != amax_histories[0].device()) {
+      raise<ShapeError>(
+          "{}: window {} has its history on {}, its scale on {}, and window 0 is on {}; expected "
+          "one device; call once a device",
+          kName, i, history.device().str(), scale.device().str(), amax_histories[0].device().str());
+    }
   }
 }
 
@@ -96,6 +127,15 @@ void advance_history(const at::Tensor& amax_history) {
   handle.call(target);
 }
 
+void update_windows(const WindowUpdate& windows, const WindowFormula& formula) {
+  using Signature = void(at::TensorList, at::TensorList, at::ArrayRef<double>, c10::string_view,
+                         std::int64_t, bool);
+  static const auto handle = find_operator<Signature>("telens::update_windows");
+  if (windows.scales.empty()) return;  // no tensor that would say which device
+  handle.call(windows.amax_histories, windows.scales, windows.fp8_max, formula.algorithm,
+              formula.margin, formula.power_of_two);
+}
+
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
@@ -103,4 +143,5 @@ TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("amax_of_history", telens::ops::amax_of_history_meta);
   library.impl("update_scale", telens::ops::update_scale_meta);
   library.impl("advance_history", telens::ops::advance_history_meta);
+  library.impl("update_windows", telens::ops::update_windows_meta);
 }

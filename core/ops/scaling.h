@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace telens::ops {
 
@@ -24,5 +26,22 @@ void update_scale(const at::Tensor& amax, const at::Tensor& scale, const at::Ten
 
 // Begins a new row: every row moves back by one place, the oldest is dropped, row 0 becomes zero.
 void advance_history(const at::Tensor& amax_history);
+
+// The end of an iteration for many layers: for each window what amax_of_history, update_scale and
+// advance_history do, with one launch on CUDA. Window i is a history [length, slots], a scale
+// [slots] and the largest value of its format; all on one device, no two of one storage.
+struct WindowUpdate {
+  std::vector<at::Tensor> amax_histories = {};
+  std::vector<at::Tensor> scales = {};
+  std::vector<double> fp8_max = {};
+};
+struct WindowFormula {
+  std::string_view algorithm = "max";  // or "most_recent"
+  std::int64_t margin = 0;
+  bool power_of_two = false;
+
+  bool operator==(const WindowFormula&) const = default;
+};
+void update_windows(const WindowUpdate& windows, const WindowFormula& formula);
 
 }  // namespace telens::ops

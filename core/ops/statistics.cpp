@@ -1,14 +1,12 @@
 #include "core/ops/statistics.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 
 #include "core/ops/checks.h"
+#include "core/ops/device_constants.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
@@ -25,11 +23,12 @@ std::vector<std::int64_t> as_integers(const std::vector<FormatId>& formats) {
   return integers;
 }
 
-template <typename Sums>
-void append(std::vector<std::int64_t>& words, const Sums& sums) {
-  const auto copy =
-      std::bit_cast<std::array<std::int64_t, sizeof(Sums) / sizeof(std::int64_t)>>(sums);
-  words.insert(words.end(), copy.begin(), copy.end());
+std::vector<std::int64_t> words_of_nothing(std::int64_t casts) {
+  std::vector<std::int64_t> words = words_of(TensorSums{});
+  const std::vector<std::int64_t> of_cast = words_of(CastSums{});
+  for (std::int64_t i = 0; i < casts; ++i)
+    words.insert(words.end(), of_cast.begin(), of_cast.end());
+  return words;
 }
 
 }  // namespace
@@ -83,10 +82,12 @@ void accumulate_statistics(const at::Tensor& x, const StatisticsCasts& casts,
 }
 
 at::Tensor empty_statistics(std::int64_t casts, const at::Device& device) {
-  std::vector<std::int64_t> words;
-  append(words, TensorSums{});
-  for (std::int64_t i = 0; i < casts; ++i) append(words, CastSums{});
-  return at::tensor(words, kWordType).to(device);
+  return constants_on(device, words_of_nothing(casts));
+}
+
+void reset_statistics(at::Tensor& accumulator) {
+  const std::int64_t casts = (accumulator.numel() - kTensorSumsWords) / kCastSumsWords;
+  fill_with_constants(accumulator, words_of_nothing(casts));
 }
 
 at::Tensor blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOptions& blocks) {
@@ -103,9 +104,11 @@ void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOpt
 }
 
 at::Tensor empty_block_ranges(const at::Device& device) {
-  std::vector<std::int64_t> words;
-  append(words, BlockRanges{});
-  return at::tensor(words, kWordType).to(device);
+  return constants_on(device, words_of(BlockRanges{}));
+}
+
+void reset_block_ranges(at::Tensor& accumulator) {
+  fill_with_constants(accumulator, words_of(BlockRanges{}));
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/ops/block_quantize_checks.h"
+#include "core/ops/device_constants.h"
 #include "core/ops/dispatcher.h"
 #include "core/ops/optional_tensor.h"
 #include "core/ops/statistics.h"
@@ -61,7 +62,11 @@ void accumulate_block_cast_statistics(const at::Tensor& x, const BlockCast& cast
 }
 
 at::Tensor empty_block_casts(const at::Device& device) {
-  return empty_statistics(1, device).narrow(0, kTensorSumsWords, kCastSumsWords).clone();
+  return constants_on(device, words_of(CastSums{}));
+}
+
+void reset_block_casts(at::Tensor& accumulator) {
+  fill_with_constants(accumulator, words_of(CastSums{}));
 }
 
 }  // namespace telens::ops

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/distributed/amax_reduction.h"
+#include "core/quantization/window_updates.h"
 
 namespace telens {
 namespace {
@@ -48,9 +49,12 @@ void Region::update(bool backward) {
     }
   }
   reduction.run();
+  WindowUpdates updates;
   for (const auto& [layer, member] : alive) {
-    layer->delayed_scaling().update(*member->recipe->as_delayed_scaling(), backward);
+    updates.add(layer->delayed_scaling().window(backward), *member->recipe->as_delayed_scaling(),
+                backward);
   }
+  updates.run();
 }
 
 const AutocastState* current_autocast() { return stack().empty() ? nullptr : &stack().back(); }

@@ -1,16 +1,12 @@
 #include "core/quantization/delayed_scaling.h"
 
 #include <ATen/ops/ones.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "core/formats/dispatch.h"
 #include "core/ops/quantize.h"
-#include "core/ops/scaling.h"
 #include "core/quantization/tensor_scaling.h"
 
 namespace telens {
@@ -27,18 +23,6 @@ at::Tensor resized_history(const at::Tensor& history, std::int64_t length) {
   const std::int64_t kept = std::min(length, history.size(0));
   resized.narrow(0, 0, kept).copy_(history.narrow(0, 0, kept));
   return resized;
-}
-
-at::Tensor fp8_maxima(const Recipe& recipe, bool backward, const at::Device& device) {
-  const int first = backward ? kForwardRoles : 0;
-  const int count = backward ? kBackwardRoles : kForwardRoles;
-  std::vector<float> maxima;
-  for (int role = first; role < first + count; ++role) {
-    maxima.push_back(dispatch_fp8_format(recipe.format_of(static_cast<TensorRole>(role)),
-                                         "delayed scaling",
-                                         []<typename Format>() { return Format::kMax; }));
-  }
-  return at::tensor(maxima, at::TensorOptions().dtype(at::kFloat).device(device));
 }
 
 }  // namespace
@@ -68,29 +52,6 @@ at::Tensor DelayedScalingState::scale(TensorRole role) const {
 
 at::Tensor DelayedScalingState::running_amax(TensorRole role) const {
   return window(is_backward(role)).amax_history.select(0, 0).narrow(0, slot(role), 1);
-}
-
-void DelayedScalingState::update(const DelayedScaling& recipe, bool backward) {
-  AmaxWindow& window = this->window(backward);
-  if (!window.defined()) {
-    return;
-  }
-  const auto* algorithm = std::get_if<AmaxAlgorithm>(&recipe.amax_compute_algo);
-  const at::Tensor amax =
-      algorithm != nullptr
-          ? ops::amax_of_history(window.amax_history,
-                                 *algorithm == AmaxAlgorithm::max ? "max" : "most_recent")
-          : std::get<DelayedScaling::AmaxFunction>(recipe.amax_compute_algo)(window.amax_history)
-                .to(at::kFloat)
-                .contiguous();
-  const at::Tensor maxima = fp8_maxima(recipe, backward, window.scale.device());
-  if (recipe.scaling_factor_compute_algo) {
-    window.scale.copy_(recipe.scaling_factor_compute_algo(amax, window.scale.clone(), maxima));
-  } else {
-    ops::update_scale(amax, window.scale, maxima, recipe.margin, recipe.power_of_2_scale);
-  }
-  ops::advance_history(window.amax_history);
-  window.updates->fetch_add(1, std::memory_order_relaxed);
 }
 
 DelayedScalingQuantizer::DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax,

@@ -69,9 +69,6 @@ class DelayedScalingState {
   at::Tensor scale(TensorRole role) const;
   at::Tensor running_amax(TensorRole role) const;
 
-  // Computes the scales of one direction from its history, and begins a new row.
-  void update(const DelayedScaling& recipe, bool backward);
-
  private:
   std::array<AmaxWindow, 2> windows_;
 };

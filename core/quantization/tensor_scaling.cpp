@@ -31,6 +31,19 @@ QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale
   return out;
 }
 
+QuantizedTensor under_scale(ops::OrientedCodes codes, const at::Tensor& scale, FormatId format,
+                            at::ScalarType dtype) {
+  QuantizedTensor out;
+  out.format = format;
+  out.mode = ScalingMode::tensor;
+  out.dtype = dtype;
+  out.sizes = codes.codes.sizes().vec();
+  const at::Tensor scale_inv = scale.reciprocal();
+  out.rowwise = {std::move(codes.codes), scale_inv};
+  if (codes.transposed.defined()) out.columnwise = {std::move(codes.transposed), scale_inv};
+  return out;
+}
+
 void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& amax,
                               const Quantizer& quantizer, QuantizedTensor& out) {
   if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != quantizer.format() ||

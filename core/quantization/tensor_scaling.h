@@ -1,6 +1,7 @@
 // What the two per-tensor quantizers share: codes of a tensor under one FP32 scale.
 #pragma once
 
+#include "core/ops/quantize.h"
 #include "core/quantization/quantizer.h"
 
 namespace telens {
@@ -12,5 +13,9 @@ QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale
 // The same into the storage of `out`.
 void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& amax,
                               const Quantizer& quantizer, QuantizedTensor& out);
+
+// What an operator that quantizes under one scale made of a matrix of that dtype.
+QuantizedTensor under_scale(ops::OrientedCodes codes, const at::Tensor& scale, FormatId format,
+                            at::ScalarType dtype);
 
 }  // namespace telens

@@ -10,6 +10,7 @@
 #include "core/modules/rotary_embedding.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
+#include "python/bindings/main_grad.h"
 #include "python/bindings/module_adapter.h"
 #include "python/bindings/module_type.h"
 
@@ -129,6 +130,7 @@ std::shared_ptr<ModuleAdapter> adapt(const std::shared_ptr<torch::nn::Module>& m
 }
 
 void bind_modules(py::module_& module) {
+  find_main_grads_in_attributes();
   bind_module_type(module);
   bind_module_adapter(module);
   module.def(

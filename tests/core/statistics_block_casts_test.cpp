@@ -15,6 +15,7 @@
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics_layout.h"
 #include "features/statistics/accumulator.h"
+#include "tests/core/block_casts.h"
 #include "tests/core/matrix_data.h"
 #include "tests/core/statistics_checks.h"
 
@@ -23,7 +24,9 @@ namespace {
 
 using namespace ops;  // what is tested
 
+using testing::casts_of;
 using testing::expect_cast;
+using testing::NamedCast;
 using testing::special_matrix;
 using testing::typed;
 using testing::wide_data;
@@ -97,38 +100,6 @@ CastSums reference(const at::Tensor& x, BlockCast cast) {
     }
   }
   return sums;
-}
-
-struct NamedCast {
-  std::string name;
-  at::Tensor x;  // in the orientation of the codes
-  BlockCast cast;
-};
-
-// Both orientations of x under every block format.
-std::vector<NamedCast> casts_of(const at::Tensor& x) {
-  std::vector<NamedCast> casts;
-  const auto add = [&](const std::string& name, const BlockCodesPair& pair, FormatId format,
-                       ScalingMode mode) {
-    casts.push_back({name + ", rowwise", x, {pair.rowwise, format, mode}});
-    casts.push_back({name + ", columnwise", x.t(), {pair.columnwise, format, mode}});
-  };
-  for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
-    for (const ScaleRounding rounding : {ScaleRounding::up, ScaleRounding::floor}) {
-      add("MXFP8", quantize_mxfp8(x, format, {.scale_rounding = rounding}, {}), format,
-          ScalingMode::mxfp8);
-    }
-    for (const bool power_of_2 : {true, false}) {
-      add("1x128", quantize_fp8_blocks(x, format, {.power_of_2_scales = power_of_2}, {}), format,
-          ScalingMode::block_1d);
-    }
-    add("128x128", quantize_fp8_blocks(x, format, {.two_dimensional = true}, {}), format,
-        ScalingMode::block_2d);
-  }
-  add("NVFP4", quantize_nvfp4(x, {}, {}), FormatId::e2m1, ScalingMode::nvfp4);
-  add("NVFP4 squares", quantize_nvfp4(x, {.two_dimensional = true}, {}), FormatId::e2m1,
-      ScalingMode::nvfp4);
-  return casts;
 }
 
 void expect_definition(const at::Tensor& x) {

@@ -15,12 +15,14 @@
 #include "features/statistics/accumulator.h"
 #include "tests/core/matrix_data.h"
 #include "tests/core/statistics_checks.h"
+#include "tests/core/what_if_casts.h"
 
 namespace telens {
 namespace {
 
 using namespace ops;  // what is tested
 
+using testing::all_what_if_casts;
 using testing::expect_cast;
 using testing::special_matrix;
 using testing::typed;
@@ -62,31 +64,13 @@ CastSums of_codes(const at::Tensor& x, const WhatIfCast& cast) {
   return typed(accumulator);
 }
 
-std::vector<WhatIfCast> all_casts() {
-  std::vector<WhatIfCast> casts;
-  for (const bool columnwise : {false, true}) {
-    for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
-      for (const ScalingMode mode : {ScalingMode::block_1d, ScalingMode::block_2d}) {
-        casts.push_back({format, mode, false, columnwise});
-      }
-      for (const bool squares : {false, true}) {
-        casts.push_back({format, ScalingMode::mxfp8, squares, columnwise});
-      }
-    }
-    for (const bool squares : {false, true}) {
-      casts.push_back({FormatId::e2m1, ScalingMode::nvfp4, squares, columnwise});
-    }
-  }
-  return casts;
-}
-
 std::string words_of(const WhatIfCast& cast) {
   return std::string(name_of(cast.mode)) + " " + std::string(name_of(cast.format)) +
          (cast.squares ? " squares" : "") + (cast.columnwise ? " columnwise" : " rowwise");
 }
 
 void expect_those_of_codes(const at::Tensor& x) {
-  const std::vector<WhatIfCast> casts = all_casts();
+  const std::vector<WhatIfCast> casts = all_what_if_casts();
   // Nobody knows in which order a single line lies in memory.
   const double bound = x.size(0) == 1 || x.size(1) == 1 ? 1e-15 : 0;
   for (const kernels::SimdTarget& target : kernels::simd_targets()) {
@@ -133,7 +117,7 @@ TEST(WhatIfStatistics, of_special_values_are_those_of_codes) {
 TEST(WhatIfStatistics, do_not_depend_on_the_number_of_threads) {
   at::manual_seed(10);
   const at::Tensor x = wide_data({4000, 100}, at::kBFloat16);
-  const std::vector<WhatIfCast> casts = all_casts();
+  const std::vector<WhatIfCast> casts = all_what_if_casts();
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const std::vector<CastSums> expected = what_if(x, casts);
@@ -159,7 +143,7 @@ TEST(WhatIfStatistics, are_merged_into_what_is_there) {
 
 TEST(WhatIfStatistics, of_an_empty_tensor_are_none) {
   for (const at::Tensor& x : {at::zeros({0, 64}), at::zeros({64, 0})}) {
-    for (const CastSums& sums : what_if(x, all_casts())) {
+    for (const CastSums& sums : what_if(x, all_what_if_casts())) {
       EXPECT_EQ(sums.numel, 0);
       EXPECT_EQ(sums.scale_inv_max, CastSums().scale_inv_max);
     }

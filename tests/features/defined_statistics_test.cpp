@@ -72,7 +72,7 @@ class DefinedStatistics : public ::testing::Test {
   // "range=3" of what was asked for.
   std::vector<std::string> collect() {
     std::vector<std::string> rows;
-    for (const Row& row : engine->collect({}).rows) {
+    for (const Row& row : engine->collect(0, {}, Waiting::yes).rows) {
       if (row.asked) rows.push_back(fmt::format("{}={}", row.series->statistic, row.value));
     }
     return rows;

@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before="    observation.read(x, set_, read);",
-        after="    ops::statistics(x, casts);\n    observation.read(x, set_, read);",
+        before="    observation.read(x, set_, read, ",
+        after="    ops::statistics(x, read.casts);\n    observation.read(x, set_, read, ",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),
@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         promise="gradients are those of torch.nn in FP32",
         file="core/gemm/gemm.cpp",
-        before="return at::mm(cast(a), cast(b));",
-        after="return at::mm(cast(a), cast(b)).mul_(1.001);",
+        before="return ops::matmul(left_rows, right_rows, description.bias,",
+        after="return ops::matmul(left_rows, right_rows * 1.001, description.bias,",
         program="linear_test",
         tests="Linear.gradients_equal*",
     ),
@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         promise="gradients are those of torch.nn in FP32: wgrad of Linear",
         file="core/gemm/gemm.cpp",
-        before="return at::mm(cast(a).t(), cast(b));",
-        after="return at::mm(cast(a).t(), cast(b)).mul_(1.001);",
+        before="description.gemm == Gemm::wgrad ? ops::transposed_view(left) : left;",
+        after="description.gemm == Gemm::wgrad ? left.t() * 1.001 : left;",
         program="linear_test",
         tests="Linear.gradients_equal*",
     ),

@@ -1,8 +1,13 @@
 """What the tests share that compare operators on a GPU with the same operators on the CPU."""
 
+import math
+import os
+
 import pytest
 import torch
 
+# A dry run of tests that take this device compares the CPU with itself.
+DEVICE = os.environ.get("TELENS_TEST_DEVICE", "cuda")
 E4M3, E5M2 = 0, 1
 FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
 HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
@@ -28,3 +33,22 @@ def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor, inputs=None) 
 
 def to_gpu(arguments) -> list:
     return [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
+
+
+def block_matrix(
+    shape: tuple[int, int], dtype: torch.dtype, infinities: bool = True
+) -> torch.Tensor:
+    """Magnitudes over many powers of two, blocks of zeros, and special values strewn in. One
+    infinity makes NVFP4's tensor scale 1; without, fewer powers of two, so that none overflows
+    FP16, nor does a sum of the Hadamard transform."""
+    generator = torch.Generator().manual_seed(3)
+    powers = torch.randn(shape, generator=generator).mul(6 if infinities else 3)
+    x = torch.randn(shape, generator=generator) * powers.exp2()
+    x[1:4, :140] = 0
+    special = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 448.0, 449.0, 6.0, 0.25, 1e-40])
+    if not infinities:
+        special = special[~special.isinf()]
+    flat = x.view(-1)
+    places = torch.arange(150, max(150, flat.numel()), 61)
+    flat[places] = special[torch.arange(len(places)) % len(special)]
+    return x.to(dtype)

@@ -2,11 +2,18 @@
 there is no GPU or the library was built without CUDA; `make gpu-check` runs them."""
 
 import itertools
-import math
 
 import pytest
 import torch
-from cuda_helpers import E4M3, E5M2, FORMATS, HIGH_PRECISION, assert_same_bits, to_gpu
+from cuda_helpers import (
+    E4M3,
+    E5M2,
+    FORMATS,
+    HIGH_PRECISION,
+    assert_same_bits,
+    block_matrix,
+    to_gpu,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -17,25 +24,6 @@ AMAXES = torch.tensor([123, 0.01])  # of the orientations, neither the largest m
 ORIENTATIONS = {"both": (True, True), "rowwise": (True, False), "columnwise": (False, True)}
 MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(1, 5)
 E2M1 = 2
-
-
-def block_matrix(
-    shape: tuple[int, int], dtype: torch.dtype, infinities: bool = True
-) -> torch.Tensor:
-    """Magnitudes over many powers of two, blocks of zeros, and special values strewn in. One
-    infinity makes NVFP4's tensor scale 1; without, fewer powers of two, so that none overflows
-    FP16, nor does a sum of the Hadamard transform."""
-    generator = torch.Generator().manual_seed(3)
-    powers = torch.randn(shape, generator=generator).mul(6 if infinities else 3)
-    x = torch.randn(shape, generator=generator) * powers.exp2()
-    x[1:4, :140] = 0
-    special = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 448.0, 449.0, 6.0, 0.25, 1e-40])
-    if not infinities:
-        special = special[~special.isinf()]
-    flat = x.view(-1)
-    places = torch.arange(150, max(150, flat.numel()), 61)
-    flat[places] = special[torch.arange(len(places)) % len(special)]
-    return x.to(dtype)
 
 
 def assert_same_copies(actual, expected) -> None:

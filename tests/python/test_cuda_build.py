@@ -1,13 +1,20 @@
-"""What a build with CUDA contains, read from the library itself: no GPU needed."""
+"""What a build with CUDA contains, read from the library itself: no GPU needed.
 
-import importlib.util
+Environment: TELENS_CUDA=ON  a library without CUDA is a failure, no reason to skip.
+"""
+
+import os
 import re
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from cuda_binaries import find_cuobjdump
 
 # nvcc names machine code by architecture; the listing may leave out the suffix (sm_90a as sm_90).
 MACHINE_CODE = {"Hopper": r"\.sm_90a?\.cubin", "Blackwell": r"\.sm_100[af]?\.cubin"}
@@ -31,13 +38,28 @@ KERNELS = (
     "norm_parameter_gradients_kernel",
     "activate_kernel",
     "activate_backward_kernel",
+    "normalize_and_cast_kernel",
+    "activate_and_cast_kernel",
+    "activate_backward_and_cast_kernel",
     "quantize_lines_kernel",
     "quantize_squares_kernel",
     "dequantize_blocks_kernel",
     "quantize_nvfp4_kernel",
     "quantize_nvfp4_squares_kernel",
     "hadamard_kernel",
+    "merge_kernel",
+    "block_cast_statistics_kernel",
+    "what_if_statistics_kernel",
+    "block_cast_errors_kernel",
+    "copies_difference_kernel",
+    "tile_scales_kernel",
+    "pad_scales_kernel",
+    "transpose_codes_kernel",
 )
+
+# Its 80 registers are what three blocks a multiprocessor leave; some of what it keeps from round to
+# round of its loop is spilled.
+MAY_SPILL = "17statistics_kernel"
 
 
 def has_cuda_kernels(library: Path) -> bool:
@@ -50,26 +72,18 @@ def has_cuda_kernels(library: Path) -> bool:
     return ".nv_fatbin" in sections
 
 
-def cuobjdump() -> str | None:
-    """The toolkit's, or the one that the triton wheel carries."""
-    found = shutil.which("cuobjdump")
-    spec = importlib.util.find_spec("triton")
-    if found or spec is None:
-        return found
-    carried = Path(spec.submodule_search_locations[0]) / "backends/nvidia/bin/cuobjdump"
-    return str(carried) if carried.exists() else None
-
-
 @pytest.fixture(scope="module")
 def cuda_library(library_path: Path) -> Path:
     if not has_cuda_kernels(library_path):
-        pytest.skip(f"{library_path} was built without CUDA (TELENS_CUDA=OFF)")
+        required = os.environ.get("TELENS_CUDA") == "ON"
+        give_up = pytest.fail if required else pytest.skip
+        give_up(f"{library_path} was built without CUDA (TELENS_CUDA=OFF)")
     return library_path
 
 
 @pytest.fixture(scope="module")
 def tool() -> str:
-    found = cuobjdump()
+    found = find_cuobjdump()
     if found is None:
         pytest.skip("no cuobjdump, neither the toolkit's nor triton's: code objects not checked")
     return found
@@ -100,18 +114,13 @@ def test_every_kernel_is_there_and_keeps_its_registers(cuda_library, tool):
     functions = re.findall(r"Function (\S+):\s*\n\s*(REG:.*)", usage)
     for kernel in KERNELS:
         assert any(kernel in name for name, _ in functions), f"{kernel} is missing"
-    spilled = [name for name, used in functions if "LOCAL:0" not in used]
-    assert not spilled, f"local memory (register spills) in {spilled}"
+    # cuobjdump counts spilled registers and arrays that are indexed as the stack.
+    spilled = {name: used for name, used in functions if "STACK:0" not in used}
+    unexpected = [name for name in spilled if MAY_SPILL not in name]
+    assert not unexpected, f"local memory (register spills): {[spilled[n] for n in unexpected]}"
 
 
 def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):
-    """The statistics of block formats are left out, as docs/status.md says."""
-    cpu_alone = {
-        "accumulate_block_cast_statistics",
-        "accumulate_what_if_statistics",
-        "block_cast_errors",
-        "block_copies_difference",
-    }
     names = {
         name.removeprefix("telens::")
         for name in torch._C._dispatch_get_registrations_for_dispatch_key("CPU")
@@ -123,4 +132,4 @@ def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):
         if name.startswith("telens::")
     }
     assert names, "the CPU's kernels are registered"
-    assert names - on_cuda <= cpu_alone, "kernels for the CPU that CUDA lacks"
+    assert names - on_cuda == set(), "kernels for the CPU that CUDA lacks"

@@ -288,3 +288,22 @@ def test_an_output_in_fp8_is_rounded_along_its_rows_whatever_its_quantizer_was_u
         expected = te.MXFP8Quantizer(E4M3)(layer(x).detach()).dequantize()
     with te.autocast(recipe=CustomRecipe(qfactory=factory)):
         assert torch.equal(layer(x, fp8_output=True), expected)
+
+
+@pytest.mark.parametrize(
+    "recipe_class",
+    [
+        DelayedScaling,
+        Float8CurrentScaling,
+        MXFP8BlockScaling,
+        Float8BlockScaling,
+        NVFP4BlockScaling,
+    ],
+)
+def test_a_recipe_is_pickled_by_the_name_that_it_always_had(recipe_class):
+    recipe = recipe_class()
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        pickled = pickle.dumps(recipe, protocol)
+        assert b"telens.common.recipe" in pickled
+        assert b"block_recipes" not in pickled
+        assert pickle.loads(pickled) == recipe

@@ -144,17 +144,6 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
 // Lines per part: parts, not threads, decide in which order differences are added up.
 constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
-// The columnwise copy with its transform undone: a matrix as the rowwise one, in the same order of
-// memory.
-at::Tensor without_transform(const ops::BlockCodes& columnwise, std::int64_t format,
-                             std::int64_t mode, std::int64_t rows, std::uint16_t signs,
-                             bool transposed) {
-  const at::Tensor decoded = ops::dequantize_blocks(columnwise, static_cast<FormatId>(format),
-                                                    static_cast<ScalingMode>(mode), at::kFloat);
-  return in_order(ops::hadamard_transform(decoded.narrow(1, 0, rows).t(), signs, /*inverse=*/true),
-                  transposed);
-}
-
 // undone: the second copy where it had a transform; else undefined, and it is decoded from `b`.
 CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const at::Tensor& undone,
                                std::int64_t count) {
@@ -201,8 +190,8 @@ at::Tensor block_copies_difference(const at::Tensor& codes, const at::Tensor& sc
   const auto scaling = static_cast<ScalingMode>(mode);
   at::Tensor undone;
   if (hadamard_signs) {
-    undone = without_transform(columnwise, format, mode, rows,
-                               static_cast<std::uint16_t>(*hadamard_signs), transposed);
+    undone = in_order(ops::without_transform({columnwise, element, scaling}, rows, *hadamard_signs),
+                      transposed);
   }
   const CopiesDifference difference =
       compare_lines(BlockLines(rowwise, element, scaling, transposed, length),

@@ -15,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-using kernels::NanInMaximum;
-
 // Magnitudes as the bits of their FP32 values, which order like the values, NaNs above all.
 using Magnitudes = hn::RebindToSigned<Floats>;
 using MagnitudeVec = hn::Vec<Magnitudes>;

@@ -6,11 +6,9 @@
 #include <cstdint>
 
 #include "core/formats/format_id.h"
+#include "core/ops/block_scale_formula.h"
 
 namespace telens::kernels {
-
-// Whether a NaN is left out of a maximum or is the maximum.
-enum class NanInMaximum { left_out, wins };
 
 // maxima[b] = max |x[i]| of the elements b * block <= i < (b + 1) * block, of which the last block
 // may have fewer; 0 where a block has no number.

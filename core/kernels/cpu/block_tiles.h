@@ -42,13 +42,6 @@ struct Elements {
   std::int64_t index;  // of the first one, counted through the whole matrix
 };
 
-// The scale of a block as it is stored, and what the block's elements are multiplied by.
-template <typename ScaleCode>
-struct BlockScale {
-  ScaleCode stored;
-  float factor;
-};
-
 // Where the codes and scales of one orientation go; both null where it is not wanted. Codes lie as
 // the elements do.
 template <typename Scaling>

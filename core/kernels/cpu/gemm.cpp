@@ -28,6 +28,8 @@ namespace {
 
 using ops::GemmOperand;
 
+constexpr std::string_view kFp32Kernel = "FP32 GEMM of decoded operands";
+
 // Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 one.
 bool has_native_bf16() {
   static const bool native =
@@ -65,6 +67,10 @@ float scale_of_tensor(const GemmOperand& operand) {
   return operand.tensor_scale.defined() ? *operand.tensor_scale.const_data_ptr<float>() : 1.0F;
 }
 
+float scale_of_tensors(const GemmOperand& a, const GemmOperand& b) {
+  return scale_of_tensor(a) * scale_of_tensor(b);
+}
+
 // Whether BF16 holds every value and FP32 every product as a normal number: native BF16 products
 // take both for zero below. A sum of products that are multiples of a normal number is one too.
 bool are_normal(const GemmOperand& a, const GemmOperand& b) {
@@ -82,7 +88,9 @@ at::Tensor scales_of_rows(const GemmOperand& operand) {
 }
 
 // Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
-at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias) {
+at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
+  ops::report_gemm_choice(
+      {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
   const at::Tensor left = ops::decode_fp8(a.codes, a.format, at::kFloat);
   const at::Tensor right = ops::decode_fp8(b.codes, b.format, at::kFloat);
   const at::Tensor left_scales = scales_of_rows(a);
@@ -96,7 +104,7 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b, const
     sum.mul_(left_scales.narrow(1, block, 1)).mul_(right_scales.narrow(1, block, 1).t());
     out.add_(sum);
   }
-  return bias.defined() ? out.add_(bias) : out;
+  return out;
 }
 
 // Why the product is not one of BF16 operands; "": it is.
@@ -109,8 +117,9 @@ std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
   return are_normal(a, b) ? "" : "values or products below BF16's normal range";
 }
 
-bool is_scaled_in_128_blocks(const GemmOperand& operand) {
-  return operand.mode == ScalingMode::block_1d || operand.mode == ScalingMode::block_2d;
+bool goes_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
+  const bool in_128_blocks = a.mode == ScalingMode::block_1d || a.mode == ScalingMode::block_2d;
+  return in_128_blocks && !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
 }
 
 at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
@@ -118,29 +127,22 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                 std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
                 const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
                 std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
-                at::ScalarType out_dtype) {
-  const at::Tensor left_scale = a_tensor_scale.value_or(at::Tensor());
-  const at::Tensor right_scale = b_tensor_scale.value_or(at::Tensor());
-  const GemmOperand a{a_codes, a_scale_inv, left_scale, static_cast<FormatId>(a_format),
-                      static_cast<ScalingMode>(a_mode)};
-  const GemmOperand b{b_codes, b_scale_inv, right_scale, static_cast<FormatId>(b_format),
-                      static_cast<ScalingMode>(b_mode)};
+                at::ScalarType out_dtype, bool /*split_accumulator: sums are FP32's*/) {
+  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
+  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm(a, b, given_bias, out_dtype);
-  const at::Tensor bias = ops::bias_of_16_bits(given_bias.value_or(at::Tensor()));
-  if (is_scaled_in_128_blocks(a) &&
-      !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv))) {
-    ops::report_gemm_choice(
-        {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
-    return gemm_by_blocks_of_k(a, b, bias).to(out_dtype);
+  const at::Tensor bias = ops::bias_of_16_bits(ops::or_undefined(given_bias));
+  if (goes_by_blocks_of_k(a, b)) {
+    const at::Tensor sums = gemm_by_blocks_of_k(a, b);
+    return (bias.defined() ? sums.add_(bias) : sums).to(out_dtype);
   }
   const std::string_view obstacle = obstacle_to_bf16(a, b, out_dtype);
   ops::report_gemm_choice(
-      {obstacle.empty() ? "BF16 GEMM of decoded operands" : "FP32 GEMM of decoded operands",
-       obstacle});
+      {obstacle.empty() ? "BF16 GEMM of decoded operands" : kFp32Kernel, obstacle});
   const at::ScalarType dtype = obstacle.empty() ? at::kBFloat16 : at::kFloat;
   const at::Tensor left = decode_left(a, dtype);
   const at::Tensor right = decode_right(b, dtype);
-  const float alpha = scale_of_tensor(a) * scale_of_tensor(b);
+  const float alpha = scale_of_tensors(a, b);
   at::Tensor out = at::empty({left.size(0), right.size(0)}, left.options());
   if (bias.defined()) {
     at::addmm_out(out, bias.to(left.scalar_type()), left, right.t(), 1, alpha);
@@ -150,7 +152,29 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   return out.to(out_dtype);
 }
 
+void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
+                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                     std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
+                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                     std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/) {
+  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
+  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
+  ops::check_gemm_accumulate(a, b, out);
+  at::Tensor sum = out;
+  if (goes_by_blocks_of_k(a, b)) {
+    sum.add_(gemm_by_blocks_of_k(a, b));
+    return;
+  }
+  // LibTorch adds no product of BF16 operands to a FP32 tensor.
+  ops::report_gemm_choice({kFp32Kernel, "the output is FP32"});
+  at::addmm_out(sum, out, decode_left(a, at::kFloat), decode_right(b, at::kFloat).t(), 1,
+                scale_of_tensors(a, b));
+}
+
 }  // namespace
 }  // namespace telens
 
-TORCH_LIBRARY_IMPL(telens, CPU, library) { library.impl("gemm", telens::gemm); }
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("gemm", telens::gemm);
+  library.impl("gemm_accumulate", telens::gemm_accumulate);
+}

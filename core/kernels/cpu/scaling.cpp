@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -74,13 +75,36 @@ void update_scale(const at::Tensor& amax, at::Tensor& scale, const at::Tensor& f
   }
 }
 
-void advance_history(at::Tensor& amax_history) {
-  ops::check_history("advance_history", amax_history);
+void begin_row(const at::Tensor& amax_history) {
   const auto slots = static_cast<std::size_t>(amax_history.size(1));
   const auto rows = static_cast<std::size_t>(amax_history.size(0));
   float* history = amax_history.mutable_data_ptr<float>();
   std::memmove(history + slots, history, (rows - 1) * slots * sizeof(float));
   std::memset(history, 0, slots * sizeof(float));
+}
+
+void advance_history(at::Tensor& amax_history) {
+  ops::check_history("advance_history", amax_history);
+  begin_row(amax_history);
+}
+
+void update_windows(at::TensorList amax_histories, at::TensorList scales,
+                    at::ArrayRef<double> fp8_max, c10::string_view algorithm, std::int64_t margin,
+                    bool power_of_two) {
+  ops::check_update_windows(amax_histories, scales, fp8_max, algorithm);
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const at::Tensor& history = amax_histories[i];
+    const std::int64_t slots = history.size(1);
+    const std::int64_t length = algorithm == "max" ? history.size(0) : 1;
+    const auto largest = largest_by_slot(history.const_data_ptr<float>(), length, slots);
+    float* scale = scales[i].mutable_data_ptr<float>();
+    for (std::size_t slot = 0; slot < static_cast<std::size_t>(slots); ++slot) {
+      scale[slot] =
+          delayed_scale(std::bit_cast<float>(largest[slot]), scale[slot],
+                        static_cast<float>(fp8_max[i]), static_cast<int>(margin), power_of_two);
+    }
+    begin_row(history);
+  }
 }
 
 }  // namespace
@@ -91,4 +115,5 @@ TORCH_LIBRARY_IMPL(telens, CPU, library) {
   library.impl("amax_of_history", telens::amax_of_history);
   library.impl("update_scale", telens::update_scale);
   library.impl("advance_history", telens::advance_history);
+  library.impl("update_windows", telens::update_windows);
 }

@@ -10,6 +10,7 @@
 
 #include "core/kernels/cpu/statistics_range.h"
 #include "core/kernels/cpu/statistics_words.h"
+#include "core/ops/capture.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
 
@@ -87,6 +88,7 @@ void accumulate_statistics_cpu(const at::Tensor& x, at::TensorList scales, at::I
                                at::Tensor& accumulator) {
   ops::check_accumulator("accumulate_statistics", x, accumulator,
                          statistics_words(static_cast<std::int64_t>(scales.size())));
+  if (ops::gate_is_shut()) return;
   const Part part = read_tensor(x, scales, formats);
   auto* words = accumulator.mutable_data_ptr<std::int64_t>();
   merge_words(part.tensor, words);

@@ -7,8 +7,8 @@
 #define TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
 #endif
 
-#include "core/formats/convert.h"
 #include "core/kernels/cpu/float_lanes-inl.h"
+#include "core/ops/block_cast_formula.h"
 #include "core/ops/statistics_layout.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,23 +21,6 @@ using CountVec = hn::Vec<Counts>;
 
 // Elements whose underflows 32-bit lanes count before they are added up.
 inline constexpr std::int64_t kPiece = 1 << 20;
-
-// The smallest FP32 value that rounds to more than the largest one of Format: as E2M1 has neither
-// infinity nor NaN, there it is what rounds to 8 were there an 8.
-template <typename Format>
-constexpr float first_clipped() {
-  std::uint32_t first = 0;
-  std::uint32_t last = FP32::kTopExponentCode;
-  while (first < last) {
-    const std::uint32_t middle = first + (last - first) / 2;
-    if (detail::unbounded_code<Format>(middle) > Format::kMaxCode) {
-      last = middle;
-    } else {
-      first = middle + 1;
-    }
-  }
-  return bits_as<float>(first);
-}
 
 // What a loop over elements adds up, in registers. No initializers: they would make a constructor,
 // which is not compiled for the SIMD target.
@@ -85,17 +68,13 @@ HWY_INLINE bool any_reaches(FloatVec magnitude, FloatVec scale, float limit) {
   return !hn::AllFalse(kFloats, reaches);
 }
 
-// Not larger than what is clipped, however the scale's reciprocal and the products round.
-template <typename Format>
-inline constexpr float kNearlyClipped = first_clipped<Format>() * (1 - 0x1p-20F);
-
 // Elements that rounding takes beyond their block's range.
 template <typename Format>
 HWY_INLINE hn::Mask<Floats> clipped(FloatVec magnitude, FloatVec scale) {
   const auto factor = hn::Min(hn::Div(hn::Set(kFloats, 1), scale), hn::Set(kFloats, FP32::kMax));
   const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
   return hn::And(hn::Ge(magnitude, limit),  // false where the scale is a NaN
-                 hn::Ge(hn::Mul(magnitude, factor), hn::Set(kFloats, first_clipped<Format>())));
+                 hn::Ge(hn::Mul(magnitude, factor), hn::Set(kFloats, kFirstClipped<Format>)));
 }
 
 // Few elements come here, so the division costs nothing.

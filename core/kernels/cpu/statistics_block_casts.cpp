@@ -9,6 +9,7 @@
 #include "core/kernels/cpu/block_lines.h"
 #include "core/kernels/cpu/statistics_block_cast_range.h"
 #include "core/kernels/cpu/statistics_words.h"
+#include "core/ops/capture.h"
 #include "core/ops/statistics_block_casts.h"
 
 namespace telens::kernels {
@@ -75,6 +76,7 @@ void accumulate(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& 
                 std::int64_t mode, at::Tensor& accumulator) {
   const ops::BlockCodes given{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
   const FormatId input = ops::check_block_cast_statistics(x, given, format, mode, accumulator);
+  if (ops::gate_is_shut()) return;
   const bool transposed = ops::is_transposed(codes);
   const auto element = static_cast<FormatId>(format);
   const Lines lines{in_order(x, transposed), input, element, transposed,

@@ -9,6 +9,7 @@
 
 #include "core/kernels/cpu/statistics_blocks.h"
 #include "core/kernels/cpu/statistics_words.h"
+#include "core/ops/capture.h"
 #include "core/ops/statistics_checks.h"
 #include "core/ops/statistics_layout.h"
 
@@ -60,6 +61,7 @@ void accumulate_blockwise_dynamic_range_cpu(const at::Tensor& x, std::int64_t bl
                                             std::int64_t dims, bool both_orientations,
                                             at::Tensor& accumulator) {
   ops::check_accumulator("accumulate_blockwise_dynamic_range", x, accumulator, kBlockRangesWords);
+  if (ops::gate_is_shut()) return;
   kernels::merge_words(read_blocks(x, block_size, dims, both_orientations),
                        accumulator.mutable_data_ptr<std::int64_t>());
 }

@@ -10,6 +10,7 @@
 #include "core/kernels/cpu/statistics_what_if_range.h"
 #include "core/kernels/cpu/statistics_words.h"
 #include "core/kernels/cpu/what_if_scales.h"
+#include "core/ops/capture.h"
 #include "core/ops/statistics_what_if.h"
 
 namespace telens::kernels {
@@ -169,7 +170,7 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
                 at::IntArrayRef squares, at::IntArrayRef columnwise, at::TensorList accumulators) {
   const std::vector<WhatIfCast> given =
       ops::check_what_if_statistics(x, {formats, modes, squares, columnwise}, accumulators);
-  if (x.numel() == 0 || given.empty()) return;
+  if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
   const at::Tensor contiguous = x.contiguous();
   const ElementMatrix matrix = matrix_of(contiguous, format_of(x.scalar_type()));
   const bool any_nvfp4 =

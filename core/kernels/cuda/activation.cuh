@@ -89,6 +89,28 @@ TELENS_DEVICE ActivationPlace place_of(std::int64_t element, std::int64_t width,
   return {start, start + width};
 }
 
+// Results of the function, rounded.
+template <typename Format, typename Function, int pack_width>
+TELENS_DEVICE Pack<typename Format::Bits, pack_width> activated_pack(const typename Format::Bits* x,
+                                                                     const ActivationPlace& place,
+                                                                     bool gated) {
+  const auto activated = load_pack<pack_width>(x + place.activated);
+  float values[pack_width];
+  TELENS_UNROLL
+  for (int j = 0; j < pack_width; ++j) {
+    values[j] = Function::value(widen<Format>(activated.values[j]));
+  }
+  if (gated) {
+    const auto factors = load_pack<pack_width>(x + place.factor);
+    TELENS_UNROLL
+    for (int j = 0; j < pack_width; ++j) values[j] *= widen<Format>(factors.values[j]);
+  }
+  Pack<typename Format::Bits, pack_width> y;
+  TELENS_UNROLL
+  for (int j = 0; j < pack_width; ++j) y.values[j] = narrow<Format>(values[j]);
+  return y;
+}
+
 // `width` of a pack divides the width of a row, and all addresses are aligned to packs, or it is 1.
 template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& thread,
@@ -100,21 +122,8 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
   std::uint32_t largest = 0;
   for (std::int64_t i = (thread.block() * kThreads + thread.index()) * pack_width; i < size;
        i += thread.blocks() * kThreads * pack_width) {
-    const ActivationPlace place = place_of(i, arguments.width, arguments.gated);
-    const auto activated = load_pack<pack_width>(x + place.activated);
-    float values[pack_width];
-    TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) {
-      values[j] = Function::value(widen<Format>(activated.values[j]));
-    }
-    if (arguments.gated) {
-      const auto factors = load_pack<pack_width>(x + place.factor);
-      TELENS_UNROLL
-      for (int j = 0; j < pack_width; ++j) values[j] *= widen<Format>(factors.values[j]);
-    }
-    Pack<Bits, pack_width> y;
-    TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) y.values[j] = narrow<Format>(values[j]);
+    const auto y = activated_pack<Format, Function, pack_width>(
+        x, place_of(i, arguments.width, arguments.gated), arguments.gated);
     if (arguments.y != nullptr) store_pack(static_cast<Bits*>(arguments.y) + i, y);
     if (arguments.codes != nullptr) {
       store_pack(arguments.codes + i, arguments.format == FormatId::e4m3
@@ -123,6 +132,36 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
     }
   }
   if (arguments.amax != nullptr) update_amax<Format>(thread, largest, arguments.amax, shared);
+}
+
+// The gradients of what is activated, rounded. factors: of a gated activation; nullptr: none.
+template <typename Format, typename Function, int size>
+TELENS_DEVICE Pack<typename Format::Bits, size> gradient_of_activated(
+    const Pack<typename Format::Bits, size>& grad,
+    const Pack<typename Format::Bits, size>& activated,
+    const Pack<typename Format::Bits, size>* factors) {
+  Pack<typename Format::Bits, size> dx;
+  TELENS_UNROLL
+  for (int j = 0; j < size; ++j) {
+    float outer = widen<Format>(grad.values[j]);  // the gradient of what the function returned
+    if (factors != nullptr) outer *= widen<Format>(factors->values[j]);
+    dx.values[j] = narrow<Format>(outer * Function::derivative(widen<Format>(activated.values[j])));
+  }
+  return dx;
+}
+
+// Those of a gated activation's factors.
+template <typename Format, typename Function, int size>
+TELENS_DEVICE Pack<typename Format::Bits, size> gradient_of_factors(
+    const Pack<typename Format::Bits, size>& grad,
+    const Pack<typename Format::Bits, size>& activated) {
+  Pack<typename Format::Bits, size> dx;
+  TELENS_UNROLL
+  for (int j = 0; j < size; ++j) {
+    dx.values[j] = narrow<Format>(widen<Format>(grad.values[j]) *
+                                  Function::value(widen<Format>(activated.values[j])));
+  }
+  return dx;
 }
 
 template <typename Format, typename Function, int pack_width, typename Thread>
@@ -137,27 +176,15 @@ TELENS_DEVICE void activate_backward(const ActivationGradientArguments& argument
     const ActivationPlace place = place_of(i, arguments.width, arguments.gated);
     const auto grad = load_pack<pack_width>(static_cast<const Bits*>(arguments.grad) + i);
     const auto activated = load_pack<pack_width>(x + place.activated);
-    float outer[pack_width];  // the gradient of what the function returned
-    TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) outer[j] = widen<Format>(grad.values[j]);
     if (arguments.gated) {
       const auto factors = load_pack<pack_width>(x + place.factor);
-      Pack<Bits, pack_width> of_factors;
-      TELENS_UNROLL
-      for (int j = 0; j < pack_width; ++j) {
-        of_factors.values[j] =
-            narrow<Format>(outer[j] * Function::value(widen<Format>(activated.values[j])));
-        outer[j] *= widen<Format>(factors.values[j]);
-      }
-      store_pack(dx + place.factor, of_factors);
+      store_pack(dx + place.factor, gradient_of_factors<Format, Function>(grad, activated));
+      store_pack(dx + place.activated,
+                 gradient_of_activated<Format, Function>(grad, activated, &factors));
+    } else {
+      store_pack(dx + place.activated,
+                 gradient_of_activated<Format, Function, pack_width>(grad, activated, nullptr));
     }
-    Pack<Bits, pack_width> of_activated;
-    TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) {
-      of_activated.values[j] =
-          narrow<Format>(outer[j] * Function::derivative(widen<Format>(activated.values[j])));
-    }
-    store_pack(dx + place.activated, of_activated);
   }
 }
 

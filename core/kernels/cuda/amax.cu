@@ -7,7 +7,9 @@ namespace telens::cuda {
 namespace {
 
 template <typename Format, int width, NanInMaximum nan>
-__global__ void __launch_bounds__(kThreads) amax_kernel(AmaxArguments arguments) {
+__global__ void __launch_bounds__(kThreads)
+    amax_kernel(AmaxArguments arguments, const std::int64_t* gate) {
+  if (is_shut(gate)) return;
   __shared__ BlockMaximum shared;
   amax<Format, width, nan>(arguments, GpuThread(), shared);
 }
@@ -21,7 +23,7 @@ cudaError_t launch(const AmaxArguments& arguments, FormatId format, const Launch
     const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
     const auto kernel = is_aligned(arguments.x, 16) ? amax_kernel<Format, kWidth, nan>
                                                     : amax_kernel<Format, 1, nan>;
-    kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
+    kernel<<<grid, kThreads, 0, context.stream>>>(arguments, context.gate);
     return cudaGetLastError();
   });
 }

@@ -21,17 +21,13 @@ at::Tensor dequantize_blocks_cuda(const at::Tensor& codes, const at::Tensor& sca
   check_same_device("dequantize_blocks", {codes, scale_inv, tensor_scale});
   const DeviceScope scope("dequantize_blocks", codes);
 
-  const bool transposed = ops::is_transposed(codes);
-  const at::Tensor in_memory = transposed ? codes.t() : codes.contiguous();
-  const bool packed = scaling == ScalingMode::nvfp4;
-  const at::Tensor values = at::empty({in_memory.size(0) * (packed && transposed ? 2 : 1),
-                                       in_memory.size(1) * (packed && !transposed ? 2 : 1)},
-                                      codes.options().dtype(dtype));
-  const BlockDequantizeArguments arguments =
-      dequantize_arguments({in_memory, values, transposed}, scale_inv, tensor_scale, scaling);
+  const auto memory = CodesInMemory::of(codes);
+  const CodedMatrix matrix = coded_matrix(memory, scale_inv, tensor_scale, scaling);
+  const at::Tensor values = at::empty({matrix.rows, matrix.columns}, codes.options().dtype(dtype));
   check_launch("dequantize_blocks",
-               launch_dequantize_blocks(arguments, element, scaling, output, scope.context()));
-  return transposed ? values.t() : values;
+               launch_dequantize_blocks({matrix, values.mutable_data_ptr()}, element, scaling,
+                                        output, scope.context()));
+  return memory.transposed ? values.t() : values;
 }
 
 }  // namespace

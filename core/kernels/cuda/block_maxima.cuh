@@ -3,11 +3,9 @@
 
 #include "core/kernels/cuda/lanes.cuh"
 #include "core/kernels/cuda/packs.cuh"
+#include "core/ops/block_scale_formula.h"
 
 namespace telens::cuda {
-
-// Whether a NaN is left out of a maximum or is the maximum.
-enum class NanInMaximum { left_out, wins };
 
 // Magnitudes as integers that grow with them. NaNs, whose codes lie above infinity's, stay there or
 // wrap around to below zero.

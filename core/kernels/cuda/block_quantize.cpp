@@ -22,19 +22,25 @@ BlockOutputs<ScaleCode> outputs_of(const BlockCodesPair& pair) {
   return {output_of<ScaleCode>(pair.rowwise), output_of<ScaleCode>(pair.columnwise)};
 }
 
-// What a kernel of squares writes (core/kernels/cuda/block_quantize.cuh), and what of it is asked
-// for.
-struct Squares {
+// What a kernel writes, and what of it is asked for: with squares the orientations share memory
+// (core/kernels/cuda/block_quantize.cuh).
+struct Codes {
   BlockCodesPair written;
   BlockCodesPair result;
 };
 
-Squares empty_mxfp8_squares(const at::Tensor& x, const Orientations& orientations) {
+Codes empty_lines(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
+                  const Orientations& orientations) {
+  const BlockCodesPair pair = ops::empty_block_codes(x, mode, scale_dtype, orientations);
+  return {pair, pair};
+}
+
+Codes empty_mxfp8_squares(const at::Tensor& x, const Orientations& orientations) {
   const auto scales = [&](std::int64_t lines, std::int64_t length) {
     const std::int64_t blocks = ops::rounded_up_quotient(length, block_length(ScalingMode::mxfp8));
     return at::empty({lines, blocks}, x.options().dtype(at::kByte));
   };
-  Squares squares;
+  Codes squares;
   squares.written.rowwise.codes = at::empty(x.sizes(), x.options().dtype(at::kByte));
   if (orientations.rowwise) {
     squares.written.rowwise.scale_inv = scales(x.size(0), x.size(1));
@@ -48,8 +54,8 @@ Squares empty_mxfp8_squares(const at::Tensor& x, const Orientations& orientation
   return squares;
 }
 
-Squares empty_fp8_squares(const at::Tensor& x, const Orientations& orientations) {
-  Squares squares;
+Codes empty_fp8_squares(const at::Tensor& x, const Orientations& orientations) {
+  Codes squares;
   squares.written = ops::empty_block_codes(x, ScalingMode::block_2d, at::kFloat, {true, false});
   const BlockCodes& codes = squares.written.rowwise;
   if (orientations.rowwise) squares.result.rowwise = codes;
@@ -66,13 +72,9 @@ FourTensors quantize_mxfp8_cuda(const at::Tensor& x, std::int64_t format, std::i
   const ScaleRounding scale_rounding = ops::check_scale_rounding("quantize_mxfp8", rounding);
   const DeviceScope scope("quantize_mxfp8", x);
   const at::Tensor contiguous = x.contiguous();
-  Squares codes;
-  if (two_dimensional) {
-    codes = empty_mxfp8_squares(x, {rowwise, columnwise});
-  } else {
-    codes.result = ops::empty_block_codes(x, ScalingMode::mxfp8, at::kByte, {rowwise, columnwise});
-    codes.written = codes.result;
-  }
+  const Orientations orientations{rowwise, columnwise};
+  const Codes codes = two_dimensional ? empty_mxfp8_squares(x, orientations)
+                                      : empty_lines(x, ScalingMode::mxfp8, at::kByte, orientations);
   check_launch("quantize_mxfp8", launch_quantize_mxfp8({matrix_of(contiguous),
                                                         outputs_of<std::uint8_t>(codes.written),
                                                         scale_rounding, two_dimensional},
@@ -87,14 +89,10 @@ FourTensors quantize_fp8_blocks_cuda(const at::Tensor& x, std::int64_t format, b
   const FormatId output = ops::check_fp8_format("quantize_fp8_blocks", format);
   const DeviceScope scope("quantize_fp8_blocks", x);
   const at::Tensor contiguous = x.contiguous();
-  Squares codes;
-  if (two_dimensional) {
-    codes = empty_fp8_squares(x, {rowwise, columnwise});
-  } else {
-    codes.result =
-        ops::empty_block_codes(x, ScalingMode::block_1d, at::kFloat, {rowwise, columnwise});
-    codes.written = codes.result;
-  }
+  const Orientations orientations{rowwise, columnwise};
+  const Codes codes = two_dimensional
+                          ? empty_fp8_squares(x, orientations)
+                          : empty_lines(x, ScalingMode::block_1d, at::kFloat, orientations);
   check_launch("quantize_fp8_blocks",
                launch_quantize_fp8_blocks(
                    {matrix_of(contiguous), outputs_of<float>(codes.written), power_of_2_scales,

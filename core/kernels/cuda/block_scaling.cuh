@@ -16,13 +16,6 @@
 
 namespace telens::cuda {
 
-// The scale of a block as it is stored, and what the block's elements are multiplied by.
-template <typename ScaleCode>
-struct BlockScale {
-  ScaleCode stored;
-  float factor;
-};
-
 // What one thread has of a tile.
 template <typename Input, typename Scaling, bool whole>
 struct TilePart {

@@ -1,13 +1,14 @@
 #include "core/kernels/cuda/cublaslt.h"
 
+#include <cublasLt.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -17,37 +18,37 @@
 namespace telens::cuda {
 namespace {
 
-std::string_view name_of_type(cudaDataType_t type) {
-  switch (type) {
-    case CUDA_R_8F_E4M3:
-      return "E4M3";
-    case CUDA_R_8F_E5M2:
-      return "E5M2";
-    case CUDA_R_16BF:
-      return "BF16";
-    case CUDA_R_16F:
-      return "FP16";
-    case CUDA_R_32F:
-      return "FP32";
+cudaDataType_t type_of(FormatId format) {
+  switch (format) {
+    case FormatId::e4m3:
+      return CUDA_R_8F_E4M3;
+    case FormatId::e5m2:
+      return CUDA_R_8F_E5M2;
+    case FormatId::e2m1:
+      return CUDA_R_4F_E2M1;
+    case FormatId::bf16:
+      return CUDA_R_16BF;
+    case FormatId::fp16:
+      return CUDA_R_16F;
     default:
-      return "an unknown type";
+      return CUDA_R_32F;
   }
 }
 
-std::string_view name_of_scale(const LtScale& scale) {
-  if (scale.data == nullptr) return "";
-  switch (scale.mode) {
-    case CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F:
-      return " under one scale";
-    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0:
-      return " in MXFP8 blocks";
-    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F:
-      return " in 1x128 blocks";
-    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F:
-      return " in 128x128 blocks";
-    default:
-      return " in blocks";
+cublasLtMatmulMatrixScale_t scale_mode_of(ScalingMode mode) {
+  switch (mode) {
+    case ScalingMode::mxfp8:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case ScalingMode::block_1d:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScalingMode::block_2d:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScalingMode::nvfp4:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    case ScalingMode::tensor:
+      break;
   }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
 void check(cublasStatus_t status, std::string_view call, const LtGemm& gemm) {
@@ -79,78 +80,59 @@ void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, c
         "cublasLtMatmulDescSetAttribute", gemm);
 }
 
-void set_scale(const Operation& operation, const LtScale& scale,
+void set_scale(const Operation& operation, const LtOperand& operand,
                cublasLtMatmulDescAttributes_t pointer, cublasLtMatmulDescAttributes_t mode,
                const LtGemm& gemm) {
-  if (scale.data == nullptr) return;
-  set(operation, pointer, scale.data, gemm);
-  set(operation, mode, static_cast<std::int32_t>(scale.mode), gemm);
+  if (operand.scales == nullptr) return;
+  set(operation, pointer, operand.scales, gemm);
+  set(operation, mode, static_cast<std::int32_t>(scale_mode_of(operand.scaling)), gemm);
 }
 
 // Exchanges A and B, as the header says.
 Operation make_operation(const LtGemm& gemm) {
   cublasLtMatmulDesc_t raw = nullptr;
-  check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
-        gemm);
+  const auto compute = gemm.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(&raw, compute, CUDA_R_32F), "cublasLtMatmulDescCreate", gemm);
   Operation operation(raw);
-  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, gemm);
-  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, gemm);
-  set_scale(operation, gemm.b.scale, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, gemm.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T, gemm);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, gemm.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, gemm);
+  set_scale(operation, gemm.b, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
             CUBLASLT_MATMUL_DESC_A_SCALE_MODE, gemm);
-  set_scale(operation, gemm.a.scale, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+  set_scale(operation, gemm.a, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
             CUBLASLT_MATMUL_DESC_B_SCALE_MODE, gemm);
+  if (gemm.alpha != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        static_cast<std::int32_t>(CUBLASLT_POINTER_MODE_DEVICE), gemm);
+  }
   set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(gemm.fast_accumulation),
       gemm);
   if (gemm.bias != nullptr) {
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(gemm.bias_type),
-        gemm);
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        static_cast<std::int32_t>(type_of(gemm.bias_format)), gemm);
   }
   return operation;
 }
 
-Layout make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+// Of cuBLASLt's rows and columns.
+Layout make_layout(FormatId format, std::int64_t rows, std::int64_t columns, std::int64_t leading,
                    const LtGemm& gemm) {
   cublasLtMatrixLayout_t raw = nullptr;
-  check(cublasLtMatrixLayoutCreate(&raw, type, static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(columns), rows),
+  check(cublasLtMatrixLayoutCreate(&raw, type_of(format), static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), leading),
         "cublasLtMatrixLayoutCreate", gemm);
   return Layout(raw);
 }
 
-// The largest power of two, at most 256, that divides an address.
-std::uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256U;
-  return static_cast<std::uint32_t>(bits & (~bits + 1));
-}
-
-// What cuBLASLt's choice of an algorithm may depend on.
-struct Key {
-  int device;
-  std::array<std::int64_t, 3> shape;
-  std::array<int, 8> kinds;
-  std::array<std::uint32_t, 4> alignments;
-
-  auto operator<=>(const Key&) const = default;
-};
-
-Key key_of(const LtGemm& gemm, int device) {
-  constexpr int kNone = -1;
-  const auto kind = [](auto value) { return static_cast<int>(value); };
-  const auto scale = [&](const LtScale& s) { return s.data == nullptr ? kNone : kind(s.mode); };
-  return {device,
-          {gemm.m, gemm.n, gemm.k},
-          {kind(gemm.a.type), kind(gemm.b.type), kind(gemm.out_type),
-           gemm.bias == nullptr ? kNone : kind(gemm.bias_type), scale(gemm.a.scale),
-           scale(gemm.b.scale), kind(gemm.accumulate), kind(gemm.fast_accumulation)},
-          {alignment_of(gemm.a.data), alignment_of(gemm.b.data), alignment_of(gemm.out),
-           alignment_of(gemm.bias)}};
+// Of [rows, K].
+Layout make_layout(const LtOperand& operand, std::int64_t rows, const LtGemm& gemm) {
+  return operand.transposed ? make_layout(operand.format, rows, gemm.k, operand.leading, gemm)
+                            : make_layout(operand.format, gemm.k, rows, operand.leading, gemm);
 }
 
 struct Choice {
-  cublasLtMatmulAlgo_t algorithm;
-  std::size_t workspace;
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has none
   std::string description;
 };
 
@@ -176,7 +158,7 @@ class Planner {
 
   // Calls ask() for the choice if the key is new. Choices are never changed or removed.
   template <typename Ask>
-  const Choice& choice(const Key& key, const Ask& ask) {
+  const Choice& choice(const LtKey& key, const Ask& ask) {
     const std::lock_guard lock(mutex_);
     if (const auto known = choices_.find(key); known != choices_.end()) return known->second;
     return choices_.emplace(key, ask()).first->second;
@@ -193,7 +175,7 @@ class Planner {
  private:
   std::mutex mutex_;
   std::map<int, Handle> handles_;
-  std::map<Key, Choice> choices_;
+  std::map<LtKey, Choice> choices_;
 };
 
 int attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
@@ -204,14 +186,14 @@ int attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfig
 }
 
 struct Layouts {
-  Layout first;   // B as [K, N]
-  Layout second;  // A as [K, M]
+  Layout first;   // B
+  Layout second;  // A
   Layout out;     // D as [N, M]
 
   explicit Layouts(const LtGemm& gemm)
-      : first(make_layout(gemm.b.type, gemm.k, gemm.n, gemm)),
-        second(make_layout(gemm.a.type, gemm.k, gemm.m, gemm)),
-        out(make_layout(gemm.out_type, gemm.n, gemm.m, gemm)) {}
+      : first(make_layout(gemm.b, gemm.n, gemm)),
+        second(make_layout(gemm.a, gemm.m, gemm)),
+        out(make_layout(gemm.out_format, gemm.n, gemm.m, gemm.out_leading, gemm)) {}
 };
 
 Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operation& operation,
@@ -224,6 +206,9 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
           "cublasLtMatmulPreferenceSetAttribute", gemm);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
+  // Not in the output's format, which would round more than once.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(gemm.b.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(gemm.a.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(gemm.out));
@@ -234,14 +219,17 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, operation.get(), layouts.first.get(), layouts.second.get(), layouts.out.get(),
       layouts.out.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
-    raise<UsageError>(
-        "gemm {}: cuBLASLt has no algorithm for it on this card ({}); FP8 needs multiples of 16 in "
-        "every dimension and addresses that are multiples of 16",
-        describe(gemm), cublasLtGetStatusName(status));
+  // What it does not take has been told by either of these.
+  const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                       status == CUBLAS_STATUS_INVALID_VALUE ||
+                       status == CUBLAS_STATUS_ARCH_MISMATCH;
+  if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic", gemm);
+  // The result says more only where its own state is success.
+  const cublasStatus_t state = refused || found == 0 ? status : result.state;
+  if (refused || found == 0 || state != CUBLAS_STATUS_SUCCESS) {
+    return {{}, fmt::format("{}: no algorithm ({})", describe(gemm), cublasLtGetStatusName(state))};
   }
-  check(status, "cublasLtMatmulAlgoGetHeuristic", gemm);
-  return {result.algo, result.workspaceSize,
+  return {result.algo,
           fmt::format("{}: algorithm {}, tile {}, stages {}, split-K {}, workspace {} bytes",
                       describe(gemm), attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_ID),
                       attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
@@ -252,33 +240,26 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
 
 }  // namespace
 
-std::string describe(const LtGemm& gemm) {
-  std::string text =
-      fmt::format("[M, N, K] = [{}, {}, {}], A {}{}, B {}{} -> {}", gemm.m, gemm.n, gemm.k,
-                  name_of_type(gemm.a.type), name_of_scale(gemm.a.scale), name_of_type(gemm.b.type),
-                  name_of_scale(gemm.b.scale), name_of_type(gemm.out_type));
-  if (gemm.bias != nullptr) text += fmt::format(", bias {}", name_of_type(gemm.bias_type));
-  if (gemm.accumulate) text += ", added to the output";
-  text += gemm.fast_accumulation ? ", fast accumulation" : ", split accumulator";
-  return text;
-}
-
 std::string lt_algorithms() { return Planner::instance().describe_choices(); }
 
-void run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t stream) {
+bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t stream) {
   Planner& planner = Planner::instance();
   const cublasLtHandle_t handle = planner.handle(device, gemm);
   const Operation operation = make_operation(gemm);
   const Layouts layouts(gemm);
   const Choice& choice = planner.choice(
       key_of(gemm, device), [&] { return ask_heuristic(handle, gemm, operation, layouts); });
-  const float alpha = 1.0F;
-  const float beta = gemm.accumulate ? 1.0F : 0.0F;
+  if (!choice.algorithm) return false;
+  const float one = 1.0F;
+  const float kept = gemm.accumulate ? 1.0F : 0.0F;
+  const void* const alpha = gemm.alpha != nullptr ? gemm.alpha : &one;
+  const void* const beta = gemm.alpha != nullptr ? gemm.beta : &kept;
   check(
-      cublasLtMatmul(handle, operation.get(), &alpha, gemm.b.data, layouts.first.get(), gemm.a.data,
-                     layouts.second.get(), &beta, gemm.out, layouts.out.get(), gemm.out,
-                     layouts.out.get(), &choice.algorithm, workspace, kLtWorkspaceBytes, stream),
+      cublasLtMatmul(handle, operation.get(), alpha, gemm.b.data, layouts.first.get(), gemm.a.data,
+                     layouts.second.get(), beta, gemm.out, layouts.out.get(), gemm.out,
+                     layouts.out.get(), &*choice.algorithm, workspace, kLtWorkspaceBytes, stream),
       "cublasLtMatmul", gemm);
+  return true;
 }
 
 }  // namespace telens::cuda

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/ops/capture.h"
 
 namespace telens::cuda {
 namespace {
@@ -59,7 +60,7 @@ DeviceScope::DeviceScope(std::string_view operation, const at::Tensor& tensor)
   const DeviceProperties& properties = properties_of(tensor.device().index());
   if (!properties.refusal.empty()) raise<UsageError>("{}: {}", operation, properties.refusal);
   context_ = {c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
-              properties.multiprocessors};
+              properties.multiprocessors, ops::current_gate()};
 }
 
 void check_launch(std::string_view operation, cudaError_t error) {
@@ -68,6 +69,12 @@ void check_launch(std::string_view operation, cudaError_t error) {
       "{}: CUDA reports {} ({}); an earlier kernel may be the cause: run again with "
       "CUDA_LAUNCH_BLOCKING=1 to see which",
       operation, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+at::Tensor for_packs(const at::Tensor& tensor) {
+  constexpr std::uintptr_t kPackBytes = 16;
+  const at::Tensor contiguous = tensor.contiguous();
+  return is_aligned(contiguous.const_data_ptr(), kPackBytes) ? contiguous : contiguous.clone();
 }
 
 void check_same_device(std::string_view operation, std::initializer_list<at::Tensor> tensors) {

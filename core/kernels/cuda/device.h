@@ -29,6 +29,9 @@ class DeviceScope {
 // Throws telens::Error with CUDA's name and text of the error, unless it is cudaSuccess.
 void check_launch(std::string_view operation, cudaError_t error);
 
+// Contiguous, and aligned for loads of 16 bytes: a copy where it is not.
+at::Tensor for_packs(const at::Tensor& tensor);
+
 // Throws ShapeError unless all tensors (undefined ones aside) are on the device of the first.
 void check_same_device(std::string_view operation, std::initializer_list<at::Tensor> tensors);
 

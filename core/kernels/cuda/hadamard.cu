@@ -6,6 +6,10 @@
 namespace telens::cuda {
 namespace {
 
+// Blocks of threads that a multiprocessor is to hold: sixteen rows of two columns and the sums made
+// of them.
+constexpr int kResident = blocks_with(64);
+
 template <typename Format, int width>
 __global__ void __launch_bounds__(kThreads) hadamard_kernel(HadamardArguments arguments) {
   hadamard_transform<Format, width>(arguments, GpuThread());
@@ -24,7 +28,7 @@ cudaError_t launch_hadamard_transform(const HadamardArguments& arguments, Format
                           is_aligned(arguments.y, kBytes);
     const std::int64_t packs =
         arguments.rows / kHadamardRows * (arguments.columns / (in_packs ? kWidth : 1));
-    const unsigned grid = grid_for((packs + kThreads - 1) / kThreads, 4, context);
+    const unsigned grid = grid_for((packs + kThreads - 1) / kThreads, kResident, context);
     const auto kernel = in_packs ? hadamard_kernel<Format, kWidth> : hadamard_kernel<Format, 1>;
     kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
     return cudaGetLastError();

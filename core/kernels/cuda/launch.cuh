@@ -16,7 +16,13 @@ namespace telens::cuda {
 struct LaunchContext {
   cudaStream_t stream;
   int multiprocessors;
+  const std::int64_t* gate = nullptr;  // ops::current_gate()
 };
+
+#if defined(__CUDACC__)
+// Whether a kernel that looks at the gate has nothing to do in this run.
+TELENS_DEVICE bool is_shut(const std::int64_t* gate) { return gate != nullptr && *gate == 0; }
+#endif
 
 // Calls visitor.operator()<Format>(), which returns a cudaError_t. Callers have checked the format.
 // core/formats/dispatch.h does the same for the host, but throws with a text, and nvcc would parse

@@ -7,7 +7,9 @@
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/activation.cuh"
 #include "core/kernels/cuda/amax.cuh"
+#include "core/kernels/cuda/block_copies.cuh"
 #include "core/kernels/cuda/block_dequantize.cuh"
+#include "core/kernels/cuda/block_errors.cuh"
 #include "core/kernels/cuda/block_quantize.cuh"
 #include "core/kernels/cuda/dequantize.cuh"
 #include "core/kernels/cuda/hadamard.cuh"
@@ -17,9 +19,13 @@
 #include "core/kernels/cuda/nvfp4_quantize.cuh"
 #include "core/kernels/cuda/quantize.cuh"
 #include "core/kernels/cuda/quantize_transpose.cuh"
+#include "core/kernels/cuda/scale_layouts.cuh"
 #include "core/kernels/cuda/scaling.cuh"
 #include "core/kernels/cuda/statistics.cuh"
+#include "core/kernels/cuda/statistics_block_casts.cuh"
 #include "core/kernels/cuda/statistics_blocks.cuh"
+#include "core/kernels/cuda/statistics_what_if.cuh"
+#include "core/kernels/cuda/transpose_codes.cuh"
 
 namespace telens::cuda {
 
@@ -49,6 +55,11 @@ cudaError_t launch_dequantize_blocks(const BlockDequantizeArguments& arguments, 
                                      ScalingMode mode, FormatId output,
                                      const LaunchContext& context);
 
+cudaError_t launch_transpose_codes(const TransposeCodesArguments& arguments,
+                                   const LaunchContext& context);
+cudaError_t launch_tile_scales(const TileScalesArguments& arguments, const LaunchContext& context);
+cudaError_t launch_pad_scales(const PadScalesArguments& arguments, const LaunchContext& context);
+
 cudaError_t launch_scale_from_amax(const ScaleFromAmaxArguments& arguments,
                                    const LaunchContext& context);
 cudaError_t launch_amax_of_history(const AmaxOfHistoryArguments& arguments,
@@ -65,8 +76,19 @@ cudaError_t launch_merge_statistics(const MergeStatisticsArguments& arguments,
                                     const LaunchContext& context);
 cudaError_t launch_block_ranges(const BlockRangesArguments& arguments, FormatId format,
                                 const LaunchContext& context);
-cudaError_t launch_merge_block_ranges(const MergeBlockRangesArguments& arguments,
+cudaError_t launch_merge(const MergeArguments<BlockRanges>& arguments,
+                         const LaunchContext& context);
+cudaError_t launch_merge(const MergeArguments<CastSums>& arguments, const LaunchContext& context);
+cudaError_t launch_merge(const MergeArguments<CopiesDifference>& arguments,
+                         const LaunchContext& context);
+cudaError_t launch_block_cast_statistics(const BlockCastArguments& arguments,
+                                         const BlockCastKind& kind, const LaunchContext& context);
+cudaError_t launch_what_if_statistics(const WhatIfArguments& arguments, FormatId input,
                                       const LaunchContext& context);
+cudaError_t launch_block_cast_errors(const BlockErrorsArguments& arguments,
+                                     const BlockCastKind& kind, const LaunchContext& context);
+cudaError_t launch_copies_difference(const CopiesArguments& arguments, FormatId element,
+                                     ScalingMode mode, const LaunchContext& context);
 
 cudaError_t launch_exponent_histogram(const HistogramArguments& arguments, FormatId format,
                                       const LaunchContext& context);
@@ -78,6 +100,18 @@ cudaError_t launch_activation(const ActivationArguments& arguments, FormatId for
 cudaError_t launch_activation_backward(const ActivationGradientArguments& arguments,
                                        FormatId format, ops::ActivationFunction function,
                                        const LaunchContext& context);
+
+// The codes of both orientations of what launch_normalize, launch_activation and
+// launch_activation_backward would store; statistics, format and scale are the arguments'.
+cudaError_t launch_normalize_and_cast(const NormArguments& arguments, const TileCast& cast,
+                                      FormatId format, const LaunchContext& context);
+cudaError_t launch_activation_and_cast(const ActivationArguments& arguments, const TileCast& cast,
+                                       FormatId format, ops::ActivationFunction function,
+                                       const LaunchContext& context);
+cudaError_t launch_activation_backward_and_cast(const ActivationGradientArguments& arguments,
+                                                FormatId output, const TileCast& cast,
+                                                FormatId format, ops::ActivationFunction function,
+                                                const LaunchContext& context);
 
 cudaError_t launch_normalize(const NormArguments& arguments, FormatId format,
                              const LaunchContext& context);

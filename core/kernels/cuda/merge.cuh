@@ -7,6 +7,15 @@
 
 namespace telens::cuda {
 
+// Blocks of a grid that adds up, by the tensor's size alone: which part of it a block reads decides
+// in which order sums are merged, and results should not depend on the card. 4 blocks on each of
+// 132 multiprocessors are 528.
+inline constexpr std::int64_t kMaxStatisticsBlocks = 512;
+
+constexpr std::int64_t statistics_grid(std::int64_t pieces) {
+  return pieces < 1 ? 1 : pieces < kMaxStatisticsBlocks ? pieces : kMaxStatisticsBlocks;
+}
+
 // `Sums` of all lanes of a warp, merged in one order; lane 0 has the result.
 template <typename Sums, typename Thread>
 TELENS_DEVICE Sums merge_warp(const Thread& thread, Sums sums) {
@@ -35,6 +44,43 @@ TELENS_DEVICE Sums merge_block(const Thread& thread, Sums sums, Sums* of_warp) {
     for (int warp = 1; warp < kThreads / kWarp; ++warp) merge(sums, of_warp[warp]);
   }
   return sums;
+}
+
+// All parts as one, by one block: `part(i)` for 0 <= i < count, into what the result holds or in
+// its place.
+template <typename Sums, typename Thread, typename Part>
+TELENS_DEVICE void merge_parts(const Thread& thread, std::int64_t count, const Part& part,
+                               Sums& result, bool accumulate, Sums* of_warp) {
+  Sums sums;
+  for (std::int64_t i = thread.index(); i < count; i += kThreads) merge(sums, part(i));
+  sums = merge_block(thread, sums, of_warp);
+  if (thread.index() != 0) return;
+  if (accumulate) {
+    merge(result, sums);
+  } else {
+    result = sums;
+  }
+}
+
+template <typename Sums>
+struct MergeArguments {
+  const Sums* parts;
+  std::int64_t count;
+  Sums* result;
+  bool accumulate;  // into what the result holds, else in its place
+};
+
+template <typename Sums>
+struct MergeShared {
+  Sums of_warp[kThreads / kWarp];
+};
+
+template <typename Sums, typename Thread>
+TELENS_DEVICE void merge_parts(const MergeArguments<Sums>& arguments, const Thread& thread,
+                               MergeShared<Sums>& shared) {
+  const auto part = [&](std::int64_t i) -> const Sums& { return arguments.parts[i]; };
+  merge_parts(thread, arguments.count, part, *arguments.result, arguments.accumulate,
+              shared.of_warp);
 }
 
 }  // namespace telens::cuda

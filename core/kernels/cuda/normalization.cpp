@@ -28,7 +28,8 @@ NormResult CudaNorms::normalize(const char* operation, const NormShape& shape, c
                                 const at::Tensor& gamma, const at::Tensor& beta, bool centered,
                                 double eps) {
   const DeviceScope scope(operation, x);
-  const at::Tensor rows = x.contiguous();
+  // As before a cast in the same kernel: the width of a pack is part of the order of the sums.
+  const at::Tensor rows = for_packs(x);
   const auto statistic = x.options().dtype(at::kFloat);
   NormResult result{at::empty(x.sizes(), x.options()),
                     centered ? at::empty({shape.rows}, statistic) : at::Tensor(),

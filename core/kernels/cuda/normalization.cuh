@@ -83,6 +83,12 @@ TELENS_DEVICE TwoSums sum_of_block(const Thread& thread, TwoSums sums, NormShare
   return all;
 }
 
+// One element, to be rounded by the caller.
+TELENS_DEVICE float normalized(float x, float mean, float rstd, float gamma, const float* beta) {
+  const float value = (x - mean) * rstd * gamma;
+  return beta != nullptr ? value + *beta : value;
+}
+
 // visit(pack's column) for the packs of a row that are this thread's.
 template <int pack_width, typename Thread, typename Visit>
 TELENS_DEVICE void for_each_pack_of_row(const Thread& thread, std::int64_t columns,
@@ -120,14 +126,15 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
     if (arguments.mean != nullptr) arguments.mean[row] = mean;
     arguments.rstd[row] = rstd;
   }
+  if (arguments.y == nullptr && arguments.codes == nullptr) return;
   for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
     const auto pack = load_pack<pack_width>(x + column);
     Pack<Bits, pack_width> y;
     TELENS_UNROLL
     for (int j = 0; j < pack_width; ++j) {
-      float value = (widen<Format>(pack.values[j]) - mean) * rstd * arguments.gamma[column + j];
-      if (arguments.beta != nullptr) value += arguments.beta[column + j];
-      y.values[j] = narrow<Format>(value);
+      y.values[j] = narrow<Format>(
+          normalized(widen<Format>(pack.values[j]), mean, rstd, arguments.gamma[column + j],
+                     arguments.beta != nullptr ? arguments.beta + column + j : nullptr));
     }
     const std::int64_t at = row * columns + column;
     if (arguments.y != nullptr) store_pack(static_cast<Bits*>(arguments.y) + at, y);

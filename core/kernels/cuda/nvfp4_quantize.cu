@@ -8,6 +8,11 @@ namespace {
 
 constexpr int kBlock = Nvfp4Scaling<false>::kBlock;
 
+// Blocks of threads that a multiprocessor is to hold: with lines both orientations have factors and
+// codes at once.
+constexpr int kSquaresResident = TileShape<kBlock>::kResident;
+constexpr int kLinesResident = blocks_with(128);
+
 template <typename Input, bool whole, bool by_chance>
 __global__ void __launch_bounds__(kThreads) quantize_nvfp4_kernel(Nvfp4Arguments arguments) {
   __shared__ LinesShared<Input, kBlock> shared;
@@ -25,7 +30,8 @@ template <typename Input, bool whole, bool by_chance>
 cudaError_t launch(const Nvfp4Arguments& arguments, const LaunchContext& context) {
   const auto kernel = arguments.squares ? quantize_nvfp4_squares_kernel<Input, whole, by_chance>
                                         : quantize_nvfp4_kernel<Input, whole, by_chance>;
-  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, arguments.squares ? 3 : 2);
+  const unsigned grid = grid_of_tiles<kBlock>(
+      arguments.matrix, context, arguments.squares ? kSquaresResident : kLinesResident);
   kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
   return cudaGetLastError();
 }

@@ -18,11 +18,9 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& arguments, FormatId input,
                                       FormatId output, const LaunchContext& context) {
   if (arguments.rows == 0 || arguments.columns == 0) return cudaSuccess;
-  const auto tiles_of = [](std::int64_t size) {
-    return (size + kTransposeTile - 1) / kTransposeTile;
-  };
-  const unsigned grid =
-      grid_for(tiles_of(arguments.rows) * tiles_of(arguments.columns), 4, context);
+  const unsigned grid = grid_for(
+      tiles_of(arguments.rows, kTransposeTile) * tiles_of(arguments.columns, kTransposeTile), 4,
+      context);
   return dispatch_high_precision(input, [&]<typename Input>() {
     return dispatch_fp8(output, [&]<typename Output>() {
       quantize_transpose_kernel<Input, Output><<<grid, kThreads, 0, context.stream>>>(arguments);

@@ -58,6 +58,30 @@ void advance_history_cuda(at::Tensor& amax_history) {
                launch_advance_history(history_of(amax_history), scope.context()));
 }
 
+// The addresses travel as arguments of the launch: nothing is copied, nothing waited for.
+void update_windows_cuda(at::TensorList amax_histories, at::TensorList scales,
+                         at::ArrayRef<double> fp8_max, c10::string_view algorithm,
+                         std::int64_t margin, bool power_of_two) {
+  constexpr auto kName = "update_windows";
+  ops::check_update_windows(amax_histories, scales, fp8_max, algorithm);
+  if (scales.empty()) return;
+  const DeviceScope scope(kName, scales[0]);
+  UpdateWindowsArguments arguments{.windows = {},
+                                   .most_recent = algorithm == "most_recent",
+                                   .margin = static_cast<int>(margin),
+                                   .power_of_two = power_of_two};
+  int taken = 0;
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    arguments.windows[taken++] = {history_of(amax_histories[i]),
+                                  scales[i].mutable_data_ptr<float>(),
+                                  static_cast<float>(fp8_max[i])};
+    if (taken == kWindowsOfLaunch || i + 1 == scales.size()) {
+      check_launch(kName, launch_update_windows(arguments, taken, scope.context()));
+      taken = 0;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace telens::cuda
 
@@ -66,4 +90,5 @@ TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("amax_of_history", telens::cuda::amax_of_history_cuda);
   library.impl("update_scale", telens::cuda::update_scale_cuda);
   library.impl("advance_history", telens::cuda::advance_history_cuda);
+  library.impl("update_windows", telens::cuda::update_windows_cuda);
 }

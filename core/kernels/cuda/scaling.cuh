@@ -108,7 +108,7 @@ struct DelayedWindow {
   float fp8_max;
 };
 
-// As many as a kernel's 4 KB of parameters hold.
+// So many fit a kernel's 4 KB of parameters.
 inline constexpr int kWindowsOfLaunch = 80;
 
 struct UpdateWindowsArguments {

@@ -6,15 +6,21 @@
 namespace telens::cuda {
 namespace {
 
+// The arguments stay where the launch puts them: a copy, which indexing its casts needs otherwise,
+// would also hide from the compiler that x lies in global memory.
 template <typename Format>
-__global__ void __launch_bounds__(kThreads, 3) statistics_kernel(StatisticsArguments arguments) {
+__global__ void __launch_bounds__(kThreads, 3)
+    statistics_kernel(const __grid_constant__ StatisticsArguments arguments,
+                      const std::int64_t* gate) {
+  if (is_shut(gate)) return;
   __shared__ StatisticsShared shared;
   statistics<Format>(arguments, GpuThread(), shared);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    merge_statistics_kernel(MergeStatisticsArguments arguments) {
-  __shared__ MergeShared shared;
+    merge_statistics_kernel(MergeStatisticsArguments arguments, const std::int64_t* gate) {
+  if (is_shut(gate)) return;
+  __shared__ MergeStatisticsShared shared;
   merge_statistics(arguments, GpuThread(), shared);
 }
 
@@ -24,14 +30,14 @@ cudaError_t launch_statistics(const StatisticsArguments& arguments, FormatId for
                               const LaunchContext& context) {
   const auto grid = static_cast<unsigned>(statistics_blocks(arguments.size));
   return dispatch_high_precision(format, [&]<typename Format>() {
-    statistics_kernel<Format><<<grid, kThreads, 0, context.stream>>>(arguments);
+    statistics_kernel<Format><<<grid, kThreads, 0, context.stream>>>(arguments, context.gate);
     return cudaGetLastError();
   });
 }
 
 cudaError_t launch_merge_statistics(const MergeStatisticsArguments& arguments,
                                     const LaunchContext& context) {
-  merge_statistics_kernel<<<1, kThreads, 0, context.stream>>>(arguments);
+  merge_statistics_kernel<<<1, kThreads, 0, context.stream>>>(arguments, context.gate);
   return cudaGetLastError();
 }
 

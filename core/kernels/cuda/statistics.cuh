@@ -8,6 +8,7 @@
 // cache, by a loop that looks at every element in double. The sums of 32 elements go on in double.
 #pragma once
 
+#include "core/kernels/cuda/cast_sums.cuh"
 #include "core/kernels/cuda/merge.cuh"
 #include "core/kernels/cuda/packs.cuh"
 #include "core/kernels/cuda/statistics_casts.cuh"
@@ -16,17 +17,11 @@
 
 namespace telens::cuda {
 
-// Casts of one launch: their accumulators fill 30 KB of shared memory. More need another read.
+// Casts of one launch: their accumulators fill 36 KB of shared memory. More need another read.
 inline constexpr int kCastsOfLaunch = 6;
 
-// Blocks of a grid, by the tensor's size alone: which chunk a block reads decides in which order
-// sums are merged, and results should not depend on the card. 4 blocks on each of 132
-// multiprocessors are 528.
-inline constexpr std::int64_t kMaxStatisticsBlocks = 512;
-
 constexpr std::int64_t statistics_blocks(std::int64_t size) {
-  const std::int64_t chunks = (size + kStatisticsChunk - 1) / kStatisticsChunk;
-  return chunks < 1 ? 1 : chunks < kMaxStatisticsBlocks ? chunks : kMaxStatisticsBlocks;
+  return statistics_grid((size + kStatisticsChunk - 1) / kStatisticsChunk);
 }
 
 struct StatisticsArguments {
@@ -37,15 +32,7 @@ struct StatisticsArguments {
   std::int64_t* parts;  // [statistics_blocks(size), statistics_words(cast_count)]
 };
 
-// A thread's sums of one cast.
-struct CastAccumulator {
-  double squared_error;
-  std::uint32_t underflows;
-  std::uint32_t overflows;
-  std::uint32_t saturated;
-};
-
-struct MergeShared {
+struct MergeStatisticsShared {
   TensorSums tensor[kThreads / kWarp];
   CastSums cast[kThreads / kWarp];
 };
@@ -53,7 +40,7 @@ struct MergeShared {
 struct StatisticsShared {
   CastThresholds thresholds[kCastsOfLaunch];
   CastAccumulator casts[kCastsOfLaunch][kThreads];
-  MergeShared of_warp;
+  MergeStatisticsShared of_warp;
 };
 
 namespace detail {
@@ -66,18 +53,8 @@ inline constexpr float kLargestForFp32 = 0x1p56F;
 inline constexpr float kSmallestForFp32 = 0x1p-50F;
 // With less of the squares left over, rounding errors of FP32 sums would show in the variance.
 inline constexpr float kCancelledForFp32 = 1.0F / 16;
-// Of squared errors: what underflowed does not show above the first, and nothing underflows if all
-// elements are above the second.
-inline constexpr float kNoticeableError = 0x1p-110F;
+// No squared error underflows if all elements are above it.
 inline constexpr float kSmallestForErrors = 0x1p-40F;
-
-TELENS_DEVICE float multiply_add(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return __fmaf_rn(a, b, c);
-#else
-  return std::fma(a, b, c);
-#endif
-}
 
 // What a thread has seen.
 template <typename Format>
@@ -219,8 +196,8 @@ struct Group {
 };
 
 template <typename Format>
-TELENS_DEVICE std::uint32_t magnitude_of(float value) {
-  return encode<Format>(value, Saturation::saturating);
+TELENS_DEVICE std::uint32_t code_of(float magnitude) {
+  return encode<Format>(magnitude, Saturation::saturating);
 }
 
 // Adds an ordinary group; false, having changed nothing, if FP32 cannot hold its sums.
@@ -265,7 +242,7 @@ TELENS_DEVICE bool cast_ordinary(const CastThresholds& cast, CastAccumulator& su
     squares = multiply_add(error, error, squares);
   });
   const std::uint32_t smallest = extremes.smallest_nonzero();
-  if (squares < kNoticeableError && smallest < magnitude_of<Format>(kSmallestForErrors)) {
+  if (squares < kNoticeableError && smallest < code_of<Format>(kSmallestForErrors)) {
     return false;
   }
   sums.squared_error += squares;
@@ -306,8 +283,8 @@ TELENS_DEVICE void add_group(ThreadStatistics<Format>& statistics, int casts,
     return std::uint32_t{chunk[(i / kWidth * kThreads + index) * kWidth + i % kWidth]};
   };
   const std::uint32_t amax = extremes.amax();
-  const bool fits = amax <= magnitude_of<Format>(kLargestForFp32) &&
-                    (amax >= magnitude_of<Format>(kSmallestForFp32) || amax == 0);
+  const bool fits = amax <= code_of<Format>(kLargestForFp32) &&
+                    (amax >= code_of<Format>(kSmallestForFp32) || amax == 0);
   const std::uint32_t zeros = fits && extremes.has_zero() ? group.count_below(1) : 0;
   if (!fits || !add_ordinary(statistics, group, extremes, zeros)) {
     add_any(statistics, kElementsOfThread, at);
@@ -361,12 +338,8 @@ TELENS_DEVICE void statistics(const StatisticsArguments& arguments, const Thread
   for (int i = 0; i < casts; ++i) {
     const CastThresholds& cast = shared.thresholds[i];
     const CastAccumulator& of_thread = shared.casts[i][thread.index()];
-    CastSums sums;
+    CastSums sums = of_thread.finish();
     sums.numel = mine.numel;
-    sums.underflows = of_thread.underflows;
-    sums.overflows = of_thread.overflows;
-    sums.saturated = of_thread.saturated;
-    sums.squared_error = of_thread.squared_error;
     if (mine.numel > 0) sums.scale_inv_min = sums.scale_inv_max = cast.signed_scale_inv;
     const CastSums of_block = merge_block(thread, sums, shared.of_warp.cast);
     if (thread.index() == 0) *reinterpret_cast<CastSums*>(part + statistics_words(i)) = of_block;
@@ -385,29 +358,22 @@ struct MergeStatisticsArguments {
 // The parts as one, by one block.
 template <typename Thread>
 TELENS_DEVICE void merge_statistics(const MergeStatisticsArguments& arguments, const Thread& thread,
-                                    MergeShared& shared) {
+                                    MergeStatisticsShared& shared) {
   const std::int64_t words = statistics_words(arguments.cast_count);
-  const auto merge_parts = [&]<typename Sums>(std::int64_t offset, std::int64_t* result,
-                                              Sums* of_warp) {
-    Sums sums;
-    for (std::int64_t i = thread.index(); i < arguments.count; i += kThreads) {
-      merge(sums, *reinterpret_cast<const Sums*>(arguments.parts + i * words + offset));
-    }
-    sums = merge_block(thread, sums, of_warp);
-    if (thread.index() != 0) return;
-    auto& whole = *reinterpret_cast<Sums*>(result);
-    if (arguments.accumulate) {
-      merge(whole, sums);
-    } else {
-      whole = sums;
-    }
+  const auto merge_column = [&]<typename Sums>(std::int64_t offset, std::int64_t* result,
+                                               Sums* of_warp) {
+    const auto part = [&](std::int64_t i) -> const Sums& {
+      return *reinterpret_cast<const Sums*>(arguments.parts + i * words + offset);
+    };
+    merge_parts(thread, arguments.count, part, *reinterpret_cast<Sums*>(result),
+                arguments.accumulate, of_warp);
   };
   if (arguments.tensor != nullptr) {
-    merge_parts.template operator()<TensorSums>(0, arguments.tensor, shared.tensor);
+    merge_column.template operator()<TensorSums>(0, arguments.tensor, shared.tensor);
   }
   for (int i = 0; i < arguments.cast_count; ++i) {
-    merge_parts.template operator()<CastSums>(statistics_words(i),
-                                              arguments.casts + i * kCastSumsWords, shared.cast);
+    merge_column.template operator()<CastSums>(statistics_words(i),
+                                               arguments.casts + i * kCastSumsWords, shared.cast);
   }
 }
 

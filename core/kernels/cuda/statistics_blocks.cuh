@@ -21,17 +21,6 @@ struct BlockRangesArguments {
 // Enough blocks of threads to fill any card; by nothing but the tensor would be fewer.
 inline constexpr std::int64_t kBlockRangesGrid = 1024;
 
-struct MergeBlockRangesArguments {
-  const BlockRanges* parts;
-  std::int64_t count;
-  BlockRanges* result;
-  bool accumulate;  // into what the result holds, else in its place
-};
-
-struct BlockRangesShared {
-  BlockRanges of_warp[kThreads / kWarp];
-};
-
 // The largest and the smallest magnitude but zero of a block, as codes.
 template <typename Format>
 struct MagnitudeRange {
@@ -119,29 +108,13 @@ TELENS_DEVICE void add_columns(const BlockRangesArguments& arguments, const Thre
 
 template <typename Format, typename Thread>
 TELENS_DEVICE void block_ranges(const BlockRangesArguments& arguments, const Thread& thread,
-                                BlockRangesShared& shared) {
+                                MergeShared<BlockRanges>& shared) {
   BlockRanges ranges;
   if (arguments.of_rows) detail::add_tiles<Format>(arguments, 1, thread, ranges);
   if (arguments.of_columns) detail::add_columns<Format>(arguments, thread, ranges);
   if (arguments.squares) detail::add_tiles<Format>(arguments, arguments.size, thread, ranges);
   ranges = merge_block(thread, ranges, shared.of_warp);
   if (thread.index() == 0) arguments.parts[thread.block()] = ranges;
-}
-
-template <typename Thread>
-TELENS_DEVICE void merge_block_ranges(const MergeBlockRangesArguments& arguments,
-                                      const Thread& thread, BlockRangesShared& shared) {
-  BlockRanges ranges;
-  for (std::int64_t i = thread.index(); i < arguments.count; i += kThreads) {
-    merge(ranges, arguments.parts[i]);
-  }
-  ranges = merge_block(thread, ranges, shared.of_warp);
-  if (thread.index() != 0) return;
-  if (arguments.accumulate) {
-    merge(*arguments.result, ranges);
-  } else {
-    *arguments.result = ranges;
-  }
 }
 
 }  // namespace telens::cuda

@@ -34,10 +34,9 @@ void read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims
                launch_block_ranges({dense.const_data_ptr(), rows, columns, size, dims == 1,
                                     dims == 1 && both_orientations, dims == 2, ranges_in(parts)},
                                    format, scope.context()));
-  check_launch(
-      "blockwise_dynamic_range",
-      launch_merge_block_ranges({ranges_in(parts), kBlockRangesGrid, ranges_in(result), accumulate},
-                                scope.context()));
+  check_launch("blockwise_dynamic_range",
+               launch_merge({ranges_in(parts), kBlockRangesGrid, ranges_in(result), accumulate},
+                            scope.context()));
 }
 
 at::Tensor blockwise_dynamic_range_cuda(const at::Tensor& x, std::int64_t block_size,

@@ -2,7 +2,7 @@
 // the error of an element. Device code.
 #pragma once
 
-#include "core/kernels/cuda/conversions.cuh"
+#include "core/kernels/cuda/cast_sums.cuh"
 
 namespace telens::cuda {
 
@@ -56,9 +56,6 @@ TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const
   for (int job = thread.index() / kWarp; job < count * kKinds; job += kThreads / kWarp) {
     const StatisticsCast& cast = casts[job / kKinds];
     const float signed_inverse = 1.0F / *cast.scale;
-    const auto magnitude_of = [](float value) {
-      return bits_as<float>(bits_as<std::uint32_t>(value) & FP32::kMagnitudeMask);
-    };
     const float factor = magnitude_of(*cast.scale);
     const float inverse = magnitude_of(signed_inverse);
     const auto find = [&]<typename Output>(std::uint32_t& result, int kind) {
@@ -90,31 +87,47 @@ TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const
   }
 }
 
-// decode(encode(x)) of a magnitude that is no NaN, saturating. Added to a power of two whose unit
-// in the last place is that of Format at x's exponent, x is rounded to that unit; what is then
-// subtracted leaves exactly the rounded number.
+// What rounding to a format takes.
+struct RoundingGrid {
+  float largest;
+  std::uint32_t least_field;  // FP32's exponent of the format's smallest normal number
+  std::uint32_t extra_field;  // FP32's extra bits of mantissa, as a difference of exponents
+};
+
+template <typename Format>
+TELENS_DEVICE constexpr RoundingGrid grid_of() {
+  return {Format::kMax, bits_as<std::uint32_t>(Format::kSmallestNormal),
+          static_cast<std::uint32_t>(FP32::kMantissaBits - Format::kMantissaBits)
+              << FP32::kMantissaBits};
+}
+
+// The format's value next to a magnitude that is not beyond its range; a NaN stays one. Added to a
+// power of two whose unit in the last place is that of the format at x's exponent, x is rounded to
+// that unit; what is then subtracted leaves exactly the rounded number.
+TELENS_DEVICE float round_to_grid(float magnitude, const RoundingGrid& grid) {
+  std::uint32_t field = bits_as<std::uint32_t>(magnitude) & FP32::kTopExponentCode;
+  field = field > grid.least_field ? field : grid.least_field;
+  const auto magic = bits_as<float>(field + grid.extra_field);
+  return (magnitude + magic) - magic;
+}
+
+// decode(encode(x)) of a magnitude that is no NaN, saturating.
 template <typename Format>
 TELENS_DEVICE float round_magnitude(float magnitude) {
-  constexpr std::uint32_t kExtraMantissaBits = FP32::kMantissaBits - Format::kMantissaBits;
-  constexpr auto kLeastField = bits_as<std::uint32_t>(Format::kSmallestNormal);
-  const float clipped = magnitude < Format::kMax ? magnitude : Format::kMax;
-  std::uint32_t field = bits_as<std::uint32_t>(clipped) & FP32::kTopExponentCode;
-  field = field > kLeastField ? field : kLeastField;
-  const auto magic = bits_as<float>(field + (kExtraMantissaBits << FP32::kMantissaBits));
-  return (clipped + magic) - magic;
+  return round_to_grid(magnitude < Format::kMax ? magnitude : Format::kMax, grid_of<Format>());
 }
 
 // FP32(code * scale_inv) - x of a finite element, rounded to FP32; its sign does not matter.
 template <typename Format>
 TELENS_DEVICE float cast_error(float x, const CastThresholds& cast) {
-  const float magnitude = bits_as<float>(bits_as<std::uint32_t>(x) & FP32::kMagnitudeMask);
+  const float magnitude = magnitude_of(x);
   return round_magnitude<Format>(magnitude * cast.scale) * cast.scale_inv - magnitude;
 }
 
 // The same of any element by the reference conversions, in double.
 template <typename Format>
 TELENS_DEVICE double exact_cast_error(float x, const CastThresholds& cast) {
-  const float magnitude = bits_as<float>(bits_as<std::uint32_t>(x) & FP32::kMagnitudeMask);
+  const float magnitude = magnitude_of(x);
   const float decoded =
       decode<Format>(encode<Format>(magnitude * cast.scale, Saturation::saturating)) *
       cast.scale_inv;

@@ -24,6 +24,10 @@ namespace telens::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
+// Blocks of threads that a multiprocessor holds at once if a thread takes so many of its registers,
+// of which it has 64 Ki on every card since Volta.
+constexpr int blocks_with(int registers) { return 64 * 1024 / (kThreads * registers); }
+
 #if defined(__CUDACC__)
 
 // One-dimensional grids and blocks; a block is a whole number of warps.

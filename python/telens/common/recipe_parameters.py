@@ -32,6 +32,10 @@ class MMParams:
     use_split_accumulator: bool = True
 
 
+ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
+SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
+
+
 def quantization_of(recipe: Any, attribute: str, *heeded: str) -> tuple[Any, ...]:
     """The heeded values of the QParams-like object that a recipe has as this attribute.
 
@@ -51,6 +55,11 @@ def quantization_of(recipe: Any, attribute: str, *heeded: str) -> tuple[Any, ...
                 f"(here it takes {' and '.join(heeded)})"
             )
     return tuple(getattr(params, field) for field in heeded)
+
+
+def scaling_of(recipe: Any, attribute: str) -> tuple[bool, float]:
+    """How FP32 scales come about: rounded to a power of two, and from which amax on."""
+    return quantization_of(recipe, attribute, "power_2_scale", "amax_epsilon")
 
 
 def check_gemm_parameters(recipe: Any, *, needs_split_accumulator: bool) -> None:

@@ -24,6 +24,7 @@ class Linear(Module):
     in_features: int
     out_features: int
     return_bias: bool
+    fuse_wgrad_accumulation: bool
     name: str | None
     parameters_split: Mapping[str, int] | None
     def __init__(
@@ -35,6 +36,7 @@ class Linear(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         parameters_split: Mapping[str, int] | None = None,
     ) -> None: ...
@@ -60,6 +62,7 @@ class GroupedLinear(Module):
     in_features: int
     out_features: int
     return_bias: bool
+    fuse_wgrad_accumulation: bool
     name: str | None
     def __init__(
         self,
@@ -71,6 +74,7 @@ class GroupedLinear(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
     ) -> None: ...
     def forward(
@@ -142,6 +146,7 @@ class LayerNormLinear(Module):
     return_bias: bool
     return_layernorm_output: bool
     zero_centered_gamma: bool
+    fuse_wgrad_accumulation: bool
     name: str | None
     parameters_split: Mapping[str, int] | None
     def __init__(
@@ -157,6 +162,7 @@ class LayerNormLinear(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         parameters_split: Mapping[str, int] | None = None,
     ) -> None: ...
@@ -184,6 +190,7 @@ class LayerNormMLP(Module):
     activation: str
     return_layernorm_output: bool
     zero_centered_gamma: bool
+    fuse_wgrad_accumulation: bool
     name: str | None
     def __init__(
         self,
@@ -200,6 +207,7 @@ class LayerNormMLP(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
     ) -> None: ...
     def forward(
@@ -273,6 +281,7 @@ class MultiheadAttention(Module):
     normalization: str
     qkv_format: str
     softmax_scale: float | None
+    fuse_wgrad_accumulation: bool
     name: str | None
     def __init__(
         self,
@@ -299,6 +308,7 @@ class MultiheadAttention(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
     ) -> None: ...
     def forward(
@@ -345,6 +355,7 @@ class TransformerLayer(Module):
     normalization: str
     attn_input_format: str
     softmax_scale: float | None
+    fuse_wgrad_accumulation: bool
     name: str | None
     def __init__(
         self,
@@ -375,6 +386,7 @@ class TransformerLayer(Module):
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
+        fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
     ) -> None: ...
     def forward(

@@ -81,8 +81,8 @@ def fp8_autocast(
     """``autocast`` under its former name, with its former arguments; ``_graph`` must be False."""
     if _graph:
         raise _C.UsageError(
-            "fp8_autocast: _graph must be False: regions are not captured in CUDA graphs; leave it "
-            "out"
+            "fp8_autocast: _graph must be False: a region can be captured into a CUDA graph as it "
+            "is; leave it out"
         )
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 

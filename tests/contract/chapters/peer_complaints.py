@@ -13,10 +13,10 @@ STATEMENTS = (
     Statement(
         "All statistics of a tensor, of however many features, come from one read of it.",
         "OnePassTest.features_share_one_read_of_each_tensor_and_one_of_its_amax",
-        "features/tensor_observation.cpp",
-        "  ops::accumulate_statistics(x, casts, part.sums);",
-        "  ops::accumulate_statistics(x.new_empty({0}), casts, part.sums);\n"
-        "  ops::accumulate_statistics(x, casts, part.sums);",
+        "features/accumulators.cpp",
+        "  ops::accumulate_statistics(x, casts, sums);",
+        "  ops::accumulate_statistics(x.new_empty({0}), casts, sums);\n"
+        "  ops::accumulate_statistics(x, casts, sums);",
     ),
     Statement(
         "A tensor that nobody asks about is not read.",

@@ -183,7 +183,8 @@ STATEMENTS = (
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
         "hooks/session.cpp",
         "  // The other ranks may be gone: what was not stepped stays this rank's.\n"
-        "  delivery_->deliver(take_logged(statistics_->collect({}).rows));\n",
+        "  delivery_->deliver("
+        "take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));\n",
         "",
     ),
     Statement(

@@ -55,7 +55,7 @@ void run_mode(const cuda::BlockDequantizeArguments& arguments, ScalingMode mode,
               Order order) {
   using cuda::CodePairs;
   if constexpr (Input::kId == FormatId::e2m1) {
-    if (arguments.pairs == CodePairs::along_row) {
+    if (arguments.codes.pairs == CodePairs::along_row) {
       run_dequantize<Input, E4M3, Output, CodePairs::along_row>(arguments, whole, order);
     } else {
       run_dequantize<Input, E4M3, Output, CodePairs::down_columns>(arguments, whole, order);
@@ -75,9 +75,10 @@ void expect_values_of_the_cpu(const ops::BlockCodes& codes, ScalingMode mode, bo
   for (const bool whole : {true, false}) {
     if (whole && in_memory.size(1) % 8 != 0) continue;
     const Guarded values(in_memory);
-    const auto arguments = cuda::dequantize_arguments(
-        {transposed ? codes.codes.t() : codes.codes, values.tensor(), transposed}, codes.scale_inv,
-        codes.tensor_scale, mode);
+    const cuda::CodesInMemory memory{transposed ? codes.codes.t() : codes.codes, transposed};
+    const cuda::BlockDequantizeArguments arguments{
+        cuda::coded_matrix(memory, codes.scale_inv, codes.tensor_scale, mode),
+        values.tensor().mutable_data_ptr()};
     run_mode<Input, Output>(arguments, mode, whole, order);
     expect_same_result(
         values, in_memory,

@@ -13,7 +13,7 @@
 namespace telens::testing {
 namespace {
 
-using cuda::BlockRangesShared;
+using BlockRangesShared = cuda::MergeShared<BlockRanges>;
 
 template <typename Format>
 void expect_ranges(const Aligned<typename Format::Bits>& x, std::int64_t rows,
@@ -29,7 +29,7 @@ void expect_ranges(const Aligned<typename Format::Bits>& x, std::int64_t rows,
       });
   BlockRanges actual{7, 1, 3.0};  // an accumulator with something in it
   run_grid<BlockRangesShared>(1, order, [&](const HostThread& thread, BlockRangesShared& shared) {
-    cuda::merge_block_ranges({parts.data(), kGrid, &actual, true}, thread, shared);
+    cuda::merge_parts<BlockRanges>({parts.data(), kGrid, &actual, true}, thread, shared);
   });
   BlockRanges expected;
   kernels::add_block_ranges({Format::kId, x.data(), rows, columns}, kinds, 0, rows, expected);

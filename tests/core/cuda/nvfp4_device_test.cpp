@@ -48,7 +48,7 @@ float amax_of_numbers_on_host_grid(const at::Tensor& x, Order order) {
   run_grid<cuda::BlockMaximum>(kBlocks, order,
                                [&](const HostThread& thread, cuda::BlockMaximum& shared) {
                                  constexpr int kWidth = cuda::kPackOf<typename Input::Bits>;
-                                 cuda::amax<Input, kWidth, cuda::NanInMaximum::left_out>(
+                                 cuda::amax<Input, kWidth, NanInMaximum::left_out>(
                                      {x.const_data_ptr(), x.numel(), &amax}, thread, shared);
                                });
   return amax;

@@ -14,7 +14,7 @@
 namespace telens::testing {
 namespace {
 
-using cuda::MergeShared;
+using cuda::MergeStatisticsShared;
 using cuda::StatisticsShared;
 
 struct Cast {
@@ -50,12 +50,13 @@ Statistics on_host_grid(const Aligned<typename Format::Bits>& x, const std::vect
   Statistics result;
   if (accumulator != nullptr) result = *accumulator;
   result.casts.resize(casts.size());
-  run_grid<MergeShared>(1, order, [&](const HostThread& thread, MergeShared& shared) {
-    cuda::merge_statistics(
-        {parts.data(), blocks, count, reinterpret_cast<std::int64_t*>(&result.tensor),
-         reinterpret_cast<std::int64_t*>(result.casts.data()), accumulator != nullptr},
-        thread, shared);
-  });
+  run_grid<MergeStatisticsShared>(
+      1, order, [&](const HostThread& thread, MergeStatisticsShared& shared) {
+        cuda::merge_statistics(
+            {parts.data(), blocks, count, reinterpret_cast<std::int64_t*>(&result.tensor),
+             reinterpret_cast<std::int64_t*>(result.casts.data()), accumulator != nullptr},
+            thread, shared);
+      });
   return result;
 }
 

@@ -1,0 +1,82 @@
+"""The steps of a check that build: carried packages, configure, compile."""
+
+import importlib.util
+import os
+import shutil
+import sys
+
+from gpu_checks.context import ROOT, Context
+
+# Packages that tests compare with: a test skips itself without.
+OPTIONAL_PACKAGES = (
+    *("ml_dtypes", "gfloat", "h5py", "pandas", "hypothesis", "nvdlfw_inspect", "torchao"),
+)
+# What the checks on the GPU need; the C++ tests of the CPU are built after them.
+GPU_TARGETS = (
+    *("lib/libtelens.so", "telens_python", "gpt", "telens_command"),
+    *("host_grid_test", "device_code_test", "cuda_gemm_test"),
+)
+
+
+def unpack_wheels(context: Context) -> dict[str, list[str]]:
+    """Which packages were carried, and which of those that tests compare with are not there."""
+    wheels = sorted((context.dependencies / "wheels").glob("*.whl")) if context.dependencies else []
+    if wheels:
+        context.commands.run(
+            *(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"),
+            *("--upgrade", "--no-compile", "--no-cache-dir", "--disable-pip-version-check"),
+            *("--target", context.site),
+            *wheels,
+        )
+    sys.path.insert(0, str(context.site))
+    importlib.invalidate_caches()
+    missing = [name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is None]
+    return {"carried": [wheel.name for wheel in wheels], "missing": missing}
+
+
+def pkg_config(context: Context) -> dict[str, str]:
+    """For CMake's FindPkgConfig: where the carried libraries are, and the program if need be."""
+    if not context.dependencies:
+        return {}
+    paths = [str(context.dependencies / "lib/pkgconfig"), os.environ.get("PKG_CONFIG_PATH")]
+    found = {"PKG_CONFIG_PATH": os.pathsep.join(filter(None, paths))}
+    carried = context.site / "pkgconf/.bin/pkgconf"
+    if shutil.which("pkg-config") is None and carried.exists():
+        carried.chmod(0o755)  # unpacking a wheel into a folder leaves out the mode
+        found["PKG_CONFIG"] = str(carried)
+    return found
+
+
+def configure(context: Context) -> None:
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DTELENS_CUDA=ON",
+        f"-DTELENS_NVCC={context.nvcc}",
+        # One file's targets in parallel: the slowest one decides when the build is done.
+        "-DCMAKE_CUDA_FLAGS=--threads=3",
+        # A warning of a compiler that nobody has tried should not cost the whole run.
+        "-DTELENS_WERROR=OFF",
+        "-DTELENS_BENCHMARKS=OFF",
+        f"-DTELENS_TORCH_PYTHON={sys.executable}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    ]
+    if context.dependencies:
+        options.append(f"-DCMAKE_PREFIX_PATH={context.dependencies}")
+    context.commands.run(
+        *("cmake", "-S", ROOT, "-B", context.build, "-G", "Ninja", *options),
+        extra=pkg_config(context),
+    )
+
+
+def compile_for_gpu(context: Context) -> None:
+    build(context, *GPU_TARGETS)
+
+
+def compile_everything(context: Context) -> None:
+    build(context, "all")
+
+
+def build(context: Context, *targets: str) -> None:
+    context.commands.run(
+        *("cmake", "--build", context.build, "--parallel", context.jobs, "--target", *targets)
+    )

@@ -1,0 +1,26 @@
+"""What pytest printed, as numbers and reasons."""
+
+import re
+
+COUNT = re.compile(r"(\d+) (passed|failed|skipped|deselected|error|errors|xfailed|xpassed)\b")
+SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", re.MULTILINE)
+
+
+def counts(output: str) -> dict[str, int]:
+    """Of the last line, as in "3 failed, 98 passed in 4.2s"."""
+    lines = [line for line in output.strip().splitlines() if COUNT.search(line)]
+    found = COUNT.findall(lines[-1]) if lines else []
+    return {kind: int(number) for number, kind in found}
+
+
+def skip_reasons(output: str) -> dict[str, int]:
+    """How many tests skipped themselves for which reason (printed with -rs)."""
+    reasons: dict[str, int] = {}
+    for number, reason in SKIPPED.findall(output):
+        reasons[reason.strip()] = reasons.get(reason.strip(), 0) + int(number)
+    return reasons
+
+
+def details(output: str) -> dict:
+    reasons = skip_reasons(output)
+    return {"tests": counts(output)} | ({"skipped": reasons} if reasons else {})

@@ -1,0 +1,136 @@
+"""Runs the steps of a check one after the other, each and all of them within a time limit."""
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_checks.report import Report
+
+LAST_LINES = 15  # of a failed command, for the report
+LEAST_SECONDS = 5  # a step with less time left is not begun
+
+
+class Skipped(Exception):
+    """A step that this machine cannot run; the message is the reason."""
+
+
+class Failed(Exception):
+    """A command that failed or ran out of time; the message says which and how."""
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    seconds: float  # at most
+    action: Callable[[], object]  # what it returns are details for the report
+    needs: tuple[str, ...] = ()  # steps without which it is pointless
+
+
+class Commands:
+    """Runs programs. What they print goes straight into the log, so that it survives a kill."""
+
+    def __init__(self, log: Path, environment: Callable[[], dict[str, str]], root: Path):
+        self.log = log
+        self.environment = environment
+        self.root = root
+        self.deadline = math.inf  # on the monotonic clock
+        log.write_bytes(b"")
+
+    def time_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def run(self, *command, extra: dict[str, str] | None = None) -> str:
+        """The command's output. Throws if it fails or if the deadline comes first."""
+        words = [str(part) for part in command]
+        with self.log.open("ab") as log:
+            log.write(f"$ {' '.join(words)}\n".encode())
+            log.flush()
+            start = log.tell()
+            # A process group of its own: what the command started is killed with it.
+            process = subprocess.Popen(
+                words,
+                cwd=self.root,
+                env=self.environment() | (extra or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+            code = self.wait(process)
+        with self.log.open("rb") as log:
+            log.seek(start)
+            output = log.read().decode(errors="replace")
+        if code != 0:
+            how = "ran out of time" if code is None else f"exited {code}"
+            end = "\n".join(output.splitlines()[-LAST_LINES:])
+            raise Failed(f"{Path(words[0]).name} {how}:\n{end}")
+        return output
+
+    def wait(self, process: subprocess.Popen) -> int | None:
+        """The exit status; None if the deadline came first."""
+        left = self.time_left()
+        try:
+            return process.wait(None if math.isinf(left) else max(left, 0))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+class Runner:
+    def __init__(self, report: Report, commands: Commands, limit: float):
+        self.report = report
+        self.commands = commands
+        self.limit = limit
+        self.start = time.monotonic()
+
+    def run(self, steps: list[Step]) -> None:
+        """Every step, whatever becomes of the others. A signal ends it after the report."""
+        for step in steps:
+            self.report.steps[step.name] = {"outcome": "running"}
+            self.report.write()
+            start = time.monotonic()
+            try:
+                outcome = self.outcome_of(step)
+            except KeyboardInterrupt:
+                self.end(step, start, {"outcome": "failed", "reason": "stopped by a signal"})
+                raise
+            self.end(step, start, outcome)
+
+    def end(self, step: Step, start: float, outcome: dict) -> None:
+        outcome["seconds"] = round(time.monotonic() - start, 1)
+        self.report.steps[step.name] = outcome
+        self.report.write()
+        print(f"{outcome['outcome']:8} {outcome['seconds']:7.1f} s  {step.name}", flush=True)
+        for line in str(outcome.get("reason", "")).splitlines():
+            print(f"  {line}", flush=True)
+
+    def outcome_of(self, step: Step) -> dict:
+        missing = [name for name in step.needs if not self.has_passed(name)]
+        if missing:
+            return {"outcome": "skipped", "reason": f"needs '{missing[0]}', which did not pass"}
+        left = self.limit - (time.monotonic() - self.start)
+        if left < LEAST_SECONDS:
+            return {
+                "outcome": "skipped",
+                "reason": f"no time left of {self.limit:.0f} s (--limit)",
+            }
+        self.commands.deadline = time.monotonic() + min(step.seconds, left)
+        try:
+            details = step.action()
+        except Skipped as reason:
+            return {"outcome": "skipped", "reason": str(reason)}
+        except Exception as error:  # of one step: the others are still worth their time
+            named = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
+            return {"outcome": "failed", "reason": f"{named}{error}"}
+        return {"outcome": "passed"} | ({"details": details} if details else {})
+
+    def has_passed(self, name: str) -> bool:
+        return self.report.steps.get(name, {}).get("outcome") == "passed"

@@ -1,0 +1,122 @@
+"""The steps of a check, the most telling first: what the time limit leaves out is at the end."""
+
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+from gpu_rows.groups import GROUPS
+
+from gpu_checks import build
+from gpu_checks.context import ROOT, Context
+from gpu_checks.pytest_output import counts, details
+from gpu_checks.report import ESSENTIAL
+from gpu_checks.runner import Failed, Skipped, Step
+
+DEVICE_TESTS = ("host_grid_test", "device_code_test", "cuda_gemm_test")
+# Small enough for a tool that slows kernels down a hundredfold.
+SANITIZED_TESTS = (
+    "special_value or views or histories or scales or nothing or products or blocks "
+    "or codes or graph"
+)
+TOO_LARGE_TO_SANITIZE = "random_values"
+SANITIZERS = ("memcheck", "racecheck", "initcheck")
+COMPILE = "compile and link"
+
+
+def cuda_tests() -> list[str]:
+    """Every test file that compares a GPU with the CPU, or looks at a build for GPUs."""
+    found = sorted((ROOT / "tests/python").glob("test_cuda*.py"))
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def pytest(context: Context, *arguments: str, before=(), extra=None) -> dict:
+    """Details of a run in which at least one test passed."""
+    output = context.commands.run(
+        # -v names a test before it runs: the log then says which one hung.
+        *(*before, sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider"),
+        *arguments,
+        extra=extra,
+    )
+    if counts(output).get("passed", 0) == 0:
+        raise Failed(f"no test ran: {details(output)}")
+    return details(output)
+
+
+def cuda_against_cpu(context: Context) -> dict:
+    return pytest(context, *cuda_tests())
+
+
+def sample_on_gpu(context: Context) -> dict:
+    return pytest(context, "tests/samples/test_gpt.py", "-k", "gpu")
+
+
+def benchmarks(context: Context, group: str) -> list[str]:
+    output = context.commands.run(
+        *(sys.executable, "benchmarks/gpu.py", "--library", context.library, "--group", group),
+        *("--out", context.out / "gpu_benchmarks.json"),
+    )
+    return output.splitlines()
+
+
+def device_code(context: Context) -> None:
+    for program in DEVICE_TESTS:
+        context.commands.run(context.build / "tests" / program, "--gtest_brief=1")
+
+
+def find_sanitizer(context: Context) -> Path:
+    beside_nvcc = Path(context.nvcc).with_name("compute-sanitizer")
+    program = Path(shutil.which("compute-sanitizer") or beside_nvcc)
+    if not program.exists():
+        raise Skipped("compute-sanitizer is neither on the PATH nor beside nvcc")
+    return program
+
+
+def sanitize(context: Context, tool: str) -> dict:
+    command = (find_sanitizer(context), "--tool", tool, "--error-exitcode", "9")
+    probe = "import torch; torch.ones(8, device='cuda').sum().item()"
+    try:
+        context.commands.run(*command, sys.executable, "-c", probe)
+    except Failed as error:
+        raise Skipped(f"compute-sanitizer does not work on this machine: {error}") from error
+    return pytest(
+        context,
+        *(*cuda_tests(), "-x", "-k", f"({SANITIZED_TESTS}) and not {TOO_LARGE_TO_SANITIZE}"),
+        # Kernels of ours alone: torch's are not ours to check.
+        before=(*command, "--kernel-name", "kernel_substring=telens"),
+        # Each tensor an allocation of its own, so that reading beyond one is noticed.
+        extra={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    )
+
+
+def cpu_tests(context: Context) -> str:
+    """What the CPU promises must hold in a build with CUDA too."""
+    build.compile_everything(context)
+    output = context.commands.run(
+        *("ctest", "--test-dir", context.build, "--parallel", context.jobs),
+        "--output-on-failure",
+    )
+    return next(line for line in output.splitlines() if "tests passed" in line)
+
+
+def steps(context: Context) -> list[Step]:
+    def step(name, seconds, action, *needs):
+        return Step(name, seconds, partial(action, context), needs)
+
+    return [
+        step("Python packages", 60, build.unpack_wheels),
+        step("configure", 60, build.configure),
+        step(COMPILE, 330, build.compile_for_gpu, "configure"),
+        step(ESSENTIAL, 150, cuda_against_cpu, COMPILE),
+        *(
+            Step(f"benchmarks: {group}", seconds, partial(benchmarks, context, group), (COMPILE,))
+            for group, seconds in GROUPS.items()
+        ),
+        step("sample on the GPU", 60, sample_on_gpu, COMPILE),
+        step("device code on the host", 30, device_code, COMPILE),
+        *(
+            Step(f"compute-sanitizer {tool}", 60, partial(sanitize, context, tool), (COMPILE,))
+            for tool in SANITIZERS
+        ),
+        step("CPU tests", 300, cpu_tests, COMPILE),
+    ]

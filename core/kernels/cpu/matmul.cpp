@@ -1,0 +1,40 @@
+// Products of plain operands on the CPU: LibTorch's own, without a second way through the
+// dispatcher.
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+#include <torch/library.h>
+
+#include "core/ops/gemm_choice.h"
+#include "core/ops/matmul_checks.h"
+#include "core/ops/transposed_view.h"
+
+namespace telens {
+namespace {
+
+// A product of BF16 operands in LibTorch has a BF16 result; FP32 holds the operands' values.
+at::Tensor as_float(const at::Tensor& operand) {
+  ops::report_gemm_choice({"FP32 GEMM", "the output is FP32"});
+  return operand.to(at::kFloat);
+}
+
+at::Tensor matmul_cpu(const at::Tensor& a, const at::Tensor& b,
+                      const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
+  ops::check_matmul(a, b, bias, out_dtype);
+  if (a.scalar_type() != out_dtype) return matmul_cpu(as_float(a), as_float(b), bias, out_dtype);
+  return bias && bias->defined() ? at::cpu::addmm(*bias, a, ops::transposed_view(b))
+                                 : at::cpu::mm(a, ops::transposed_view(b));
+}
+
+void matmul_accumulate_cpu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  ops::check_matmul_accumulate(a, b, out);
+  at::Tensor sum = out;
+  at::cpu::addmm_out(sum, out, as_float(a), as_float(b).t());
+}
+
+}  // namespace
+}  // namespace telens
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("matmul", telens::matmul_cpu);
+  library.impl("matmul_accumulate", telens::matmul_accumulate_cpu);
+}

@@ -1,0 +1,72 @@
+// What a thread adds up of a cast: device code.
+#pragma once
+
+#include <cmath>
+
+#include "core/kernels/cuda/conversions.cuh"
+#include "core/ops/statistics_layout.h"
+
+namespace telens::cuda {
+
+// A thread's sums of one cast.
+struct CastAccumulator {
+  double squared_error;
+  std::uint32_t underflows;
+  std::uint32_t overflows;
+  std::uint32_t saturated;
+
+  // Elements and scales are left to whoever knows them.
+  TELENS_DEVICE CastSums finish() const {
+    CastSums sums;
+    sums.underflows = underflows;
+    sums.overflows = overflows;
+    sums.saturated = saturated;
+    sums.squared_error = squared_error;
+    return sums;
+  }
+};
+
+// A sum of squared errors above it does not show what underflowed.
+inline constexpr float kNoticeableError = 0x1p-110F;
+
+TELENS_DEVICE float multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+TELENS_DEVICE float magnitude_of(float value) {
+  return bits_as<float>(bits_as<std::uint32_t>(value) & FP32::kMagnitudeMask);
+}
+
+// The sum of the squares of a few errors: in FP32, or in double where that does not hold it.
+template <int size>
+TELENS_DEVICE double sum_of_squares(const float (&errors)[size]) {
+  float squares = 0;
+  TELENS_UNROLL
+  for (const float error : errors) squares = multiply_add(error, error, squares);
+  if (squares >= kNoticeableError && squares <= FP32::kMax) return squares;
+  double exact = 0;
+  TELENS_UNROLL
+  for (const float error : errors) exact += static_cast<double>(error) * error;
+  return exact;
+}
+
+// The smallest and the largest of scales; a NaN among them is both.
+struct ScaleExtremes {
+  float smallest = std::numeric_limits<float>::infinity();
+  float largest = -std::numeric_limits<float>::infinity();
+
+  TELENS_DEVICE void add(float scale) {
+    smallest = scale < smallest || scale != scale ? scale : smallest;
+    largest = scale > largest || scale != scale ? scale : largest;
+  }
+  TELENS_DEVICE void finish(CastSums& sums) const {
+    sums.scale_inv_min = smallest;
+    sums.scale_inv_max = largest;
+  }
+};
+
+}  // namespace telens::cuda

@@ -1,0 +1,75 @@
+#include "core/modules/fused_cast.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/modules/linear_function.h"
+#include "core/quantization/role_of.h"
+
+namespace telens {
+namespace {
+
+bool touches(const RoutingPlan& plan, TensorName name) {
+  const auto [first, second] = gemms_of(name);
+  const auto touches_for = [&](Gemm gemm) {
+    return plan.modifies(gemm, name) || plan.inspects_quantized(gemm, name) ||
+           plan.runs_in_high_precision(gemm);
+  };
+  return plan.inspects(name) || touches_for(first) || touches_for(second);
+}
+
+// One zero a dtype and device, for the life of the process: placeholders cost no kernel. Who looks
+// into one, as torch's anomaly detection does, finds a number.
+at::Tensor shared_zero(const at::Tensor& like) {
+  static std::mutex mutex;
+  static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' own tear-down
+  const std::lock_guard lock(mutex);
+  for (const at::Tensor& zero : *zeros) {
+    if (zero.scalar_type() == like.scalar_type() && zero.device() == like.device()) return zero;
+  }
+  const c10::InferenceMode normal(false);
+  return zeros->emplace_back(at::zeros({1}, like.options()));
+}
+
+}  // namespace
+
+std::optional<ops::KnownScale> scale_of_fused_cast(const LayerPass& pass, TensorName name,
+                                                   bool first_needed, bool second_needed) {
+  if (!pass.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
+  if (pass.plan && touches(*pass.plan, name)) return std::nullopt;
+  const auto [first, second] = gemms_of(name);
+  if ((first_needed && !runs_quantized(pass, first)) ||
+      (second_needed && !runs_quantized(pass, second))) {
+    return std::nullopt;
+  }
+  const auto* quantizer =
+      dynamic_cast<const DelayedScalingQuantizer*>(pass.quantizers[role_of(name)].get());
+  if (quantizer == nullptr) return std::nullopt;
+  return ops::KnownScale{.scale = quantizer->known_scale(),
+                         .amax = quantizer->amax(),
+                         .format = quantizer->format(),
+                         .columnwise = second_needed};
+}
+
+at::Tensor placeholder(at::IntArrayRef sizes, const at::Tensor& like) {
+  return shared_zero(like).expand(sizes);
+}
+
+at::Tensor placeholder_of(c10::intrusive_ptr<MadeGradient> made, at::IntArrayRef sizes,
+                          const at::Tensor& like) {
+  at::Tensor made_for = placeholder(sizes, like);
+  made_for.unsafeGetTensorImpl()->set_backend_meta(std::move(made));
+  return made_for;
+}
+
+const MadeGradient* made_gradient_on(const at::Tensor& tensor) {
+  return tensor.defined()
+             ? dynamic_cast<const MadeGradient*>(tensor.unsafeGetTensorImpl()->get_backend_meta())
+             : nullptr;
+}
+
+}  // namespace telens

@@ -1,0 +1,18 @@
+// Matrix products of plain operands: those of layers and GEMMs in high precision.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace telens::ops {
+
+// out[M, N] = a[M, K] x b[N, K]^T + bias[N], accumulated in FP32 (FP64 for Double), rounded once to
+// out_dtype. Any strides: fprop, dgrad and wgrad are products of views. a and b are of out_dtype,
+// or of BF16 or FP16 with a FP32 output. bias is of out_dtype, or undefined. M, N, K may be zero.
+// Not differentiable. Throws ShapeError where something does not fit.
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
+                  at::ScalarType out_dtype);
+
+// out[M, N] += a[M, K] x b[N, K]^T, all in FP32; a and b are both BF16, FP16 or FP32.
+void matmul_accumulate(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
+
+}  // namespace telens::ops

@@ -1,0 +1,34 @@
+// The end of an iteration for the amax histories of many layers at once.
+#pragma once
+
+#include <vector>
+
+#include "core/ops/scaling.h"
+#include "core/quantization/delayed_scaling.h"
+
+namespace telens {
+
+// Collects windows, then computes the scales of each from its history and begins a new row: one
+// operator, and on a GPU one launch, for all that agree in formula and device. Windows whose recipe
+// has functions of the user's own are updated one by one.
+class WindowUpdates {
+ public:
+  // Does nothing for a window that is not defined.
+  void add(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
+
+  void run();
+
+ private:
+  struct Group {
+    ops::WindowFormula formula;
+    at::Device device;
+    ops::WindowUpdate windows;
+
+    void add(const AmaxWindow& window, float fp8_max);
+  };
+  Group& group_of(const ops::WindowFormula& formula, const at::Device& device);
+
+  std::vector<Group> groups_;
+};
+
+}  // namespace telens

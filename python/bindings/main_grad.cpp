@@ -1,0 +1,53 @@
+#include "python/bindings/main_grad.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+
+#include "core/modules/main_grad.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+py::object object_of(const at::Tensor& parameter) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(parameter));
+}
+
+// Transformer Engine's and Megatron's attributes:
+//   main_grad                the buffer
+//   get_main_grad()          gives it, for parameters marked __fsdp_param__
+//   overwrite_main_grad      the product replaces what is there
+//   grad_added_to_main_grad  where it exists it becomes True, and somebody waits for .grad: hooks
+//                            behind its accumulation reduce main_grad
+class AttributeMainGrads final : public MainGradSource {
+ public:
+  MainGrad find(const at::Tensor& parameter) override {
+    const py::gil_scoped_acquire gil;
+    const py::object owner = object_of(parameter);
+    if (py::hasattr(owner, "__fsdp_param__"))
+      owner.attr("main_grad") = owner.attr("get_main_grad")();
+    const py::object buffer = py::getattr(owner, "main_grad", py::none());
+    if (!THPVariable_Check(buffer.ptr())) return {};
+    return {
+        .buffer = THPVariable_Unpack(buffer.ptr()),
+        .overwrite = py::cast<bool>(py::getattr(owner, "overwrite_main_grad", py::bool_(false))),
+        .wants_gradient = py::hasattr(owner, "grad_added_to_main_grad")};
+  }
+
+  void added(const at::Tensor& parameter) override {
+    const py::gil_scoped_acquire gil;
+    object_of(parameter).attr("grad_added_to_main_grad") = py::bool_(true);
+  }
+};
+
+}  // namespace
+
+void find_main_grads_in_attributes() {
+  set_main_grad_source(std::make_unique<AttributeMainGrads>());
+}
+
+}  // namespace telens::python

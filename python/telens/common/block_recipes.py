@@ -1,0 +1,235 @@
+"""The recipes whose blocks of elements share a scale: MXFP8, FP8 in 128-blocks, NVFP4.
+
+Their home for users and pickles is ``telens.common.recipe``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from telens import _C
+from telens.common.recipe_base import Format, Recipe
+from telens.common.recipe_parameters import (
+    SPLIT_ACCUMULATOR,
+    MMParams,
+    QParams,
+    check_gemm_parameters,
+    check_unsupported,
+    quantization_of,
+    scaling_of,
+)
+
+__all__: list[str] = []
+
+
+@dataclass
+class MXFP8BlockScaling(Recipe):
+    """Every 32 elements along a row share a power of two as scale (OCP Microscaling Formats 1.0).
+
+    Rows and columns are quantized separately from the high-precision tensor. All dimensions of a
+    GEMM must be divisible by 32.
+
+    Parameters
+    ----------
+    margin
+        without effect, as in Transformer Engine
+    fp8_format
+        ``Format.E4M3`` or ``Format.HYBRID``
+    enable_2d_quantization
+        weights get one scale for 32x32 elements, the same in both orientations
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    _kind = "mxfp8"
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    enable_2d_quantization: bool = False
+    _: KW_ONLY
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_mxfp8_block_scaling(
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
+            margin=self.margin,
+            enable_2d_quantization=self.enable_2d_quantization,
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass
+class Float8BlockScaling(Recipe):
+    """Every 1x128 elements, and every 128x128 of weights, share a scale.
+
+    Parameters
+    ----------
+    use_f32_scales
+        scales need not be powers of two; the default of ``power_2_scale`` in the three below
+    fp8_format
+        ``Format.E4M3`` or ``Format.HYBRID``
+    x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim
+        1 (1x128) or 2 (128x128) of activations, weights and gradients; at most one may be 2
+    fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
+        ``MMParams`` with ``use_split_accumulator=True``
+    fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
+        ``QParams`` of activations, weights and gradients
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+    """
+
+    _kind = "float8_block"
+
+    use_f32_scales: bool = False
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    fp8_gemm_fprop: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
+    fp8_quant_fwd_inp: QParams | None = None
+    fp8_quant_fwd_weight: QParams | None = None
+    fp8_quant_bwd_grad: QParams | None = None
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        default = QParams(power_2_scale=not self.use_f32_scales)
+        self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
+        self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
+        self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
+
+    def _check(self) -> None:
+        super()._check()
+        check_gemm_parameters(self, needs_split_accumulator=True)
+        dimensions = self._dimensions()
+        if any(dimension not in (1, 2) for dimension in dimensions) or dimensions.count(2) > 1:
+            raise _C.UsageError(
+                "Float8BlockScaling: x_block_scaling_dim, w_block_scaling_dim and "
+                f"grad_block_scaling_dim are {dimensions}; each must be 1 or 2, and at most one 2, "
+                "since no GEMM multiplies 128x128 blocks by 128x128 blocks"
+            )
+
+    def _dimensions(self) -> tuple[int, int, int]:
+        return self.x_block_scaling_dim, self.w_block_scaling_dim, self.grad_block_scaling_dim
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_float8_block_scaling(
+            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
+            input=scaling_of(self, "fp8_quant_fwd_inp"),
+            weight=scaling_of(self, "fp8_quant_fwd_weight"),
+            gradient=scaling_of(self, "fp8_quant_bwd_grad"),
+            dimensions=self._dimensions(),
+            override_linear_precision=tuple(self.override_linear_precision),
+        )
+
+
+@dataclass
+class NVFP4BlockScaling(Recipe):
+    """E2M1; every 16 elements share an E4M3 scale, all of them one FP32 scale.
+
+    By default the training recipe of "Pretraining Large Language Models with NVFP4"
+    (arXiv:2509.25149). All dimensions of a GEMM must be divisible by 16.
+
+    Parameters
+    ----------
+    disable_rht
+        no random Hadamard transform of the activations and gradients that feed wgrad
+    disable_stochastic_rounding
+        gradients are rounded to nearest, not by chance; switched off it draws no random number
+    disable_2d_quantization
+        weights get one scale for 16 elements instead of 16x16
+    fp4_format
+        ``Format.E2M1``, of the elements
+    fp8_format
+        ``Format.E4M3``, of the scales
+    row_scaled_activation, nvfp4_4over6
+        accepted with their defaults alone
+    nvfp4_4over6_e4m3_use_256, nvfp4_4over6_err_mode
+        without effect, as in Transformer Engine where ``nvfp4_4over6`` is ``"none"``
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision all the same
+
+    Attributes
+    ----------
+    fp4_quant_fwd_inp, fp4_quant_fwd_weight, fp4_quant_bwd_grad
+        ``QParams`` of activations, weights and gradients: what the switches say, until another is
+        assigned
+    """
+
+    _kind = "nvfp4"
+
+    disable_rht: bool = False
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+    row_scaled_activation: bool = False
+    nvfp4_4over6: str = "none"
+    nvfp4_4over6_e4m3_use_256: str = "all"
+    nvfp4_4over6_err_mode: str = "MAE"
+    fp4_format: Format = Format.E2M1
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    _: KW_ONLY
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    fp4_quant_fwd_inp: QParams = field(init=False)
+    fp4_quant_fwd_weight: QParams = field(init=False)
+    fp4_quant_bwd_grad: QParams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        self._follow_the_switches()
+
+    def _check(self) -> None:
+        check_unsupported(self)
+        if (self.fp4_format, self.fp8_format) != (Format.E2M1, Format.E4M3):
+            raise _C.UsageError(
+                "NVFP4BlockScaling: fp4_format must be Format.E2M1 and fp8_format Format.E4M3, not "
+                f"{self.fp4_format} and {self.fp8_format}"
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name.startswith("disable_") and "fp4_quant_bwd_grad" in vars(self):
+            self._follow_the_switches()
+
+    def _follow_the_switches(self) -> None:
+        rotated = not self.disable_rht
+        self.fp4_quant_fwd_inp = QParams(random_hadamard_transform=rotated)
+        self.fp4_quant_fwd_weight = QParams(fp4_2d_quantization=not self.disable_2d_quantization)
+        self.fp4_quant_bwd_grad = QParams(
+            random_hadamard_transform=rotated,
+            stochastic_rounding=not self.disable_stochastic_rounding,
+        )
+
+    def _make_native(self) -> _C.Recipe:
+        (rotates_inputs,) = quantization_of(self, "fp4_quant_fwd_inp", "random_hadamard_transform")
+        (square_weights,) = quantization_of(self, "fp4_quant_fwd_weight", "fp4_2d_quantization")
+        rotates_gradients, rounds_by_chance = quantization_of(
+            self, "fp4_quant_bwd_grad", "random_hadamard_transform", "stochastic_rounding"
+        )
+        if rotates_inputs != rotates_gradients:
+            raise _C.UsageError(
+                "NVFP4BlockScaling: random_hadamard_transform is "
+                f"{rotates_inputs} in fp4_quant_fwd_inp and {rotates_gradients} in "
+                "fp4_quant_bwd_grad; it must be the same in both, since wgrad multiplies them"
+            )
+        return _C.make_nvfp4_block_scaling(
+            disable_rht=not rotates_inputs,
+            disable_stochastic_rounding=not rounds_by_chance,
+            disable_2d_quantization=not square_weights,
+            override_linear_precision=tuple(self.override_linear_precision),
+        )

@@ -1,0 +1,144 @@
+// What brings operands into the order that cuBLASLt reads, run on the host thread by thread: scales
+// in tiles, padded scales, transposed codes.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+
+#include "core/kernels/cuda/scale_layouts.cuh"
+#include "core/kernels/cuda/transpose_codes.cuh"
+#include "core/ops/block_quantize.h"
+#include "tests/core/cuda/block_data.h"
+#include "tests/core/cuda/host_grid.h"
+
+namespace telens::testing {
+namespace {
+
+struct Nothing {};
+
+template <typename Scale>
+cuda::ScaleMatrix<Scale> matrix_of(const at::Tensor& scales) {
+  return {scales.const_data_ptr<Scale>(), scales.size(0), scales.size(1), scales.stride(0),
+          scales.stride(1)};
+}
+
+// No zeros, so that padding is told from scales.
+at::Tensor some_bytes(at::IntArrayRef sizes) { return at::randint(1, 256, sizes, at::kByte); }
+
+// As cuBLASLt's documentation gives the place of the scale of (outer, inner): of the tile, then in
+// it.
+std::int64_t documented_offset(std::int64_t outer, std::int64_t inner, std::int64_t blocks) {
+  const std::int64_t padded_blocks = (blocks + 3) / 4 * 4;
+  const std::int64_t tile = (inner / 4 * 4 + outer / 128 * padded_blocks) * 128;
+  return tile + outer % 128 % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
+}
+
+// Of every size about a tile: whole, one more, one less.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 7> kScaleShapes{
+    {{128, 4}, {256, 8}, {129, 5}, {127, 3}, {1, 1}, {33, 130}, {300, 2}}};
+
+TEST(ScaleLayouts, scales_of_a_byte_lie_in_tiles_as_documented_with_zeros_around_them) {
+  at::manual_seed(1);
+  for (const auto& [lines, blocks] : kScaleShapes) {
+    for (const Order order : kOrders) {
+      for (const bool columnwise : {false, true}) {
+        const at::Tensor scales =
+            columnwise ? some_bytes({blocks, lines}).t() : some_bytes({lines, blocks});
+        const at::Tensor like =
+            at::empty({cuda::scale_tiles_of(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
+        const Guarded tiles(like);
+        run_grid<Nothing>(3, order, [&](const HostThread& thread, Nothing&) {
+          cuda::tile_scales(
+              {matrix_of<std::uint8_t>(scales), tiles.tensor().mutable_data_ptr<std::uint8_t>()},
+              thread);
+        });
+        const at::Tensor expected = at::zeros_like(like);
+        for (std::int64_t outer = 0; outer < lines; ++outer) {
+          for (std::int64_t inner = 0; inner < blocks; ++inner) {
+            expected.view({-1})[documented_offset(outer, inner, blocks)] = scales[outer][inner];
+          }
+        }
+        expect_same_result(tiles, expected, fmt::format("{} x {}", lines, blocks));
+      }
+    }
+  }
+}
+
+// The documentation's other formula, from a place in a tile to the scale, on numbers.
+TEST(ScaleLayouts, the_first_bytes_of_a_tile_are_the_scales_of_lines_0_32_64_and_96) {
+  const at::Tensor scales = at::arange(128, at::kByte).view({128, 1}).repeat({1, 4});
+  at::Tensor tile = at::empty({cuda::kScaleTileBytes}, at::kByte);
+  run_grid<Nothing>(1, Order::forward, [&](const HostThread& thread, Nothing&) {
+    cuda::tile_scales({matrix_of<std::uint8_t>(scales), tile.mutable_data_ptr<std::uint8_t>()},
+                      thread);
+  });
+  for (std::int64_t offset = 0; offset < cuda::kScaleTileBytes; ++offset) {
+    EXPECT_EQ(tile[offset].item<std::int64_t>(), offset % 16 / 4 * 32 + offset / 16) << offset;
+  }
+}
+
+TEST(ScaleLayouts, rows_of_fp32_scales_are_filled_with_zeros) {
+  at::manual_seed(2);
+  for (const auto& [lines, blocks] : kScaleShapes) {
+    for (const std::int64_t multiple : {std::int64_t{1}, cuda::kSquareScalesMultiple}) {
+      const at::Tensor scales = at::rand({blocks, lines}).t() + 1;
+      const std::int64_t width = (blocks + multiple - 1) / multiple * multiple;
+      const at::Tensor expected = at::constant_pad_nd(scales, {0, width - blocks}, 0).contiguous();
+      const Guarded out(expected);
+      run_grid<Nothing>(2, Order::shuffled, [&](const HostThread& thread, Nothing&) {
+        cuda::pad_scales({matrix_of<float>(scales), width, out.tensor().mutable_data_ptr<float>()},
+                         thread);
+      });
+      expect_same_result(out, expected, fmt::format("{} x {} to {}", lines, blocks, width));
+    }
+  }
+}
+
+void expect_turned(const at::Tensor& in_memory, Order order) {
+  const at::Tensor expected = in_memory.t().contiguous();
+  const Guarded out(expected);
+  run_grid<cuda::TransposeTile>(
+      2, order, [&](const HostThread& thread, cuda::TransposeTile& shared) {
+        cuda::transpose_codes({in_memory.const_data_ptr<std::uint8_t>(), in_memory.size(0),
+                               in_memory.size(1), out.tensor().mutable_data_ptr<std::uint8_t>()},
+                              thread, shared);
+      });
+  expect_same_result(out, expected, c10::str(in_memory.sizes()));
+}
+
+TEST(TransposeCodes, every_byte_comes_to_its_place) {
+  at::manual_seed(3);
+  for (const Order order : kOrders) {
+    for (const auto& [rows, columns] :
+         {std::pair(128, 128), std::pair(16, 16), std::pair(144, 272), std::pair(256, 16)}) {
+      expect_turned(some_bytes({rows, columns}), order);
+    }
+  }
+}
+
+// Two codes a byte are neighbours down a column in the columnwise copy, along a row in its
+// transpose: the same bytes.
+TEST(TransposeCodes, of_nvfp4_keep_pairs_together) {
+  at::manual_seed(4);
+  const at::Tensor x = at::randn({64, 48});
+  const ops::BlockCodes columnwise = ops::quantize_nvfp4(x, {}, {true, true}).columnwise;
+  ASSERT_TRUE(columnwise.codes.t().is_contiguous());
+  ops::BlockCodes turned = columnwise;
+  turned.codes = at::empty(columnwise.codes.sizes(), at::kByte);
+  const at::Tensor in_memory = columnwise.codes.t();
+  run_grid<cuda::TransposeTile>(
+      1, Order::forward, [&](const HostThread& thread, cuda::TransposeTile& shared) {
+        cuda::transpose_codes({in_memory.const_data_ptr<std::uint8_t>(), in_memory.size(0),
+                               in_memory.size(1), turned.codes.mutable_data_ptr<std::uint8_t>()},
+                              thread, shared);
+      });
+  const auto values = [](const ops::BlockCodes& codes) {
+    return ops::dequantize_blocks(codes, FormatId::e2m1, ScalingMode::nvfp4, at::kFloat);
+  };
+  EXPECT_TRUE(at::equal(values(turned), values(columnwise)));
+  EXPECT_EQ(values(turned).sizes(), at::IntArrayRef({48, 64}));
+}
+
+}  // namespace
+}  // namespace telens::testing

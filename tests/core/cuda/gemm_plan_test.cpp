@@ -1,0 +1,178 @@
+// What is known of a GEMM on CUDA without a GPU: which kernel multiplies what on which card, the
+// text of a product, and which products run the same algorithm.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/kernels/cuda/gemm_plan.h"
+#include "core/kernels/cuda/lt_gemm.h"
+
+namespace telens::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kE4m3 = FormatId::e4m3, kE5m2 = FormatId::e5m2, kE2m1 = FormatId::e2m1;
+constexpr auto kTensor = ScalingMode::tensor, kMx = ScalingMode::mxfp8, kNv = ScalingMode::nvfp4;
+constexpr auto kRow = ScalingMode::block_1d, kSquare = ScalingMode::block_2d;
+constexpr int kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
+
+struct Row {
+  int capability;
+  FormatId a_format;
+  ScalingMode a_mode;
+  FormatId b_format;
+  ScalingMode b_mode;
+  std::array<std::int64_t, 3> mnk;
+  std::string_view reason;  // "": native
+  bool takes_transposed;
+  FormatId out = FormatId::bf16;
+};
+
+const std::vector<Row> kTable{
+    {kHopper, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "", false},
+    {kHopper, kE5m2, kTensor, kE4m3, kTensor, {16, 16, 16}, "", false, FormatId::fp32},
+    {kHopper, kE5m2, kTensor, kE5m2, kTensor, {16, 16, 16}, "E5M2 by E5M2", true},
+    {kHopper, kE4m3, kTensor, kE4m3, kTensor, {33, 16, 16}, "multiple of 16", true},
+    {kHopper, kE4m3, kTensor, kE4m3, kTensor, {16, 33, 16}, "multiple of 16", true},
+    {kHopper, kE4m3, kTensor, kE4m3, kTensor, {16, 16, 33}, "multiple of 16", true},
+    {kBlackwell, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "", true},
+    {kGeForce, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "", false},
+
+    {kHopper, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "", false},
+    {kHopper, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "", false},
+    {kHopper, kE5m2, kSquare, kE4m3, kRow, {48, 80, 640}, "", false},
+    {kHopper, kE4m3, kSquare, kE4m3, kSquare, {256, 512, 128}, "128x128 blocks by", true},
+    {kHopper, kE4m3, kRow, kE4m3, kRow, {256, 512, 192}, "K is no multiple of 128", true},
+    {kHopper, kE4m3, kRow, kE4m3, kSquare, {250, 512, 128}, "multiple of 16", true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "only Hopper", true},
+    {kGeForce, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "only Hopper", true},
+
+    {kHopper, kE4m3, kMx, kE4m3, kMx, {256, 512, 128}, "MXFP8 products need Blackwell", true},
+    {kBlackwell, kE4m3, kMx, kE5m2, kMx, {256, 512, 160}, "", true},
+    {kBlackwellUltra, kE4m3, kMx, kE4m3, kMx, {256, 512, 160}, "", true},
+    {kGeForce, kE4m3, kMx, kE4m3, kMx, {256, 512, 160}, "", false},
+    {kBlackwell, kE5m2, kMx, kE5m2, kMx, {256, 512, 160}, "E5M2 by E5M2", true},
+    {kBlackwell, kE4m3, kMx, kE4m3, kMx, {256, 512, 48}, "K is no multiple of 32", true},
+
+    {kHopper, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "NVFP4 products need Blackwell", true},
+    {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "", false},
+    {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "FP16", true, FormatId::fp16},
+    {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 16}, "K is no multiple of 32", true},
+};
+
+std::string name_of_row(const Row& row) {
+  return fmt::format("{}: {} {} by {} {}, {} x {} x {} to {}", row.capability,
+                     name_of(row.a_format), name_of(row.a_mode), name_of(row.b_format),
+                     name_of(row.b_mode), row.mnk[0], row.mnk[1], row.mnk[2], name_of(row.out));
+}
+
+TEST(GemmPlan, is_that_of_the_table_for_every_card_format_and_shape) {
+  for (const Row& row : kTable) {
+    SCOPED_TRACE(name_of_row(row));
+    const GemmPlan plan = plan_gemm({row.capability, row.a_format, row.a_mode, row.b_format,
+                                     row.b_mode, row.mnk[0], row.mnk[1], row.mnk[2], row.out});
+    EXPECT_EQ(plan.native, row.reason.empty());
+    EXPECT_EQ(plan.choice.reason.empty(), row.reason.empty()) << plan.choice.reason;
+    EXPECT_THAT(std::string(plan.choice.reason), HasSubstr(std::string(row.reason)));
+    EXPECT_EQ(plan.takes_transposed, row.takes_transposed);
+    EXPECT_THAT(std::string(plan.choice.kernel), HasSubstr(plan.native ? "cuBLASLt" : "BF16"));
+  }
+}
+
+// Data that is only pointed to.
+alignas(256) std::array<std::byte, 512> memory;
+
+LtGemm some_gemm() {
+  return {.m = 256,
+          .n = 512,
+          .k = 128,
+          .a = {memory.data(), kE4m3, 128, false, memory.data(), kRow},
+          .b = {memory.data(), kE4m3, 128, false, memory.data(), kSquare},
+          .out = memory.data(),
+          .out_format = FormatId::bf16,
+          .out_leading = 512};
+}
+
+TEST(LtGemm, is_described_with_shapes_formats_scales_and_what_it_does_besides) {
+  LtGemm gemm = some_gemm();
+  EXPECT_EQ(describe(gemm),
+            "[M, N, K] = [256, 512, 128], A E4M3 in 1x128 blocks, B E4M3 in 128x128 blocks -> "
+            "BF16, split accumulator");
+  gemm.bias = memory.data();
+  gemm.accumulate = gemm.fast_accumulation = true;
+  gemm.a.scaling = gemm.b.scaling = kTensor;
+  EXPECT_EQ(describe(gemm),
+            "[M, N, K] = [256, 512, 128], A E4M3 under one scale, B E4M3 under one scale -> BF16, "
+            "bias BF16, added to the output, fast accumulation");
+  const float alpha = 1;
+  EXPECT_EQ(describe({.m = 1,
+                      .n = 2,
+                      .k = 3,
+                      .a = {memory.data(), FormatId::fp32, 3},
+                      .b = {memory.data(), FormatId::fp32, 2, true},
+                      .out = memory.data(),
+                      .out_format = FormatId::fp32,
+                      .out_leading = 2,
+                      .tf32 = true,
+                      .alpha = &alpha,
+                      .beta = &alpha}),
+            "[M, N, K] = [1, 2, 3], A FP32, B FP32, transposed -> FP32, alpha on the device, TF32");
+}
+
+TEST(LtGemm, has_the_key_of_an_equal_one_and_of_no_other) {
+  const LtKey key = key_of(some_gemm(), 0);
+  EXPECT_EQ(key, key_of(some_gemm(), 0));
+  EXPECT_NE(key, key_of(some_gemm(), 1));
+  LtGemm moved = some_gemm();
+  moved.a.data = memory.data() + 256;  // as far aligned
+  EXPECT_EQ(key, key_of(moved, 0));
+  const std::vector<void (*)(LtGemm&)> changes{
+      [](LtGemm& g) { g.m = 16; },
+      [](LtGemm& g) { g.n = 16; },
+      [](LtGemm& g) { g.k = 16; },
+      [](LtGemm& g) { g.a.leading = 256; },
+      [](LtGemm& g) { g.b.leading = 256; },
+      [](LtGemm& g) { g.out_leading = 1024; },
+      [](LtGemm& g) { g.a.format = kE5m2; },
+      [](LtGemm& g) { g.b.format = kE5m2; },
+      [](LtGemm& g) { g.out_format = FormatId::fp32; },
+      [](LtGemm& g) { g.bias = memory.data(); },
+      [](LtGemm& g) { g.a.scaling = kSquare; },
+      [](LtGemm& g) { g.b.scaling = kRow; },
+      [](LtGemm& g) { g.b.scales = nullptr; },
+      [](LtGemm& g) { g.a.transposed = true; },
+      [](LtGemm& g) { g.b.transposed = true; },
+      [](LtGemm& g) { g.accumulate = true; },
+      [](LtGemm& g) { g.fast_accumulation = true; },
+      [](LtGemm& g) { g.tf32 = true; },
+      [](LtGemm& g) { g.alpha = reinterpret_cast<const float*>(memory.data()); },
+      [](LtGemm& g) { g.beta = reinterpret_cast<const float*>(memory.data()); },
+      [](LtGemm& g) { g.a.data = memory.data() + 16; },
+      [](LtGemm& g) { g.b.data = memory.data() + 16; },
+      [](LtGemm& g) { g.out = memory.data() + 16; }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    LtGemm changed = some_gemm();
+    changes[i](changed);
+    EXPECT_NE(key, key_of(changed, 0)) << "change " << i;
+  }
+}
+
+TEST(LtGemm, alignments_are_powers_of_two_up_to_256) {
+  const auto aligned = [](std::uintptr_t address) {
+    return alignment_of(reinterpret_cast<const void*>(address));
+  };
+  EXPECT_EQ(aligned(0), 256);
+  EXPECT_EQ(aligned(4096), 256);
+  EXPECT_EQ(aligned(4096 + 16), 16);
+  EXPECT_EQ(aligned(4096 + 34), 2);
+  EXPECT_EQ(aligned(1), 1);
+}
+
+}  // namespace
+}  // namespace telens::cuda

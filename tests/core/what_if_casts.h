@@ -1,0 +1,28 @@
+// Every cast in blocks that what-if statistics know.
+#pragma once
+
+#include <vector>
+
+#include "core/ops/statistics_what_if.h"
+
+namespace telens::testing {
+
+inline std::vector<ops::WhatIfCast> all_what_if_casts() {
+  std::vector<ops::WhatIfCast> casts;
+  for (const bool columnwise : {false, true}) {
+    for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
+      for (const ScalingMode mode : {ScalingMode::block_1d, ScalingMode::block_2d}) {
+        casts.push_back({format, mode, false, columnwise});
+      }
+      for (const bool squares : {false, true}) {
+        casts.push_back({format, ScalingMode::mxfp8, squares, columnwise});
+      }
+    }
+    for (const bool squares : {false, true}) {
+      casts.push_back({FormatId::e2m1, ScalingMode::nvfp4, squares, columnwise});
+    }
+  }
+  return casts;
+}
+
+}  // namespace telens::testing

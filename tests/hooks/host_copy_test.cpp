@@ -1,0 +1,83 @@
+// Nobody waits for what is on its way from a device to the host.
+#include "hooks/host_copy.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "tests/hooks/late_copies.h"
+
+namespace telens {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::LateCopies;
+
+std::vector<std::string> names_of(const std::vector<Arrivals<std::string>::Arrived>& arrived) {
+  std::vector<std::string> names;
+  for (const auto& each : arrived) names.push_back(each.work);
+  return names;
+}
+
+TEST(HostCopyTest, tensors_of_the_host_are_there_at_once_dense_and_in_their_order) {
+  const at::Tensor words = at::arange(6, at::kLong).view({2, 3});
+  const at::Tensor values = at::arange(2, at::kDouble);
+  const auto copy = copy_to_host({words.t(), at::Tensor(), values});
+  EXPECT_TRUE(copy->arrived());
+  const std::vector<at::Tensor> taken = copy->take();
+  ASSERT_EQ(taken.size(), 3U);
+  EXPECT_TRUE(taken[0].is_contiguous());
+  EXPECT_TRUE(taken[0].equal(words.t()));
+  EXPECT_FALSE(taken[1].defined());
+  EXPECT_TRUE(taken[2].is_same(values));
+}
+
+TEST(HostCopyTest, elements_of_other_than_8_bytes_are_refused) {
+  try {
+    copy_to_host({at::empty({2}, at::kFloat)});
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("Float; expected elements of 8 bytes"));
+  }
+}
+
+TEST(ArrivalsTest, work_is_done_in_the_order_in_which_it_set_out_and_nobody_waits) {
+  LateCopies late;
+  Arrivals<std::string> arrivals(late.copies());
+  arrivals.add({at::arange(1, at::kLong)}, "first");
+  arrivals.add({at::arange(2, at::kLong)}, "second");
+  arrivals.add({}, "third");
+  EXPECT_THAT(arrivals.take(Waiting::no), IsEmpty());
+  late.let_arrive(2);
+  const auto arrived = arrivals.take(Waiting::no);
+  EXPECT_THAT(names_of(arrived), ElementsAre("first", "second"));
+  EXPECT_EQ(arrived[1].tensors.at(0).numel(), 2);
+  EXPECT_THAT(arrivals.take(Waiting::no), IsEmpty());
+  EXPECT_EQ(late.waited(), 0);
+}
+
+TEST(ArrivalsTest, whoever_waits_gets_all) {
+  LateCopies late;
+  Arrivals<std::string> arrivals(late.copies());
+  arrivals.add({at::arange(1, at::kLong)}, "first");
+  arrivals.add({at::arange(1, at::kLong)}, "second");
+  EXPECT_THAT(names_of(arrivals.take(Waiting::yes)), ElementsAre("first", "second"));
+  EXPECT_EQ(late.waited(), 2);
+  EXPECT_THAT(arrivals.take(Waiting::yes), IsEmpty());
+}
+
+TEST(CopyToDeviceTest, numbers_arrive_as_they_are) {
+  const std::vector<std::int64_t> numbers{3, -1, std::int64_t{1} << 62};
+  const at::Tensor copied = copy_to_device(numbers, at::kCPU);
+  ASSERT_EQ(copied.numel(), 3);
+  EXPECT_TRUE(std::ranges::equal(numbers,
+                                 std::span(copied.const_data_ptr<std::int64_t>(), numbers.size())));
+  EXPECT_EQ(copy_to_device({}, at::kCPU).numel(), 0);
+}
+
+}  // namespace
+}  // namespace telens

@@ -1,0 +1,50 @@
+// Copies to the host that arrive when a test says so, as those from a GPU that is busy.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "hooks/host_copy.h"
+
+namespace telens::testing {
+
+class LateCopies {
+ public:
+  HostCopies copies() {
+    return [this](std::vector<at::Tensor> tensors) {
+      return std::make_unique<LateCopy>(std::move(tensors), begun_++, *this);
+    };
+  }
+
+  // So many copies, from the first on, have arrived.
+  void let_arrive(int copies) { arrived_ = copies; }
+  int begun() const { return begun_; }
+  // For how many somebody waited.
+  int waited() const { return waited_; }
+
+ private:
+  class LateCopy final : public HostCopy {
+   public:
+    LateCopy(std::vector<at::Tensor> tensors, int number, LateCopies& all)
+        : tensors_(std::move(tensors)), number_(number), all_(all) {}
+
+    bool arrived() override { return number_ < all_.arrived_; }
+    std::vector<at::Tensor> take() override {
+      if (!arrived()) ++all_.waited_;
+      return std::move(tensors_);
+    }
+
+   private:
+    std::vector<at::Tensor> tensors_;
+    int number_;
+    LateCopies& all_;
+  };
+
+  int begun_ = 0;
+  int arrived_ = 0;
+  int waited_ = 0;
+};
+
+}  // namespace telens::testing

@@ -1,0 +1,345 @@
+"""Products of quantized operands on a GPU against FP64 and against the CPU: all formats, shapes and
+orientations, native or emulated as the card has it. Skipped where there is no GPU; `make gpu-check`
+runs them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from cuda_helpers import DEVICE, E4M3, E5M2, HIGH_PRECISION
+
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
+)
+
+TENSOR, MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(5)
+E2M1 = 2
+
+
+def move(tensor):
+    return tensor.to(DEVICE) if isinstance(tensor, torch.Tensor) else tensor
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an operand is quantized."""
+
+    mode: int
+    format_id: int = E4M3
+    power_of_2_scales: bool = True
+
+
+WAYS = {
+    "tensor": (Way(TENSOR), Way(TENSOR)),
+    "tensor, E4M3 by E5M2": (Way(TENSOR), Way(TENSOR, E5M2)),
+    "tensor, E5M2 by E4M3": (Way(TENSOR, E5M2), Way(TENSOR)),
+    "MXFP8": (Way(MXFP8), Way(MXFP8)),
+    "MXFP8 of E5M2": (Way(MXFP8, E5M2), Way(MXFP8)),
+    "1x128 by 1x128": (Way(BLOCK_1D), Way(BLOCK_1D)),
+    "1x128 by 128x128": (Way(BLOCK_1D), Way(BLOCK_2D)),
+    "128x128 by 1x128": (Way(BLOCK_2D), Way(BLOCK_1D)),
+    "any 1x128 by any 128x128": (Way(BLOCK_1D, E5M2, False), Way(BLOCK_2D, E4M3, False)),
+    "any 128x128 by any 1x128": (Way(BLOCK_2D, E4M3, False), Way(BLOCK_1D, E4M3, False)),
+    "NVFP4": (Way(NVFP4, E2M1), Way(NVFP4, E2M1)),
+}
+
+
+@dataclass
+class Operand:
+    """Codes and scales on the CPU, as an operator takes them."""
+
+    codes: torch.Tensor
+    scale_inv: torch.Tensor
+    tensor_scale: torch.Tensor | None
+    way: Way
+
+    def arguments(self, place=lambda tensor: tensor) -> tuple:
+        tensors = (self.codes, self.scale_inv, self.tensor_scale)
+        return (*(place(tensor) for tensor in tensors), self.way.format_id, self.way.mode)
+
+    def on_device(self) -> tuple:
+        return self.arguments(move)
+
+    def values(self, ops) -> torch.Tensor:
+        if self.way.mode == TENSOR:
+            codes = ops.decode_fp8(self.codes, self.way.format_id, torch.float32)
+            return codes.double() * self.scale_inv.double()
+        return ops.dequantize_blocks(*self.arguments(), torch.float32).double()
+
+
+def quantized(ops, x: torch.Tensor, way: Way, columnwise: bool) -> Operand:
+    """x [rows, K], K along the rows of the codes or, columnwise, of the memory under them."""
+    source = x.t().contiguous() if columnwise else x
+    asked = (not columnwise, columnwise)
+    if way.mode == TENSOR:
+        codes = ops.quantize_fp8(x, torch.tensor([3.7]), None, way.format_id)
+        codes = codes.t().contiguous().t() if columnwise else codes
+        return Operand(codes, torch.tensor([1 / 3.7]), None, way)
+    if way.mode == NVFP4:
+        copies = ops.quantize_nvfp4(source, False, None, None, *asked)
+        return Operand(*(copies[3:] if columnwise else copies[:3]), way)
+    if way.mode == MXFP8:
+        copies = ops.quantize_mxfp8(source, way.format_id, 0, False, *asked)
+    else:
+        squares = way.mode == BLOCK_2D
+        copies = ops.quantize_fp8_blocks(
+            source, way.format_id, squares, way.power_of_2_scales, 0.0, *asked
+        )
+    return Operand(*(copies[2:] if columnwise else copies[:2]), None, way)
+
+
+def operands(ops, shape, ways, columnwise=(False, False), spread=1.0):
+    generator = torch.Generator().manual_seed(11)
+    m, n, k = shape
+
+    def normal(rows: int) -> torch.Tensor:
+        powers = torch.randn(rows, k, generator=generator).mul(spread)
+        return torch.randn(rows, k, generator=generator) * powers.exp2() / 16
+
+    a = quantized(ops, normal(m), ways[0], columnwise[0])
+    return a, quantized(ops, normal(n), ways[1], columnwise[1])
+
+
+# Of the output's own rounding.
+OUTPUT_ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24}
+# Of the accumulator, in terms of sum |a| |b|.
+SPLIT_ACCUMULATOR = 2**-10  # Hopper's FP8 products; all others are within it
+
+
+def fast_accumulator(k: int) -> float:
+    return k / 32 * 2**-13
+
+
+def fp32_accumulator(k: int) -> float:
+    return k * 2**-23
+
+
+def assert_close_to(out, first, second, added, accumulator) -> None:
+    """first [M, K] times second [N, K]^T plus `added`, all FP64 on the CPU."""
+    exact = first @ second.t() + added
+    bound = accumulator * (first.abs() @ second.abs().t() + abs(added))
+    bound += 2 * OUTPUT_ROUNDING[out.dtype] * exact.abs() + 1e-6
+    excess = (out.cpu().double() - exact).abs() - bound
+    assert excess.max() <= 0, f"{excess.max()} beyond the bound"
+
+
+def assert_within_bound(out, ops, a, b, bias=None, accumulator=SPLIT_ACCUMULATOR) -> None:
+    added = torch.zeros(()) if bias is None else bias.double()
+    assert_close_to(out, a.values(ops), b.values(ops), added, accumulator)
+
+
+# Whole tiles; one K block of 4; K blocks that are no multiple of 4; small; what FP8 does not take.
+SHAPES = ((256, 128, 384), (128, 128, 128), (144, 272, 640), (16, 48, 2048), (33, 20, 272))
+
+
+@pytest.mark.parametrize("out_dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_are_within_the_bound_of_their_accumulator(ops, out_dtype, shape, ways):
+    """Every format in both orientations; a scale in the wrong place is far beyond any bound."""
+    bias = torch.randn(shape[1]).to(torch.bfloat16).to(out_dtype)
+    for columnwise in ((False, False), (True, False), (False, True), (True, True)):
+        a, b = operands(ops, shape, WAYS[ways], columnwise, spread=2.0)
+        for given in (None, bias):
+            out = ops.gemm(*a.on_device(), *b.on_device(), move(given), out_dtype)
+            assert out.dtype == out_dtype
+            assert out.device.type == DEVICE
+            assert_within_bound(out, ops, a, b, given)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_with_fast_accumulation_are_within_its_bound(ops, ways):
+    """Only Hopper's products under one scale a tensor have it; others do not mind the question."""
+    for shape in ((128, 128, 384), (16, 48, 2048)):
+        a, b = operands(ops, shape, WAYS[ways], spread=2.0)
+        out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16, False)
+        bound = max(SPLIT_ACCUMULATOR, fast_accumulator(shape[2]))
+        assert_within_bound(out, ops, a, b, accumulator=bound)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_are_added_to_what_is_there(ops, ways):
+    """Not rounded before; also to a view that is not contiguous, and where FP8 does not fit."""
+    for m, n, k in ((128, 256, 384), (33, 20, 272)):
+        a, b = operands(ops, (m, n, k), WAYS[ways], columnwise=(True, True))
+        before = torch.randn(m, 2 * n, generator=torch.Generator().manual_seed(5))
+        for columns in (slice(0, n), slice(0, 2 * n, 2)):
+            whole = move(before.clone())
+            out = whole[:, columns] if columns.step else whole[:, columns].contiguous()
+            ops.gemm_accumulate(*a.on_device(), *b.on_device(), out)
+            added = before[:, columns].double()
+            assert_close_to(out, a.values(ops), b.values(ops), added, SPLIT_ACCUMULATOR)
+            if columns.step:
+                assert torch.equal(whole[:, 1::2].cpu(), before[:, 1::2])
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_each_scale_is_that_of_its_own_block(ops, ways):
+    """One block of one operand is large: what it does not touch keeps its bits."""
+    shape = (256, 256, 1024)
+    m, n, k = shape
+    for row, column in ((0, 0), (130, 5), (255, 1000), (37, 640)):
+        x = torch.randn(m, k, generator=torch.Generator().manual_seed(1))
+        x[row, column] = 1000.0
+        y = torch.eye(n, k)
+        a, b = quantized(ops, x, WAYS[ways][0], False), quantized(ops, y, WAYS[ways][1], False)
+        out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.float32)
+        assert_within_bound(out, ops, a, b)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_of_one_description_have_the_same_bits(ops, ways):
+    """And whichever way the codes lie: they are brought into one order, and the sum has one."""
+    a, b = operands(ops, (256, 128, 512), WAYS[ways])
+    out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16)
+    again = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16)
+    assert torch.equal(out, again)
+    copy = Operand(a.codes.t().contiguous().t(), a.scale_inv, a.tensor_scale, a.way)
+    turned = ops.gemm(*copy.on_device(), *b.on_device(), None, torch.bfloat16)
+    assert_within_bound(turned, ops, a, b)
+
+
+def misaligned(codes: torch.Tensor) -> torch.Tensor:
+    memory = torch.empty(codes.numel() + 1, dtype=torch.uint8, device=codes.device)
+    view = memory[1:].view(codes.shape)
+    return view.copy_(codes)
+
+
+def every_other_row(codes: torch.Tensor) -> torch.Tensor:
+    return codes.repeat_interleave(2, 0)[::2]
+
+
+@pytest.mark.parametrize("view", [misaligned, every_other_row])
+@pytest.mark.parametrize("ways", WAYS)
+def test_views_that_are_misaligned_or_strided_are_the_same_operands(ops, view, ways):
+    a, b = operands(ops, (128, 128, 256), WAYS[ways])
+    expected = ops.gemm(*a.on_device(), *b.on_device(), None, torch.float32)
+    codes, *rest = a.on_device()
+    actual = ops.gemm(view(codes), *rest, *b.on_device(), None, torch.float32)
+    assert torch.equal(actual, expected)
+
+
+def test_exponents_at_the_ends_of_their_range_are_kept(ops):
+    """Where decoding to BF16 would leave its range, or the sums FP32's on the way."""
+    for left, right in ((-64, -66), (-100, -25), (-126, 100), (120, -120), (60, 59)):
+        for ways in ("MXFP8", "1x128 by 1x128"):
+            x = torch.full((32, 256), 2.0**left)
+            y = torch.full((32, 256), 1.5 * 2.0**right)
+            a, b = quantized(ops, x, WAYS[ways][0], False), quantized(ops, y, WAYS[ways][1], False)
+            out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.float32).cpu().double()
+            exact = a.values(ops) @ b.values(ops).t()
+            assert ((out - exact).abs() <= exact.abs() * SPLIT_ACCUMULATOR).all(), (left, right)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_nan_makes_its_row_and_no_other_nan(ops, ways):
+    x = torch.ones(32, 256)
+    x[3, 7] = float("nan")
+    a = quantized(ops, x, WAYS[ways][0], False)
+    b = quantized(ops, torch.ones(16, 256), WAYS[ways][1], False)
+    if WAYS[ways][0].mode == BLOCK_2D and torch.isnan(a.values(ops)).sum() > 256:
+        pytest.skip("a NaN scale, of a whole square")
+    nans = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16).isnan().cpu()
+    assert nans[3].all()
+    assert nans.sum() == 16
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_over_nothing_are_the_bias(ops, ways):
+    bias = move(torch.arange(32.0).bfloat16())
+    for shape in ((0, 32, 32), (32, 32, 0)):
+        a, b = operands(ops, shape, WAYS[ways])
+        out = ops.gemm(*a.on_device(), *b.on_device(), bias, torch.bfloat16)
+        assert torch.equal(out, bias.expand(shape[0], 32))
+
+
+PLAIN_DTYPES = [(dtype, dtype) for dtype in HIGH_PRECISION]
+PLAIN_DTYPES += [(torch.bfloat16, torch.float32), (torch.float16, torch.float32)]
+LAYOUTS = {
+    "rows": lambda t: t,
+    "columns": lambda t: t.t().contiguous().t(),
+    "apart": lambda t: torch.cat([t, t], 1)[:, : t.shape[1]],
+    "scattered": lambda t: t.repeat_interleave(2, 1)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("dtypes", PLAIN_DTYPES)
+@pytest.mark.parametrize("shape", [(256, 128, 384), (48, 80, 100), (33, 21, 7), (1, 1, 1)])
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("left", LAYOUTS)
+def test_plain_products_of_any_layout_are_within_the_bound_of_fp32_sums(
+    ops, dtypes, shape, left, right
+):
+    m, n, k = shape
+    a, b = torch.randn(m, k).to(dtypes[0]), torch.randn(n, k).to(dtypes[0])
+    bias = torch.randn(n).to(dtypes[1])
+    for given in (None, bias):
+        left_view, right_view = LAYOUTS[left](move(a)), LAYOUTS[right](move(b))
+        out = ops.matmul(left_view, right_view, move(given), dtypes[1])
+        assert out.dtype == dtypes[1]
+        added = torch.zeros(()) if given is None else given.double()
+        assert_close_to(out, a.double(), b.double(), added, fp32_accumulator(k + 1))
+    sums = torch.randn(m, n)
+    out = move(sums.clone())
+    ops.matmul_accumulate(LAYOUTS[left](move(a)), LAYOUTS[right](move(b)), out)
+    assert_close_to(out, a.double(), b.double(), sums.double(), fp32_accumulator(k + 1))
+
+
+def test_plain_products_over_nothing_are_the_bias_and_add_nothing(ops):
+    bias = move(torch.arange(16.0))
+    for m, k in ((0, 8), (4, 0)):
+        a, b = move(torch.ones(m, k)), move(torch.ones(16, k))
+        assert torch.equal(ops.matmul(a, b, bias, torch.float32), bias.expand(m, 16))
+        sums = move(torch.ones(m, 16))
+        ops.matmul_accumulate(a, b, sums)
+        assert (sums == 1).all()
+
+
+def test_plain_products_of_fp64_are_exact_to_it(ops):
+    a, b = torch.randn(32, 64).double(), torch.randn(16, 64).double()
+    out = ops.matmul(move(a), move(b), None, torch.float64).cpu()
+    torch.testing.assert_close(out, a @ b.t(), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_plain_products_of_fp32_are_tf32_only_where_torch_allows_it(ops):
+    a, b = torch.full((256, 256), 1 + 2**-12, device="cuda"), torch.eye(256, device="cuda")
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        assert torch.equal(ops.matmul(a, b, None, torch.float32), a)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert (ops.matmul(a, b, None, torch.float32) - a).abs().max() < 2**-10
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("ways", WAYS)
+def test_an_operand_on_another_device_is_refused_by_name(ops, ways):
+    a, b = operands(ops, (32, 32, 128), WAYS[ways])
+    on_device = list(b.on_device())
+    for place in (0, 1):
+        arguments = list(on_device)
+        arguments[place] = arguments[place].cpu()
+        with pytest.raises(RuntimeError, match="on c"):
+            ops.gemm(*a.on_device(), *arguments, None, torch.bfloat16)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_are_enqueued_without_waiting_and_can_be_captured(ops, ways):
+    """A graph takes nothing that reads the device; replayed, it multiplies new codes."""
+    a, b = operands(ops, (128, 128, 256), WAYS[ways])
+    left, right = a.on_device(), b.on_device()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        ops.gemm(*left, *right, None, torch.bfloat16)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ops.gemm(*left, *right, None, torch.bfloat16)
+    left[0].zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (out == 0).all()

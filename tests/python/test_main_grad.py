@@ -1,0 +1,256 @@
+"""fuse_wgrad_accumulation: wgrad is added to weight.main_grad, with Megatron's attributes."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from fused_helpers import ACTIVATION_CAST, GRADIENT_CAST, NORM_CASTS
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+
+IN, OUT, TOKENS = 32, 48, 64
+
+
+def integers(*sizes, dtype=torch.float32):
+    """Their products and sums are exact in FP32."""
+    return torch.randint(-4, 5, sizes).to(dtype)
+
+
+def fused_linear(dtype=torch.float32, **options):
+    return te.Linear(
+        IN, OUT, params_dtype=dtype, device="cpu", fuse_wgrad_accumulation=True, **options
+    )
+
+
+def give_main_grads(module):
+    weights = {name: each for name, each in module.named_parameters() if each.dim() == 2}
+    for weight in weights.values():
+        weight.main_grad = torch.zeros(weight.shape, dtype=torch.float32)
+    return weights
+
+
+# What a backward of C++ throws reaches Python as torch's engine translates it.
+IN_THE_BACKWARD = RuntimeError
+
+
+def exact_wgrad(g, x):
+    return (g.double().T @ x.double()).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_main_grad_is_the_exact_sum_over_micro_batches_and_grad_stays_none(dtype):
+    torch.manual_seed(51)
+    layer = fused_linear(dtype)
+    layer.weight.main_grad = torch.zeros(OUT, IN)
+    expected = torch.zeros(OUT, IN)
+    for _ in range(3):
+        x, g = integers(TOKENS, IN, dtype=dtype), integers(TOKENS, OUT, dtype=dtype)
+        layer(x).backward(g)
+        expected += exact_wgrad(g, x)
+        assert torch.equal(layer.weight.main_grad, expected)
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_main_grad_in_fp8_is_within_the_rounding_of_fp8_also_for_weights_stored_in_it(stored):
+    torch.manual_seed(52)
+    with te.fp8_model_init(enabled=stored):
+        layer = fused_linear(torch.bfloat16)
+    layer.weight.main_grad = torch.zeros(OUT, IN)
+    x, g = torch.randn(TOKENS, IN).bfloat16(), torch.randn(TOKENS, OUT).bfloat16()
+    with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):
+        out = layer(x)
+    out.backward(g)
+    # E4M3 keeps 4 significant bits, E5M2 3: each product is off by 2^-4 + 2^-3 at most.
+    magnitude = g.float().abs().T @ x.float().abs()
+    error = (layer.weight.main_grad - exact_wgrad(g, x)).abs()
+    assert layer.weight.main_grad.abs().max() > 1
+    assert torch.all(error <= magnitude * (2**-4 + 2**-3 + 2**-7))
+    assert layer.weight.grad is None
+
+
+def test_a_hook_behind_the_gradient_runs_where_somebody_waits_for_it():
+    torch.manual_seed(53)
+    layer = fused_linear()
+    layer.weight.main_grad = torch.zeros(OUT, IN)
+    layer.weight.grad_added_to_main_grad = False
+    seen = []
+    layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad))
+    x, g = integers(TOKENS, IN), integers(TOKENS, OUT)
+    layer(x).backward(g)
+    assert layer.weight.grad_added_to_main_grad is True
+    assert len(seen) == 1
+    assert torch.equal(seen[0], torch.zeros(OUT, IN))
+    assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x))
+
+
+def test_a_first_micro_batch_and_overwrite_main_grad_replace_what_was_there():
+    torch.manual_seed(54)
+    x, g = integers(TOKENS, IN), integers(TOKENS, OUT)
+    layer = fused_linear()
+    for first, overwrite in [(True, False), (None, True)]:
+        layer.weight.main_grad = torch.full((OUT, IN), float("nan"))
+        layer.weight.overwrite_main_grad = overwrite
+        layer(x, is_first_microbatch=first).backward(g)
+        assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x))
+
+
+def test_main_grad_of_a_sharded_parameter_is_asked_for_in_the_backward():
+    layer = fused_linear()
+    buffer = torch.zeros(OUT, IN)
+    layer.weight.__fsdp_param__ = True
+    layer.weight.get_main_grad = lambda: buffer
+    layer(torch.ones(TOKENS, IN)).backward(torch.ones(TOKENS, OUT))
+    assert layer.weight.main_grad is buffer
+    assert torch.all(buffer == TOKENS)
+
+
+def test_a_recomputed_forward_adds_its_wgrad_once():
+    torch.manual_seed(55)
+    x, g = integers(TOKENS, IN), integers(TOKENS, OUT)
+    layer = fused_linear()
+    layer.weight.main_grad = torch.zeros(OUT, IN)
+    te.checkpoint(layer, x.requires_grad_()).backward(g)
+    assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x.detach()))
+
+
+def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights():
+    def make(fuse):
+        torch.manual_seed(56)
+        return te.TransformerLayer(
+            32,
+            64,
+            2,
+            hidden_dropout=0,
+            attention_dropout=0,
+            params_dtype=torch.float32,
+            device="cpu",
+            fuse_qkv_params=True,
+            fuse_wgrad_accumulation=fuse,
+        )
+
+    accumulating, plain = make(fuse=True), make(fuse=False)
+    plain.load_state_dict(accumulating.state_dict())
+    weights = give_main_grads(accumulating)
+    assert len(weights) == 4
+    x = torch.randn(16, 2, 32)
+    for layer in (accumulating, plain):
+        layer(x).square().sum().backward()
+    expected = dict(plain.named_parameters())
+    for name, parameter in accumulating.named_parameters():
+        found = parameter.main_grad if name in weights else parameter.grad
+        torch.testing.assert_close(found, expected[name].grad)
+    with pytest.raises(telens.UsageError, match="fuse_qkv_params=True"):
+        te.TransformerLayer(32, 64, 2, fuse_wgrad_accumulation=True)
+
+
+def train_mlp(normalization, fuse):
+    """The MLP, its gradients after two micro-batches, and how often each operator ran."""
+    torch.manual_seed(58)
+    module = te.LayerNormMLP(
+        32,
+        64,
+        normalization=normalization,
+        activation="swiglu",
+        params_dtype=torch.float32,
+        device="cpu",
+        fuse_wgrad_accumulation=fuse,
+    )
+    give_main_grads(module)
+    recipe = DelayedScaling(amax_history_len=4)
+    with torch.profiler.profile(acc_events=True) as profile:
+        for _ in range(2):
+            x = torch.randn(TOKENS, 32, requires_grad=True)
+            with te.autocast(enabled=True, recipe=recipe):
+                out = module(x)
+            out.square().sum().backward()
+    gradients = {"x": x.grad}
+    for name, parameter in module.named_parameters():
+        fused = fuse and hasattr(parameter, "main_grad")
+        gradients[name] = parameter.main_grad if fused else parameter.grad
+        assert not fused or parameter.grad is None
+    return gradients, {event.key: event.count for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
+def test_codes_that_norms_activations_and_their_gradients_cast_are_accumulated(normalization):
+    actual, counts = train_mlp(normalization, fuse=True)
+    expected, plain = train_mlp(normalization, fuse=False)
+    norms = sum(counts.get(name, 0) for name in NORM_CASTS)
+    assert (norms, counts.get(ACTIVATION_CAST), counts.get(GRADIENT_CAST)) == (2, 2, 2)
+    assert counts.get("telens::gemm_accumulate") == 4
+    assert "telens::gemm_accumulate" not in plain
+    assert actual.keys() == expected.keys()
+    for name, gradient in expected.items():
+        if name.endswith(("fc1_weight", "fc2_weight")):
+            torch.testing.assert_close(actual[name], gradient, rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(actual[name], gradient), name
+
+
+def test_a_missing_or_wrong_main_grad_is_an_error_and_the_layer_stays_usable():
+    layer = fused_linear(name="decoder.qkv")
+
+    def train():
+        layer(torch.ones(TOKENS, IN)).backward(torch.ones(TOKENS, OUT))
+
+    with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: .* it has none; set"):
+        train()
+    for wrong in (torch.zeros(IN, OUT), torch.zeros(OUT, IN).bfloat16()):
+        layer.weight.main_grad = wrong
+        with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: main_grad has shape"):
+            train()
+    layer.weight.main_grad = torch.zeros(OUT, IN)
+    train()
+    assert torch.all(layer.weight.main_grad == TOKENS)
+
+
+def test_torchs_ddp_is_refused_since_it_averages_a_gradient_that_stays_empty(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        layer = fused_linear()
+        layer.weight.main_grad = torch.zeros(OUT, IN)
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+        with pytest.raises(IN_THE_BACKWARD, match=r"Parallel averages \.grad"):
+            model(torch.ones(TOKENS, IN)).sum().backward()
+    finally:
+        dist.destroy_process_group()
+
+
+CONFIG = """
+watch:
+  enabled: true
+  layers: {layer_types: [qkv]}
+  transformer_engine:
+    LogTensorStats:
+      enabled: true
+      tensors: [wgrad]
+      stats: [max, mean]
+      freq: FREQ
+"""
+
+
+@pytest.mark.parametrize("freq", [1, 2, 1000])
+def test_looking_at_wgrad_changes_no_bit_of_main_grad_and_the_user_is_told(freq, tmp_path):
+    def run(freq):
+        config = tmp_path / f"{freq}.yaml"
+        config.write_text(CONFIG.replace("FREQ", str(freq)))
+        debug.initialize(config_file=str(config), log_dir=str(tmp_path / str(freq)))
+        torch.manual_seed(57)
+        layer = fused_linear(torch.bfloat16, name="qkv")
+        layer.weight.main_grad = torch.zeros(OUT, IN)
+        for _ in range(4):
+            layer(torch.randn(512, IN).bfloat16()).backward(torch.randn(512, OUT).bfloat16())
+            debug.step()
+        debug.end_debug()
+        return layer.weight.main_grad
+
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="make wgrad and add it to main_grad in two steps"):
+            assert torch.equal(run(freq), run(3))
+    finally:
+        torch.set_warn_always(False)
