@@ -1,7 +1,9 @@
 #include "core/modules/layer_norm.h"
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/named_errors.h"
 #include "core/modules/normalize.h"
+#include "core/ops/backends.h"
 
 namespace telens {
 
@@ -13,8 +15,12 @@ LayerNorm::LayerNorm(NormModuleOptions options) : options_(std::move(options)) {
 }
 
 Outputs LayerNorm::forward(const NormInputs& inputs) {
-  return {normalize(Normalization::layer_norm, to_activation_dtype(inputs.inp), weight_, bias_,
-                    {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+  static const std::string kName = "LayerNorm";
+  ops::check_runs_on(inputs.inp.device(), kName);
+  return naming_layer(kName, [&]() -> Outputs {
+    return {normalize(Normalization::layer_norm, to_activation_dtype(inputs.inp), weight_, bias_,
+                      {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+  });
 }
 
 }  // namespace telens

@@ -7,6 +7,7 @@
 
 #include "core/gemm/gemm.h"
 #include "core/modules/main_grad.h"
+#include "core/modules/named_errors.h"
 #include "core/modules/operand_preparation.h"
 #include "core/modules/saved_operand.h"
 #include "core/modules/second_derivative.h"
@@ -330,7 +331,8 @@ variable_list LinearFunction::backward(AutogradContext* context, variable_list g
   // Nothing from here on is differentiable again, and above autograd each operator of ours would be
   // called with boxed arguments.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Gradients gradients = compute_gradients(backward, saved, grad_outputs[0]);
+  const Gradients gradients = naming_layer(
+      backward.state->name(), [&] { return compute_gradients(backward, saved, grad_outputs[0]); });
   if (backward.pass.first_in_region) {
     backward.pass.region->update(/*backward=*/true);
   }

@@ -7,7 +7,9 @@
 
 #include "core/modules/activation_dtype.h"
 #include "core/modules/linear_function.h"
+#include "core/modules/named_errors.h"
 #include "core/modules/recomputation.h"
+#include "core/ops/backends.h"
 #include "core/quantization/tensor_scaling.h"
 
 namespace telens {
@@ -133,6 +135,7 @@ LayerPass checked_pass(const std::shared_ptr<State>& state, const ActivationOutl
                        const at::Tensor& weight) {
   check_dtypes(*state, input, weight);
   check_shapes(*state, input, weight);
+  ops::check_runs_on(input.device(), state->name());
   LayerPass pass = begin_pass(state, input);
   if (pass.quantizes()) {
     check_fp8_shapes(*state, pass, input, weight);
@@ -173,25 +176,29 @@ LinearOperation::LinearOperation(std::string name, std::string kind)
 
 at::Tensor LinearOperation::operator()(const at::Tensor& input, const Weight& weight,
                                        const at::Tensor& bias, const LinearCall& call) {
-  const at::Tensor activation = to_activation_dtype(input);
-  LayerPass pass = checked_pass(state_, {activation.sizes(), activation}, weight.parameter);
-  return run_pass({activation, weight, bias, call, state_, std::move(pass)});
+  return naming_layer(state_->name(), [&] {
+    const at::Tensor activation = to_activation_dtype(input);
+    LayerPass pass = checked_pass(state_, {activation.sizes(), activation}, weight.parameter);
+    return run_pass({activation, weight, bias, call, state_, std::move(pass)});
+  });
 }
 
 at::Tensor LinearOperation::operator()(const ActivationSource& input, const Weight& weight,
                                        const at::Tensor& bias, const LinearCall& call) {
-  const ActivationOutline outline(input.sizes, input.like);
-  LayerPass pass = checked_pass(state_, outline, weight.parameter);
-  const bool needs_wgrad = at::GradMode::is_enabled() && weight.parameter.requires_grad();
-  auto scale = scale_of_fused_cast(pass, TensorName::activation, true, needs_wgrad);
-  if (!scale || outline.numel() == 0) {
-    return run_pass({input.make(nullptr), weight, bias, call, state_, std::move(pass)});
-  }
-  FusedCast cast{.scale = std::move(*scale)};
-  const at::Tensor placeholder = input.make(&cast);
-  const QuantizedTensor codes = under_scale(std::move(cast.codes), cast.scale.scale,
-                                            cast.scale.format, outline.scalar_type());
-  return run_pass({placeholder, weight, bias, call, state_, std::move(pass), &codes});
+  return naming_layer(state_->name(), [&] {
+    const ActivationOutline outline(input.sizes, input.like);
+    LayerPass pass = checked_pass(state_, outline, weight.parameter);
+    const bool needs_wgrad = at::GradMode::is_enabled() && weight.parameter.requires_grad();
+    auto scale = scale_of_fused_cast(pass, TensorName::activation, true, needs_wgrad);
+    if (!scale || outline.numel() == 0) {
+      return run_pass({input.make(nullptr), weight, bias, call, state_, std::move(pass)});
+    }
+    FusedCast cast{.scale = std::move(*scale)};
+    const at::Tensor placeholder = input.make(&cast);
+    const QuantizedTensor codes = under_scale(std::move(cast.codes), cast.scale.scale,
+                                              cast.scale.format, outline.scalar_type());
+    return run_pass({placeholder, weight, bias, call, state_, std::move(pass), &codes});
+  });
 }
 
 }  // namespace telens

@@ -6,7 +6,7 @@
 #include <ATen/ops/full.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "core/ops/dispatcher.h"
+#include "core/ops/backends.h"
 
 namespace telens {
 namespace {
@@ -25,8 +25,7 @@ at::TensorOptions placement_of(const ParameterOptions& options) {
 
 at::Device default_device(bool has_gpu) {
   // A build without CUDA lacks the kernels, whatever LibTorch and the machine have.
-  const bool runs_there = has_gpu && ops::has_kernel("telens::gemm", c10::DispatchKey::CUDA);
-  return runs_there ? at::kCUDA : at::kCPU;
+  return has_gpu && ops::runs_on(at::kCUDA) ? at::kCUDA : at::kCPU;
 }
 
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {

@@ -1,7 +1,9 @@
 #include "core/modules/rms_norm.h"
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/named_errors.h"
 #include "core/modules/normalize.h"
+#include "core/ops/backends.h"
 
 namespace telens {
 
@@ -12,8 +14,12 @@ RMSNorm::RMSNorm(NormModuleOptions options) : options_(std::move(options)) {
 }
 
 Outputs RMSNorm::forward(const NormInputs& inputs) {
-  return {normalize(Normalization::rms_norm, to_activation_dtype(inputs.inp), weight_, {},
-                    {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+  static const std::string kName = "RMSNorm";
+  ops::check_runs_on(inputs.inp.device(), kName);
+  return naming_layer(kName, [&]() -> Outputs {
+    return {normalize(Normalization::rms_norm, to_activation_dtype(inputs.inp), weight_, {},
+                      {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
+  });
 }
 
 }  // namespace telens

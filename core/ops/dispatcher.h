@@ -15,9 +15,4 @@ c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-// Whether a kernel of the operator is registered for the device of that dispatch key.
-inline bool has_kernel(const char* name, c10::DispatchKey device) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(device);
-}
-
 }  // namespace telens::ops

@@ -1,0 +1,23 @@
+#include "core/ops/backends.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/TensorOptions.h>
+
+namespace telens::ops {
+
+bool runs_on(const c10::Device& device) {
+  // One for all: a backend registers every operator.
+  static const auto gemm = c10::Dispatcher::singleton().findSchemaOrThrow("telens::gemm", "");
+  return gemm.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
+
+void check_runs_on(const c10::Device& device, const std::string& layer) {
+  // What LibTorch and the machine have does not tell: a build may lack the kernels.
+  if (device.is_cpu() || runs_on(device)) return;
+  raise<UsageError>(
+      "{}: its tensors are on {}, for which this build of TELens has no kernels; build it with "
+      "CUDA (make build CUDA=ON), or move the model to the CPU",
+      layer, device.str());
+}
+
+}  // namespace telens::ops

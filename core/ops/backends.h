@@ -1,0 +1,18 @@
+// Which devices the operators have kernels for.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+#include "core/base/error.h"
+
+namespace telens::ops {
+
+// Whether this build has kernels for the device's kind. "meta" counts: shapes have kernels.
+TELENS_EXPORT bool runs_on(const c10::Device& device);
+
+// Throws UsageError naming the layer and the device unless runs_on(device).
+TELENS_EXPORT void check_runs_on(const c10::Device& device, const std::string& layer);
+
+}  // namespace telens::ops
