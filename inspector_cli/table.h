@@ -1,6 +1,7 @@
 // A table of named columns, written as aligned text, CSV (RFC 4180) or a JSON list of objects.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>

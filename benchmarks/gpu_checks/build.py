@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from gpu_checks.context import ROOT, Context
+from gpu_checks.runner import Skipped
 
 # Packages that tests compare with: a test skips itself without.
 OPTIONAL_PACKAGES = (
@@ -21,6 +22,8 @@ GPU_TARGETS = (
 def unpack_wheels(context: Context) -> dict[str, list[str]]:
     """Which packages were carried, and which of those that tests compare with are not there."""
     wheels = sorted((context.dependencies / "wheels").glob("*.whl")) if context.dependencies else []
+    if wheels and importlib.util.find_spec("pip") is None:
+        raise Skipped("this Python has no pip to unpack the carried wheels with")
     if wheels:
         context.commands.run(
             *(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"),

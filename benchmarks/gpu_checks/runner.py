@@ -23,6 +23,14 @@ class Failed(Exception):
     """A command that failed or ran out of time; the message says which and how."""
 
 
+class OutOfTime(Failed):
+    """A command that was killed at its deadline."""
+
+    def __init__(self, message: str, output: str):
+        super().__init__(message)
+        self.output = output  # until then
+
+
 @dataclass(frozen=True)
 class Step:
     name: str
@@ -66,9 +74,10 @@ class Commands:
             log.seek(start)
             output = log.read().decode(errors="replace")
         if code != 0:
-            how = "ran out of time" if code is None else f"exited {code}"
             end = "\n".join(output.splitlines()[-LAST_LINES:])
-            raise Failed(f"{Path(words[0]).name} {how}:\n{end}")
+            if code is None:
+                raise OutOfTime(f"{Path(words[0]).name} ran out of time:\n{end}", output)
+            raise Failed(f"{Path(words[0]).name} exited {code}:\n{end}")
         return output
 
     def wait(self, process: subprocess.Popen) -> int | None:
@@ -127,6 +136,12 @@ class Runner:
             details = step.action()
         except Skipped as reason:
             return {"outcome": "skipped", "reason": str(reason)}
+        except OutOfTime as error:
+            if left >= step.seconds:
+                return {"outcome": "failed", "reason": str(error)}
+            # It had less time than it was promised: that says nothing of what it ran.
+            cut = f"cut short after {left:.0f} s by the limit of {self.limit:.0f} s (--limit)"
+            return {"outcome": "skipped", "reason": cut}
         except Exception as error:  # of one step: the others are still worth their time
             named = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
             return {"outcome": "failed", "reason": f"{named}{error}"}

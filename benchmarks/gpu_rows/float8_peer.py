@@ -14,5 +14,8 @@ def to_float8(bench: Bench, module: torch.nn.Module) -> torch.nn.Module:
         raise CannotRun(f"torchao cannot be imported: {error}") from error
     # The default scales per tensor, with the present amax. A CPU has no FP8 products to compile to.
     config = Float8LinearConfig(emulate=bench.rehearse)
-    convert_to_float8_training(module, config=config)
+    # A module that is itself a Linear is not changed but replaced.
+    module = convert_to_float8_training(module, config=config)
+    if not any(type(part).__name__ == "Float8Linear" for part in module.modules()):
+        raise CannotRun("torchao replaced none of the module's Linears by its own")
     return bench.compiled(module)

@@ -46,26 +46,44 @@ def swiglu(bench: Bench) -> Measured:
     return bench.against_copy(lambda: operator(x, "swiglu"), 3 * x.numel())
 
 
-def fused(bench: Bench, name: str, values: dict, x: torch.Tensor, outputs: int) -> Measured:
-    """`outputs`: elements of the result, whose codes take a byte each."""
+def fused(bench: Bench, name: str, values: dict, moved: int) -> Measured:
+    """With the codes' transpose, as training makes them, if `columnwise` is among the values."""
     defaults = {
-        **{"x": x, "scale": bench.one(80.0), "amax": bench.one(0.0)},
-        **{"format": E4M3, "rowwise": True, "columnwise": False, "both": False},
+        **{"scale": bench.one(80.0), "amax": bench.one(0.0)},
+        **{"format": E4M3, "columnwise": False},
     }
     arguments = bench.arguments_of(name, defaults | values)
     operator = bench.operator(name)
-    return bench.against_copy(lambda: operator(*arguments), 2 * x.numel() + outputs)
+    return bench.against_copy(lambda: operator(*arguments), moved)
 
 
-def layer_norm_quantize(bench: Bench) -> Measured:
+def copies_of(codes: int, columnwise: bool) -> int:
+    """Bytes of the codes in one orientation or in both."""
+    return 2 * codes if columnwise else codes
+
+
+def layer_norm_quantize(bench: Bench, columnwise: bool = False) -> Measured:
     x, weight = matrix(bench), bench.randn(bench.sizes.columns)
-    values = {"weight": weight, "bias": weight, "eps": EPSILON, "zero_centered_gamma": False}
-    return fused(bench, "layer_norm_quantize", values, x, x.numel())
+    values = {"x": x, "weight": weight, "bias": weight, "eps": EPSILON}
+    values |= {"zero_centered_gamma": False, "columnwise": columnwise}
+    moved = 2 * x.numel() + copies_of(x.numel(), columnwise)
+    return fused(bench, "layer_norm_quantize", values, moved)
 
 
-def swiglu_quantize(bench: Bench) -> Measured:
+def swiglu_quantize(bench: Bench, columnwise: bool = False) -> Measured:
     x = matrix(bench)
-    return fused(bench, "activation_quantize", {"activation": "swiglu"}, x, x.numel() // 2)
+    values = {"x": x, "activation": "swiglu", "columnwise": columnwise}
+    moved = 2 * x.numel() + copies_of(x.numel() // 2, columnwise)
+    return fused(bench, "activation_quantize", values, moved)
+
+
+def swiglu_backward_quantize(bench: Bench) -> Measured:
+    """The gradient of what SwiGLU was given, in both orientations, and the bias's."""
+    x = matrix(bench)
+    values = {"x": x, "grad": bench.randn(x.shape[0], x.shape[1] // 2), "activation": "swiglu"}
+    values |= {"columnwise": True, "bias_dtype": torch.bfloat16}
+    moved = 3 * x.numel() + copies_of(x.numel(), True)
+    return fused(bench, "activation_backward_quantize", values, moved)
 
 
 ROWS = [
@@ -83,6 +101,21 @@ ROWS = [
     ),
     Row("layer norm and quantize, fused", COPY, layer_norm_quantize, at_least(0.75)),
     Row("SwiGLU and quantize, fused", COPY, swiglu_quantize, at_least(0.75)),
+    Row(
+        "layer norm and quantize, fused, both orientations",
+        COPY,
+        lambda bench: layer_norm_quantize(bench, columnwise=True),
+    ),
+    Row(
+        "SwiGLU and quantize, fused, both orientations",
+        COPY,
+        lambda bench: swiglu_quantize(bench, columnwise=True),
+    ),
+    Row(
+        "SwiGLU's gradient and its bias's, quantized, fused, both orientations",
+        COPY,
+        swiglu_backward_quantize,
+    ),
     Row("amax of BF16", COPY, amax),
     Row("dequantize E4M3 to BF16", COPY, dequantize),
     Row("layer norm", COPY, layer_norm),

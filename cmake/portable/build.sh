@@ -117,8 +117,15 @@ if [ -n "$visible" ]; then
   exit 1
 fi
 
-# Nothing of documentation, and nothing larger than can be carried.
 rm -rf "$prefix"/share/{doc,man} "$prefix"/bin
+# Nothing may name the folder: what is carried is found from where it lies.
+find "$prefix" -name '*.pc' -exec sed -i "s|$prefix|\${pcfiledir}/../..|g" {} +
+if grep -rIlF --exclude-dir=wheels "$prefix" "$prefix"; then
+  echo "these files name $prefix and would not be found elsewhere" >&2
+  exit 1
+fi
+
+# Nothing larger than can be carried.
 megabytes=$(du -sm "$prefix" | cut -f1)
 echo "$prefix: $megabytes MB"
 if [ "$megabytes" -gt "$max_megabytes" ]; then

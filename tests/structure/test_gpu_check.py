@@ -17,7 +17,7 @@ from gpu_checks import build, steps  # noqa: E402
 from gpu_checks.context import Context  # noqa: E402
 from gpu_checks.pytest_output import counts, skip_reasons  # noqa: E402
 from gpu_checks.report import ESSENTIAL, Report  # noqa: E402
-from gpu_checks.runner import Commands, Failed, Runner, Skipped, Step  # noqa: E402
+from gpu_checks.runner import Commands, Failed, OutOfTime, Runner, Skipped, Step  # noqa: E402
 from gpu_rows.groups import GROUPS, rows_of  # noqa: E402
 
 MACHINE = {"card": "NVIDIA H200", "driver": "580.159.04"}
@@ -39,6 +39,12 @@ def commands_in(folder: Path) -> Commands:
 def run(folder: Path, *wanted: Step, limit: float = 60) -> dict:
     report = report_in(folder)
     Runner(report, commands_in(folder), limit).run(list(wanted))
+    return written(report)
+
+
+def run_with(commands: Commands, folder: Path, *wanted: Step, limit: float) -> dict:
+    report = report_in(folder)
+    Runner(report, commands, limit).run(list(wanted))
     return written(report)
 
 
@@ -122,6 +128,15 @@ def test_a_step_may_not_outlast_what_is_left_of_the_limit(tmp_path):
     step = Step("long", 500, lambda: seen.append(commands.time_left()))
     Runner(report_in(tmp_path), commands, limit=20).run([step])
     assert 0 < seen[0] <= 20
+
+
+def test_a_step_that_the_limit_of_all_cuts_short_has_not_failed(tmp_path):
+    commands = commands_in(tmp_path)
+    # The step's own time is longer than what is left.
+    step = Step("cut", 500, lambda: commands.run("sleep", "60"))
+    report = run_with(commands, tmp_path, step, limit=6)
+    assert report["steps"]["cut"]["outcome"] == "skipped"
+    assert "cut short after 6 s by the limit of 6 s (--limit)" in report["steps"]["cut"]["reason"]
 
 
 def test_output_goes_to_the_log_and_the_end_of_a_failure_into_the_report(tmp_path):
@@ -251,17 +266,50 @@ def test_every_step_runs_and_the_report_says_so(context):
     report = run_all(context)
     assert {step["outcome"] for step in report["steps"].values()} == {"passed"}, report
     assert report["passed"] is True
-    assert report["steps"][ESSENTIAL]["details"]["tests"] == {"passed": 3, "skipped": 1}
+    for of_file in report["steps"][ESSENTIAL]["details"].values():
+        assert of_file["tests"] == {"passed": 3, "skipped": 1}
 
 
-def test_every_file_of_cuda_tests_is_run_and_sanitized(context):
-    run_all(context)
+def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
+    report = run_all(context)
     files = {f"tests/python/{path.name}" for path in (ROOT / "tests/python").glob("test_cuda*.py")}
     assert "tests/python/test_cuda_blocks.py" in files
-    runs = [words for words in context.commands.words if "test_cuda.py" in words]
-    assert len(runs) == 1 + len(steps.SANITIZERS)
-    for words in runs:
-        assert files <= set(words.split())
+    runs = [words for words in context.commands.words if words.split()[-1] in files]
+    assert {words.split()[-1] for words in runs} == files
+    assert len(runs) == len(files)
+    assert set(report["steps"][ESSENTIAL]["details"]) == files
+
+
+def test_a_file_that_fails_stops_no_other_and_fails_the_step(context):
+    context.commands = FakeCommands(**{"test_cuda.py": Failed("python exited 1:\nillegal access")})
+    step = run_all(context)["steps"][ESSENTIAL]
+    assert step["outcome"] == "failed"
+    assert "tests/python/test_cuda.py: python exited 1:\nillegal access" in step["reason"]
+    assert any(words.endswith("test_cuda_statistics.py") for words in context.commands.words)
+
+
+def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
+    run_all(context)
+    sanitized = [words for words in context.commands.words if "--tool" in words and "-m" in words]
+    assert len(sanitized) == len(steps.SANITIZERS)
+    for test in steps.SANITIZED_TESTS:
+        file, name = test.split("::")
+        source = (ROOT / "tests/python" / file).read_text()
+        assert f"def {name}(" in source
+        assert all(f"tests/python/{test}" in words for words in sanitized)
+        body = source.split(f"def {name}(")[1].split("\n\n\n")[0]
+        assert "graph" not in body
+
+
+def test_a_sanitizer_that_runs_out_of_time_found_nothing_so_far(context):
+    cut = OutOfTime("compute-sanitizer ran out of time", "a PASSED\nb PASSED\nc ")
+    context.commands = FakeCommands(**{"kernel_substring": cut, "initcheck": cut})
+    context.commands.answers = {"torch.ones": ""} | context.commands.answers
+    report = run_all(context)
+    step = report["steps"]["compute-sanitizer memcheck"]
+    assert step["outcome"] == "skipped"
+    assert step["reason"] == "out of time after 2 tests, in which memcheck found nothing"
+    assert report["passed"] is True
 
 
 def test_without_a_build_nothing_of_it_is_tried(context):
