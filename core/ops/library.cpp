@@ -72,6 +72,7 @@ TORCH_LIBRARY(telens, library) {
       "gemm_accumulate(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, "
       "int a_mode, Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
       "Tensor(a!) out, bool split_accumulator=True) -> ()");
+  library.def("gemm_algorithms(Tensor x) -> str[]");
   library.def("matmul(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype) -> Tensor");
   library.def("matmul_accumulate(Tensor a, Tensor b, Tensor(a!) out) -> ()");
   library.def(

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "core/kernels/cuda/cublaslt.h"
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/gemm_emulation.h"
 #include "core/kernels/cuda/gemm_native.h"
@@ -126,10 +127,13 @@ void gemm_accumulate_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_i
   if (!in_place) sum.add_(target);
 }
 
+std::vector<std::string> gemm_algorithms_cuda(const at::Tensor&) { return lt_algorithms(); }
+
 }  // namespace
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("gemm", TORCH_FN(telens::cuda::gemm_cuda));
   library.impl("gemm_accumulate", TORCH_FN(telens::cuda::gemm_accumulate_cuda));
+  library.impl("gemm_algorithms", TORCH_FN(telens::cuda::gemm_algorithms_cuda));
 }
