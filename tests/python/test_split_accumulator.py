@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from gemm_calls import GemmCalls
 
 import telens
 import telens.pytorch as te
@@ -25,21 +25,8 @@ FAST_FPROP = [False, True, True]
 ALL_SPLIT = [True, True, True]
 
 
-class GemmCalls(TorchDispatchMode):
-    """What split_accumulator every product of codes was called with, in their order."""
-
-    def __init__(self):
-        super().__init__()
-        self.split = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "telens" and func._schema.name.startswith("telens::gemm"):
-            names = [argument.name for argument in func._schema.arguments]
-            place = names.index("split_accumulator")
-            default = func._schema.arguments[place].default_value
-            given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-            self.split.append(given.get("split_accumulator", default))
-        return func(*args, **(kwargs or {}))
+def gemm_calls() -> GemmCalls:
+    return GemmCalls("split_accumulator")
 
 
 def linear(**options):
@@ -50,11 +37,11 @@ def linear(**options):
 def train(module, recipe, forward=None) -> list[bool]:
     """Of a forward under the recipe and a backward outside of any."""
     x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
-    with GemmCalls() as calls:
+    with gemm_calls() as calls:
         with te.autocast(recipe=recipe):
             out = (forward or (lambda f, x: f(x)))(module, x)
         out.float().sum().backward()
-    return calls.split
+    return calls.values
 
 
 def parameters_of(split) -> dict[str, MMParams]:
@@ -107,12 +94,12 @@ def test_a_backward_follows_its_own_forward_under_whatever_recipe_it_runs():
         first = layer(x)
     with te.autocast(recipe=Float8CurrentScaling()):
         second = layer(x)
-        with GemmCalls() as calls:
+        with gemm_calls() as calls:
             first.float().sum().backward()
-        assert calls.split == [False, False]
-    with GemmCalls() as calls:
+        assert calls.values == [False, False]
+    with gemm_calls() as calls:
         second.float().sum().backward()
-    assert calls.split == [True, True]
+    assert calls.values == [True, True]
 
 
 def checkpointed(module, x):
@@ -138,9 +125,9 @@ def test_a_recomputation_under_another_recipe_repeats_its_forward():
     x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
     with te.autocast(recipe=recipe):
         out = te.checkpoint(linear(), x)
-    with te.autocast(recipe=Float8CurrentScaling()), GemmCalls() as calls:
+    with te.autocast(recipe=Float8CurrentScaling()), gemm_calls() as calls:
         out.float().sum().backward()
-    assert calls.split == [True, False, False]
+    assert calls.values == [True, False, False]
 
 
 def test_a_wgrad_that_is_added_to_main_grad_has_it_too():
