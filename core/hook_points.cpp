@@ -62,8 +62,8 @@ bool same_layout(const Operand& a, const Operand& b) {
   }
   const auto &left = std::get<QuantizedTensor>(a), &right = std::get<QuantizedTensor>(b);
   return left.format == right.format && left.mode == right.mode && left.sizes == right.sizes &&
-         left.blocks == right.blocks && same_layout(left.rowwise, right.rowwise) &&
-         same_layout(left.columnwise, right.columnwise);
+         left.blocks == right.blocks && left.power_of_2_scales == right.power_of_2_scales &&
+         same_layout(left.rowwise, right.rowwise) && same_layout(left.columnwise, right.columnwise);
 }
 
 }  // namespace

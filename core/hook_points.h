@@ -129,6 +129,7 @@ struct InspectGemmCall {
   const Recipe* recipe;
   const Quantizer* a_quantizer;
   const Quantizer* b_quantizer;
+  bool split_accumulator;  // of quantized operands (MMParams)
   ops::GemmChoice choice;
 };
 

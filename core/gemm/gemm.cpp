@@ -77,10 +77,10 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
   }
   quantized_count.fetch_add(1, std::memory_order_relaxed);
   ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
-  const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale, a.format,
-                                      a.mode};
-  const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale, b.format,
-                                       b.mode};
+  const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale,
+                                      a.format,   a.mode,         a.power_of_2_scales};
+  const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale,
+                                       b.format,    b.mode,          b.power_of_2_scales};
   if (sum.defined()) {
     ops::gemm_accumulate(left_operand, right_operand, sum, description.split_accumulator);
     return sum;

@@ -34,7 +34,7 @@ struct GemmDescription {
   // FP32, of the result's shape: the product is added to it unrounded, out_dtype tells nothing but
   // the operands' dtype. Undefined: the product is the result.
   at::Tensor accumulate_into = {};
-  // Of quantized operands: false lets a GPU sum them in fewer bits where that is faster.
+  // Of quantized operands, as their recipe has it for this GEMM (MMParams).
   bool split_accumulator = true;
   // To which plain operands are rounded first; default: out_dtype. For a FP32 output of a layer
   // that computes in 16 bits.

@@ -19,6 +19,11 @@ struct LayerPass {
   bool recomputation = false;    // of an earlier forward: it observes nothing a second time
 
   bool quantizes() const { return recipe != nullptr && !calibrating; }
+
+  // Codes that a feature makes outside of a recipe keep the accurate sum.
+  bool uses_split_accumulator(Gemm gemm) const {
+    return !quantizes() || recipe->parameters_of(gemm).use_split_accumulator;
+  }
 };
 
 }  // namespace telens

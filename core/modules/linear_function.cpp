@@ -186,13 +186,15 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
       request_for(pass, TensorName::weight, weight, TensorRole::weight, dtype, needs.dgrad));
 
   const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
-  at::Tensor output = run_watched_gemm({.gemm = Gemm::fprop,
-                                        .a = activation.first,
-                                        .b = prepared_weight.first,
-                                        .bias = typed_bias,
-                                        .out_dtype = dtype,
-                                        .layer = state.name()},
-                                       state, pass);
+  at::Tensor output =
+      run_watched_gemm({.gemm = Gemm::fprop,
+                        .a = activation.first,
+                        .b = prepared_weight.first,
+                        .bias = typed_bias,
+                        .out_dtype = dtype,
+                        .layer = state.name(),
+                        .split_accumulator = pass.uses_split_accumulator(Gemm::fprop)},
+                       state, pass);
   output = watched_output(state, pass, std::move(output), TensorName::output, typed_bias);
   output = round_to_fp8(std::move(output), pass, TensorRole::output, arguments->call.fp8_output);
   if (needs.any()) {
@@ -224,15 +226,17 @@ at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradi
   at::Tensor sum = target.buffer;
   if (target.overwrite || backward.first_microbatch) sum.zero_();
   const bool product_first = backward.pass.plan != nullptr || could_be_watched();
-  at::Tensor wgrad = run_watched_gemm({.gemm = Gemm::wgrad,
-                                       .a = gradient,
-                                       .b = input,
-                                       .bias = {},
-                                       .out_dtype = product_first ? at::kFloat : backward.dtype,
-                                       .layer = state.name(),
-                                       .accumulate_into = product_first ? at::Tensor() : sum,
-                                       .operand_dtype = backward.dtype},
-                                      state, backward.pass);
+  at::Tensor wgrad =
+      run_watched_gemm({.gemm = Gemm::wgrad,
+                        .a = gradient,
+                        .b = input,
+                        .bias = {},
+                        .out_dtype = product_first ? at::kFloat : backward.dtype,
+                        .layer = state.name(),
+                        .accumulate_into = product_first ? at::Tensor() : sum,
+                        .split_accumulator = backward.pass.uses_split_accumulator(Gemm::wgrad),
+                        .operand_dtype = backward.dtype},
+                       state, backward.pass);
   if (product_first) {
     TORCH_WARN_ONCE(
         "while a debug session runs, layers with fuse_wgrad_accumulation make wgrad and add it to "
@@ -301,7 +305,8 @@ Gradients compute_gradients(LinearBackward& backward, const variable_list& saved
                                .b = right.restore(saved),
                                .bias = {},
                                .out_dtype = backward.dtype,
-                               .layer = state.name()},
+                               .layer = state.name(),
+                               .split_accumulator = pass.uses_split_accumulator(gemm)},
                               state, pass);
     };
     if (backward.needs.dgrad) {

@@ -27,6 +27,7 @@ at::Tensor run_watched_gemm(const GemmDescription& description, LinearOperation:
                             .recipe = pass.quantizes() ? pass.recipe.get() : nullptr,
                             .a_quantizer = quantizer_of(a),
                             .b_quantizer = quantizer_of(b),
+                            .split_accumulator = description.split_accumulator,
                             .choice = ops::newest_gemm_choice()});
   }
   return output;

@@ -18,7 +18,8 @@ at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
                      std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
                      const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
                      std::int64_t b_mode, const std::optional<at::Tensor>& bias,
-                     at::ScalarType out_dtype, bool /*split_accumulator*/) {
+                     at::ScalarType out_dtype, bool /*split_accumulator*/,
+                     bool /*power_of_2_scales*/) {
   check_gemm(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
              operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), bias, out_dtype);
   return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
@@ -28,7 +29,8 @@ void gemm_accumulate_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
                           const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
                           std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
                           const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                          std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/) {
+                          std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/,
+                          bool /*power_of_2_scales*/) {
   check_gemm_accumulate(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
                         operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), out);
 }
@@ -99,11 +101,11 @@ void check_gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at:
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
                 at::ScalarType out_dtype, bool split_accumulator) {
   static const auto handle = find_operator<decltype(gemm_meta)>("telens::gemm");
-  return handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale),
-                     static_cast<std::int64_t>(a.format), static_cast<std::int64_t>(a.mode),
-                     b.codes, b.scale_inv, if_defined(b.tensor_scale),
-                     static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode),
-                     if_defined(bias), out_dtype, split_accumulator);
+  return handle.call(
+      a.codes, a.scale_inv, if_defined(a.tensor_scale), static_cast<std::int64_t>(a.format),
+      static_cast<std::int64_t>(a.mode), b.codes, b.scale_inv, if_defined(b.tensor_scale),
+      static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode), if_defined(bias),
+      out_dtype, split_accumulator, a.power_of_2_scales && b.power_of_2_scales);
 }
 
 void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out,
@@ -113,7 +115,7 @@ void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tenso
   handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale), static_cast<std::int64_t>(a.format),
               static_cast<std::int64_t>(a.mode), b.codes, b.scale_inv, if_defined(b.tensor_scale),
               static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode), out,
-              split_accumulator);
+              split_accumulator, a.power_of_2_scales && b.power_of_2_scales);
 }
 
 at::Tensor bias_of_16_bits(const at::Tensor& bias) {

@@ -16,6 +16,11 @@ struct GemmOperand {
   const at::Tensor& tensor_scale;  // NVFP4; others: undefined
   FormatId format;
   ScalingMode mode;
+  // Of 128-blocks: whoever made the scales knows that all are powers of two from 2^-127 to 2^127,
+  // which no device is asked for. A product may then be another one of the same value (MXFP8's on
+  // Blackwell). Where the promise is broken, the blocks under such scales are NaN there, never some
+  // other number.
+  bool power_of_2_scales = false;
 };
 
 // Whether a GEMM takes operands of these modes: the same one, or 1x128 blocks with 128x128 blocks
@@ -25,11 +30,13 @@ bool can_multiply(ScalingMode a, ScalingMode b);
 // out[M, N] = a[M, K] x b[N, K]^T + bias[N] of the operands' values, exact products accumulated in
 // FP32, rounded once to out_dtype (BF16, FP16 or FP32). Scales that are no powers of two are
 // applied to the FP32 sums: those of a tensor to the whole sum, those of blocks to the sum over a
-// block of K. bias is of out_dtype or undefined; bias_of_16_bits(bias) is added. M, N, K may be
-// zero. Throws ShapeError where the shapes do not fit, UsageError where the modes do not.
+// block of K. A device may multiply the scales of two blocks first, and take a product of theirs
+// below 2^-126, FP32's smallest normal number, for zero. bias is of out_dtype or undefined;
+// bias_of_16_bits(bias) is added. M, N, K may be zero. Throws ShapeError where the shapes do not
+// fit, UsageError where the modes do not.
 //
 // split_accumulator = false lets a device sum in fewer bits where that is faster (Hopper's FP8
-// products); the CPU always sums in FP32.
+// products under one scale a tensor); the CPU always sums in FP32.
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
                 at::ScalarType out_dtype, bool split_accumulator = true);
 

@@ -3,7 +3,11 @@
 // shape, the scales) only it knows.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace telens::ops {
 
@@ -16,5 +20,11 @@ struct GemmChoice {
 // For kernels: of the GEMM that this thread is running. For its caller: of the newest one.
 void report_gemm_choice(GemmChoice choice);
 GemmChoice newest_gemm_choice();
+
+// The operator `telens::gemm_algorithms`: which algorithm the library behind the products of x's
+// device chose for every description of a product since the process began, one line each, sorted.
+// A product of a known description asks the library for no algorithm and adds no line. Empty on
+// devices whose products keep no algorithms.
+std::vector<std::string> gemm_algorithms(const at::Tensor& x);
 
 }  // namespace telens::ops

@@ -67,11 +67,13 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "gemm(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, int a_mode, "
       "Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
-      "Tensor? bias, ScalarType out_dtype, bool split_accumulator=True) -> Tensor");
+      "Tensor? bias, ScalarType out_dtype, bool split_accumulator=True, "
+      "bool power_of_2_scales=False) -> Tensor");
   library.def(
       "gemm_accumulate(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, "
       "int a_mode, Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
-      "Tensor(a!) out, bool split_accumulator=True) -> ()");
+      "Tensor(a!) out, bool split_accumulator=True, bool power_of_2_scales=False) -> ()");
+  library.def("gemm_algorithms(Tensor x) -> str[]");
   library.def("matmul(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype) -> Tensor");
   library.def("matmul_accumulate(Tensor a, Tensor b, Tensor(a!) out) -> ()");
   library.def(

@@ -22,6 +22,7 @@ QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x) {
   out.dtype = x.scalar_type();
   out.sizes = x.sizes().vec();
   out.blocks = options_;
+  out.power_of_2_scales = makes_power_of_2_scales();
   return out;
 }
 
@@ -38,6 +39,12 @@ void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
   out.rowwise.fill(data_of(rowwise));
   out.columnwise.fill(data_of(columnwise));
   out.blocks = options_;
+  out.power_of_2_scales = makes_power_of_2_scales();
+}
+
+bool BlockQuantizer::makes_power_of_2_scales() const {
+  const bool in_128_blocks = mode() == ScalingMode::block_1d || mode() == ScalingMode::block_2d;
+  return in_128_blocks && options_.power_of_2_scales;
 }
 
 bool BlockQuantizer::quantizes_as(const Quantizer& other) const {

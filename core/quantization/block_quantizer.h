@@ -26,6 +26,8 @@ class TELENS_EXPORT BlockQuantizer : public Quantizer {
                                               const ops::Orientations& orientations) const = 0;
 
  private:
+  bool makes_power_of_2_scales() const;  // FP32 ones, of 128-blocks
+
   BlockOptions options_;
 };
 

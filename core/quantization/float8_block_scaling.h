@@ -10,7 +10,10 @@
 namespace telens {
 
 struct TELENS_EXPORT Float8BlockScaling final : Recipe {
-  Float8BlockScaling() { fp8_format = Fp8Format::e4m3; }
+  Float8BlockScaling() {
+    fp8_format = Fp8Format::e4m3;
+    fp8_gemm_fprop = {.use_split_accumulator = true};
+  }
 
   // Scales are powers of two unless told otherwise.
   CurrentScalingOptions fp8_quant_fwd_inp = {.power_2_scale = true};

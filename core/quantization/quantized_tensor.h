@@ -44,6 +44,9 @@ struct QuantizedTensor {
   at::ScalarType dtype = at::kBFloat16;  // of the high-precision tensor that it stands for
   std::vector<std::int64_t> sizes;       // of that tensor; codes are its 2-D flattening
   BlockOptions blocks;                   // for block modes
+  // 128-blocks: its quantizer knows that all scales are powers of two, from 2^-127 to 2^120. False
+  // where nobody knows (codes and scales from elsewhere), whatever the scales are.
+  bool power_of_2_scales = false;
 
   // The high-precision values, from the rowwise codes if present, else from the columnwise ones (a
   // random Hadamard transform undone).

@@ -42,4 +42,16 @@ FormatId Recipe::format_of(TensorRole role) const {
   return is_backward(role) ? FormatId::e5m2 : FormatId::e4m3;
 }
 
+const MMParams& Recipe::parameters_of(Gemm gemm) const {
+  switch (gemm) {
+    case Gemm::fprop:
+      return fp8_gemm_fprop;
+    case Gemm::dgrad:
+      return fp8_gemm_dgrad;
+    case Gemm::wgrad:
+      break;
+  }
+  return fp8_gemm_wgrad;
+}
+
 }  // namespace telens

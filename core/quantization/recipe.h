@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/names.h"
 #include "core/formats/format_id.h"
 #include "core/quantization/quantizer.h"
 
@@ -38,6 +39,16 @@ struct QuantizerRole {
   std::string_view layer;        // its name in debug configurations; empty if it has none
 };
 
+// How one kind of GEMM of quantized operands is computed (Transformer Engine's MMParams).
+struct MMParams {
+  // false: a GPU may add products of FP8 in fewer bits than FP32's where that is faster, as Hopper
+  // does under one scale a tensor (error up to (K/32) x 2^-13 x sum|a||b| instead of 2^-10 x
+  // sum|a||b|). Products of block formats, other cards and the CPU always sum as if it were true.
+  bool use_split_accumulator = true;
+
+  bool operator==(const MMParams&) const = default;
+};
+
 struct DelayedScaling;
 class DelayedScalingState;
 
@@ -66,6 +77,13 @@ class TELENS_EXPORT Recipe {
   FormatId format_of(TensorRole role) const;
 
   Fp8Format fp8_format = Fp8Format::hybrid;
+
+  // Transformer Engine's defaults, for recipes that have no such parameters there as well.
+  MMParams fp8_gemm_fprop = {.use_split_accumulator = false};
+  MMParams fp8_gemm_dgrad;
+  MMParams fp8_gemm_wgrad;
+
+  const MMParams& parameters_of(Gemm gemm) const;
 
   // Run the GEMM of this name in high precision, layer by layer all the same.
   struct OverrideLinearPrecision {

@@ -5,6 +5,7 @@
 #include "python/bindings/debug.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/features.h"
+#include "python/bindings/gemm.h"
 #include "python/bindings/layer_calls.h"
 #include "python/bindings/modules.h"
 #include "python/bindings/plan.h"
@@ -24,6 +25,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_debug(module);
   telens::python::bind_plan(module);
   telens::python::bind_features(module);
+  telens::python::bind_gemm(module);
   telens::python::bind_statistics(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);

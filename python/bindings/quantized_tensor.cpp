@@ -25,10 +25,11 @@ std::optional<at::Tensor> optional_tensor(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-py::tuple to_tuple(const BlockOptions& options) {
+py::tuple block_state(const QuantizedTensor& tensor) {
+  const BlockOptions& options = tensor.blocks;
   return py::make_tuple(options.two_dimensional, static_cast<int>(options.scale_rounding),
                         options.power_of_2_scales, options.amax_epsilon, options.hadamard_signs,
-                        options.stochastic_rounding);
+                        options.stochastic_rounding, tensor.power_of_2_scales);
 }
 
 BlockOptions block_options(const py::tuple& state) {
@@ -38,6 +39,12 @@ BlockOptions block_options(const py::tuple& state) {
           .amax_epsilon = state[3].cast<float>(),
           .hadamard_signs = state[4].cast<std::optional<std::uint16_t>>(),
           .stochastic_rounding = state[5].cast<bool>()};
+}
+
+void set_block_state(QuantizedTensor& tensor, const py::tuple& state) {
+  constexpr std::size_t kKnownScales = 6;  // what was pickled before has no such entry
+  tensor.blocks = block_options(state);
+  tensor.power_of_2_scales = state.size() > kKnownScales && state[kKnownScales].cast<bool>();
 }
 
 at::Tensor dequantize(const QuantizedTensor& tensor, at::ScalarType dtype) {
@@ -101,10 +108,9 @@ void bind_storage(py::module_& module) {
       .def_readonly("mode", &QuantizedTensor::mode)
       .def_readonly("dtype", &QuantizedTensor::dtype)
       .def_readonly("sizes", &QuantizedTensor::sizes)
-      .def_property(
-          "blocks", [](const QuantizedTensor& q) { return to_tuple(q.blocks); },
-          [](QuantizedTensor& q, const py::tuple& state) { q.blocks = block_options(state); },
-          "for pickling: the options that the blocks were made with")
+      .def_property("blocks", &block_state, &set_block_state,
+                    "for copies and pickles: the options that the blocks were made with, and what "
+                    "is known of their scales")
       .def(
           "update_usage",
           [](QuantizedTensor& q, bool rowwise, bool columnwise) {

@@ -23,11 +23,19 @@ namespace py = pybind11;
 
 namespace {
 
+// Of fprop, dgrad and wgrad.
 using Precision = std::tuple<bool, bool, bool>;
+using SplitAccumulators = std::tuple<bool, bool, bool>;
 using Scaling = std::tuple<bool, float>;  // power_2_scale, amax_epsilon
 
 Recipe::OverrideLinearPrecision override_precision(const Precision& gemms) {
   return {std::get<0>(gemms), std::get<1>(gemms), std::get<2>(gemms)};
+}
+
+void set_split_accumulators(Recipe& recipe, const SplitAccumulators& split) {
+  recipe.fp8_gemm_fprop.use_split_accumulator = std::get<0>(split);
+  recipe.fp8_gemm_dgrad.use_split_accumulator = std::get<1>(split);
+  recipe.fp8_gemm_wgrad.use_split_accumulator = std::get<2>(split);
 }
 
 CurrentScalingOptions scaling_options(const Scaling& options) {
@@ -39,8 +47,10 @@ std::shared_ptr<Recipe> make_delayed_scaling(Fp8Format format, std::int64_t marg
                                              DelayedScaling::AmaxFunction amax_function,
                                              DelayedScaling::ScaleFunction scale_function,
                                              bool reduce_amax, bool power_of_2_scale,
+                                             const SplitAccumulators& split,
                                              const Precision& gemms) {
   auto recipe = std::make_shared<DelayedScaling>();
+  set_split_accumulators(*recipe, split);
   recipe->fp8_format = format;
   recipe->override_linear_precision = override_precision(gemms);
   recipe->margin = margin;
@@ -58,8 +68,10 @@ std::shared_ptr<Recipe> make_delayed_scaling(Fp8Format format, std::int64_t marg
 
 std::shared_ptr<Recipe> make_current_scaling(Fp8Format format, const Scaling& input,
                                              const Scaling& weight, const Scaling& gradient,
+                                             const SplitAccumulators& split,
                                              const Precision& gemms) {
   auto recipe = std::make_shared<Float8CurrentScaling>();
+  set_split_accumulators(*recipe, split);
   recipe->fp8_format = format;
   recipe->override_linear_precision = override_precision(gemms);
   recipe->fp8_quant_fwd_inp = scaling_options(input);
@@ -82,8 +94,10 @@ std::shared_ptr<Recipe> make_mxfp8_block_scaling(Fp8Format format, std::int64_t 
 std::shared_ptr<Recipe> make_float8_block_scaling(Fp8Format format, const Scaling& input,
                                                   const Scaling& weight, const Scaling& gradient,
                                                   const std::array<std::int64_t, 3>& dimensions,
+                                                  const SplitAccumulators& split,
                                                   const Precision& gemms) {
   auto recipe = std::make_shared<Float8BlockScaling>();
+  set_split_accumulators(*recipe, split);
   recipe->fp8_format = format;
   recipe->fp8_quant_fwd_inp = scaling_options(input);
   recipe->fp8_quant_fwd_weight = scaling_options(weight);
@@ -148,16 +162,18 @@ void bind_recipes(py::module_& module) {
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("margin"), py::arg("amax_history_len"), py::arg("algorithm"),
              py::arg("amax_function"), py::arg("scale_function"), py::arg("reduce_amax"),
-             py::arg("power_of_2_scale"), py::arg("override_linear_precision"));
+             py::arg("power_of_2_scale"), py::arg("split_accumulators"),
+             py::arg("override_linear_precision"));
   module.def("make_current_scaling", &make_current_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("input"), py::arg("weight"), py::arg("gradient"),
-             py::arg("override_linear_precision"));
+             py::arg("split_accumulators"), py::arg("override_linear_precision"));
   module.def("make_mxfp8_block_scaling", &make_mxfp8_block_scaling, py::kw_only(),
              py::arg("fp8_format"), py::arg("margin"), py::arg("enable_2d_quantization"),
              py::arg("override_linear_precision"));
   module.def("make_float8_block_scaling", &make_float8_block_scaling, py::kw_only(),
              py::arg("fp8_format"), py::arg("input"), py::arg("weight"), py::arg("gradient"),
-             py::arg("dimensions"), py::arg("override_linear_precision"));
+             py::arg("dimensions"), py::arg("split_accumulators"),
+             py::arg("override_linear_precision"));
   module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::kw_only(),
              py::arg("disable_rht"), py::arg("disable_stochastic_rounding"),
              py::arg("disable_2d_quantization"), py::arg("override_linear_precision"));

@@ -2,131 +2,28 @@
 orientations, native or emulated as the card has it. Skipped where there is no GPU; `make gpu-check`
 runs them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
-from cuda_helpers import DEVICE, E4M3, E5M2, HIGH_PRECISION
+from cuda_gemm_helpers import (
+    BLOCK_2D,
+    SPLIT_ACCUMULATOR,
+    WAYS,
+    Operand,
+    accumulate,
+    assert_close_to,
+    assert_within_bound,
+    fast_accumulator,
+    fp32_accumulator,
+    move,
+    multiply,
+    operands,
+    quantized,
+)
+from cuda_helpers import DEVICE, HIGH_PRECISION
 
 pytestmark = pytest.mark.skipif(
     DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
 )
-
-TENSOR, MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(5)
-E2M1 = 2
-
-
-def move(tensor):
-    return tensor.to(DEVICE) if isinstance(tensor, torch.Tensor) else tensor
-
-
-@dataclass(frozen=True)
-class Way:
-    """How an operand is quantized."""
-
-    mode: int
-    format_id: int = E4M3
-    power_of_2_scales: bool = True
-
-
-WAYS = {
-    "tensor": (Way(TENSOR), Way(TENSOR)),
-    "tensor, E4M3 by E5M2": (Way(TENSOR), Way(TENSOR, E5M2)),
-    "tensor, E5M2 by E4M3": (Way(TENSOR, E5M2), Way(TENSOR)),
-    "MXFP8": (Way(MXFP8), Way(MXFP8)),
-    "MXFP8 of E5M2": (Way(MXFP8, E5M2), Way(MXFP8)),
-    "1x128 by 1x128": (Way(BLOCK_1D), Way(BLOCK_1D)),
-    "1x128 by 128x128": (Way(BLOCK_1D), Way(BLOCK_2D)),
-    "128x128 by 1x128": (Way(BLOCK_2D), Way(BLOCK_1D)),
-    "any 1x128 by any 128x128": (Way(BLOCK_1D, E5M2, False), Way(BLOCK_2D, E4M3, False)),
-    "any 128x128 by any 1x128": (Way(BLOCK_2D, E4M3, False), Way(BLOCK_1D, E4M3, False)),
-    "NVFP4": (Way(NVFP4, E2M1), Way(NVFP4, E2M1)),
-}
-
-
-@dataclass
-class Operand:
-    """Codes and scales on the CPU, as an operator takes them."""
-
-    codes: torch.Tensor
-    scale_inv: torch.Tensor
-    tensor_scale: torch.Tensor | None
-    way: Way
-
-    def arguments(self, place=lambda tensor: tensor) -> tuple:
-        tensors = (self.codes, self.scale_inv, self.tensor_scale)
-        return (*(place(tensor) for tensor in tensors), self.way.format_id, self.way.mode)
-
-    def on_device(self) -> tuple:
-        return self.arguments(move)
-
-    def values(self, ops) -> torch.Tensor:
-        if self.way.mode == TENSOR:
-            codes = ops.decode_fp8(self.codes, self.way.format_id, torch.float32)
-            return codes.double() * self.scale_inv.double()
-        return ops.dequantize_blocks(*self.arguments(), torch.float32).double()
-
-
-def quantized(ops, x: torch.Tensor, way: Way, columnwise: bool) -> Operand:
-    """x [rows, K], K along the rows of the codes or, columnwise, of the memory under them."""
-    source = x.t().contiguous() if columnwise else x
-    asked = (not columnwise, columnwise)
-    if way.mode == TENSOR:
-        codes = ops.quantize_fp8(x, torch.tensor([3.7]), None, way.format_id)
-        codes = codes.t().contiguous().t() if columnwise else codes
-        return Operand(codes, torch.tensor([1 / 3.7]), None, way)
-    if way.mode == NVFP4:
-        copies = ops.quantize_nvfp4(source, False, None, None, *asked)
-        return Operand(*(copies[3:] if columnwise else copies[:3]), way)
-    if way.mode == MXFP8:
-        copies = ops.quantize_mxfp8(source, way.format_id, 0, False, *asked)
-    else:
-        squares = way.mode == BLOCK_2D
-        copies = ops.quantize_fp8_blocks(
-            source, way.format_id, squares, way.power_of_2_scales, 0.0, *asked
-        )
-    return Operand(*(copies[2:] if columnwise else copies[:2]), None, way)
-
-
-def operands(ops, shape, ways, columnwise=(False, False), spread=1.0):
-    generator = torch.Generator().manual_seed(11)
-    m, n, k = shape
-
-    def normal(rows: int) -> torch.Tensor:
-        powers = torch.randn(rows, k, generator=generator).mul(spread)
-        return torch.randn(rows, k, generator=generator) * powers.exp2() / 16
-
-    a = quantized(ops, normal(m), ways[0], columnwise[0])
-    return a, quantized(ops, normal(n), ways[1], columnwise[1])
-
-
-# Of the output's own rounding.
-OUTPUT_ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24}
-# Of the accumulator, in terms of sum |a| |b|.
-SPLIT_ACCUMULATOR = 2**-10  # Hopper's FP8 products; all others are within it
-
-
-def fast_accumulator(k: int) -> float:
-    return k / 32 * 2**-13
-
-
-def fp32_accumulator(k: int) -> float:
-    return k * 2**-23
-
-
-def assert_close_to(out, first, second, added, accumulator) -> None:
-    """first [M, K] times second [N, K]^T plus `added`, all FP64 on the CPU."""
-    exact = first @ second.t() + added
-    bound = accumulator * (first.abs() @ second.abs().t() + abs(added))
-    bound += 2 * OUTPUT_ROUNDING[out.dtype] * exact.abs() + 1e-6
-    excess = (out.cpu().double() - exact).abs() - bound
-    assert excess.max() <= 0, f"{excess.max()} beyond the bound"
-
-
-def assert_within_bound(out, ops, a, b, bias=None, accumulator=SPLIT_ACCUMULATOR) -> None:
-    added = torch.zeros(()) if bias is None else bias.double()
-    assert_close_to(out, a.values(ops), b.values(ops), added, accumulator)
-
 
 # Whole tiles; one K block of 4; K blocks that are no multiple of 4; small; what FP8 does not take.
 SHAPES = ((256, 128, 384), (128, 128, 128), (144, 272, 640), (16, 48, 2048), (33, 20, 272))
@@ -141,7 +38,7 @@ def test_products_are_within_the_bound_of_their_accumulator(ops, out_dtype, shap
     for columnwise in ((False, False), (True, False), (False, True), (True, True)):
         a, b = operands(ops, shape, WAYS[ways], columnwise, spread=2.0)
         for given in (None, bias):
-            out = ops.gemm(*a.on_device(), *b.on_device(), move(given), out_dtype)
+            out = multiply(ops, a, b, given, out_dtype)
             assert out.dtype == out_dtype
             assert out.device.type == DEVICE
             assert_within_bound(out, ops, a, b, given)
@@ -152,7 +49,7 @@ def test_products_with_fast_accumulation_are_within_its_bound(ops, ways):
     """Only Hopper's products under one scale a tensor have it; others do not mind the question."""
     for shape in ((128, 128, 384), (16, 48, 2048)):
         a, b = operands(ops, shape, WAYS[ways], spread=2.0)
-        out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16, False)
+        out = multiply(ops, a, b, None, torch.bfloat16, split=False)
         bound = max(SPLIT_ACCUMULATOR, fast_accumulator(shape[2]))
         assert_within_bound(out, ops, a, b, accumulator=bound)
 
@@ -166,7 +63,7 @@ def test_products_are_added_to_what_is_there(ops, ways):
         for columns in (slice(0, n), slice(0, 2 * n, 2)):
             whole = move(before.clone())
             out = whole[:, columns] if columns.step else whole[:, columns].contiguous()
-            ops.gemm_accumulate(*a.on_device(), *b.on_device(), out)
+            accumulate(ops, a, b, out)
             added = before[:, columns].double()
             assert_close_to(out, a.values(ops), b.values(ops), added, SPLIT_ACCUMULATOR)
             if columns.step:
@@ -174,28 +71,14 @@ def test_products_are_added_to_what_is_there(ops, ways):
 
 
 @pytest.mark.parametrize("ways", WAYS)
-def test_each_scale_is_that_of_its_own_block(ops, ways):
-    """One block of one operand is large: what it does not touch keeps its bits."""
-    shape = (256, 256, 1024)
-    m, n, k = shape
-    for row, column in ((0, 0), (130, 5), (255, 1000), (37, 640)):
-        x = torch.randn(m, k, generator=torch.Generator().manual_seed(1))
-        x[row, column] = 1000.0
-        y = torch.eye(n, k)
-        a, b = quantized(ops, x, WAYS[ways][0], False), quantized(ops, y, WAYS[ways][1], False)
-        out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.float32)
-        assert_within_bound(out, ops, a, b)
-
-
-@pytest.mark.parametrize("ways", WAYS)
 def test_products_of_one_description_have_the_same_bits(ops, ways):
     """And whichever way the codes lie: they are brought into one order, and the sum has one."""
     a, b = operands(ops, (256, 128, 512), WAYS[ways])
-    out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16)
-    again = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16)
+    out = multiply(ops, a, b, None, torch.bfloat16)
+    again = multiply(ops, a, b, None, torch.bfloat16)
     assert torch.equal(out, again)
     copy = Operand(a.codes.t().contiguous().t(), a.scale_inv, a.tensor_scale, a.way)
-    turned = ops.gemm(*copy.on_device(), *b.on_device(), None, torch.bfloat16)
+    turned = multiply(ops, copy, b, None, torch.bfloat16)
     assert_within_bound(turned, ops, a, b)
 
 
@@ -219,18 +102,6 @@ def test_views_that_are_misaligned_or_strided_are_the_same_operands(ops, view, w
     assert torch.equal(actual, expected)
 
 
-def test_exponents_at_the_ends_of_their_range_are_kept(ops):
-    """Where decoding to BF16 would leave its range, or the sums FP32's on the way."""
-    for left, right in ((-64, -66), (-100, -25), (-126, 100), (120, -120), (60, 59)):
-        for ways in ("MXFP8", "1x128 by 1x128"):
-            x = torch.full((32, 256), 2.0**left)
-            y = torch.full((32, 256), 1.5 * 2.0**right)
-            a, b = quantized(ops, x, WAYS[ways][0], False), quantized(ops, y, WAYS[ways][1], False)
-            out = ops.gemm(*a.on_device(), *b.on_device(), None, torch.float32).cpu().double()
-            exact = a.values(ops) @ b.values(ops).t()
-            assert ((out - exact).abs() <= exact.abs() * SPLIT_ACCUMULATOR).all(), (left, right)
-
-
 @pytest.mark.parametrize("ways", WAYS)
 def test_nan_makes_its_row_and_no_other_nan(ops, ways):
     x = torch.ones(32, 256)
@@ -239,7 +110,7 @@ def test_nan_makes_its_row_and_no_other_nan(ops, ways):
     b = quantized(ops, torch.ones(16, 256), WAYS[ways][1], False)
     if WAYS[ways][0].mode == BLOCK_2D and torch.isnan(a.values(ops)).sum() > 256:
         pytest.skip("a NaN scale, of a whole square")
-    nans = ops.gemm(*a.on_device(), *b.on_device(), None, torch.bfloat16).isnan().cpu()
+    nans = multiply(ops, a, b, None, torch.bfloat16).isnan().cpu()
     assert nans[3].all()
     assert nans.sum() == 16
 

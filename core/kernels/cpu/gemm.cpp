@@ -127,7 +127,8 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                 std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
                 const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
                 std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
-                at::ScalarType out_dtype, bool /*split_accumulator: sums are FP32's*/) {
+                at::ScalarType out_dtype, bool /*split_accumulator: sums are FP32's*/,
+                bool /*power_of_2_scales: it looks at them*/) {
   const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm(a, b, given_bias, out_dtype);
@@ -156,7 +157,8 @@ void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                      const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
                      std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
                      const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                     std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/) {
+                     std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/,
+                     bool /*power_of_2_scales*/) {
   const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm_accumulate(a, b, out);

@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -164,12 +163,12 @@ class Planner {
     return choices_.emplace(key, ask()).first->second;
   }
 
-  std::string describe_choices() {
+  std::vector<std::string> describe_choices() {
     const std::lock_guard lock(mutex_);
     std::vector<std::string> lines;
     for (const auto& [key, choice] : choices_) lines.push_back(choice.description);
     std::sort(lines.begin(), lines.end());
-    return fmt::format("{}", fmt::join(lines, "\n"));
+    return lines;
   }
 
  private:
@@ -240,7 +239,7 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
 
 }  // namespace
 
-std::string lt_algorithms() { return Planner::instance().describe_choices(); }
+std::vector<std::string> lt_algorithms() { return Planner::instance().describe_choices(); }
 
 bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t stream) {
   Planner& planner = Planner::instance();

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <vector>
 
 #include "core/kernels/cuda/lt_gemm.h"
 
@@ -23,6 +24,6 @@ namespace telens::cuda {
                                cudaStream_t stream);
 
 // Which algorithm run_lt_gemm chose for every description so far, one line each, sorted.
-std::string lt_algorithms();
+std::vector<std::string> lt_algorithms();
 
 }  // namespace telens::cuda

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "core/kernels/cuda/cublaslt.h"
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/gemm_emulation.h"
 #include "core/kernels/cuda/gemm_native.h"
@@ -29,9 +30,11 @@ int capability_of(const at::Device& device) {
          attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-GemmPlan plan_of(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype) {
+GemmPlan plan_of(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype,
+                 bool power_of_2_scales) {
   return plan_gemm({capability_of(a.codes.device()), a.format, a.mode, b.format, b.mode,
-                    a.codes.size(0), b.codes.size(0), values_along_k(a), format_of(out_dtype)});
+                    a.codes.size(0), b.codes.size(0), values_along_k(a), format_of(out_dtype),
+                    power_of_2_scales});
 }
 
 // A sum over nothing.
@@ -64,7 +67,7 @@ at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                      std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
                      const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
                      std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
-                     at::ScalarType out_dtype, bool split_accumulator) {
+                     at::ScalarType out_dtype, bool split_accumulator, bool power_of_2_scales) {
   const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm(a, b, given_bias, out_dtype);
@@ -72,7 +75,7 @@ at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   const DeviceScope scope("gemm", a_codes);
   const at::Tensor bias = dense_bias(ops::bias_of_16_bits(ops::or_undefined(given_bias)));
   if (is_over_nothing(a, b)) return empty_product(a_codes, b_codes, bias, out_dtype);
-  const GemmPlan plan = plan_of(a, b, out_dtype);
+  const GemmPlan plan = plan_of(a, b, out_dtype, power_of_2_scales);
   if (!plan.native) {
     return with_bias(emulated(scope, a, b, plan.choice), bias, out_dtype);
   }
@@ -93,14 +96,15 @@ void gemm_accumulate_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_i
                           std::int64_t a_mode, const at::Tensor& b_codes,
                           const at::Tensor& b_scale_inv,
                           const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                          std::int64_t b_mode, const at::Tensor& out, bool split_accumulator) {
+                          std::int64_t b_mode, const at::Tensor& out, bool split_accumulator,
+                          bool power_of_2_scales) {
   const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm_accumulate(a, b, out);
   check_devices(a, b, out);
   const DeviceScope scope("gemm_accumulate", a_codes);
   if (is_over_nothing(a, b)) return;
-  const GemmPlan plan = plan_of(a, b, at::kFloat);
+  const GemmPlan plan = plan_of(a, b, at::kFloat, power_of_2_scales);
   at::Tensor sum = out;
   if (!plan.native) {
     sum.add_(emulated(scope, a, b, plan.choice));
@@ -126,10 +130,13 @@ void gemm_accumulate_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_i
   if (!in_place) sum.add_(target);
 }
 
+std::vector<std::string> gemm_algorithms_cuda(const at::Tensor&) { return lt_algorithms(); }
+
 }  // namespace
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("gemm", TORCH_FN(telens::cuda::gemm_cuda));
   library.impl("gemm_accumulate", TORCH_FN(telens::cuda::gemm_accumulate_cuda));
+  library.impl("gemm_algorithms", TORCH_FN(telens::cuda::gemm_algorithms_cuda));
 }

@@ -67,7 +67,22 @@ at::Tensor padded(const DeviceScope& scope, const at::Tensor& scales, std::int64
   return out;
 }
 
-at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand) {
+// Those of 128-blocks under powers of two as MXFP8's.
+at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand) {
+  const std::int64_t lines = operand.codes.size(0);
+  const std::int64_t blocks =
+      ops::rounded_up_quotient(operand.codes.size(1), block_length(ScalingMode::mxfp8));
+  const at::Tensor tiles = at::empty({scale_tiles_of(lines, blocks), kScaleTileBytes},
+                                     operand.scale_inv.options().dtype(at::kByte));
+  check_launch("gemm", launch_expand_scales(
+                           {matrix_of_scales<float>(operand.scale_inv), block_height(operand.mode),
+                            lines, blocks, tiles.mutable_data_ptr<std::uint8_t>()},
+                           scope.context()));
+  return tiles;
+}
+
+at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand, bool as_mxfp8) {
+  if (as_mxfp8) return expanded(scope, operand);
   switch (operand.mode) {
     case ScalingMode::tensor:
       break;
@@ -89,13 +104,14 @@ struct Prepared {
   LtOperand operand;
 };
 
-Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, bool takes_transposed) {
-  Prepared prepared{
-      ordered_codes(scope, operand.codes, takes_transposed), ordered_scales(scope, operand), {}};
+Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const GemmPlan& plan) {
+  Prepared prepared{ordered_codes(scope, operand.codes, plan.takes_transposed),
+                    ordered_scales(scope, operand, plan.as_mxfp8),
+                    {}};
   prepared.operand = operand_of(prepared.codes, operand.format);
   if (operand.mode == ScalingMode::nvfp4) prepared.operand.leading *= 2;  // values, not bytes
   prepared.operand.scales = prepared.scales.const_data_ptr();
-  prepared.operand.scaling = operand.mode;
+  prepared.operand.scaling = plan.as_mxfp8 ? ScalingMode::mxfp8 : operand.mode;
   return prepared;
 }
 
@@ -108,8 +124,8 @@ std::int64_t values_along_k(const GemmOperand& operand) {
 bool try_native(const DeviceScope& scope, const NativeGemm& native, const at::Tensor& out) {
   const GemmOperand& a = native.a;
   const GemmOperand& b = native.b;
-  const Prepared left = prepare(scope, a, native.plan.takes_transposed);
-  const Prepared right = prepare(scope, b, native.plan.takes_transposed);
+  const Prepared left = prepare(scope, a, native.plan);
+  const Prepared right = prepare(scope, b, native.plan);
   LtGemm gemm{.m = a.codes.size(0),
               .n = b.codes.size(0),
               .k = values_along_k(a),

@@ -18,6 +18,12 @@ bool is_in_128_blocks(ScalingMode mode) {
   return mode == ScalingMode::block_1d || mode == ScalingMode::block_2d;
 }
 
+// Blackwell has no 128-blocks, but four MXFP8 blocks under one power of two are one.
+bool goes_as_mxfp8(const GemmQuestion& question) {
+  return is_in_128_blocks(question.a_mode) && question.power_of_2_scales &&
+         question.capability >= kBlackwell;
+}
+
 // Of K: whole rows of 16 bytes and whole blocks, since a last block cut short has not been seen to
 // work on any card.
 std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
@@ -43,7 +49,10 @@ std::string_view obstacle_of_card(const GemmQuestion& question) {
       return question.capability >= kBlackwell ? "" : "MXFP8 products need Blackwell or newer";
     case ScalingMode::block_1d:
     case ScalingMode::block_2d:
-      return question.capability == kHopper ? "" : "only Hopper multiplies 128-blocks";
+      if (question.capability == kHopper || goes_as_mxfp8(question)) return "";
+      return question.capability >= kBlackwell
+                 ? "only Hopper multiplies 128-blocks whose scales may be no powers of two"
+                 : "only Hopper multiplies 128-blocks";
     case ScalingMode::nvfp4:
       break;
   }
@@ -65,10 +74,11 @@ std::string_view obstacle_to_native(const GemmQuestion& question) {
   if (!is_multiple(question.m, kFp8Multiple) || !is_multiple(question.n, kFp8Multiple)) {
     return "a dimension is no multiple of 16, as FP8 needs";
   }
-  return obstacle_in_k(question.a_mode, question.k);
+  return obstacle_in_k(goes_as_mxfp8(question) ? ScalingMode::mxfp8 : question.a_mode, question.k);
 }
 
-std::string_view native_kernel(ScalingMode mode) {
+std::string_view native_kernel(ScalingMode mode, bool as_mxfp8) {
+  if (as_mxfp8) return "cuBLASLt MXFP8 product of 128-blocks";
   if (mode == ScalingMode::tensor) return "cuBLASLt FP8 product";
   if (mode == ScalingMode::mxfp8) return "cuBLASLt MXFP8 product";
   return is_in_128_blocks(mode) ? "cuBLASLt FP8 product of 128-blocks" : "cuBLASLt NVFP4 product";
@@ -84,12 +94,13 @@ std::string_view emulated_kernel(ScalingMode mode) {
 
 GemmPlan plan_gemm(const GemmQuestion& question) {
   const std::string_view obstacle = obstacle_to_native(question);
-  if (!obstacle.empty()) return {false, true, {emulated_kernel(question.a_mode), obstacle}};
+  if (!obstacle.empty()) return {false, true, false, {emulated_kernel(question.a_mode), obstacle}};
+  const bool as_mxfp8 = goes_as_mxfp8(question);
   // FP8 with a scale a tensor or in MXFP8 blocks; all others have K along the rows everywhere.
   const bool any_layout =
       question.capability >= kBlackwell && question.capability < kBlackwellGeForce &&
-      (question.a_mode == ScalingMode::tensor || question.a_mode == ScalingMode::mxfp8);
-  return {true, any_layout, {native_kernel(question.a_mode), ""}};
+      (question.a_mode == ScalingMode::tensor || question.a_mode == ScalingMode::mxfp8 || as_mxfp8);
+  return {true, any_layout, as_mxfp8, {native_kernel(question.a_mode, as_mxfp8), ""}};
 }
 
 ops::GemmChoice choice_without_algorithm(ScalingMode mode) {

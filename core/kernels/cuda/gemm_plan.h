@@ -21,11 +21,13 @@ struct GemmQuestion {
   std::int64_t n;
   std::int64_t k;  // values, also of formats with two codes a byte
   FormatId out_format;
+  bool power_of_2_scales = false;  // of 128-blocks: all scales of both are known to be
 };
 
 struct GemmPlan {
   bool native;            // cuBLASLt's product of the codes; else emulated through BF16
   bool takes_transposed;  // native: codes may lie one column after the other
+  bool as_mxfp8;          // native: 128-blocks under powers of two, in MXFP8's scales
   ops::GemmChoice choice;
 };
 

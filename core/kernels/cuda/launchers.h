@@ -58,6 +58,8 @@ cudaError_t launch_dequantize_blocks(const BlockDequantizeArguments& arguments, 
 cudaError_t launch_transpose_codes(const TransposeCodesArguments& arguments,
                                    const LaunchContext& context);
 cudaError_t launch_tile_scales(const TileScalesArguments& arguments, const LaunchContext& context);
+cudaError_t launch_expand_scales(const ExpandScalesArguments& arguments,
+                                 const LaunchContext& context);
 cudaError_t launch_pad_scales(const PadScalesArguments& arguments, const LaunchContext& context);
 
 cudaError_t launch_scale_from_amax(const ScaleFromAmaxArguments& arguments,

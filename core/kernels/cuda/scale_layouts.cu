@@ -10,6 +10,10 @@ __global__ void __launch_bounds__(kThreads) tile_scales_kernel(TileScalesArgumen
   tile_scales(arguments, GpuThread());
 }
 
+__global__ void __launch_bounds__(kThreads) expand_scales_kernel(ExpandScalesArguments arguments) {
+  expand_scales(arguments, GpuThread());
+}
+
 __global__ void __launch_bounds__(kThreads) pad_scales_kernel(PadScalesArguments arguments) {
   pad_scales(arguments, GpuThread());
 }
@@ -24,6 +28,15 @@ cudaError_t launch_tile_scales(const TileScalesArguments& arguments, const Launc
   const std::int64_t tiles = scale_tiles_of(arguments.matrix.lines, arguments.matrix.blocks);
   if (tiles == 0) return cudaSuccess;
   tile_scales_kernel<<<grid_of(tiles * kScaleTileLines, context), kThreads, 0, context.stream>>>(
+      arguments);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_expand_scales(const ExpandScalesArguments& arguments,
+                                 const LaunchContext& context) {
+  const std::int64_t tiles = scale_tiles_of(arguments.lines, arguments.blocks);
+  if (tiles == 0) return cudaSuccess;
+  expand_scales_kernel<<<grid_of(tiles * kScaleTileLines, context), kThreads, 0, context.stream>>>(
       arguments);
   return cudaGetLastError();
 }

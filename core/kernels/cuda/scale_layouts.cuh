@@ -2,6 +2,8 @@
 // Scaling Factors Layout", "Scaling factors layouts"): device code.
 #pragma once
 
+#include "core/formats/bits.h"
+#include "core/formats/formats.h"
 #include "core/kernels/cuda/packs.cuh"
 
 namespace telens::cuda {
@@ -39,25 +41,77 @@ constexpr std::int64_t scale_tiles_of(std::int64_t lines, std::int64_t blocks) {
          ((blocks + kScaleTileBlocks - 1) / kScaleTileBlocks);
 }
 
-// A thread writes the four scales of one line.
-template <typename Thread>
-TELENS_DEVICE void tile_scales(const TileScalesArguments& arguments, const Thread& thread) {
+// Calls visit(line, block, word) for every four scales of one line, of `block` and the three after
+// it: neighbours in memory, from tiles + word * kScaleTileBlocks on.
+template <typename Thread, typename Visit>
+TELENS_DEVICE void for_each_tile_line(std::int64_t lines, std::int64_t blocks, const Thread& thread,
+                                      const Visit& visit) {
   constexpr int kGroups = kScaleTileLines / 32;  // lines that are neighbours in a tile
-  const ScaleMatrix<std::uint8_t>& matrix = arguments.matrix;
-  const std::int64_t across = (matrix.blocks + kScaleTileBlocks - 1) / kScaleTileBlocks;
-  const std::int64_t words = scale_tiles_of(matrix.lines, matrix.blocks) * kScaleTileLines;
+  const std::int64_t across = (blocks + kScaleTileBlocks - 1) / kScaleTileBlocks;
+  const std::int64_t words = scale_tiles_of(lines, blocks) * kScaleTileLines;
   for (std::int64_t word = thread.block() * kThreads + thread.index(); word < words;
        word += thread.blocks() * kThreads) {
     const std::int64_t tile = word / kScaleTileLines;
     const auto place = static_cast<int>(word % kScaleTileLines);
     const std::int64_t line =
         tile / across * kScaleTileLines + place % kGroups * 32 + place / kGroups;
-    const std::int64_t block = tile % across * kScaleTileBlocks;
-    Pack<std::uint8_t, kScaleTileBlocks> scales;
-    TELENS_UNROLL
-    for (int i = 0; i < kScaleTileBlocks; ++i) scales.values[i] = matrix.at(line, block + i);
-    store_pack(arguments.tiles + word * kScaleTileBlocks, scales);
+    visit(line, tile % across * kScaleTileBlocks, word);
   }
+}
+
+template <typename Thread>
+TELENS_DEVICE void tile_scales(const TileScalesArguments& arguments, const Thread& thread) {
+  const ScaleMatrix<std::uint8_t>& matrix = arguments.matrix;
+  for_each_tile_line(matrix.lines, matrix.blocks, thread,
+                     [&](std::int64_t line, std::int64_t block, std::int64_t word) {
+                       Pack<std::uint8_t, kScaleTileBlocks> scales;
+                       TELENS_UNROLL
+                       for (int i = 0; i < kScaleTileBlocks; ++i)
+                         scales.values[i] = matrix.at(line, block + i);
+                       store_pack(arguments.tiles + word * kScaleTileBlocks, scales);
+                     });
+}
+
+// The E8M0 code of an FP32 power of two from 2^-127 to 2^127, by its bits. NaN for all else: who
+// promised powers of two and has others shall see it.
+TELENS_DEVICE std::uint8_t e8m0_of_power_of_two(float scale) {
+  constexpr std::uint32_t kMantissaMask = (1U << FP32::kMantissaBits) - 1;
+  constexpr std::uint32_t kSmallest = 1U << (FP32::kMantissaBits - 1);  // 2^-127, a subnormal
+  const auto bits = bits_as<std::uint32_t>(scale);
+  if (bits == kSmallest) return 0;
+  const std::uint32_t exponent = bits >> FP32::kMantissaBits;  // and the sign above it
+  const bool in_range = exponent >= 1 && exponent <= E8M0::kMaxCode;
+  return in_range && (bits & kMantissaMask) == 0 ? static_cast<std::uint8_t>(exponent)
+                                                 : E8M0::kNanCode;
+}
+
+// Scales of 128-blocks, FP32 powers of two, as those of the MXFP8 blocks that such a block is made
+// of, in their tiles: each stands for four blocks along K, and a square's for all of its lines.
+struct ExpandScalesArguments {
+  ScaleMatrix<float> matrix;  // [lines / lines_of_a_scale, blocks / 4], both rounded up
+  std::int64_t lines_of_a_scale;
+  std::int64_t lines;   // of the operand
+  std::int64_t blocks;  // of 32 along K
+  std::uint8_t* tiles;  // as TileScalesArguments has them
+};
+
+template <typename Thread>
+TELENS_DEVICE void expand_scales(const ExpandScalesArguments& arguments, const Thread& thread) {
+  // A line of a tile is one 128-block.
+  static_assert(kScaleTileBlocks * 32 == 128);
+  for_each_tile_line(arguments.lines, arguments.blocks, thread,
+                     [&](std::int64_t line, std::int64_t block, std::int64_t word) {
+                       Pack<std::uint8_t, kScaleTileBlocks> scales{};
+                       if (line < arguments.lines) {
+                         const std::uint8_t code = e8m0_of_power_of_two(arguments.matrix.at(
+                             line / arguments.lines_of_a_scale, block / kScaleTileBlocks));
+                         TELENS_UNROLL
+                         for (int i = 0; i < kScaleTileBlocks; ++i) {
+                           if (block + i < arguments.blocks) scales.values[i] = code;
+                         }
+                       }
+                       store_pack(arguments.tiles + word * kScaleTileBlocks, scales);
+                     });
 }
 
 // FP32 scales (128-blocks) one row after the other, each filled with zeros to `padded` elements.

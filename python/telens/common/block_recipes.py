@@ -18,6 +18,7 @@ from telens.common.recipe_parameters import (
     check_unsupported,
     quantization_of,
     scaling_of,
+    split_accumulators,
 )
 
 __all__: list[str] = []
@@ -132,6 +133,7 @@ class Float8BlockScaling(Recipe):
             weight=scaling_of(self, "fp8_quant_fwd_weight"),
             gradient=scaling_of(self, "fp8_quant_bwd_grad"),
             dimensions=self._dimensions(),
+            split_accumulators=split_accumulators(self),
             override_linear_precision=tuple(self.override_linear_precision),
         )
 

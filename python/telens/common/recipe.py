@@ -27,6 +27,7 @@ from telens.common.recipe_parameters import (
     QParams,
     check_gemm_parameters,
     scaling_of,
+    split_accumulators,
 )
 
 __all__ = [
@@ -81,6 +82,8 @@ class DelayedScaling(Recipe):
         whether fprop, dgrad and wgrad run in high precision all the same
     power_of_2_scale
         scale = 2^(floor(log2(largest value / amax)) - margin), as Transformer Engine had it first
+    fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
+        ``MMParams`` of the three GEMMs; Transformer Engine has the defaults alone
     interval
         without effect, and to be left out: scales are updated in every iteration. Once Transformer
         Engine's second argument, now taken by name
@@ -100,6 +103,9 @@ class DelayedScaling(Recipe):
     _: KW_ONLY
     override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
     power_of_2_scale: bool = False
+    fp8_gemm_fprop: MMParams = ANY_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
     interval: InitVar[int] = 1
 
     def __post_init__(self, interval: int) -> None:
@@ -117,6 +123,7 @@ class DelayedScaling(Recipe):
 
     def _check(self) -> None:
         super()._check()
+        check_gemm_parameters(self, needs_split_accumulator=False)
         if not callable(self.amax_compute_algo) and not hasattr(
             _C.AmaxAlgorithm, self.amax_compute_algo
         ):
@@ -145,6 +152,7 @@ class DelayedScaling(Recipe):
             ),
             reduce_amax=self.reduce_amax,
             power_of_2_scale=self.power_of_2_scale,
+            split_accumulators=split_accumulators(self),
             override_linear_precision=tuple(self.override_linear_precision),
         )
 
@@ -160,7 +168,7 @@ class Float8CurrentScaling(Recipe):
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
-        without effect: sums are always FP32's
+        ``MMParams`` of the three GEMMs: how accurately a GPU adds their products
     fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
         ``QParams`` of activations, weights and gradients
     override_linear_precision
@@ -200,5 +208,6 @@ class Float8CurrentScaling(Recipe):
             input=scaling_of(self, "fp8_quant_fwd_inp"),
             weight=scaling_of(self, "fp8_quant_fwd_weight"),
             gradient=scaling_of(self, "fp8_quant_bwd_grad"),
+            split_accumulators=split_accumulators(self),
             override_linear_precision=tuple(self.override_linear_precision),
         )

@@ -25,8 +25,13 @@ class QParams:
 class MMParams:
     """How one kind of GEMM is computed.
 
-    ``use_split_accumulator=False`` allows Transformer Engine to accumulate in fewer bits; here sums
-    are always FP32's.
+    Parameters
+    ----------
+    use_split_accumulator
+        False: a GPU may add products of FP8 in fewer bits than FP32's where that is faster, as
+        Hopper does under one scale a tensor: an error up to (K/32) x 2^-13 x sum |a||b| in place of
+        2^-10 x sum |a||b|. Products of block formats, other cards and the CPU sum as if it were
+        True
     """
 
     use_split_accumulator: bool = True
@@ -71,6 +76,13 @@ def check_gemm_parameters(recipe: Any, *, needs_split_accumulator: bool) -> None
             raise _C.UsageError(f"{name} must be an MMParams, not {type(params).__name__}")
         if needs_split_accumulator and not params.use_split_accumulator:
             raise _C.UsageError(f"{name} must have use_split_accumulator=True")
+
+
+def split_accumulators(recipe: Any) -> tuple[bool, bool, bool]:
+    """Of fprop, dgrad and wgrad."""
+    gemms = (recipe.fp8_gemm_fprop, recipe.fp8_gemm_dgrad, recipe.fp8_gemm_wgrad)
+    fprop, dgrad, wgrad = (bool(gemm.use_split_accumulator) for gemm in gemms)
+    return fprop, dgrad, wgrad
 
 
 # What is not supported, by the name of the argument, and what happens instead.

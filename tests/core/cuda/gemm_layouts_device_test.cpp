@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
+#include "core/formats/convert.h"
+#include "core/formats/scaling_mode.h"
 #include "core/kernels/cuda/scale_layouts.cuh"
 #include "core/kernels/cuda/transpose_codes.cuh"
 #include "core/ops/block_quantize.h"
@@ -75,6 +79,90 @@ TEST(ScaleLayouts, the_first_bytes_of_a_tile_are_the_scales_of_lines_0_32_64_and
   });
   for (std::int64_t offset = 0; offset < cuda::kScaleTileBytes; ++offset) {
     EXPECT_EQ(tile[offset].item<std::int64_t>(), offset % 16 / 4 * 32 + offset / 16) << offset;
+  }
+}
+
+at::Tensor expanded(const at::Tensor& scales, std::int64_t height, std::int64_t lines,
+                    std::int64_t blocks, Order order, std::int64_t grid = 3) {
+  const at::Tensor like =
+      at::empty({cuda::scale_tiles_of(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
+  const Guarded tiles(like);
+  run_grid<Nothing>(grid, order, [&](const HostThread& thread, Nothing&) {
+    cuda::expand_scales({matrix_of<float>(scales), height, lines, blocks,
+                         tiles.tensor().mutable_data_ptr<std::uint8_t>()},
+                        thread);
+  });
+  EXPECT_TRUE(tiles.margins_are_untouched());
+  return tiles.tensor().clone();
+}
+
+// Blocks of 32 along K; the last 128-block whole and cut short.
+TEST(ScaleLayouts, a_scale_of_128_elements_becomes_those_of_its_mxfp8_blocks_in_their_tiles) {
+  at::manual_seed(5);
+  for (const auto& [lines, blocks] :
+       {std::pair{128, 4}, {144, 20}, {272, 12}, {48, 9}, {1, 1}, {300, 6}, {130, 35}}) {
+    for (const std::int64_t height : {1, 128}) {
+      for (const bool columnwise : {false, true}) {
+        const std::int64_t down = (lines + height - 1) / height, across = (blocks + 3) / 4;
+        const at::Tensor codes = at::randint(0, 255, {down, across}, at::kInt);
+        const at::Tensor wide = at::pow(2.0, codes.to(at::kDouble) - 127).to(at::kFloat);
+        const at::Tensor scales = columnwise ? wide.t().contiguous().t() : wide;
+        at::Tensor expected =
+            at::zeros({cuda::scale_tiles_of(lines, blocks) * cuda::kScaleTileBytes}, at::kByte);
+        for (std::int64_t outer = 0; outer < lines; ++outer) {
+          for (std::int64_t inner = 0; inner < blocks; ++inner) {
+            expected[documented_offset(outer, inner, blocks)] = codes[outer / height][inner / 4];
+          }
+        }
+        for (const Order order : kOrders) {
+          EXPECT_TRUE(
+              at::equal(expanded(scales, height, lines, blocks, order).view({-1}), expected))
+              << lines << " x " << blocks << ", height " << height << ", columnwise " << columnwise;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScaleLayouts, powers_of_two_keep_their_values_as_e8m0_and_all_else_is_nan) {
+  const auto code_of = [](float scale) {
+    return expanded(at::full({1, 1}, scale), 1, 1, 1, Order::forward, 1)[0][0].item<int>();
+  };
+  for (int exponent = -127; exponent <= 127; ++exponent) {
+    const int code = code_of(std::ldexp(1.0F, exponent));
+    EXPECT_EQ(decode<E8M0>(static_cast<std::uint8_t>(code)), std::ldexp(1.0F, exponent));
+  }
+  for (const float scale :
+       {0.0F, -0.0F, 3.0F, 1.5F, -1.0F, -2.0F, 0x1.000002p0F, 0x1.fffffep127F, 0x1p-128F, 0x1p-149F,
+        0x1.8p-127F, std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(code_of(scale), E8M0::kNanCode) << scale;
+  }
+}
+
+// Of the values themselves: a 128-block under a power of two is four MXFP8 blocks under it.
+TEST(ScaleLayouts, expanded_scales_make_mxfp8_tensors_of_the_same_values) {
+  at::manual_seed(6);
+  for (const bool squares : {false, true}) {
+    for (const bool columnwise : {false, true}) {
+      const ops::BlockCodesPair pair = ops::quantize_fp8_blocks(
+          wide_data({160, 288}, at::kFloat), FormatId::e4m3,
+          {.two_dimensional = squares, .power_of_2_scales = true}, {true, true});
+      const ops::BlockCodes& blocks = columnwise ? pair.columnwise : pair.rowwise;
+      const ScalingMode mode = squares ? ScalingMode::block_2d : ScalingMode::block_1d;
+      const std::int64_t lines = blocks.codes.size(0), across = blocks.codes.size(1) / 32;
+      const at::Tensor tiles =
+          expanded(blocks.scale_inv, block_height(mode), lines, across, Order::shuffled).view({-1});
+      at::Tensor scales = at::empty({lines, across}, at::kByte);
+      for (std::int64_t line = 0; line < lines; ++line) {
+        for (std::int64_t block = 0; block < across; ++block) {
+          scales[line][block] = tiles[documented_offset(line, block, across)];
+        }
+      }
+      EXPECT_TRUE(at::equal(ops::dequantize_blocks({blocks.codes, scales, {}}, FormatId::e4m3,
+                                                   ScalingMode::mxfp8, at::kFloat),
+                            ops::dequantize_blocks(blocks, FormatId::e4m3, mode, at::kFloat)));
+    }
   }
 }
 

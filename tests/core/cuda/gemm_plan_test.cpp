@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 constexpr auto kE4m3 = FormatId::e4m3, kE5m2 = FormatId::e5m2, kE2m1 = FormatId::e2m1;
 constexpr auto kTensor = ScalingMode::tensor, kMx = ScalingMode::mxfp8, kNv = ScalingMode::nvfp4;
 constexpr auto kRow = ScalingMode::block_1d, kSquare = ScalingMode::block_2d;
-constexpr int kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
+constexpr auto kBf16 = FormatId::bf16;
+constexpr int kAda = 89, kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
 
 struct Row {
   int capability;
@@ -32,6 +33,7 @@ struct Row {
   std::string_view reason;  // "": native
   bool takes_transposed;
   FormatId out = FormatId::bf16;
+  bool power_of_2_scales = false;  // known to be
 };
 
 const std::vector<Row> kTable{
@@ -50,8 +52,30 @@ const std::vector<Row> kTable{
     {kHopper, kE4m3, kSquare, kE4m3, kSquare, {256, 512, 128}, "128x128 blocks by", true},
     {kHopper, kE4m3, kRow, kE4m3, kRow, {256, 512, 192}, "K is no multiple of 128", true},
     {kHopper, kE4m3, kRow, kE4m3, kSquare, {250, 512, 128}, "multiple of 16", true},
-    {kBlackwell, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "only Hopper", true},
-    {kGeForce, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "only Hopper", true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "may be no powers of two", true},
+    {kGeForce, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "may be no powers of two", true},
+    {kAda, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "only Hopper", true},
+
+    {kHopper, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "", false, kBf16, true},
+    {kHopper, kE4m3, kRow, kE4m3, kSquare, {256, 512, 160}, "multiple of 128", true, kBf16, true},
+    {kAda, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "only Hopper", true, kBf16, true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "", true, kBf16, true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kSquare, {144, 272, 160}, "", true, kBf16, true},
+    {kBlackwellUltra, kE5m2, kSquare, kE4m3, kRow, {144, 272, 640}, "", true, kBf16, true},
+    {kGeForce, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "", false, kBf16, true},
+    {kBlackwell, kE5m2, kRow, kE5m2, kRow, {256, 512, 128}, "E5M2 by E5M2", true, kBf16, true},
+    {kBlackwell,
+     kE4m3,
+     kSquare,
+     kE4m3,
+     kSquare,
+     {256, 512, 128},
+     "128x128 blocks by",
+     true,
+     kBf16,
+     true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kRow, {256, 512, 48}, "multiple of 32", true, kBf16, true},
+    {kBlackwell, kE4m3, kRow, kE4m3, kRow, {250, 512, 128}, "multiple of 16", true, kBf16, true},
 
     {kHopper, kE4m3, kMx, kE4m3, kMx, {256, 512, 128}, "MXFP8 products need Blackwell", true},
     {kBlackwell, kE4m3, kMx, kE5m2, kMx, {256, 512, 160}, "", true},
@@ -75,13 +99,19 @@ std::string name_of_row(const Row& row) {
 TEST(GemmPlan, is_that_of_the_table_for_every_card_format_and_shape) {
   for (const Row& row : kTable) {
     SCOPED_TRACE(name_of_row(row));
-    const GemmPlan plan = plan_gemm({row.capability, row.a_format, row.a_mode, row.b_format,
-                                     row.b_mode, row.mnk[0], row.mnk[1], row.mnk[2], row.out});
+    const GemmPlan plan =
+        plan_gemm({row.capability, row.a_format, row.a_mode, row.b_format, row.b_mode, row.mnk[0],
+                   row.mnk[1], row.mnk[2], row.out, row.power_of_2_scales});
     EXPECT_EQ(plan.native, row.reason.empty());
     EXPECT_EQ(plan.choice.reason.empty(), row.reason.empty()) << plan.choice.reason;
     EXPECT_THAT(std::string(plan.choice.reason), HasSubstr(std::string(row.reason)));
     EXPECT_EQ(plan.takes_transposed, row.takes_transposed);
     EXPECT_THAT(std::string(plan.choice.kernel), HasSubstr(plan.native ? "cuBLASLt" : "BF16"));
+    const bool in_128_blocks = row.a_mode == kRow || row.a_mode == kSquare;
+    EXPECT_EQ(plan.as_mxfp8, plan.native && in_128_blocks && row.capability >= kBlackwell);
+    if (plan.as_mxfp8) {
+      EXPECT_EQ(plan.choice.kernel, "cuBLASLt MXFP8 product of 128-blocks");
+    }
   }
 }
 

@@ -40,9 +40,12 @@ class RecordingListener final : public HookListener {
                                    const InspectPostquantizeCall& call) override {
     note("postquantize", call.gemm, call.tensor_name);
   }
-  void inspect_gemm(LayerHooks&, const RoutingPlan&, const InspectGemmCall&) override {}
+  void inspect_gemm(LayerHooks&, const RoutingPlan&, const InspectGemmCall& call) override {
+    if (inspected_gemm) inspected_gemm(call);
+  }
 
   std::function<void(const InspectTensorCall&)> inspected;
+  std::function<void(const InspectGemmCall&)> inspected_gemm;
   std::vector<std::string> calls;
   int routed = 0;
   int above_autograd = 0;  // calls of inspect_tensor during which autograd would be asked

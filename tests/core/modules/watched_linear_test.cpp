@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <utility>
+
 #include "core/hook_points.h"
 #include "core/modules/linear.h"
 #include "core/quantization/autocast.h"
@@ -147,6 +150,38 @@ TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no
   EXPECT_TRUE(same_bits(mixed.output, bf16.output));
   EXPECT_TRUE(same_bits(mixed.dgrad, fp8.dgrad));
   EXPECT_TRUE(same_bits(mixed.wgrad, fp8.wgrad));
+}
+
+// The backward after the recipe's region has ended, as in train_step.
+TEST(WatchedLinear, multiplies_with_the_accumulators_of_the_recipe_of_its_forward) {
+  using Split = std::map<Gemm, bool>;
+  Linear linear(options());
+  const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
+  RecordingListener listener({.gemms = 0b111});
+  Split seen;
+  listener.inspected_gemm = [&](const InspectGemmCall& call) {
+    seen[call.gemm] = call.split_accumulator;
+  };
+  Float8CurrentScaling recipe;
+  const auto run = [&] {
+    AutocastOptions options;
+    options.recipe = std::make_shared<const Float8CurrentScaling>(recipe);
+    at::Tensor output;
+    {
+      const Autocast autocast(options);
+      output = linear.forward(x);
+    }
+    output.backward(at::ones_like(output));
+    return std::exchange(seen, {});
+  };
+  EXPECT_EQ(run(), (Split{{Gemm::fprop, false}, {Gemm::dgrad, true}, {Gemm::wgrad, true}}));
+  recipe.fp8_gemm_fprop = {.use_split_accumulator = true};
+  recipe.fp8_gemm_dgrad = {.use_split_accumulator = false};
+  EXPECT_EQ(run(), (Split{{Gemm::fprop, true}, {Gemm::dgrad, false}, {Gemm::wgrad, true}}));
+  recipe.fp8_gemm_wgrad = {.use_split_accumulator = false};
+  EXPECT_EQ(run(), (Split{{Gemm::fprop, true}, {Gemm::dgrad, false}, {Gemm::wgrad, false}}));
+  train_step(linear, x, /*fp8=*/false);
+  EXPECT_EQ(seen, (Split{{Gemm::fprop, true}, {Gemm::dgrad, true}, {Gemm::wgrad, true}}));
 }
 
 TEST(WatchedLinear, is_not_asked_while_it_sleeps) {

@@ -1,0 +1,25 @@
+#include "python/bindings/gemm.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+
+#include "core/ops/gemm_choice.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+void bind_gemm(py::module_& module) {
+  module.def(
+      "newest_gemm_choice",
+      [] {
+        const ops::GemmChoice choice = ops::newest_gemm_choice();
+        return std::pair(std::string(choice.kernel), std::string(choice.reason));
+      },
+      "(kernel, reason) of the newest GEMM of this thread: which kernel ran, and why not the "
+      "fastest one; an empty reason: it is the fastest one.");
+}
+
+}  // namespace telens::python

@@ -1,0 +1,90 @@
+"""Which kernel multiplies quantized operands on which GPU, and that its algorithm is chosen once.
+cuda_gemm_helpers.multiply asserts the first of every product. Skipped where there is no GPU;
+TELENS_TEST_DEVICE=cpu rehearses them on the CPU, which keeps no algorithms."""
+
+import pytest
+import torch
+from cuda_gemm_helpers import (
+    BLACKWELL,
+    HOPPER,
+    WAYS,
+    accumulate,
+    capability,
+    move,
+    multiply,
+    newest_kernel,
+    operands,
+)
+from cuda_helpers import DEVICE, HIGH_PRECISION
+
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
+)
+
+# Not those of other tests: their algorithms are known already.
+SHAPE = (208, 112, 896)
+# How cuBLASLt's operands are listed under the kernel's name.
+LISTED = {
+    "cuBLASLt FP8 product": "under one scale",
+    "cuBLASLt FP8 product of 128-blocks": "x128 blocks",
+    "cuBLASLt MXFP8 product": "in MXFP8 blocks",
+    "cuBLASLt MXFP8 product of 128-blocks": "in MXFP8 blocks",
+    "cuBLASLt NVFP4 product": "in NVFP4 blocks",
+    "BF16 product of decoded operands": "A BF16, ",
+    "BF16 product of rescaled operands": "A BF16, ",
+    "BF16 products by blocks of K": "A BF16, ",
+}
+
+
+def algorithms(ops) -> list[str]:
+    return ops.gemm_algorithms(move(torch.zeros(1)))
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_the_second_product_of_a_shape_asks_for_no_algorithm(ops, ways):
+    a, b = operands(ops, SHAPE, WAYS[ways])
+    bias = torch.zeros(SHAPE[1], dtype=torch.bfloat16)
+    out = move(torch.zeros(SHAPE[:2]))
+
+    def products():
+        multiply(ops, a, b, None, torch.bfloat16)
+        multiply(ops, a, b, bias, torch.bfloat16)
+        multiply(ops, a, b, None, torch.bfloat16, split=False)
+        accumulate(ops, a, b, out)
+
+    products()
+    known = algorithms(ops)
+    for _ in range(3):
+        products()
+    assert algorithms(ops) == known
+    multiply(ops, *operands(ops, (224, *SHAPE[1:]), WAYS[ways]), None, torch.bfloat16)
+    new = set(algorithms(ops)) - set(known)
+    assert bool(new) == (DEVICE == "cuda")
+    assert all("[224, 112, " in line for line in new)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_what_cublaslt_multiplied_is_what_the_plan_says(ops, ways):
+    """By cuBLASLt's own list: codes under their scales, or BF16."""
+    if DEVICE != "cuda":
+        pytest.skip("the CPU keeps no algorithms")
+    a, b = operands(ops, SHAPE, WAYS[ways])
+    for dtype in HIGH_PRECISION:
+        multiply(ops, a, b, None, dtype)
+        lines = [line for line in algorithms(ops) if "= [208, 112, " in line]
+        assert not any("no algorithm" in line for line in lines)
+        assert any(LISTED[newest_kernel()] in line for line in lines), lines
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_hopper_multiplies_fp8_and_128_blocks_itself_and_blackwell_all_it_can(ops, ways):
+    """Said outright, so that an expectation that follows the plan cannot hide a wrong plan."""
+    card = capability()
+    if card not in (HOPPER, BLACKWELL):
+        pytest.skip("needs a H100, H200 or B200")
+    multiply(ops, *operands(ops, SHAPE, WAYS[ways]), None, torch.bfloat16)
+    native = {
+        HOPPER: "128" in ways or "tensor" in ways,
+        BLACKWELL: "FP" in ways or "tensor" in ways or ways.startswith("known"),
+    }
+    assert newest_kernel().startswith("cuBLASLt") == native[card]

@@ -1,0 +1,305 @@
+"""Where a product of quantized operands on a GPU takes each scale from: native products read them
+in an order of their own. Scales are powers of two far apart, and every element of the result has
+one scale of either operand in it, so that one in the wrong place is far beyond the bound. Skipped
+where there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu rehearses them on the
+CPU."""
+
+import pytest
+import torch
+from cuda_gemm_helpers import (
+    BLOCK_1D,
+    BLOCK_2D,
+    EMULATED,
+    MXFP8,
+    NVFP4,
+    SPLIT_ACCUMULATOR,
+    TENSOR,
+    WAYS,
+    Operand,
+    Way,
+    assert_within_bound,
+    bound_of,
+    multiply,
+    newest_kernel,
+    quantized,
+)
+from cuda_helpers import DEVICE, E5M2
+
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
+)
+
+IN_BLOCKS = [name for name, (way, _) in WAYS.items() if way.mode != TENSOR]
+LENGTH = {MXFP8: 32, BLOCK_1D: 128, BLOCK_2D: 128, NVFP4: 16}
+# Of codes in [1, 2): the first one, and how many there are.
+ONES = {False: (0x38, 8), True: (0x3C, 4)}  # E4M3, E5M2
+E2M1_ONES = (2, 2)
+
+
+def random_scales(way: Way, lines: int, blocks: int, generator) -> torch.Tensor:
+    """61 powers of two; "any": each scale another one; NVFP4: 119 E4M3 codes of normal values."""
+    if way.mode == NVFP4:
+        return torch.randint(8, 127, (lines, blocks), generator=generator).byte()
+    exponents = torch.randint(-30, 31, (lines, blocks), generator=generator)
+    if way.mode == MXFP8:
+        return (exponents + 127).byte()
+    scales = exponents.float().exp2()
+    if not way.power_of_2_scales:
+        scales *= 1 + torch.rand(lines, blocks, generator=generator)
+    return scales
+
+
+def operand(way: Way, rows: int, k: int, one_block: bool, columnwise: bool) -> Operand:
+    """Codes of positive values of one size; `one_block`: line i has only block i of K, the others
+    are zeros, so that each element of a product has only one."""
+    generator = torch.Generator().manual_seed(17 * rows + k)
+    length = LENGTH[way.mode]
+    blocks = -(-k // length)
+    first, count = E2M1_ONES if way.mode == NVFP4 else ONES[way.format_id == E5M2]
+    codes = torch.randint(first, first + count, (rows, k), generator=generator).byte()
+    if one_block:
+        own = torch.arange(rows)[:, None] % blocks
+        codes[torch.arange(k)[None, :] // length != own] = 0
+    if way.mode == NVFP4:
+        codes = codes[:, ::2] | codes[:, 1::2] << 4
+    lines = -(-rows // 128) if way.mode == BLOCK_2D else rows
+    scales = random_scales(way, lines, blocks, generator)
+    if columnwise:  # as the copies that feed dgrad and wgrad lie in memory
+        codes, scales = codes.t().contiguous().t(), scales.t().contiguous().t()
+    return Operand(codes, scales, torch.tensor([0.5]) if way.mode == NVFP4 else None, way)
+
+
+ORIENTATIONS = {
+    "fprop": (False, False),
+    "dgrad": (False, True),
+    "wgrad": (True, True),
+    "columnwise by rowwise": (True, False),
+}
+# M, N and K all different; whole tiles and not; numbers of blocks that are no multiples of 4, so
+# that padding shows: 3, 5 and 9 of 128, 13 of 32; the last shape is emulated everywhere.
+SHAPES = (
+    (144, 272, 384),
+    (272, 144, 640),
+    (80, 208, 416),
+    (384, 256, 512),
+    (16, 48, 1152),
+    (33, 40, 272),
+)
+
+
+@pytest.mark.parametrize("single", ["a", "b"])
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ways", IN_BLOCKS)
+def test_each_element_is_scaled_by_its_own_pair(ops, ways, shape, orientation, single):
+    """`single`: which operand has one block of K a line; all scales of the other one are seen."""
+    m, n, k = shape
+    columnwise = ORIENTATIONS[orientation]
+    a = operand(WAYS[ways][0], m, k, single == "a", columnwise[0])
+    b = operand(WAYS[ways][1], n, k, single == "b", columnwise[1])
+    for dtype in (torch.float32, torch.bfloat16):
+        assert_within_bound(multiply(ops, a, b, None, dtype), ops, a, b)
+
+
+def read_row_by_row(memory: torch.Tensor, width: int, like: torch.Tensor) -> torch.Tensor:
+    """The matrix that whoever takes memory for rows of `width` elements sees."""
+    lines, blocks = like.shape
+    index = torch.arange(lines)[:, None] * width + torch.arange(blocks)
+    return memory.flatten()[index % memory.numel()]
+
+
+def padded(scales: torch.Tensor, multiple: int) -> torch.Tensor:
+    return torch.nn.functional.pad(scales, (0, -scales.shape[1] % multiple))
+
+
+def not_padded(scales: torch.Tensor) -> torch.Tensor:
+    """Rows that lie close are read as padded to 4."""
+    return read_row_by_row(scales, padded(scales, 4).shape[1], scales)
+
+
+def padded_unasked(scales: torch.Tensor) -> torch.Tensor:
+    return read_row_by_row(padded(scales, 4), scales.shape[1], scales)
+
+
+def column_major(scales: torch.Tensor) -> torch.Tensor:
+    return read_row_by_row(scales.t().contiguous(), scales.shape[1], scales)
+
+
+def in_tiles(scales: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+    """Tiles of 128 x 4, lines 0, 32, 64 and 96 first, read row by row, or from top to bottom."""
+    lines, blocks = scales.shape
+    wide = torch.nn.functional.pad(scales, (0, -blocks % 4, 0, -lines % 128))
+    tiles = wide.view(wide.shape[0] // 128, 4, 32, wide.shape[1] // 4, 4)
+    order = (3, 0, 2, 1, 4) if transposed else (0, 3, 2, 1, 4)
+    memory = tiles.permute(order).contiguous()
+    if not transposed:
+        return read_row_by_row(memory, wide.shape[1], scales)
+    down_then_across = memory.view(wide.shape[0] // 128, wide.shape[1] // 4, 32, 4, 4)
+    back = down_then_across.permute(0, 3, 2, 1, 4).reshape(wide.shape)
+    return back[:lines, :blocks]
+
+
+def exchanged(scales: torch.Tensor) -> torch.Tensor:
+    out = scales.clone()
+    out[0, 0], out[0, 1] = scales[0, 1], scales[0, 0]
+    return out
+
+
+WRONG_ORDERS = {
+    "the next block of K": lambda s: s.roll(1, 1),
+    "the next line": lambda s: s.roll(1, 0),
+    "the line 32 away": lambda s: s.roll(32, 0),
+    "K backwards": lambda s: s.flip(1),
+    "column-major": column_major,
+    "not padded": not_padded,
+    "padded where it should not be": padded_unasked,
+    "tiles read as rows": in_tiles,
+    "tiles from top to bottom": lambda s: in_tiles(s, transposed=True),
+    "two scales exchanged": exchanged,
+}
+# Beyond the bound; the least is that of two E4M3 scales that are neighbours.
+FAR = 30
+
+
+@pytest.mark.parametrize("wrong", WRONG_ORDERS)
+@pytest.mark.parametrize("ways", IN_BLOCKS)
+def test_a_wrong_order_would_be_far_beyond_the_bound(ops, ways, wrong):
+    """What the test above can see, of either operand; on any device, since nothing native is wrong
+    here but what it is given."""
+    seen = 0
+    for m, n, k in SHAPES[:3]:
+        for place in (0, 1):
+            pair = [
+                operand(way, size, k, side != place, False)
+                for side, (way, size) in enumerate(zip(WAYS[ways], (m, n), strict=True))
+            ]
+            right = pair[place]
+            scales = WRONG_ORDERS[wrong](right.scale_inv).contiguous()
+            if torch.equal(scales, right.scale_inv):
+                continue  # such as the line 32 away of 128x128 blocks
+            given = list(pair)
+            given[place] = Operand(right.codes, scales, right.tensor_scale, right.way)
+            out = multiply(ops, *given)
+            exact, bound = bound_of(out, *(o.values(ops) for o in pair), 0.0, SPLIT_ACCUMULATOR)
+            assert ((out.cpu().double() - exact).abs() / bound).max() > FAR
+            seen += 1
+    if seen == 0:
+        pytest.skip("the same order for these blocks")
+
+
+ONE, LARGEST = 0x38, 0x7E  # E4M3's 1 and 448
+
+
+def under_scales(way: Way, exponents: list[int], rows: int, code: int = ONE) -> Operand:
+    """The blocks of K under 2^exponent, in turn."""
+    k = 128 * len(exponents)
+    codes = torch.full((rows, k), code, dtype=torch.uint8)
+    powers = torch.tensor(exponents, dtype=torch.float64).exp2().float()
+    if way.mode == TENSOR:
+        return Operand(codes, powers[:1], None, way)
+    lines = -(-rows // 128) if way.mode == BLOCK_2D else rows
+    return Operand(codes, powers.expand(lines, -1).contiguous(), None, way)
+
+
+FP32_SCALES = {
+    "tensor": (Way(TENSOR), Way(TENSOR)),
+    "1x128 by 1x128": (Way(BLOCK_1D), Way(BLOCK_1D)),
+    "1x128 by 128x128": (Way(BLOCK_1D), Way(BLOCK_2D)),
+    "known 1x128 by 1x128": (Way(BLOCK_1D, known=True), Way(BLOCK_1D, known=True)),
+    "known 128x128 by 1x128": (Way(BLOCK_2D, known=True), Way(BLOCK_1D, known=True)),
+}
+TINY = -100  # 2^-100 is 8e-31
+
+
+@pytest.mark.parametrize("exponents", [
+    ([TINY] * 3, [0] * 3),
+    ([0] * 3, [TINY] * 3),
+    ([TINY] * 3, [90] * 3),
+    ([TINY] * 3, [-20] * 3),
+    ([TINY, 0, TINY], [0, TINY, 0]),
+    ([TINY, 100, TINY], [100, TINY, 100]),
+    ([120, TINY, 0], [-120, 100, 0]),
+])  # fmt: skip
+@pytest.mark.parametrize("ways", FP32_SCALES)
+def test_tiny_scales_keep_the_bound_while_their_products_are_normal_numbers(ops, ways, exponents):
+    """In whatever order scales and sums are multiplied: none but the product of two scales is
+    small, and that one is at least 2^-126."""
+    a, b = (
+        under_scales(way, powers, 144)
+        for way, powers in zip(FP32_SCALES[ways], exponents, strict=True)
+    )
+    for dtype in (torch.float32, torch.bfloat16):
+        out = multiply(ops, a, b, None, dtype)
+        exact, bound = bound_of(out, a.values(ops), b.values(ops), 0.0, SPLIT_ACCUMULATOR)
+        assert ((out.cpu().double() - exact).abs() <= bound).all()
+        assert (out != 0).all()
+
+
+@pytest.mark.parametrize("ways", FP32_SCALES)
+def test_products_of_scales_below_fp32s_normal_numbers_may_count_as_zero(ops, ways):
+    """But nothing else comes of them, and blocks beside them keep their sums."""
+    left, right = FP32_SCALES[ways]
+    a = under_scales(left, [TINY] * 3, 144, LARGEST)
+    b = under_scales(right, [-40] * 3, 144, LARGEST)
+    out = multiply(ops, a, b)
+    exact = a.values(ops) @ b.values(ops).t()
+    assert exact.min() > 2**-114
+    assert (out >= 0).all()
+    assert (out.cpu().double() <= exact * (1 + SPLIT_ACCUMULATOR)).all()
+    if left.mode != TENSOR:
+        beside = [under_scales(way, [TINY, 0, TINY], 144) for way in (left, right)]
+        assert (multiply(ops, *beside) == 128).all()
+
+
+def keeps_all_exponents() -> bool:
+    """The newest product: MXFP8's exponents are added, and emulation takes them out of rows."""
+    return "MXFP8" in newest_kernel() or newest_kernel() in EMULATED.values()
+
+
+def fit_in_any_order(a: Operand, b: Operand) -> bool:
+    """Whether sums of 128 products of codes and FP32 scales may be multiplied in any order."""
+    smallest, largest = (
+        [f(operand.scale_inv.double()).item() for operand in (a, b)] for f in (torch.min, torch.max)
+    )
+    largest_sum = 128 * 448.0**2
+    normal = min(*smallest, smallest[0] * smallest[1]) >= 2.0**-126
+    return normal and max(largest) * largest_sum < 2.0**128
+
+
+@pytest.mark.parametrize("ways", ["MXFP8", "1x128 by 1x128", "known 1x128 by 1x128"])
+def test_exponents_at_the_ends_of_their_range_are_kept(ops, ways):
+    """Where decoding to BF16 would leave its range, or the sums FP32's on the way. Where 128-blocks
+    are multiplied by FP32 scales, as far as FP32 reaches in whatever order."""
+    for left, right in ((-64, -66), (-100, -25), (-126, 100), (120, -120), (60, 59)):
+        x = torch.full((32, 256), 2.0**left)
+        y = torch.full((32, 256), 1.5 * 2.0**right)
+        a, b = quantized(ops, x, WAYS[ways][0], False), quantized(ops, y, WAYS[ways][1], False)
+        out = multiply(ops, a, b).cpu().double()
+        exact = a.values(ops) @ b.values(ops).t()
+        if ways == "MXFP8" or keeps_all_exponents() or fit_in_any_order(a, b):
+            assert ((out - exact).abs() <= exact.abs() * SPLIT_ACCUMULATOR).all(), (left, right)
+        assert (out >= 0).all()
+
+
+@pytest.mark.parametrize("exponent", [-127, 127])
+def test_the_ends_of_e8m0_are_powers_of_two_as_all_others(ops, exponent):
+    """2^-127 is a subnormal of FP32, and E8M0's smallest."""
+    left, right = FP32_SCALES["known 1x128 by 1x128"]
+    a, b = under_scales(left, [exponent] * 3, 32), under_scales(right, [-exponent] * 3, 32)
+    out = multiply(ops, a, b)
+    assert (out >= 0).all()
+    if keeps_all_exponents():
+        assert (out == 384).all()
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.0, -1.0, 2.0**-128, float("inf"), float("nan")])
+def test_a_broken_promise_of_powers_of_two_is_nan_or_without_effect(ops, scale):
+    """Never another number: NaN where the product is MXFP8's, else what these scales are."""
+    ways = FP32_SCALES["known 1x128 by 1x128"]
+    a, b = under_scales(ways[0], [0] * 3, 32), under_scales(ways[1], [0] * 3, 32)
+    a.scale_inv[5, 1] = scale
+    out = multiply(ops, a, b).cpu().double()
+    exact = a.values(ops) @ b.values(ops).t()
+    assert (out[:5] == 384).all()
+    assert (out[6:] == 384).all()
+    assert out[5].isnan().all() or torch.equal(out[5], exact[5])
