@@ -156,7 +156,7 @@ TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no
 TEST(WatchedLinear, multiplies_with_the_accumulators_of_the_recipe_of_its_forward) {
   using Split = std::map<Gemm, bool>;
   Linear linear(options());
-  const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
+  const at::Tensor x = at::ones({16, 32}, at::kBFloat16).requires_grad_();
   RecordingListener listener({.gemms = 0b111});
   Split seen;
   listener.inspected_gemm = [&](const InspectGemmCall& call) {
