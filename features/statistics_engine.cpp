@@ -221,7 +221,8 @@ std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsReque
                                                            const at::Tensor& tensor,
                                                            const debug::ReductionGroup& group) {
   const auto& names = static_cast<const NamedStatistics&>(request).names;
-  std::vector<AnySums> all{from_words<TensorSums>(words_of(ops::statistics(tensor)))};
+  const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
+  std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
   std::vector<std::string> shared_as{std::string(name)};
   for (const StatisticName& each : names) {
     if (each.statistic != Statistic::defined) continue;

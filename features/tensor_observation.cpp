@@ -117,17 +117,17 @@ void TensorObservation::give_back(const std::function<bool(const at::Device&)>& 
 void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& scales,
                                  Totals& totals) const {
   StatisticsAccumulator all(part.set.casts().size());
-  all.add(words_of(sums.next()));
+  all.add(sums.next_words());
   std::vector<ScaleRead> reads;
   for (const ScaleOrigin& origin : part.scales) {
     StatisticsAccumulator read(part.set.casts().size());
-    read.add(words_of(sums.next()));
+    read.add(sums.next_words());
     all.merge(read);
     reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], origin});
   }
   std::vector<std::int64_t> words = all.words();
   for (std::size_t i = 0; i < part.to.block_casts.size() + part.to.ranges.size(); ++i) {
-    const std::vector<std::int64_t> more = words_of(sums.next());
+    const std::span<const std::int64_t> more = sums.next_words();
     words.insert(words.end(), more.begin(), more.end());
   }
   TensorResults results(part.set);
@@ -201,12 +201,6 @@ bool TensorObservation::waits(const Reductions& reductions) const {
 
 bool has_both_orientations(TensorName tensor) {
   return tensor == TensorName::activation || tensor == TensorName::weight;
-}
-
-std::vector<std::int64_t> words_of(const at::Tensor& sums) {
-  const at::Tensor host = sums.cpu();
-  const auto* words = host.const_data_ptr<std::int64_t>();
-  return {words, words + host.numel()};
 }
 
 }  // namespace telens::features

@@ -26,6 +26,10 @@ class HostSums {
   explicit HostSums(std::span<const at::Tensor> tensors) : tensors_(tensors) {}
 
   const at::Tensor& next() { return tensors_[next_++]; }
+  std::span<const std::int64_t> next_words() {
+    const at::Tensor& tensor = next();
+    return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+  }
 
  private:
   std::span<const at::Tensor> tensors_;
@@ -120,8 +124,5 @@ class TensorObservation {
 // Activations and weights are cut into blocks along both dimensions: fprop takes the one
 // orientation, the backward's GEMMs the other.
 bool has_both_orientations(TensorName tensor);
-
-// The words of an operator's sums. Waits for their device.
-std::vector<std::int64_t> words_of(const at::Tensor& sums);
 
 }  // namespace telens::features
