@@ -104,7 +104,7 @@ class Reading final : public TensorReading {
     const at::Tensor x = original();
     TensorObservation::Read read = prepared(x);
     read.defined = read_defined(x);
-    observation.read(x, set_, read, engine_.spare_for(x.device()));
+    observation.read(x, set_, read);
   }
 
   void capture(DueReaders due) override {
@@ -273,12 +273,6 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name,
   return *known;
 }
 
-SpareAccumulators* OnePassEngine::spare_for(const at::Device& device) {
-  if (!devices_.has_graphs(device)) return nullptr;
-  captured_.prepare(device);
-  return &captured_.spare();
-}
-
 }  // namespace telens::features
 
 namespace telens {
@@ -288,9 +282,9 @@ bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(n
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined,
                                                          OnStatisticFailure on_failure,
-                                                         DeviceTraits devices) {
+                                                         HostCopies copies) {
   return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure),
-                                                   std::move(devices));
+                                                   std::move(copies));
 }
 
 }  // namespace telens

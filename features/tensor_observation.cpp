@@ -57,12 +57,11 @@ void TensorObservation::address(const RowAddresses& addresses) {
 }
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
-                                                     const at::Device& device,
-                                                     SpareAccumulators* spare) {
+                                                     const at::Device& device) {
   const auto found = std::ranges::find_if(
       parts_, [&](const Part& part) { return part.set == set && part.to.sums.device() == device; });
   if (found != parts_.end()) return *found;
-  add(set, spare != nullptr ? spare->take(set, device) : Accumulators::of_nothing(set, device));
+  add(set, Accumulators::of_nothing(set, device));
   return parts_.back();
 }
 
@@ -79,13 +78,12 @@ bool TensorObservation::takes_reads() {
   return !is_full();
 }
 
-void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read,
-                             SpareAccumulators* spare) {
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
   const auto& [casts, copies, scale, defined] = read;
   const bool both_orientations = has_both_orientations(tensor_);
   const std::lock_guard lock(mutex_);
   if (is_full()) return;
-  Part& part = part_for(set, x.device(), spare);
+  Part& part = part_for(set, x.device());
   if (set.scale_cast()) {
     part.reads.push_back(ops::statistics(x, casts));
     part.scales.push_back(scale);
@@ -106,14 +104,6 @@ void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   }
 }
 
-void TensorObservation::give_back(const std::function<bool(const at::Device&)>& has_graphs,
-                                  SpareAccumulators& spare) {
-  for (Part& part : parts_) {
-    if (has_graphs(part.to.sums.device())) spare.add(std::move(part.to));
-  }
-}
-
-// Takes what give_sums() gave of the part, in that order.
 void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& scales,
                                  Totals& totals) const {
   StatisticsAccumulator all(part.set.casts().size());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -60,14 +59,10 @@ class TensorObservation {
     ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
     std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
   };
-  // spare: null where the device has no graphs.
-  void read(const at::Tensor& x, const RequestSet& set, const Read& read, SpareAccumulators* spare);
+  void read(const at::Tensor& x, const RequestSet& set, const Read& read);
 
   // Appends the sums of what was read; they do not change any more.
   void give_sums(std::vector<at::Tensor>& sums) const;
-  // Their memory on devices with graphs, once they have come to the host.
-  void give_back(const std::function<bool(const at::Device&)>& has_graphs,
-                 SpareAccumulators& spare);
 
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
   Totals totals(HostSums& sums, ScaleMemory& scales, DefinedStatistics& defined) const;
@@ -107,7 +102,7 @@ class TensorObservation {
   };
 
   bool is_full() const;
-  Part& part_for(const RequestSet& set, const at::Device& device, SpareAccumulators* spare);
+  Part& part_for(const RequestSet& set, const at::Device& device);
   void add_part(const Part& part, HostSums& sums, ScaleMemory& scales, Totals& totals) const;
   void add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                    Totals& totals) const;

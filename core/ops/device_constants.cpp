@@ -28,8 +28,4 @@ at::Tensor constants_on(const at::Device& device, const std::vector<std::int64_t
   return device.is_cpu() ? at::tensor(words, at::kLong) : kept_on(device, words).clone();
 }
 
-void fill_with_constants(at::Tensor& tensor, const std::vector<std::int64_t>& words) {
-  tensor.copy_(kept_on(tensor.device(), words), /*non_blocking=*/true);
-}
-
 }  // namespace telens::ops
