@@ -58,15 +58,17 @@ void TensorObservation::address(const RowAddresses& addresses) {
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
                                                      const at::Device& device) {
+  const c10::Stream stream = current_stream(device);
   const auto found = std::ranges::find_if(
-      parts_, [&](const Part& part) { return part.set == set && part.to.sums.device() == device; });
+      parts_, [&](const Part& part) { return part.set == set && part.stream == stream; });
   if (found != parts_.end()) return *found;
   add(set, Accumulators::of_nothing(set, device));
   return parts_.back();
 }
 
 void TensorObservation::add(const RequestSet& set, Accumulators sums) {
-  Part part{set, std::move(sums)};
+  const c10::Stream stream = current_stream(sums.sums.device());
+  Part part{set, stream, std::move(sums)};
   part.defined.resize(set.defined().size());
   parts_.push_back(std::move(part));
 }
@@ -96,6 +98,7 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const R
 
 void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   for (const Part& part : parts_) {
+    wait_for(part.stream);
     sums.push_back(part.to.sums);
     for (const auto* all : {&part.reads, &part.to.block_casts, &part.to.ranges}) {
       sums.insert(sums.end(), all->begin(), all->end());

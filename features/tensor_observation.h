@@ -16,6 +16,7 @@
 #include "features/statistics_totals.h"
 #include "hooks/reductions.h"
 #include "hooks/sink.h"
+#include "hooks/stream_order.h"
 
 namespace telens::features {
 
@@ -61,7 +62,7 @@ class TensorObservation {
   };
   void read(const at::Tensor& x, const RequestSet& set, const Read& read);
 
-  // Appends the sums of what was read; they do not change any more.
+  // Appends the sums of what was read, for the current stream; they do not change any more.
   void give_sums(std::vector<at::Tensor>& sums) const;
 
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
@@ -88,10 +89,12 @@ class TensorObservation {
                              std::int64_t iteration);
 
  private:
-  // The reads with equal requests. They differ within an iteration only where some micro-batches
-  // ran under a recipe and others did not.
+  // The reads with equal requests on one stream: streams that add to one another's sums would have
+  // to wait for each other. They differ within an iteration only where some micro-batches ran under
+  // a recipe and others did not, or on streams of their own.
   struct Part {
     RequestSet set;
+    c10::Stream stream;
     // Where the set asks about a scale, which may be another in each read, its sums are nothing and
     // the reads are kept apart.
     Accumulators to;
