@@ -4,6 +4,7 @@ captured into a CUDA graph. Skipped where there is no GPU or the library was bui
 
 import copy
 
+import h5py
 import pytest
 import torch
 from debug_helpers import Scalars, logging_of, section
@@ -205,3 +206,25 @@ def test_what_will_alter_otherwise_is_refused_by_name_and_the_session_goes_on(st
     torch.cuda.synchronize()
     training.step()
     debug.step()
+
+
+def test_dumps_do_not_make_the_host_wait_and_hold_what_was_there_then(start, tmp_path):
+    config = {"high_precision_tensor": True, "tensors": ["weight"], "enabled": True}
+    start(section({"DumpTensors": config}))
+    training = Training(None)
+    before = [training.model[1].weight.detach().clone()]
+    training.step()
+    debug.step()
+    before.append(training.model[1].weight.detach().clone())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        training.step()
+        debug.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    debug.end_debug()
+    for iteration, weight in enumerate(before):
+        [path] = tmp_path.rglob(f"iter_{iteration:06d}/second_weight.h5")
+        with h5py.File(path) as file:
+            dumped = torch.from_numpy(file["high_precision"][()].view("int16"))
+        assert torch.equal(dumped.view(torch.bfloat16), weight.cpu())
