@@ -3,6 +3,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/ops/capture.h"
+
 namespace telens {
 namespace hook_points {
 namespace {
@@ -93,12 +95,17 @@ void LayerHooks::set_name(std::string name) {
   if (name != name_) {
     name_ = std::move(name);
     asleep_until_ = {1, 1};  // another name, other features: ask anew
+    dozes_until_ = {1, 1};
     state_.reset();
   }
 }
 
 std::shared_ptr<const RoutingPlan> LayerHooks::ask(const RoutingRequest& request) {
   const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_acquire);
+  const bool dozes = tick < dozes_until_[request.under_recipe];
+  if (dozes && (request.like == nullptr || !ops::is_capturing(*request.like))) {
+    return nullptr;
+  }
   RoutingPlan probe;
   probe.session = tick >> hook_points::kIterationBits;
   HookListener* listener = hook_points::listener_of(probe);

@@ -70,6 +70,9 @@ struct RoutingPlan {
 // What the layer tells when it asks for its routing plan.
 struct RoutingRequest {
   bool under_recipe = false;  // inside fp8_autocast with enabled=True
+  // Any tensor of the device that the layer runs on: it tells whether a graph is captured. nullptr:
+  // none is.
+  const at::Tensor* like = nullptr;
 };
 
 // The tensor-parallel group over which a weight's statistics are reduced.
@@ -211,7 +214,7 @@ class TELENS_EXPORT LayerHooks {
     return ask(request);
   }
 
-  // Whether the listener is left alone.
+  // Whether the listener is left alone, whatever is captured.
   bool sleeps(const RoutingRequest& request) const {
     return hook_points::current_tick.load(std::memory_order_relaxed) <
            asleep_until_[request.under_recipe];
@@ -221,6 +224,12 @@ class TELENS_EXPORT LayerHooks {
   // outside of recipes on its own: fp8_gemm_enabled has a meaning under a recipe only.
   void sleep_until(std::uint64_t tick, const RoutingRequest& request) {
     asleep_until_[request.under_recipe] = tick;
+  }
+
+  // The same on a device with graphs (core/ops/capture.h): while one is captured the layer is asked
+  // all the same, since what will be due later has to be in the graph.
+  void doze_until(std::uint64_t tick, const RoutingRequest& request) {
+    dozes_until_[request.under_recipe] = tick;
   }
 
   std::unique_ptr<LayerState>& state() { return state_; }
@@ -238,6 +247,7 @@ class TELENS_EXPORT LayerHooks {
 
   // By under_recipe. The first tick of any session is larger than 1.
   std::array<std::uint64_t, 2> asleep_until_{1, 1};
+  std::array<std::uint64_t, 2> dozes_until_{1, 1};
   std::string name_;
   std::shared_ptr<AutomaticName> automatic_name_ = std::make_shared<AutomaticName>();
   std::string automatic_suffix_;

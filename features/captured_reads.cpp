@@ -1,12 +1,11 @@
 #include "features/captured_reads.h"
 
-#include <ATen/ops/ones.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/ops/capture.h"
+#include "core/ops/plain_tensors.h"
 
 namespace telens::features {
 namespace {
@@ -18,77 +17,32 @@ std::string name_of(const CapturedRead& read) {
 
 bool any(const std::vector<bool>& due) { return std::ranges::find(due, true) != due.end(); }
 
-// What graphs of an ended session still add to, and the gates that keep them from it.
-void keep_for_good(at::Tensor tensor) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<at::Tensor>;
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(tensor));
-}
-
 }  // namespace
 
-Gates::Gates(const at::Device& device)
-    : words_(at::ones({kMost}, at::TensorOptions(at::kLong).device(device))) {}
-
-std::int64_t Gates::add() {
-  if (static_cast<std::int64_t>(wanted_.size()) == kMost) {
-    raise<UsageError>("more than {} reads of tensors in graphs; capture fewer, or watch fewer",
-                      kMost);
-  }
-  wanted_.push_back(1);
-  return static_cast<std::int64_t>(wanted_.size()) - 1;
-}
-
-const std::int64_t* Gates::word(std::int64_t gate) const {
-  return words_.const_data_ptr<std::int64_t>() + gate;
-}
-
-void Gates::set(std::int64_t gate, bool open) {
-  std::int64_t& word = wanted_[static_cast<std::size_t>(gate)];
-  changed_ |= word != static_cast<std::int64_t>(open);
-  word = open ? 1 : 0;
-}
-
-void Gates::update() {
-  if (!std::exchange(changed_, false)) return;
-  words_.narrow(0, 0, static_cast<std::int64_t>(wanted_.size()))
-      .copy_(copy_to_device(wanted_, words_.device()));
-}
-
-void Gates::shut() {
-  if (wanted_.empty()) return;
-  keep_for_good(words_);
-  words_.zero_();
-}
-
 CapturedReads::~CapturedReads() {
-  for (auto& [device, gates] : gates_) {
+  if (captured_.empty()) return;
+  for (auto& [device, memory] : memory_) {
     try {
-      gates.shut();
+      memory.gates.shut();
     } catch (const std::exception&) {
       // The device has gone before the session: no graph runs any more.
     }
-  }
-  for (Captured& each : captured_) {
-    keep_for_good(std::move(each.sums.sums));
-    for (auto* tensors : {&each.sums.block_casts, &each.sums.ranges}) {
-      for (at::Tensor& tensor : *tensors) keep_for_good(std::move(tensor));
-    }
+    memory.reserve.keep_for_good();
   }
 }
 
-void CapturedReads::prepare(const at::Device& device) {
+void CapturedReads::prepare(std::string_view layer_name, const at::Device& device) {
   const std::lock_guard lock(mutex_);
-  gates_.try_emplace(device.str(), device);
+  const ops::PlainTensors plain;
+  memory_.try_emplace(device.str(), device).first->second.add_layer(layer_name);
 }
 
-Gates& CapturedReads::gates_of(const CapturedRead& read, const at::Device& device) {
-  const auto found = gates_.find(device.str());
-  if (found != gates_.end()) return found->second;
+GraphMemory& CapturedReads::memory_for(const CapturedRead& read, const at::Device& device) {
+  const auto found = memory_.find(device.str());
+  if (found != memory_.end()) return found->second;
   raise<UsageError>(
-      "{} cannot be captured: nothing was read on {} yet; run a step with the same features on "
-      "before the capture, as a graph's warm-up",
+      "{} cannot be captured: no layer that is watched ran on {} yet; run a step before the "
+      "capture, as a graph's warm-up",
       name_of(read), device.str());
 }
 
@@ -101,16 +55,16 @@ CapturedReads::Captured& CapturedReads::captured_for(CapturedRead read, const at
     known->read = std::move(read);
     return *known;
   }
-  Gates& gates = gates_of(read, device);
-  std::optional<Accumulators> sums = spare_.take_spare(read.set, device);
+  GraphMemory& memory = memory_for(read, device);
+  std::optional<Accumulators> sums = memory.reserve.take(read.set);
   if (!sums) {
     raise<UsageError>(
-        "{} cannot be captured: what they add to has to be there before the graph; run a step "
-        "with the same features on and call debug.step() before the capture",
-        name_of(read));
+        "{} cannot be captured: there is no memory left of what was laid by for graphs; run a step "
+        "and call debug.step() before the capture, and ask for at most {} casts of one tensor",
+        name_of(read), AccumulatorReserve::kMostCasts);
   }
-  const std::int64_t gate = gates.add();
-  return captured_.emplace_back(std::move(read), std::move(*sums), &gates, gate);
+  const std::int64_t gate = memory.gates.add();
+  return captured_.emplace_back(std::move(read), std::move(*sums), &memory, gate);
 }
 
 void CapturedReads::capture(CapturedRead read, const at::Tensor& x, const Prepare& prepare) {
@@ -122,9 +76,9 @@ void CapturedReads::capture(CapturedRead read, const at::Tensor& x, const Prepar
   }
   const std::lock_guard lock(mutex_);
   Captured& captured = captured_for(std::move(read), x.device());
-  const ops::GateScope scope(captured.gates->word(captured.gate));
   const TensorName tensor = captured.read.tensor;
-  if (tensor == TensorName::weight) captured.sums.reset();
+  if (tensor == TensorName::weight) captured.memory->reserve.reset(captured.sums);
+  const ops::GateScope scope(captured.memory->gates.word(captured.gate));
   const TensorObservation::Read sums = prepare();
   captured.sums.add(x, captured.read.set, sums.casts, sums.copies, has_both_orientations(tensor));
 }
@@ -135,24 +89,26 @@ void CapturedReads::end_iteration(std::int64_t iteration, const Observation& obs
     const CapturedRead& read = each.read;
     const std::vector<bool> due = read.due(iteration);
     if (any(due)) {
-      Accumulators sums = spare_.take(read.set, each.sums.sums.device());
-      sums.copy_from(each.sums);
       TensorObservation& made = observation(read, iteration);
-      made.add(read.set, std::move(sums));
+      made.add(read.set, each.sums.clone());
       for (std::size_t i = 0; i < due.size(); ++i) {
         if (due[i]) made.address(read.addresses[i]);
       }
     }
-    if (each.gates->is_open(each.gate)) each.sums.reset();
+    if (each.memory->gates.is_open(each.gate)) each.memory->reserve.reset(each.sums);
   }
 }
 
 void CapturedReads::begin_iteration(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
   for (Captured& each : captured_) {
-    each.gates->set(each.gate, any(each.read.due(iteration)));
+    each.memory->gates.set(each.gate, any(each.read.due(iteration)));
   }
-  for (auto& [device, gates] : gates_) gates.update();
+  for (auto& [device, memory] : memory_) {
+    memory.gates.update();
+    const ops::PlainTensors plain;
+    memory.refill();
+  }
 }
 
 }  // namespace telens::features

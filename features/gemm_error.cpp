@@ -183,6 +183,7 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
   measured_.push_back({at.iteration, std::string(at.layer_name), call.gemm});
   outputs_.push_back(output.to(at::kDouble).contiguous());
   outputs_.push_back(exact.contiguous());
+  streams_.add(exact.device());
 }
 
 void GemmError::record(const Measured& measured, const GemmErrorSums& sums) {
@@ -202,6 +203,7 @@ void GemmError::record_arrived(Waiting waiting) {
   {
     const std::lock_guard lock(mutex_);
     if (!measured_.empty()) {
+      streams_.join();
       arrivals_.add(std::exchange(outputs_, {}), std::exchange(measured_, {}));
     }
   }

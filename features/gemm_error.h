@@ -14,6 +14,7 @@
 #include "hooks/feature_registry.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
+#include "hooks/stream_order.h"
 
 namespace telens::features {
 
@@ -73,6 +74,7 @@ class GemmError final : public ScheduledFeature {
   std::mutex mutex_;                 // over what follows: the samples of this iteration
   std::vector<Measured> measured_;   // one for each two of the outputs
   std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then what it should be
+  StreamSet streams_;                // that have made them
 };
 
 FeatureRegistration gemm_error();

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -99,8 +98,10 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
   if (first) {
     sample.values = values;
   } else {
+    wait_for(*sample.stream);
     sample.values.index_copy_(0, copy_to_device(slots, operand.device()), values);
   }
+  sample.stream = current_stream(operand.device());
 }
 
 void OperandSamples::end_iteration(std::int64_t iteration) {
@@ -123,8 +124,11 @@ OperandSamples::Kept OperandSamples::take() {
   if (kept.iterations.empty()) return kept;
   const at::Device device = kept.iterations.back().samples.begin()->second.values.device();
   if (device.is_cpu()) return kept;
+  for (const Iteration& each : kept.iterations) {
+    for (const auto& [key, sample] : each.samples) wait_for(*sample.stream);
+  }
   kept.written = std::make_shared<c10::Event>(device.type());
-  kept.written->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  kept.written->record(current_stream(device));
   return kept;
 }
 

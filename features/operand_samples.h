@@ -10,12 +10,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/base/names.h"
+#include "hooks/stream_order.h"
 
 namespace telens::features {
 
@@ -24,6 +26,7 @@ struct OperandSample {
   std::int64_t columns = 0;             // of the operand as a matrix
   std::vector<std::int64_t> positions;  // row by row; of different elements
   at::Tensor values;                    // those there, in the operand's dtype, on its device
+  std::optional<c10::Stream> stream;    // that has written them last
   std::int64_t micro_batches = 0;
 };
 

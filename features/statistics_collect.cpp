@@ -160,7 +160,6 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
     for (std::size_t i = 0; i < each.work.size(); ++i) {
       each.work[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
                                 collected.rows);
-      each.work[i]->give_back(devices_.has_graphs, captured_.spare());
     }
   }
   return collected;

@@ -104,7 +104,7 @@ class Reading final : public TensorReading {
     const at::Tensor x = original();
     TensorObservation::Read read = prepared(x);
     read.defined = read_defined(x);
-    observation.read(x, set_, read, engine_.spare_for(x.device()));
+    observation.read(x, set_, read);
   }
 
   void capture(DueReaders due) override {
@@ -221,7 +221,8 @@ std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsReque
                                                            const at::Tensor& tensor,
                                                            const debug::ReductionGroup& group) {
   const auto& names = static_cast<const NamedStatistics&>(request).names;
-  std::vector<AnySums> all{from_words<TensorSums>(words_of(ops::statistics(tensor)))};
+  const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
+  std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
   std::vector<std::string> shared_as{std::string(name)};
   for (const StatisticName& each : names) {
     if (each.statistic != Statistic::defined) continue;
@@ -272,12 +273,6 @@ TensorObservation& OnePassEngine::observation(std::string_view layer_name,
   return *known;
 }
 
-SpareAccumulators* OnePassEngine::spare_for(const at::Device& device) {
-  if (!devices_.has_graphs(device)) return nullptr;
-  captured_.prepare(device);
-  return &captured_.spare();
-}
-
 }  // namespace telens::features
 
 namespace telens {
@@ -287,9 +282,9 @@ bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(n
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined,
                                                          OnStatisticFailure on_failure,
-                                                         DeviceTraits devices) {
+                                                         HostCopies copies) {
   return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure),
-                                                   std::move(devices));
+                                                   std::move(copies));
 }
 
 }  // namespace telens

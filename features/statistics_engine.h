@@ -22,11 +22,8 @@ class OnePassEngine final : public StatisticsEngine {
  public:
   // The table and the registry (null: none) outlive this.
   OnePassEngine(SeriesTable& series, const StatisticRegistry* defined,
-                OnStatisticFailure on_failure, DeviceTraits devices)
-      : series_(series),
-        defined_(defined, std::move(on_failure)),
-        devices_(std::move(devices)),
-        arrivals_(devices_.copies) {}
+                OnStatisticFailure on_failure, HostCopies copies)
+      : series_(series), defined_(defined, std::move(on_failure)), arrivals_(std::move(copies)) {}
 
   StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged) override;
   std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
@@ -36,12 +33,13 @@ class OnePassEngine final : public StatisticsEngine {
                                        const InspectTensorCall& call) override;
   Collected collect(std::int64_t iteration, const Reductions& reductions, Waiting waiting) override;
 
+  void prepare_for_graphs(std::string_view layer_name, const at::Device& device) override {
+    captured_.prepare(layer_name, device);
+  }
   void begin_iteration(std::int64_t iteration) override { captured_.begin_iteration(iteration); }
 
   DefinedStatistics& defined() { return defined_; }
   CapturedReads& captured() { return captured_; }
-  // Null where the device has no graphs.
-  SpareAccumulators* spare_for(const at::Device& device);
 
   // The observation that a read adds to; made where there is none since the last collect().
   TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,
@@ -63,7 +61,6 @@ class OnePassEngine final : public StatisticsEngine {
   DefinedStatistics defined_;
   WeightGroups weight_groups_;  // that weights were seen with in this session
   ScaleMemory scales_;          // of collect() alone
-  DeviceTraits devices_;
   Arrivals<Observations> arrivals_;
   CapturedReads captured_;
   std::mutex mutex_;           // over what follows

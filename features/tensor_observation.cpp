@@ -57,17 +57,18 @@ void TensorObservation::address(const RowAddresses& addresses) {
 }
 
 TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
-                                                     const at::Device& device,
-                                                     SpareAccumulators* spare) {
+                                                     const at::Device& device) {
+  const c10::Stream stream = current_stream(device);
   const auto found = std::ranges::find_if(
-      parts_, [&](const Part& part) { return part.set == set && part.to.sums.device() == device; });
+      parts_, [&](const Part& part) { return part.set == set && part.stream == stream; });
   if (found != parts_.end()) return *found;
-  add(set, spare != nullptr ? spare->take(set, device) : Accumulators::of_nothing(set, device));
+  add(set, Accumulators::of_nothing(set, device));
   return parts_.back();
 }
 
 void TensorObservation::add(const RequestSet& set, Accumulators sums) {
-  Part part{set, std::move(sums)};
+  const c10::Stream stream = current_stream(sums.sums.device());
+  Part part{set, stream, std::move(sums)};
   part.defined.resize(set.defined().size());
   parts_.push_back(std::move(part));
 }
@@ -79,13 +80,12 @@ bool TensorObservation::takes_reads() {
   return !is_full();
 }
 
-void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read,
-                             SpareAccumulators* spare) {
+void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
   const auto& [casts, copies, scale, defined] = read;
   const bool both_orientations = has_both_orientations(tensor_);
   const std::lock_guard lock(mutex_);
   if (is_full()) return;
-  Part& part = part_for(set, x.device(), spare);
+  Part& part = part_for(set, x.device());
   if (set.scale_cast()) {
     part.reads.push_back(ops::statistics(x, casts));
     part.scales.push_back(scale);
@@ -98,6 +98,7 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const R
 
 void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   for (const Part& part : parts_) {
+    wait_for(part.stream);
     sums.push_back(part.to.sums);
     for (const auto* all : {&part.reads, &part.to.block_casts, &part.to.ranges}) {
       sums.insert(sums.end(), all->begin(), all->end());
@@ -106,28 +107,20 @@ void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   }
 }
 
-void TensorObservation::give_back(const std::function<bool(const at::Device&)>& has_graphs,
-                                  SpareAccumulators& spare) {
-  for (Part& part : parts_) {
-    if (has_graphs(part.to.sums.device())) spare.add(std::move(part.to));
-  }
-}
-
-// Takes what give_sums() gave of the part, in that order.
 void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& scales,
                                  Totals& totals) const {
   StatisticsAccumulator all(part.set.casts().size());
-  all.add(words_of(sums.next()));
+  all.add(sums.next_words());
   std::vector<ScaleRead> reads;
   for (const ScaleOrigin& origin : part.scales) {
     StatisticsAccumulator read(part.set.casts().size());
-    read.add(words_of(sums.next()));
+    read.add(sums.next_words());
     all.merge(read);
     reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], origin});
   }
   std::vector<std::int64_t> words = all.words();
   for (std::size_t i = 0; i < part.to.block_casts.size() + part.to.ranges.size(); ++i) {
-    const std::vector<std::int64_t> more = words_of(sums.next());
+    const std::span<const std::int64_t> more = sums.next_words();
     words.insert(words.end(), more.begin(), more.end());
   }
   TensorResults results(part.set);
@@ -201,12 +194,6 @@ bool TensorObservation::waits(const Reductions& reductions) const {
 
 bool has_both_orientations(TensorName tensor) {
   return tensor == TensorName::activation || tensor == TensorName::weight;
-}
-
-std::vector<std::int64_t> words_of(const at::Tensor& sums) {
-  const at::Tensor host = sums.cpu();
-  const auto* words = host.const_data_ptr<std::int64_t>();
-  return {words, words + host.numel()};
 }
 
 }  // namespace telens::features

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include "features/statistics_totals.h"
 #include "hooks/reductions.h"
 #include "hooks/sink.h"
+#include "hooks/stream_order.h"
 
 namespace telens::features {
 
@@ -26,6 +26,10 @@ class HostSums {
   explicit HostSums(std::span<const at::Tensor> tensors) : tensors_(tensors) {}
 
   const at::Tensor& next() { return tensors_[next_++]; }
+  std::span<const std::int64_t> next_words() {
+    const at::Tensor& tensor = next();
+    return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+  }
 
  private:
   std::span<const at::Tensor> tensors_;
@@ -56,14 +60,10 @@ class TensorObservation {
     ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
     std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
   };
-  // spare: null where the device has no graphs.
-  void read(const at::Tensor& x, const RequestSet& set, const Read& read, SpareAccumulators* spare);
+  void read(const at::Tensor& x, const RequestSet& set, const Read& read);
 
-  // Appends the sums of what was read; they do not change any more.
+  // Appends the sums of what was read, for the current stream; they do not change any more.
   void give_sums(std::vector<at::Tensor>& sums) const;
-  // Their memory on devices with graphs, once they have come to the host.
-  void give_back(const std::function<bool(const at::Device&)>& has_graphs,
-                 SpareAccumulators& spare);
 
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
   Totals totals(HostSums& sums, ScaleMemory& scales, DefinedStatistics& defined) const;
@@ -89,10 +89,12 @@ class TensorObservation {
                              std::int64_t iteration);
 
  private:
-  // The reads with equal requests. They differ within an iteration only where some micro-batches
-  // ran under a recipe and others did not.
+  // The reads with equal requests on one stream: streams that add to one another's sums would have
+  // to wait for each other. They differ within an iteration only where some micro-batches ran under
+  // a recipe and others did not, or on streams of their own.
   struct Part {
     RequestSet set;
+    c10::Stream stream;
     // Where the set asks about a scale, which may be another in each read, its sums are nothing and
     // the reads are kept apart.
     Accumulators to;
@@ -103,7 +105,7 @@ class TensorObservation {
   };
 
   bool is_full() const;
-  Part& part_for(const RequestSet& set, const at::Device& device, SpareAccumulators* spare);
+  Part& part_for(const RequestSet& set, const at::Device& device);
   void add_part(const Part& part, HostSums& sums, ScaleMemory& scales, Totals& totals) const;
   void add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                    Totals& totals) const;
@@ -120,8 +122,5 @@ class TensorObservation {
 // Activations and weights are cut into blocks along both dimensions: fprop takes the one
 // orientation, the backward's GEMMs the other.
 bool has_both_orientations(TensorName tensor);
-
-// The words of an operator's sums. Waits for their device.
-std::vector<std::int64_t> words_of(const at::Tensor& sums);
 
 }  // namespace telens::features

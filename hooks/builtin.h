@@ -22,7 +22,7 @@ using OnStatisticFailure = std::function<void(const std::string& text, std::stri
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined = nullptr,
                                                          OnStatisticFailure on_failure = {},
-                                                         DeviceTraits devices = {});
+                                                         HostCopies copies = copy_to_host);
 
 // features/run_file_sink.cpp. Calls `accept` and checks the options of the run file. Where that
 // throws on one rank of the world, none begins: that rank throws what was thrown, the others a

@@ -21,10 +21,12 @@
 namespace telens {
 
 // What a routing call answers. `enabled` holds for the iteration that was asked about,
-// next_iteration is the next one to ask in; empty: never again.
+// next_iteration is the next one to ask in; empty: never again. for_ever: of what alters operands
+// in this iteration, that it does so in all later ones; only that can be captured into a graph.
 struct RoutingAnswer {
   bool enabled = false;
   std::optional<std::int64_t> next_iteration = {};
+  bool for_ever = false;
 
   static RoutingAnswer never() { return {false, std::nullopt}; }
   static RoutingAnswer always() { return {true, std::nullopt}; }
@@ -149,7 +151,8 @@ class TELENS_EXPORT Feature {
 
   // Whether its calls may be made while a graph is captured (CUDA graphs) and not again when it is
   // replayed: of one that asks its TensorReading for statistics, or enqueues operators, and neither
-  // looks at values nor keeps anything from call to call.
+  // looks at values nor keeps anything from call to call. While a graph is captured, calls that
+  // observe are made also where only a later iteration wants them.
   virtual bool can_be_captured() const { return false; }
 
   // Of a feature that decides for all ranks: itself.

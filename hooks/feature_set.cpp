@@ -47,13 +47,18 @@ void FeatureSet::make(const config::Config& config, const FeatureRegistry& regis
   }
 }
 
-std::vector<FeatureInstance*> FeatureSet::running_for(std::string_view layer_name) const {
+std::vector<FeatureInstance*> FeatureSet::all_for(std::string_view layer_name) const {
   std::vector<FeatureInstance*> features;
   for (const config::FeatureEntry* entry : config_->entries_for(layer_name)) {
     const auto instance =
         std::ranges::find(instances_, entry, [](const auto& each) { return each->entry; });
-    if ((*instance)->section->runs()) features.push_back(instance->get());
+    features.push_back(instance->get());
   }
+  return features;
+}
+
+std::vector<FeatureInstance*> FeatureSet::running(std::vector<FeatureInstance*> features) {
+  std::erase_if(features, [](const FeatureInstance* each) { return !each->section->runs(); });
   return features;
 }
 

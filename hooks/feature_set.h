@@ -23,8 +23,13 @@ class FeatureSet {
   void make(const config::Config& config, const FeatureRegistry& registry,
             FeatureServices& services, FeatureGuard& guard, Notices& notices);
 
-  // Those that watch the layer and whose section runs.
-  std::vector<FeatureInstance*> running_for(std::string_view layer_name) const;
+  // Those that watch the layer while their section runs.
+  std::vector<FeatureInstance*> all_for(std::string_view layer_name) const;
+  // Those whose section runs now.
+  static std::vector<FeatureInstance*> running(std::vector<FeatureInstance*> features);
+  std::vector<FeatureInstance*> running_for(std::string_view layer_name) const {
+    return running(all_for(layer_name));
+  }
 
   // Whether any statistic of a weight (or of another tensor) is due. Every rank answers alike, from
   // the configuration alone: ranks whose layers did not run have to come to the collective too.

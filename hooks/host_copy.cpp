@@ -4,39 +4,51 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+
+#include "hooks/stream_order.h"
 
 namespace telens {
 namespace {
 
-constexpr std::size_t kWordBytes = sizeof(std::int64_t);
+// Larger tensors are copied one by one: packing would take as much memory again on the device.
+constexpr std::size_t kMostPackedBytes = std::size_t{64} << 10;
 
-void check_words(const at::Tensor& tensor) {
-  if (tensor.element_size() == kWordBytes) return;
-  raise<UsageError>("copy_to_host: a tensor of {}; expected elements of {} bytes",
-                    c10::toString(tensor.scalar_type()), kWordBytes);
+at::Tensor pinned(std::size_t bytes) {
+  return at::empty({static_cast<std::int64_t>(bytes)},
+                   at::TensorOptions(at::kByte).pinned_memory(true));
 }
 
-// The tensors of one device, one behind the other.
+// The tensors of one device.
 class DeviceCopy {
  public:
   explicit DeviceCopy(const at::Device& device) : device_(device), written_(device.type()) {}
 
   const at::Device& device() const { return device_; }
   void add(std::size_t index, const at::Tensor& tensor) {
-    indices_.push_back(index);
-    words_.push_back(tensor.contiguous().view(at::kLong).flatten());
+    const at::Tensor dense = tensor.detach().contiguous();
+    parts_.push_back({index, dense.flatten().view(at::kByte), dense, {}});
   }
 
   void begin() {
     const c10::DeviceGuard guard(device_);
-    packed_ = at::cat(words_);
-    host_ = at::empty(packed_.sizes(), at::TensorOptions(at::kLong).pinned_memory(true));
-    host_.copy_(packed_, /*non_blocking=*/true);
-    written_.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    // Elements of 8 bytes first, then those of 4, so that each lies as its type demands.
+    std::ranges::stable_sort(parts_, std::greater(),
+                             [](const Part& part) { return part.tensor.element_size(); });
+    std::vector<at::Tensor> packed;
+    for (Part& part : parts_) {
+      if (part.bytes.nbytes() <= kMostPackedBytes) {
+        packed.push_back(part.bytes);
+      } else {
+        part.host = pinned(part.bytes.nbytes());
+        part.host.copy_(part.bytes, /*non_blocking=*/true);
+      }
+    }
+    if (!packed.empty()) begin_packed(at::cat(packed));
+    written_.record(current_stream(device_));
   }
 
   bool arrived() const { return written_.query(); }
@@ -44,23 +56,36 @@ class DeviceCopy {
 
   // Puts what has arrived in the place of the tensors on the device.
   void unpack(std::vector<at::Tensor>& tensors) const {
-    std::int64_t offset = 0;
-    for (const std::size_t index : indices_) {
-      at::Tensor& tensor = tensors[index];
-      const std::int64_t words = tensor.numel();
-      tensor = host_.narrow(0, offset, words).view(tensor.scalar_type()).view(tensor.sizes());
-      offset += words;
+    for (const Part& part : parts_) {
+      tensors[part.index] = part.host.view(part.tensor.scalar_type()).view(part.tensor.sizes());
     }
   }
 
  private:
+  struct Part {
+    std::size_t index;
+    // The source lives until it was read: whoever allocates its memory anew may do so on another
+    // stream.
+    at::Tensor bytes;
+    at::Tensor tensor;
+    at::Tensor host;  // bytes
+  };
+
+  void begin_packed(const at::Tensor& packed) {
+    packed_ = packed;
+    const at::Tensor host = pinned(packed.nbytes());
+    host.copy_(packed, /*non_blocking=*/true);
+    std::int64_t offset = 0;
+    for (Part& part : parts_) {
+      if (part.host.defined()) continue;
+      part.host = host.narrow(0, offset, part.bytes.numel());
+      offset += part.bytes.numel();
+    }
+  }
+
   at::Device device_;
-  std::vector<std::size_t> indices_;
-  // The sources live until they were read: whoever allocates their memory anew may do so on another
-  // stream.
-  std::vector<at::Tensor> words_;
+  std::vector<Part> parts_;
   at::Tensor packed_;
-  at::Tensor host_;
   c10::Event written_;
 };
 
@@ -69,7 +94,6 @@ class PackedCopy final : public HostCopy {
   explicit PackedCopy(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!tensors_[i].defined()) continue;
-      check_words(tensors_[i]);
       if (tensors_[i].is_cpu()) {
         tensors_[i] = tensors_[i].contiguous();
       } else {
@@ -77,6 +101,11 @@ class PackedCopy final : public HostCopy {
       }
     }
     for (DeviceCopy& copy : copies_) copy.begin();
+    // They wait for the others, and their owners do not.
+    if (copies_.empty()) return;
+    for (at::Tensor& tensor : tensors_) {
+      if (tensor.defined() && tensor.is_cpu()) tensor = tensor.clone();
+    }
   }
 
   bool arrived() override { return std::ranges::all_of(copies_, &DeviceCopy::arrived); }

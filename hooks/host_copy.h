@@ -27,10 +27,10 @@ class HostCopy {
   virtual std::vector<at::Tensor> take() = 0;
 };
 
-// Begins to copy tensors whose elements have 8 bytes (int64, double; undefined ones stay so): all
-// of a device as one packed buffer into pinned memory, in the order of the device's current stream.
-// The tensors must not change any more; those on the host are handed through as they are. Throws
-// UsageError for other elements.
+// Begins to copy tensors (undefined ones stay so) into pinned memory, in the order of the current
+// streams of their devices: what is enqueued there later may change them again. Small ones of a
+// device travel as one packed buffer. Those on the host are handed through as they are, and must
+// not change any more.
 TELENS_EXPORT std::unique_ptr<HostCopy> copy_to_host(std::vector<at::Tensor> tensors);
 
 using HostCopies = std::function<std::unique_ptr<HostCopy>(std::vector<at::Tensor>)>;
@@ -52,8 +52,10 @@ class Arrivals {
 
   explicit Arrivals(HostCopies copies = copy_to_host) : copies_(std::move(copies)) {}
 
-  void add(std::vector<at::Tensor> tensors, Work work) {
+  // Whether the tensors are there already.
+  bool add(std::vector<at::Tensor> tensors, Work work) {
     under_way_.push_back({std::move(work), copies_(std::move(tensors))});
+    return under_way_.back().copy->arrived();
   }
 
   // Waiting::yes: all of it.

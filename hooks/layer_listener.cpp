@@ -59,6 +59,10 @@ bool is_capturing(const InspectTensorCall& call) {
   return call.tensor != nullptr ? ops::is_capturing(*call.tensor) : is_capturing(*call.rowwise);
 }
 
+bool could_be_captured(const RoutingRequest& request) {
+  return request.like != nullptr && ops::has_graphs(request.like->device());
+}
+
 void check_can_be_captured(const FeatureInstance& instance, std::string_view layer_name,
                            std::string_view call_name) {
   if (instance.feature->can_be_captured()) return;
@@ -109,12 +113,14 @@ LayerRouting& LayerListener::routing_of(LayerHooks& layer) {
     }
     name = automatic.name + layer.automatic_suffix();
   }
-  const std::vector<FeatureInstance*> features = features_.running_for(name);
+  const std::vector<FeatureInstance*> all = features_.all_for(name);
+  const std::vector<FeatureInstance*> features = FeatureSet::running(all);
   const bool is_watched = !features.empty();
   const bool grew = known != nullptr && known->session() >= jump_number_;
   auto routing =
       std::make_unique<LayerRouting>(number_, std::move(name), features, grew ? known : nullptr);
   LayerRouting& result = *routing;
+  if (features.size() < all.size()) result.note_features_that_wait();
   if (known != nullptr && known->session() >= first_number_) {
     result.set_presence(known->presence());
   } else {
@@ -147,22 +153,16 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
   SharedCost cost(features_.sections().measures());
   LayerRouting& routing = routing_of(layer);
   const std::int64_t now = iteration();
-  RoutingPlan plan = routing.route(
-      now, request.under_recipe,
-      [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {
-        guard_.switch_off(feature, layer_name, call);
-      });
+  const bool captured = request.like != nullptr && ops::is_capturing(*request.like);
+  if (!captured && could_be_captured(request) && routing.claim_graph_memory()) {
+    statistics_.prepare_for_graphs(routing.layer_name(), request.like->device());
+  }
+  RoutingPlan plan = captured ? captured_plan(routing, request)
+                              : routing.route(now, request.under_recipe, switch_off_);
   for (const PlanAnswers::Part& part : PlanAnswers::of(plan).parts) {
-    if (part.on()) cost.add(part.feature->section->budget());
+    if (part.on() && !captured) cost.add(part.feature->section->budget());
   }
-  if (plan.empty()) {
-    if (const auto wake = routing.sleep_until(now, request.under_recipe)) {
-      const bool ever = *wake <= hook_points::kLastIteration;
-      layer.sleep_until(
-          ever ? hook_points::tick_of(number_, *wake) : hook_points::tick_of(number_ + 1, 0),
-          request);
-    }
-  }
+  if (plan.empty() && !captured) let_sleep(layer, routing, request);
   log_plan(routing, plan, request.under_recipe);
   if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
     notices_.message(
@@ -172,6 +172,29 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
         {}, LogLevel::warning);
   }
   return plan;
+}
+
+RoutingPlan LayerListener::captured_plan(const LayerRouting& routing,
+                                         const RoutingRequest& request) {
+  LayerRouting of_all(number_, routing.layer_name(), features_.all_for(routing.layer_name()),
+                      &routing);
+  return of_all.route_captured(iteration(), request.under_recipe, switch_off_);
+}
+
+void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
+                              const RoutingRequest& request) {
+  const auto wake = routing.sleep_until(iteration(), request.under_recipe);
+  if (!wake) return;
+  const bool ever = *wake <= hook_points::kLastIteration;
+  const std::uint64_t tick =
+      ever ? hook_points::tick_of(number_, *wake) : hook_points::tick_of(number_ + 1, 0);
+  // What a graph would have to hold: something that is due later, or whose section has not begun.
+  const bool wanted_in_graphs = ever || routing.has_features_that_wait();
+  if (wanted_in_graphs && could_be_captured(request)) {
+    layer.doze_until(tick, request);
+  } else {
+    layer.sleep_until(tick, request);
+  }
 }
 
 // One message for each input of each GEMM: how it gets there.

@@ -58,6 +58,10 @@ class LayerListener final : public HookListener {
  private:
   void install();
   LayerRouting& routing_of(LayerHooks& layer);
+  // Where a graph is captured: with the features of sections that do not run yet, too.
+  RoutingPlan captured_plan(const LayerRouting& routing, const RoutingRequest& request);
+  // The layer may be left alone until something is due again.
+  void let_sleep(LayerHooks& layer, const LayerRouting& routing, const RoutingRequest& request);
   DueReaders readers_when_due(const RoutingPlan& plan, TensorName tensor);
   void warn_of_shared_name(const std::string& name);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
@@ -72,6 +76,11 @@ class LayerListener final : public HookListener {
   StatisticsEngine& statistics_;
   FeatureGuard& guard_;
   Notices& notices_;
+  // Where a feature throws in a routing call that only observes.
+  const LayerRouting::SwitchOff switch_off_ =
+      [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {
+        guard_.switch_off(feature, layer_name, call);
+      };
 
   std::mutex layers_mutex_;  // over what follows and the making of a layer's state
   int unnamed_layers_ = 0;

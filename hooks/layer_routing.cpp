@@ -37,6 +37,7 @@ LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
 
 void LayerRouting::take_over(const LayerRouting& before) {
   messages_ = before.messages_.load();
+  has_graph_memory_ = before.has_graph_memory_.load();
   const std::lock_guard lock(before.mutex_);
   for (Question& question : questions_) {
     const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
@@ -48,6 +49,7 @@ void LayerRouting::take_over(const LayerRouting& before) {
     question.next = same->next;
     question.asked = same->asked;
     question.enabled = same->enabled;
+    question.for_ever = same->for_ever;
     question.counted = same->counted;
     question.times_enabled = same->times_enabled;
   }
@@ -155,6 +157,9 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
   question.asked = iteration;
   question.enabled = answer.enabled && !is_thinned_out(instance, question, iteration);
   question.next = std::max(answer.next_iteration.value_or(kNever), iteration + 1);
+  // A False to fp8_gemm_enabled stays until the next iteration to ask in.
+  question.for_ever =
+      answer.for_ever || (question.call == Call::fp8_gemm && !answer.next_iteration);
 }
 
 void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const {
@@ -194,32 +199,72 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
   answers.alterations.push_back({question.gemm, question.tensor, part.feature->entry});
 }
 
+RoutingPlan LayerRouting::make_plan(std::vector<Question>& questions, std::int64_t iteration,
+                                    bool under_recipe, const SwitchOff& switch_off,
+                                    const IsInPlan& is_in_plan) const {
+  RoutingPlan plan;
+  plan.iteration = iteration;
+  auto answers = std::make_shared<PlanAnswers>();
+  answers->layer_name = layer_name_;
+  for (FeatureInstance* feature : features_) answers->parts.push_back({feature});
+  for (Question& question : questions) {
+    if (question.call == Call::fp8_gemm &&
+        (!under_recipe || modifies_both_operands(plan, question.gemm))) {
+      continue;
+    }
+    ask_where_due(question, iteration, switch_off);
+    if (is_in_plan(question)) enter(question, plan, *answers);
+  }
+  plan.answers = std::move(answers);
+  return plan;
+}
+
 RoutingPlan LayerRouting::route(std::int64_t iteration, bool under_recipe,
                                 const SwitchOff& switch_off) {
   std::vector<Question> questions = [&] {
     const std::lock_guard lock(mutex_);
     return questions_;
   }();
-  RoutingPlan plan;
-  plan.iteration = iteration;
-  auto answers = std::make_shared<PlanAnswers>();
-  answers->layer_name = layer_name_;
-  for (FeatureInstance* feature : features_) answers->parts.push_back({feature});
-
-  for (Question& question : questions) {
-    if (question.call == Call::fp8_gemm) {
-      if (!under_recipe || modifies_both_operands(plan, question.gemm)) continue;
-      ask_where_due(question, iteration, switch_off);
-      if (question.holds_high_precision(iteration)) enter(question, plan, *answers);
-    } else {
-      ask_where_due(question, iteration, switch_off);
-      if (question.on(iteration)) enter(question, plan, *answers);
-    }
-  }
-  plan.answers = std::move(answers);
+  RoutingPlan plan =
+      make_plan(questions, iteration, under_recipe, switch_off,
+                [&](const Question& question) { return question.is_in_plan(iteration); });
   const std::lock_guard lock(mutex_);
   questions_ = std::move(questions);
   return plan;
+}
+
+RoutingPlan LayerRouting::route_captured(std::int64_t iteration, bool under_recipe,
+                                         const SwitchOff& switch_off) {
+  return make_plan(questions_, iteration, under_recipe, switch_off, [&](const Question& question) {
+    if (!question.may_alter()) {
+      return question.on(iteration) || question.next != kNever;
+    }
+    check_is_for_ever(question, iteration);
+    return question.is_in_plan(iteration);
+  });
+}
+
+void LayerRouting::check_is_for_ever(const Question& question, std::int64_t iteration) const {
+  const FeatureInstance& feature = *features_[question.feature];
+  const bool alters = question.is_in_plan(iteration);
+  const bool section_stays = !feature.section->is_switched();
+  if (alters ? question.for_ever && section_stays : question.next == kNever) return;
+  const std::string what =
+      question.call == Call::modify
+          ? fmt::format("{} the {} of {}", alters ? "modifies" : "leaves alone",
+                        telens::name_of(question.tensor), telens::name_of(question.gemm))
+          : fmt::format("{} {} in FP8", alters ? "does not run" : "runs",
+                        telens::name_of(question.gemm));
+  const std::string then =
+      !section_stays ? std::string("may do otherwise once another section fires")
+      : alters       ? std::string("does not say that it will in all later ones")
+                     : fmt::format("may do otherwise from iteration {} on", question.next);
+  raise<UsageError>(
+      "layer '{}': {} cannot be captured into a graph, which keeps what it was captured with: it "
+      "{} in iteration {} and {}; let it do the same in every iteration from the capture on (no "
+      "freq, end_step or started_by), leave the layer out of its section, or run it outside of the "
+      "graph",
+      layer_name_, feature.title(), what, iteration, then);
 }
 
 int LayerRouting::count_forward(std::uint64_t steps) {

@@ -70,6 +70,12 @@ class LayerRouting final : public LayerState {
   // while a feature is asked.
   RoutingPlan route(std::int64_t iteration, bool under_recipe, const SwitchOff& switch_off);
 
+  // The plan of a forward that becomes part of a graph, which keeps it: everything that observes,
+  // now or later, is on. Throws UsageError, naming the layer, the feature and its section, for what
+  // alters and is not for ever as it is now.
+  RoutingPlan route_captured(std::int64_t iteration, bool under_recipe,
+                             const SwitchOff& switch_off);
+
   // After a route() that asked nobody and came out empty: the iteration to wake the layer in, if it
   // runs under a recipe again or not; nullopt: stay awake. kNever: not in this session.
   std::optional<std::int64_t> sleep_until(std::int64_t iteration, bool under_recipe) const;
@@ -80,6 +86,15 @@ class LayerRouting final : public LayerState {
   // Of the layer (SeenLayers), whichever routing it has.
   const debug::SeenLayers::Presence& presence() const { return presence_; }
   void set_presence(debug::SeenLayers::Presence presence) { presence_ = std::move(presence); }
+
+  // Others of the layer's features belong to sections that do not run.
+  void note_features_that_wait() { has_features_that_wait_ = true; }
+  bool has_features_that_wait() const { return has_features_that_wait_; }
+
+  // Whether somebody may ask for statistics in a graph, and this is the first call.
+  bool claim_graph_memory() {
+    return (has_features_that_wait_ || !features_.empty()) && !has_graph_memory_.exchange(true);
+  }
 
   // Counts the forwards since the last step(), of which there were `steps`; returns their number.
   int count_forward(std::uint64_t steps);
@@ -101,6 +116,7 @@ class LayerRouting final : public LayerState {
     std::int64_t next = 0;    // the iteration to ask in
     std::int64_t asked = -1;  // the iteration it was asked in last
     bool enabled = false;     // the answer then
+    bool for_ever = false;    // of what alters: and so in all later iterations
 
     std::int64_t counted = -1;       // the last iteration that counts in
     std::int64_t times_enabled = 0;  // iterations in which the feature said that it is enabled
@@ -111,6 +127,10 @@ class LayerRouting final : public LayerState {
     bool holds_high_precision(std::int64_t iteration) const {
       return call == Call::fp8_gemm && asked >= 0 && !enabled &&
              (iteration < next || asked == iteration);
+    }
+    bool may_alter() const { return call == Call::modify || call == Call::fp8_gemm; }
+    bool is_in_plan(std::int64_t iteration) const {
+      return call == Call::fp8_gemm ? holds_high_precision(iteration) : on(iteration);
     }
   };
 
@@ -126,11 +146,18 @@ class LayerRouting final : public LayerState {
                              std::int64_t iteration);
   void ask_where_due(Question& question, std::int64_t iteration, const SwitchOff& switch_off) const;
   void enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const;
+  // Asks where it is time to, and enters what `is_in_plan` says is on.
+  using IsInPlan = std::function<bool(const Question& question)>;
+  RoutingPlan make_plan(std::vector<Question>& questions, std::int64_t iteration, bool under_recipe,
+                        const SwitchOff& switch_off, const IsInPlan& is_in_plan) const;
+  void check_is_for_ever(const Question& question, std::int64_t iteration) const;
 
   const std::uint64_t session_;
   const std::string layer_name_;
   const std::vector<FeatureInstance*> features_;
   debug::SeenLayers::Presence presence_;
+  bool has_features_that_wait_ = false;
+  std::atomic<bool> has_graph_memory_{false};
   std::atomic<std::uint32_t> messages_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<int> forwards_{0};

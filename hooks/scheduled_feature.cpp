@@ -39,6 +39,7 @@ RoutingAnswer ScheduledFeature::answer(bool does, std::optional<Gemm> gemm,
   for (const config::Selection& selection : entry_.selections) {
     if (!matches(selection, gemm, tensor)) continue;
     answer.enabled |= selection.schedule.due(iteration);
+    answer.for_ever |= selection.schedule.always_due_from(iteration);
     const std::optional<std::int64_t> next = selection.schedule.next_due_after(iteration);
     if (next && (!answer.next_iteration || *next < *answer.next_iteration)) {
       answer.next_iteration = next;
@@ -63,7 +64,7 @@ bool ScheduledFeature::reads_statistics(TensorName tensor, std::int64_t iteratio
 RoutingAnswer ScheduledFeature::fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
   const RoutingAnswer off = answer(does_.disable_fp8_gemm, gemm, std::nullopt, at.iteration);
   if (!off.enabled) return {true, off.next_iteration};
-  return {false, at.iteration + 1};
+  return {false, at.iteration + 1, off.for_ever};
 }
 
 RoutingAnswer ScheduledFeature::modify_tensor_enabled(const FeatureCall& at, Gemm gemm,

@@ -30,6 +30,9 @@ class SectionState {
   // Any thread.
   bool runs() const { return left_.load(std::memory_order_relaxed) > 0; }
 
+  // Whether another section's feature begins or ends it.
+  bool is_switched() const { return keys().waits(); }
+
   // Row::rings of what the section asks for; 0: it is recorded.
   std::uint64_t ring() const { return ring_; }
 

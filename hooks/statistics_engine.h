@@ -59,15 +59,6 @@ struct Collected {
   double exchange_seconds = 0;  // in which ranks waited for each other
 };
 
-// What an engine makes of devices.
-struct DeviceTraits {
-  HostCopies copies = copy_to_host;
-  // Whether what is enqueued for it can be captured into a graph.
-  std::function<bool(const at::Device&)> has_graphs = [](const at::Device& device) {
-    return !device.is_cpu();
-  };
-};
-
 class StatisticsEngine {
  public:
   virtual ~StatisticsEngine() = default;
@@ -99,6 +90,10 @@ class StatisticsEngine {
   // travel in the header of the world.
   virtual Collected collect(std::int64_t iteration, const Reductions& reductions,
                             Waiting waiting) = 0;
+
+  // Another layer that may be watched runs on the device, and no graph is captured there now: what
+  // graphs add to has to be there before them. Any thread.
+  virtual void prepare_for_graphs(std::string_view layer_name, const at::Device& device) {}
 
   // Of all iterations, once it is known what runs in them: for reads that are part of a graph.
   virtual void begin_iteration(std::int64_t iteration) {}

@@ -22,14 +22,13 @@ at::Tensor cast_activation(const at::Tensor& x, const ops::Activation& activatio
 }
 
 at::Tensor cast_gradient(const at::Tensor& grad, const at::Tensor& x,
-                         const ops::Activation& activation, GradientCast& cast) {
+                         const ops::Activation& activation, const GradientCast& cast) {
   ops::QuantizedGradient quantized =
       ops::activation_backward_quantize(grad, x, activation, *cast.scale, cast.bias_dtype);
   auto made = c10::make_intrusive<MadeGradient>();
   made->codes = under_scale(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
                             x.scalar_type());
   made->bias = std::move(quantized.dbias);
-  cast.made = true;
   return placeholder_of(std::move(made), x.sizes(), x);
 }
 
@@ -57,7 +56,7 @@ class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
     const auto kept = context->saved_data.find("cast");
     if (kept != context->saved_data.end()) {
       const auto holder = kept->second.toCapsule();
-      auto& cast = static_cast<GradientCast&>(*holder);
+      const auto& cast = static_cast<const GradientCast&>(*holder);
       if (cast.scale) return {cast_gradient(grads[0], x, activation, cast), {}, {}};
     }
     return {ops::activation_backward(grads[0], x, activation), {}, {}};

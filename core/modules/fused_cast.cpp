@@ -1,13 +1,13 @@
 #include "core/modules/fused_cast.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/InferenceMode.h>
 
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "core/modules/linear_function.h"
+#include "core/ops/plain_tensors.h"
 #include "core/quantization/role_of.h"
 
 namespace telens {
@@ -25,13 +25,15 @@ bool touches(const RoutingPlan& plan, TensorName name) {
 // One zero a dtype and device, for the life of the process: placeholders cost no kernel. Who looks
 // into one, as torch's anomaly detection does, finds a number.
 at::Tensor shared_zero(const at::Tensor& like) {
+  // A fake tensor, or another subclass, wants its own kind, which must not reach other callers.
+  if (like.key_set().has(c10::DispatchKey::Python)) return at::zeros({1}, like.options());
   static std::mutex mutex;
   static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' own tear-down
   const std::lock_guard lock(mutex);
   for (const at::Tensor& zero : *zeros) {
     if (zero.scalar_type() == like.scalar_type() && zero.device() == like.device()) return zero;
   }
-  const c10::InferenceMode normal(false);
+  const ops::PlainTensors plain;
   return zeros->emplace_back(at::zeros({1}, like.options()));
 }
 

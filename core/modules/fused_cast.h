@@ -6,7 +6,6 @@
 #include <c10/util/FunctionRef.h>
 #include <torch/custom_class.h>
 
-#include <atomic>
 #include <optional>
 
 #include "core/base/names.h"
@@ -25,13 +24,13 @@ struct FusedCast {
 using MakeActivation = c10::function_ref<at::Tensor(FusedCast* cast)>;
 
 // The cast of the gradient of a layer's output, by the backward of what the output went into. The
-// two backwards share it.
+// two backwards share it. It does not change after the forward: several backwards of one graph may
+// run at a time.
 struct GradientCast final : torch::CustomClassHolder {
-  // What the layer wants, said in its forward; nullopt: the gradient itself.
+  // What the layer wants, said in its forward: every backward then hands it a placeholder. nullopt:
+  // the gradient itself.
   std::optional<ops::KnownScale> scale;
   std::optional<at::ScalarType> bias_dtype;  // nullopt: no gradient of the bias
-  // Whether a placeholder is on its way to the layer.
-  std::atomic<bool> made = false;
 };
 
 // What a layer gets in place of the gradient of its output. It hangs on the placeholder: whoever

@@ -278,12 +278,11 @@ PreparedGradient prepare_gradient(const LinearBackward& backward, const at::Tens
 }
 
 // What the backward behind this one made in place of the gradient, or the gradient prepared.
-PreparedGradient prepared_gradient(LinearBackward& backward, const at::Tensor& grad_output) {
-  const bool is_made = backward.gradient_cast && backward.gradient_cast->made.exchange(false);
+PreparedGradient prepared_gradient(const LinearBackward& backward, const at::Tensor& grad_output) {
   if (const MadeGradient* made = made_gradient_on(grad_output)) {
     return {.operands = {made->codes, made->codes}, .bias = made->bias};
   }
-  if (is_made) {
+  if (backward.gradient_cast && backward.gradient_cast->scale) {
     raise<UsageError>(
         "{}: the gradient of its output was replaced between two backward functions of one module; "
         "use the module's parts as modules of their own to change what passes between them",

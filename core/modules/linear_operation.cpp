@@ -39,6 +39,7 @@ class ActivationOutline {
   std::int64_t numel() const { return c10::multiply_integers(sizes_); }
   at::ScalarType scalar_type() const { return like_.scalar_type(); }
   at::Device device() const { return like_.device(); }
+  const at::Tensor& like() const { return like_; }
 
  private:
   at::IntArrayRef sizes_;
@@ -71,7 +72,8 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const ActivationOutlin
   }
   // There is nothing to see in an empty batch, such as that of an expert to which no token went. It
   // still belongs to the region: ranks whose experts differ must reduce the same amaxes.
-  if (input.numel() != 0) pass.plan = state->hooks.begin_forward({.under_recipe = under_recipe});
+  const RoutingRequest request{.under_recipe = under_recipe, .like = &input.like()};
+  if (input.numel() != 0) pass.plan = state->hooks.begin_forward(request);
   state->ran_quantized = under_recipe;
   return pass;
 }

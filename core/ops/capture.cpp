@@ -1,7 +1,9 @@
 #include "core/ops/capture.h"
 
+#include <c10/core/TensorOptions.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <utility>
 
 #include "core/ops/dispatcher.h"
@@ -13,11 +15,18 @@ thread_local const std::int64_t* gate = nullptr;
 
 bool never_captures(const at::Tensor&) { return false; }
 
+const auto& is_capturing_operator() {
+  static const auto handle = find_operator<decltype(never_captures)>("telens::is_capturing");
+  return handle;
+}
+
 }  // namespace
 
-bool is_capturing(const at::Tensor& x) {
-  static const auto handle = find_operator<decltype(never_captures)>("telens::is_capturing");
-  return handle.call(x);
+bool is_capturing(const at::Tensor& x) { return is_capturing_operator().call(x); }
+
+bool has_graphs(const at::Device& device) {
+  return is_capturing_operator().hasKernelForDispatchKey(
+      c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
 GateScope::GateScope(const std::int64_t* word) : before_(std::exchange(gate, word)) {}

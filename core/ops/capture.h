@@ -12,6 +12,10 @@ namespace telens::ops {
 // operator `telens::is_capturing`; false on devices without graphs.
 bool is_capturing(const at::Tensor& x);
 
+// Whether `is_capturing` could ever be true for tensors of the device: whether it has a kernel for
+// such devices.
+bool has_graphs(const at::Device& device);
+
 // While it lives, the kernels of `accumulate_...` operators that this thread enqueues, and of the
 // amax that their scales come from, look at a word on their device when they run, and do nothing
 // where it is 0: the one thing that can still change in a graph. Nothing else may be enqueued

@@ -23,7 +23,4 @@ std::vector<std::int64_t> words_of(const Sums& sums) {
 // on a copy within the device makes each further one, in the order of its current stream.
 at::Tensor constants_on(const at::Device& device, const std::vector<std::int64_t>& words);
 
-// The same into an int64 vector that is there already.
-void fill_with_constants(at::Tensor& tensor, const std::vector<std::int64_t>& words);
-
 }  // namespace telens::ops

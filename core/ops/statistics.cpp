@@ -85,11 +85,6 @@ at::Tensor empty_statistics(std::int64_t casts, const at::Device& device) {
   return constants_on(device, words_of_nothing(casts));
 }
 
-void reset_statistics(at::Tensor& accumulator) {
-  const std::int64_t casts = (accumulator.numel() - kTensorSumsWords) / kCastSumsWords;
-  fill_with_constants(accumulator, words_of_nothing(casts));
-}
-
 at::Tensor blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOptions& blocks) {
   using Signature = at::Tensor(const at::Tensor&, std::int64_t, std::int64_t, bool);
   static const auto handle = find_operator<Signature>("telens::blockwise_dynamic_range");
@@ -105,10 +100,6 @@ void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOpt
 
 at::Tensor empty_block_ranges(const at::Device& device) {
   return constants_on(device, words_of(BlockRanges{}));
-}
-
-void reset_block_ranges(at::Tensor& accumulator) {
-  fill_with_constants(accumulator, words_of(BlockRanges{}));
 }
 
 namespace {

@@ -34,8 +34,6 @@ TELENS_EXPORT void accumulate_statistics(const at::Tensor& x, const StatisticsCa
 
 // The neutral accumulator.
 TELENS_EXPORT at::Tensor empty_statistics(std::int64_t casts, const at::Device& device);
-// Makes one neutral again.
-void reset_statistics(at::Tensor& accumulator);
 
 // How blockwise_dynamic_range cuts a tensor, seen as a matrix [numel / size(-1), size(-1)].
 struct BlockRangeOptions {
@@ -54,6 +52,5 @@ TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x,
                                                       at::Tensor& accumulator);
 
 TELENS_EXPORT at::Tensor empty_block_ranges(const at::Device& device);
-void reset_block_ranges(at::Tensor& accumulator);
 
 }  // namespace telens::ops

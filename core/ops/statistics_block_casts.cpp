@@ -65,10 +65,6 @@ at::Tensor empty_block_casts(const at::Device& device) {
   return constants_on(device, words_of(CastSums{}));
 }
 
-void reset_block_casts(at::Tensor& accumulator) {
-  fill_with_constants(accumulator, words_of(CastSums{}));
-}
-
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {

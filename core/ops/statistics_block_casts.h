@@ -32,7 +32,6 @@ TELENS_EXPORT void accumulate_block_cast_statistics(const at::Tensor& x, const B
 
 // The neutral accumulator: int64 [kCastSumsWords].
 TELENS_EXPORT at::Tensor empty_block_casts(const at::Device& device);
-void reset_block_casts(at::Tensor& accumulator);
 
 // What every backend's kernels of x and its codes check first; returns x's format.
 FormatId check_block_cast(const char* operation, const at::Tensor& x, const BlockCodes& codes,

@@ -30,19 +30,22 @@ ops::WindowFormula formula_of(const DelayedScaling& recipe) {
           .power_of_two = recipe.power_of_2_scale};
 }
 
-void update_by_own_functions(AmaxWindow& window, const DelayedScaling& recipe, float fp8_max) {
+// The scale by the user's functions, which may do what they like with what they get.
+at::Tensor scale_by_own_functions(const AmaxWindow& window, const DelayedScaling& recipe,
+                                  float fp8_max) {
   const auto* function = std::get_if<DelayedScaling::AmaxFunction>(&recipe.amax_compute_algo);
   const ops::WindowFormula formula = formula_of(recipe);
   const at::Tensor amax = function != nullptr
-                              ? (*function)(window.amax_history).to(at::kFloat).contiguous()
+                              ? (*function)(window.amax_history.clone()).to(at::kFloat).contiguous()
                               : ops::amax_of_history(window.amax_history, formula.algorithm);
   const at::Tensor maxima = at::full_like(window.scale, fp8_max);
+  at::Tensor scale = window.scale.clone();
   if (recipe.scaling_factor_compute_algo) {
-    window.scale.copy_(recipe.scaling_factor_compute_algo(amax, window.scale.clone(), maxima));
+    scale.copy_(recipe.scaling_factor_compute_algo(amax, window.scale.clone(), maxima));
   } else {
-    ops::update_scale(amax, window.scale, maxima, formula.margin, formula.power_of_two);
+    ops::update_scale(amax, scale, maxima, formula.margin, formula.power_of_two);
   }
-  ops::advance_history(window.amax_history);
+  return scale;
 }
 
 }  // namespace
@@ -51,11 +54,11 @@ void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool b
   if (!window.defined()) return;
   const float fp8_max = largest_value(recipe, backward);
   if (has_own_functions(recipe)) {
-    update_by_own_functions(window, recipe, fp8_max);
+    own_scales_.push_back({&window, scale_by_own_functions(window, recipe, fp8_max)});
   } else {
     group_of(formula_of(recipe), window.scale.device()).add(window, fp8_max);
   }
-  window.updates->fetch_add(1, std::memory_order_relaxed);
+  windows_.push_back(&window);
 }
 
 void WindowUpdates::Group::add(const AmaxWindow& window, float fp8_max) {
@@ -75,7 +78,14 @@ WindowUpdates::Group& WindowUpdates::group_of(const ops::WindowFormula& formula,
 
 void WindowUpdates::run() {
   for (const Group& group : groups_) ops::update_windows(group.windows, group.formula);
-  groups_.clear();
+  for (const auto& [window, scale] : own_scales_) {
+    window->scale.copy_(scale);
+    ops::advance_history(window->amax_history);
+  }
+  for (const AmaxWindow* window : windows_) {
+    window->updates->fetch_add(1, std::memory_order_relaxed);
+  }
+  *this = {};
 }
 
 }  // namespace telens

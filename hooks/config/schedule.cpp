@@ -13,6 +13,12 @@ namespace {
 // What stands for "no end" beside null.
 constexpr std::int64_t kNoEnd = -1;
 
+constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+
+bool lies_in(const StepRange& range, std::int64_t iteration) {
+  return iteration >= range.first && (!range.last || iteration <= *range.last);
+}
+
 std::int64_t parse_first(const Value& value, std::string_view what, ErrorList& errors) {
   if (!value.is_integer()) {
     errors.add(value.location(), "{} must be an integer, not {}", what, describe(value));
@@ -61,15 +67,24 @@ Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
     : freq_(freq), ranges_(std::move(ranges)) {}
 
 bool Schedule::due(std::int64_t iteration) const {
-  const auto holds = [&](const StepRange& range) {
-    return iteration >= range.first && (!range.last || iteration <= *range.last);
-  };
+  const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
   return iteration % thinned_freq() == 0 && std::ranges::any_of(ranges_, holds);
+}
+
+bool Schedule::always_due_from(std::int64_t iteration) const {
+  if (thinned_freq() != 1) return false;
+  const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
+  // One range after the other, each from where the one before has ended.
+  for (auto range = std::ranges::find_if(ranges_, holds); range != ranges_.end();
+       range = std::ranges::find_if(ranges_, holds)) {
+    if (range->last.value_or(kLast) == kLast) return true;
+    iteration = *range->last + 1;
+  }
+  return false;
 }
 
 std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) const {
   std::optional<std::int64_t> next;
-  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
   if (iteration == kLast) return std::nullopt;
   const std::int64_t freq = thinned_freq();
   for (const StepRange& range : ranges_) {

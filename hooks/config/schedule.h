@@ -42,6 +42,9 @@ class Schedule {
 
   bool due(std::int64_t iteration) const;
 
+  // Whether it is due in this iteration and in all that follow.
+  bool always_due_from(std::int64_t iteration) const;
+
   // Is thinned from here on; nullptr: is not.
   void thin(std::shared_ptr<const Thinning> thinning) { thinning_ = std::move(thinning); }
 

@@ -40,7 +40,7 @@ class LateRows : public ::testing::Test {
   testing::LateCopies late;
   SeriesTable series;
   std::unique_ptr<StatisticsEngine> engine =
-      make_statistics_engine(series, nullptr, {}, {.copies = late.copies()});
+      make_statistics_engine(series, nullptr, {}, late.copies());
 };
 
 TEST_F(LateRows, keep_their_iteration_and_come_in_the_step_after_their_sums) {

@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before="    observation.read(x, set_, read, ",
-        after="    ops::statistics(x, read.casts);\n    observation.read(x, set_, read, ",
+        before="    observation.read(x, set_, read);",
+        after="    ops::statistics(x, read.casts);\n    observation.read(x, set_, read);",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),
@@ -326,8 +326,8 @@ MUTANTS = (
     Mutant(
         promise="free when off: layers of a section that no trigger has started sleep",
         file="hooks/feature_set.cpp",
-        before="    if ((*instance)->section->runs()) features.push_back(instance->get());",
-        after="    features.push_back(instance->get());",
+        before="return !each->section->runs();",
+        after="return false;",
         program="trigger_test",
         tests="TriggerTest.a_layer_that_only_a_section_that_waits_selects_sleeps",
     ),

@@ -4,6 +4,7 @@ captured into a CUDA graph. Skipped where there is no GPU or the library was bui
 
 import copy
 
+import h5py
 import pytest
 import torch
 from debug_helpers import Scalars, logging_of, section
@@ -114,8 +115,9 @@ def run(start, config, recipe, captured: bool):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=["bf16", "delayed", "current"])
-@pytest.mark.parametrize("freq", [1, 3])
+@pytest.mark.parametrize("freq", [1, 3, 4])
 def test_a_captured_step_trains_and_logs_as_an_eager_one(start, recipe, freq):
+    """With freq 3 the iteration of the capture is due, with 4 it is not."""
     config = logging_of(TENSORS, STATISTICS, freq=freq)
     losses, rows = run(start, config, recipe, captured=False)
     losses_of_graph, rows_of_graph = run(start, config, recipe, captured=True)
@@ -165,10 +167,64 @@ def test_a_feature_that_needs_the_host_is_refused_by_name_and_the_session_goes_o
     debug.step()
 
 
-def test_statistics_that_never_ran_before_the_capture_are_refused_by_name(start):
-    start(logging_of(TENSORS, STATISTICS, start_step=WARM_UP))
+def test_statistics_that_begin_after_the_capture_are_logged_from_then_on(start):
+    config = logging_of(TENSORS, STATISTICS, start_step=WARM_UP + 2)
+    losses, rows = run(start, config, None, captured=False)
+    losses_of_graph, rows_of_graph = run(start, config, None, captured=True)
+    assert losses_of_graph == losses
+    assert rows_of_graph == rows
+    assert {iteration for _, _, iteration in rows} == set(range(WARM_UP + 2, STEPS))
+
+
+def test_without_a_step_before_the_capture_it_is_refused_by_name(start):
+    Training(None).step()  # what torch itself makes first
+    start(logging_of(TENSORS, STATISTICS))
     training = Training(None)
-    training.warm_up(WARM_UP)
-    with pytest.raises(RuntimeError, match=r"'first'.*run a step with the same features on"):
+    with pytest.raises(RuntimeError, match=r"'first'.*run a step before the capture"):
         training.capture()
     torch.cuda.synchronize()
+
+
+def altering(**schedule):
+    names = {"gemms": ["fprop", "dgrad", "wgrad"], "tensors": ["activation", "weight", "gradient"]}
+    return section({"FakeQuant": {"enabled": True, "quant_format": "FP8E4M3", **names, **schedule}})
+
+
+def test_what_alters_in_every_iteration_is_captured(start):
+    losses, _ = run(start, altering(), None, captured=False)
+    losses_of_graph, _ = run(start, altering(), None, captured=True)
+    assert losses_of_graph == losses
+
+
+@pytest.mark.parametrize("schedule", [{"end_step": 100}, {"start_step": 100}, {"freq": 2}])
+def test_what_will_alter_otherwise_is_refused_by_name_and_the_session_goes_on(start, schedule):
+    start(altering(**schedule))
+    training = Training(None)
+    training.warm_up(WARM_UP)
+    with pytest.raises(RuntimeError, match=r"'first'.*'FakeQuant' of section 'section'"):
+        training.capture()
+    torch.cuda.synchronize()
+    training.step()
+    debug.step()
+
+
+def test_dumps_do_not_make_the_host_wait_and_hold_what_was_there_then(start, tmp_path):
+    config = {"high_precision_tensor": True, "tensors": ["weight"], "enabled": True}
+    start(section({"DumpTensors": config}))
+    training = Training(None)
+    before = [training.model[1].weight.detach().clone()]
+    training.step()
+    debug.step()
+    before.append(training.model[1].weight.detach().clone())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        training.step()
+        debug.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    debug.end_debug()
+    for iteration, weight in enumerate(before):
+        [path] = tmp_path.rglob(f"iter_{iteration:06d}/second_weight.h5")
+        with h5py.File(path) as file:
+            dumped = torch.from_numpy(file["high_precision"][()].view("int16"))
+        assert torch.equal(dumped.view(torch.bfloat16), weight.cpu())

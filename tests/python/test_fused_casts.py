@@ -3,6 +3,8 @@ watched layer takes, and the fused path is taken where nobody needs the tensor."
 
 import contextlib
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -426,3 +428,29 @@ def node_before(node, leaf, seen=None):
         return node
     found = (node_before(following, leaf, seen) for following, _ in node.next_functions)
     return next(filter(None, found), None)
+
+
+FAKE_FIRST = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
+
+def gradient():
+    layer = te.LayerNormMLP(64, 128, params_dtype=torch.bfloat16)
+    x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+    with te.autocast(recipe=DelayedScaling()):
+        out = layer(x)
+    out.sum().backward()
+    return x.grad
+
+with FakeTensorMode():
+    assert gradient().shape == (32, 64)
+with torch.autograd.detect_anomaly(check_nan=True):  # looks into placeholders
+    assert gradient().isfinite().all()
+"""
+
+
+def test_placeholders_of_fake_tensors_reach_no_real_training():
+    """Fake tensors come first in their process, of which a zero is kept."""
+    subprocess.run([sys.executable, "-c", FAKE_FIRST], check=True)

@@ -65,19 +65,8 @@ struct SquaredRelu {
 };
 
 template <typename Visitor>
-void dispatch_function(ops::ActivationFunction function, Visitor&& visitor) {
-  switch (function) {
-    case ops::ActivationFunction::gelu:
-      return visitor.template operator()<SigmoidWeighted<ops::GeluCoefficients>>();
-    case ops::ActivationFunction::qgelu:
-      return visitor.template operator()<SigmoidWeighted<ops::QuickGeluCoefficients>>();
-    case ops::ActivationFunction::relu:
-      return visitor.template operator()<Relu>();
-    case ops::ActivationFunction::srelu:
-      return visitor.template operator()<SquaredRelu>();
-    case ops::ActivationFunction::silu:
-      return visitor.template operator()<SigmoidWeighted<ops::SiluCoefficients>>();
-  }
+void dispatch_function(ops::ActivationFunction function, const Visitor& visitor) {
+  ops::dispatch_activation<SigmoidWeighted, Relu, SquaredRelu>(function, visitor);
 }
 
 template <typename Function, typename T>

@@ -12,6 +12,7 @@
 #include "core/kernels/cpu/block_lines.h"
 #include "core/kernels/cpu/statistics_words.h"
 #include "core/ops/block_errors.h"
+#include "core/ops/block_errors_backend.h"
 #include "core/ops/block_errors_layout.h"
 
 namespace telens::kernels {
@@ -168,35 +169,29 @@ CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const a
   return whole;
 }
 
-at::Tensor block_copies_difference(const at::Tensor& codes, const at::Tensor& scale_inv,
-                                   const std::optional<at::Tensor>& tensor_scale,
-                                   const at::Tensor& column_codes,
-                                   const at::Tensor& column_scale_inv,
-                                   const std::optional<at::Tensor>& column_tensor_scale,
-                                   std::int64_t format, std::int64_t mode,
-                                   std::optional<std::int64_t> hadamard_signs) {
-  const ops::BlockCodes rowwise{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
-  const ops::BlockCodes columnwise{column_codes, column_scale_inv,
-                                   column_tensor_scale.value_or(at::Tensor())};
-  ops::check_block_copies(rowwise, columnwise, format, mode);
-  at::Tensor result = at::zeros({kCopiesDifferenceWords}, codes.options().dtype(at::kLong));
-  const std::int64_t rows = codes.size(0);
-  const std::int64_t columns = column_codes.size(0);
+struct CpuCopies {
+  static at::Tensor compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                            std::optional<std::int64_t> hadamard_signs);
+};
+
+at::Tensor CpuCopies::compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                              std::optional<std::int64_t> hadamard_signs) {
+  const auto& [first, element, mode] = rowwise;
+  const ops::BlockCodes& second = columnwise.codes;
+  at::Tensor result = at::zeros({kCopiesDifferenceWords}, first.codes.options().dtype(at::kLong));
+  const std::int64_t rows = first.codes.size(0);
+  const std::int64_t columns = second.codes.size(0);
   if (rows == 0 || columns == 0) return result;
   // Lines of both copies are those of the rowwise one's memory.
-  const bool transposed = ops::is_transposed(codes);
+  const bool transposed = ops::is_transposed(first.codes);
   const std::int64_t length = transposed ? rows : columns;
-  const auto element = static_cast<FormatId>(format);
-  const auto scaling = static_cast<ScalingMode>(mode);
   at::Tensor undone;
   if (hadamard_signs) {
-    undone = in_order(ops::without_transform({columnwise, element, scaling}, rows, *hadamard_signs),
-                      transposed);
+    undone = in_order(ops::without_transform(columnwise, rows, *hadamard_signs), transposed);
   }
-  const CopiesDifference difference =
-      compare_lines(BlockLines(rowwise, element, scaling, transposed, length),
-                    BlockLines(columnwise, element, scaling, !transposed, length), undone,
-                    transposed ? columns : rows);
+  const CopiesDifference difference = compare_lines(
+      BlockLines(first, element, mode, transposed, length),
+      BlockLines(second, element, mode, !transposed, length), undone, transposed ? columns : rows);
   store_words(difference, result.mutable_data_ptr<std::int64_t>());
   return result;
 }
@@ -206,5 +201,6 @@ at::Tensor block_copies_difference(const at::Tensor& codes, const at::Tensor& sc
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
   library.impl("block_cast_errors", TORCH_FN(telens::kernels::block_cast_errors));
-  library.impl("block_copies_difference", TORCH_FN(telens::kernels::block_copies_difference));
+  library.impl("block_copies_difference",
+               TORCH_FN(telens::ops::block_copies_difference_by<telens::kernels::CpuCopies>));
 }

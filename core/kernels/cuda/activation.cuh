@@ -62,19 +62,7 @@ struct SquaredRelu {
 // Calls visitor.operator()<Function>().
 template <typename Visitor>
 decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& visitor) {
-  switch (function) {
-    case ops::ActivationFunction::gelu:
-      return visitor.template operator()<SigmoidWeighted<ops::GeluCoefficients>>();
-    case ops::ActivationFunction::qgelu:
-      return visitor.template operator()<SigmoidWeighted<ops::QuickGeluCoefficients>>();
-    case ops::ActivationFunction::relu:
-      return visitor.template operator()<Relu>();
-    case ops::ActivationFunction::srelu:
-      return visitor.template operator()<SquaredRelu>();
-    case ops::ActivationFunction::silu:
-      break;
-  }
-  return visitor.template operator()<SigmoidWeighted<ops::SiluCoefficients>>();
+  return ops::dispatch_activation<SigmoidWeighted, Relu, SquaredRelu>(function, visitor);
 }
 
 // Where pack `i` of the results finds its inputs: those activated, and the factors behind them.

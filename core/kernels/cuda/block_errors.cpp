@@ -8,6 +8,7 @@
 #include "core/kernels/cuda/block_tensors.h"
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/launchers.h"
+#include "core/ops/block_errors_backend.h"
 #include "core/ops/block_errors_layout.h"
 
 namespace telens::cuda {
@@ -33,36 +34,33 @@ at::Tensor block_cast_errors_cuda(const at::Tensor& x, const at::Tensor& codes,
   return words;
 }
 
-at::Tensor block_copies_difference_cuda(const at::Tensor& codes, const at::Tensor& scale_inv,
-                                        const std::optional<at::Tensor>& tensor_scale,
-                                        const at::Tensor& column_codes,
-                                        const at::Tensor& column_scale_inv,
-                                        const std::optional<at::Tensor>& column_tensor_scale,
-                                        std::int64_t format, std::int64_t mode,
-                                        std::optional<std::int64_t> hadamard_signs) {
+struct CudaCopies {
+  static at::Tensor compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                            std::optional<std::int64_t> hadamard_signs);
+};
+
+at::Tensor CudaCopies::compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                               std::optional<std::int64_t> hadamard_signs) {
   constexpr const char* kOperation = "block_copies_difference";
-  const ops::BlockCodes rowwise{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
-  const ops::BlockCodes columnwise{column_codes, column_scale_inv,
-                                   column_tensor_scale.value_or(at::Tensor())};
-  ops::check_block_copies(rowwise, columnwise, format, mode);
-  check_same_device(kOperation, {codes, rowwise.scale_inv, rowwise.tensor_scale, column_codes,
-                                 columnwise.scale_inv, columnwise.tensor_scale});
+  const at::Tensor& codes = rowwise.codes.codes;
+  const at::Tensor& column_codes = columnwise.codes.codes;
+  check_same_device(kOperation,
+                    {codes, rowwise.codes.scale_inv, rowwise.codes.tensor_scale, column_codes,
+                     columnwise.codes.scale_inv, columnwise.codes.tensor_scale});
   const DeviceScope scope(kOperation, codes);
   at::Tensor result = at::zeros({kCopiesDifferenceWords}, codes.options().dtype(at::kLong));
   if (codes.size(0) == 0 || column_codes.size(0) == 0) return result;
-  const auto scaling = static_cast<ScalingMode>(mode);
   at::Tensor values;
   if (hadamard_signs) {
-    values = ops::without_transform({columnwise, static_cast<FormatId>(format), scaling},
-                                    codes.size(0), *hadamard_signs);
+    values = ops::without_transform(columnwise, codes.size(0), *hadamard_signs);
   }
-  auto copies = CopiesInMemory::of(rowwise, columnwise, scaling, values);
+  auto copies = CopiesInMemory::of(rowwise.codes, columnwise.codes, rowwise.mode, values);
   const std::int64_t blocks = copies_grid(copies.arguments.rows, copies.arguments.columns);
   const at::Tensor words = at::empty({blocks, kCopiesDifferenceWords}, result.options());
   auto* const parts = reinterpret_cast<CopiesDifference*>(words.mutable_data_ptr<std::int64_t>());
   copies.arguments.parts = parts;
-  check_launch(kOperation, launch_copies_difference(copies.arguments, static_cast<FormatId>(format),
-                                                    scaling, scope.context()));
+  check_launch(kOperation, launch_copies_difference(copies.arguments, rowwise.format, rowwise.mode,
+                                                    scope.context()));
   auto* const whole = reinterpret_cast<CopiesDifference*>(result.mutable_data_ptr<std::int64_t>());
   check_launch(
       kOperation,
@@ -75,5 +73,6 @@ at::Tensor block_copies_difference_cuda(const at::Tensor& codes, const at::Tenso
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("block_cast_errors", TORCH_FN(telens::cuda::block_cast_errors_cuda));
-  library.impl("block_copies_difference", TORCH_FN(telens::cuda::block_copies_difference_cuda));
+  library.impl("block_copies_difference",
+               TORCH_FN(telens::ops::block_copies_difference_by<telens::cuda::CudaCopies>));
 }

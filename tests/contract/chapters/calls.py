@@ -51,8 +51,8 @@ STATEMENTS = (
         "`fp8_gemm_enabled` is asked only under a recipe.",
         "RoutingTest.fp8_gemm_enabled_is_asked_only_under_a_recipe",
         ROUTING,
-        "if (!under_recipe || modifies_both_operands(plan, question.gemm)) continue;",
-        "if (modifies_both_operands(plan, question.gemm)) continue;",
+        "(!under_recipe || modifies_both_operands(plan, question.gemm))",
+        "modifies_both_operands(plan, question.gemm)",
     ),
     Statement(
         "It is not asked where both operands are modified.",
@@ -261,12 +261,14 @@ STATEMENTS = (
         "`modify_tensor` outranks `fp8_gemm_enabled`.",
         "test_contract_calls.py::test_modify_tensor_outranks_fp8_gemm_enabled",
         ROUTING,
-        "      if (!under_recipe || modifies_both_operands(plan, question.gemm)) continue;\n",
-        "      if (!under_recipe || modifies_both_operands(RoutingPlan{}, question.gemm)) "
-        "continue;\n"
-        "      const FeatureCall at{layer_name_, iteration};\n"
-        "      if (!ask(*features_[question.feature]->feature, question, at).enabled) "
-        "plan.modify = 0;\n",
+        "        (!under_recipe || modifies_both_operands(plan, question.gemm))) {\n"
+        "      continue;\n    }\n",
+        "        (!under_recipe || modifies_both_operands(RoutingPlan{}, question.gemm))) {\n"
+        "      continue;\n    }\n"
+        "    const FeatureCall at{layer_name_, iteration};\n"
+        "    if (question.call == Call::fp8_gemm &&\n"
+        "        !ask(*features_[question.feature]->feature, question, at).enabled) {\n"
+        "      plan.modify = 0;\n    }\n",
     ),
     Statement(
         "A GEMM whose `fp8_gemm_enabled` is false runs in high precision, the others stay in FP8.",
@@ -295,10 +297,10 @@ STATEMENTS = (
         "Any False from `fp8_gemm_enabled` wins *(ours)*.",
         "RoutingTest.any_false_from_fp8_gemm_enabled_wins",
         ROUTING,
-        "if (question.holds_high_precision(iteration)) enter(question, plan, *answers);",
-        "if (question.holds_high_precision(iteration)) {\n"
-        "        enter(question, plan, *answers);\n      } else {\n"
-        "        plan.high_precision = 0;\n      }",
+        "if (is_in_plan(question)) enter(question, plan, *answers);",
+        "if (is_in_plan(question)) {\n      enter(question, plan, *answers);\n"
+        "    } else if (question.call == Call::fp8_gemm) {\n"
+        "      plan.high_precision = 0;\n    }",
     ),
     Statement(
         "Two feature classes that modify the same tensor of a GEMM in the same iteration are an "

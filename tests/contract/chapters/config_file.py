@@ -282,7 +282,7 @@ STATEMENTS = (
         "The Disable features take a schedule, too *(ours)*.",
         "AlteringFeaturesTest.a_schedule_disables_fp8_in_its_iterations_only",
         "hooks/scheduled_feature.cpp",
-        "return {false, at.iteration + 1};",
+        "return {false, at.iteration + 1, off.for_ever};",
         "return RoutingAnswer::never();",
     ),
     Statement(

@@ -62,8 +62,8 @@ STATEMENTS = (
         "is infinite)*.",
         "test_against_peer.py::test_the_norm_of_large_fp16_is_finite",
         ENGINE,
-        "words_of(ops::statistics(tensor))",
-        "words_of(ops::statistics(tensor * tensor))",
+        "ops::statistics(tensor).cpu()",
+        "ops::statistics(tensor * tensor).cpu()",
     ),
     Statement(
         "The kernel's sums are those of double-precision definitions, whatever the data, on every "

@@ -90,6 +90,19 @@ TEST(Schedule, next_due_is_the_first_due_iteration_after_the_given_one) {
   }
 }
 
+TEST(Schedule, is_always_due_from_where_no_iteration_is_left_out_any_more) {
+  EXPECT_TRUE(parse("{}").always_due_from(0));
+  EXPECT_FALSE(parse("{freq: 2}").always_due_from(2));
+  EXPECT_FALSE(parse("{end_step: 9}").always_due_from(3));
+  EXPECT_FALSE(parse("{start_step: 4}").always_due_from(3));
+  EXPECT_TRUE(parse("{start_step: 4}").always_due_from(4));
+  const Schedule joined = parse("{start_end_list: [[10, -1], [0, 4], [3, 9]]}");
+  EXPECT_TRUE(joined.always_due_from(0));
+  EXPECT_FALSE(parse("{start_end_list: [[0, 4], [6, -1]]}").always_due_from(4));
+  EXPECT_TRUE(parse("{start_end_list: [[0, 4], [6, -1]]}").always_due_from(6));
+  EXPECT_TRUE(parse("{end_step: 9223372036854775807}").always_due_from(5));
+}
+
 TEST(Schedule, the_largest_numbers_do_not_overflow) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(Schedule().next_due_after(kLargest), std::nullopt);

@@ -1,0 +1,101 @@
+// The end of an iteration for many amax histories: all of them or none.
+#include "core/quantization/window_updates.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <vector>
+
+namespace telens {
+namespace {
+
+class WindowUpdatesTest : public ::testing::Test {
+ protected:
+  WindowUpdatesTest() {
+    for (int i = 0; i < 4; ++i) {
+      windows.push_back({at::full({2, 3}, 1.0F + static_cast<float>(i)), at::full({3}, 1.0F)});
+    }
+    before = copies();
+  }
+
+  using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
+  Copies copies() const {
+    Copies all;
+    for (const AmaxWindow& each : windows) {
+      all.emplace_back(each.amax_history.clone(), each.scale.clone());
+    }
+    return all;
+  }
+
+  bool is_as_before(std::size_t i) const {
+    return at::equal(windows[i].amax_history, before[i].first) &&
+           at::equal(windows[i].scale, before[i].second) && windows[i].updates->load() == 0;
+  }
+
+  // A plain recipe, then three with the function.
+  void update(const DelayedScaling::ScaleFunction& function) {
+    DelayedScaling own;
+    own.scaling_factor_compute_algo = function;
+    WindowUpdates updates;
+    updates.add(windows[0], DelayedScaling(), /*backward=*/false);
+    for (std::size_t i = 1; i < windows.size(); ++i) updates.add(windows[i], own, false);
+    updates.run();
+  }
+
+  std::vector<AmaxWindow> windows;
+  Copies before;
+};
+
+TEST_F(WindowUpdatesTest, by_the_users_function_begin_a_new_row_as_others_do) {
+  update([](const at::Tensor& amax, const at::Tensor&, const at::Tensor& fp8_max) {
+    return fp8_max / amax;
+  });
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const float amax = 1.0F + static_cast<float>(i);
+    EXPECT_TRUE(at::equal(windows[i].scale, at::full({3}, 448.0F / amax))) << i;
+    EXPECT_TRUE(at::equal(windows[i].amax_history[0], at::full({3}, 0.0F))) << i;
+    EXPECT_TRUE(at::equal(windows[i].amax_history[1], at::full({3}, amax))) << i;
+    EXPECT_EQ(windows[i].updates->load(), 1);
+  }
+}
+
+TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_function_throws) {
+  int calls = 0;
+  EXPECT_THROW(update([&](const at::Tensor&, const at::Tensor& scale, const at::Tensor&) {
+                 scale.fill_(7);  // what it is given is its own
+                 if (++calls == 3) throw std::runtime_error("no");
+                 return scale;
+               }),
+               std::runtime_error);
+  EXPECT_EQ(calls, 3);
+  for (std::size_t i = 0; i < windows.size(); ++i) EXPECT_TRUE(is_as_before(i)) << i;
+}
+
+TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_result_has_another_shape) {
+  int calls = 0;
+  EXPECT_THROW(update([&](const at::Tensor&, const at::Tensor& scale, const at::Tensor&) {
+                 return ++calls == 3 ? at::full({5}, 1.0F) : scale;
+               }),
+               c10::Error);
+  for (std::size_t i = 0; i < windows.size(); ++i) EXPECT_TRUE(is_as_before(i)) << i;
+}
+
+TEST_F(WindowUpdatesTest, give_a_function_a_history_of_its_own) {
+  DelayedScaling own;
+  own.amax_compute_algo = [](const at::Tensor& history) {
+    const at::Tensor amax = std::get<0>(history.max(0)).clone();
+    history.fill_(9);
+    return amax;
+  };
+  WindowUpdates updates;
+  updates.add(windows[1], own, /*backward=*/false);
+  EXPECT_TRUE(is_as_before(1));
+  updates.run();
+  EXPECT_TRUE(at::equal(windows[1].amax_history[1], at::full({3}, 2.0F)));
+}
+
+}  // namespace
+}  // namespace telens
