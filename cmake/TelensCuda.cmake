@@ -1,7 +1,7 @@
 # The CUDA backend: whether it is built, for which cards, and with which compiler flags.
 #
 # TELENS_CUDA   OFF: the CPU alone. ON: CUDA is required. AUTO: CUDA if there is an nvcc and the
-#               LibTorch found has CUDA of the same major version.
+#               LibTorch found has CUDA. CMake's other words for ON and OFF mean the same.
 set(TELENS_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -13,15 +13,19 @@ set(TELENS_CUDA_TARGETS "90a;100f;90-virtual" CACHE STRING
 # telens_enable_cuda(): decides, and with CUDA enables the language. Sets TELENS_WITH_CUDA.
 macro(telens_enable_cuda)
   set(TELENS_WITH_CUDA FALSE)
-  if(TELENS_TORCH AND NOT TELENS_CUDA STREQUAL "OFF")
+  string(TOUPPER "${TELENS_CUDA}" _telens_cuda)
+  if(NOT _telens_cuda MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|1|0)$")
+    message(FATAL_ERROR "TELENS_CUDA=${TELENS_CUDA}; expected AUTO, ON or OFF")
+  endif()
+  if(TELENS_TORCH AND (_telens_cuda STREQUAL "AUTO" OR TELENS_CUDA))
     find_program(TELENS_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
     if(TELENS_NVCC AND LIBTORCH_CUDA_LIBRARY)
       set(TELENS_WITH_CUDA TRUE)
-    elseif(NOT TELENS_CUDA STREQUAL "AUTO")
+    elseif(NOT _telens_cuda STREQUAL "AUTO")
       message(FATAL_ERROR
         "TELENS_CUDA=${TELENS_CUDA} needs an nvcc (found: ${TELENS_NVCC}) and a torch built with "
         "CUDA (found: ${LIBTORCH_CUDA_LIBRARY}); install the CUDA toolkit and a CUDA build of "
-        "torch, or pass -DTELENS_CUDA=OFF")
+        "torch, or pass -DTELENS_CUDA=OFF (make build CUDA=OFF)")
     endif()
   endif()
   if(TELENS_WITH_CUDA)
