@@ -12,7 +12,8 @@ macro(telens_find_base_dependencies)
   # Not CMake's FindHDF5, which wants a C compiler and lists what Debian's compiler wrapper names
   # besides HDF5 (curl, crypto). Debian keeps the serial library apart from the parallel ones.
   find_path(TELENS_HDF5_INCLUDE_DIR hdf5.h REQUIRED PATH_SUFFIXES hdf5/serial)
-  find_library(TELENS_HDF5_LIBRARY NAMES hdf5_serial hdf5 REQUIRED)
+  # NAMES_PER_DIR: beside the headers that were found, before another one of the system.
+  find_library(TELENS_HDF5_LIBRARY NAMES hdf5_serial hdf5 NAMES_PER_DIR REQUIRED)
   if(NOT TARGET TelensHdf5)
     add_library(TelensHdf5 INTERFACE IMPORTED)
     target_link_libraries(TelensHdf5 INTERFACE "${TELENS_HDF5_LIBRARY}")

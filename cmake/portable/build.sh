@@ -117,7 +117,8 @@ if [ -n "$visible" ]; then
   exit 1
 fi
 
-rm -rf "$prefix"/share/{doc,man} "$prefix"/bin
+# HDF5's own description of itself names the folder, and nobody here reads it.
+rm -rf "$prefix"/share/{doc,man} "$prefix"/bin "$prefix"/share/cmake/hdf5* "$prefix"/lib/libhdf5.settings
 # Nothing may name the folder: what is carried is found from where it lies.
 find "$prefix" -name '*.pc' -exec sed -i "s|$prefix|\${pcfiledir}/../..|g" {} +
 if grep -rIlF --exclude-dir=wheels "$prefix" "$prefix"; then
