@@ -81,11 +81,13 @@ bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
 # No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In
-# build/, of which nothing else is compiled anew; CUDA=OFF leads back.
+# build/, of which nothing else is compiled anew; CUDA=OFF leads back. Each program of tests runs as a
+# whole: a process a test, as CTest has it, takes three times as long.
 test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the C++ tests there
 	@$(MAKE) --no-print-directory build CUDA=ON
 	@TELENS_CUDA=ON $(PYTHON) -m pytest -q tests/python/test_cuda_build.py
-	@ctest --preset release --parallel $(JOBS)
+	@printf '%s\n' build/tests/*_test | xargs -P $(JOBS) -I{} sh -c \
+		'{} --gtest_brief=1 >{}.log 2>&1 || { cat {}.log; echo "failed in a build with CUDA: {}"; exit 1; }'
 
 portable-dependencies:  ## build into dist/portable what a machine without package registries lacks
 	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)

@@ -19,8 +19,12 @@ stage() {
   [ "$outcome" = passed ]
 }
 
+# What no other stage compiles again is not worth looking up.
 sanitized() {
-  make --no-print-directory asan JOBS="$jobs"
+  CCACHE_DISABLE=1 make --no-print-directory asan JOBS="$jobs"
+}
+with_cuda() {
+  CCACHE_DISABLE=1 make --no-print-directory test-cuda-build JOBS="$jobs"
 }
 
 stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
@@ -34,8 +38,7 @@ fi
 # The kernels for GPUs: no GPU is needed to compile and link them, nor for what the CPU promises in a
 # build that has them.
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-  stage "build with CUDA: compiled, linked, the C++ tests there" \
-    make --no-print-directory test-cuda-build JOBS="$jobs"
+  stage "build with CUDA: compiled, linked, the C++ tests there" with_cuda
   make --no-print-directory configure CUDA=OFF >/dev/null
 else
   results+=("skipped        build with CUDA: there is no nvcc")
