@@ -19,6 +19,7 @@ PYTHON := $(CURDIR)/.venv/bin/python
 # For machines with a GPU, which have a Python with torch of their own.
 GPU_PYTHON ?= python3
 GPU_OUT    ?= build-gpu/results
+GPU_COPIES ?=
 CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # What `make demo` watches, for how long, and where it records the run.
@@ -28,10 +29,12 @@ DEMO_RUN    := build/demo
 # It must have learnt more than which byte follows which: nats below the text's bigram entropy.
 DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
+FUZZ_FILES   ?= 20000
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
         test-cuda-build bench \
-        bench-quick portable-dependencies gpu-check mutants fuzz format lint asan install clean
+        bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants fuzz \
+        fuzz-files format lint asan install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -92,14 +95,28 @@ test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the 
 portable-dependencies:  ## build into dist/portable what a machine without package registries lacks
 	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)
 
-gpu-check:  ## on a machine with a GPU: build, every CUDA test, sanitizers, benchmarks; JSON into GPU_OUT
-	@$(GPU_PYTHON) benchmarks/gpu_check.py --out $(GPU_OUT) --dependencies dist/portable
+gpu-prebuilt: portable-dependencies  ## build into dist/prebuilt what gpu-check then need not compile
+	@cmake/prebuilt/build.sh dist/prebuilt dist/portable $(JOBS)
+
+GPU_CHECK = $(GPU_PYTHON) benchmarks/gpu_check.py --out $(GPU_OUT) --dependencies dist/portable \
+  --prebuilt dist/prebuilt $(GPU_COPIES:%=--copies %)
+gpu-check:  ## on a machine with a GPU: build, CUDA tests, benchmarks, sanitizers; JSON into GPU_OUT; goes on
+	@$(GPU_CHECK)
+
+gpu-rehearsal:  ## what each ten minutes of gpu-check would do, and how much is to be carried; no GPU
+	@$(GPU_CHECK) --rehearse
 
 mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
 	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
 
-fuzz: setup  ## feed made-up configs and run files to what reads them (FUZZ_SECONDS each; Clang)
+fuzz: setup  ## made-up configs and run files for what reads them (FUZZ_SECONDS each; Clang), fuzz-files
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)
+	@$(MAKE) --no-print-directory fuzz-files
+
+fuzz-files: build  ## FUZZ_FILES damaged run files through every subcommand and Python's reader
+	@[ -f build-campaign/build.ninja ] || cmake --preset campaign
+	@cmake --build build-campaign --parallel $(JOBS) --target all_commands write_run write_histograms
+	@nice -n 10 $(PYTHON) tests/fuzz/campaign.py --build build-campaign --python build/python --files $(FUZZ_FILES)
 
 format: setup  ## clang-format and ruff over the whole tree
 	@clang-format -i $(CPP_FILES)

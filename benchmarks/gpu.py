@@ -2,7 +2,7 @@
 """Times the CUDA kernels and modules side by side with their peers, and writes rows as JSON.
 
   benchmarks/gpu.py [--library build/lib/libtelens.so] [--out FILE] [--group NAME] [--only WORDS]
-                    [--quick]
+                    [--missing] [--quick]
   benchmarks/gpu.py --rehearse    every row once with tiny shapes on the CPU, timing nothing
 
 Every row is the median of CUDA-event times (of the host's where a row is about the host) over fresh
@@ -32,6 +32,7 @@ def parse_arguments():
     parser.add_argument("--out", type=Path, help="write the rows here, as JSON")
     parser.add_argument("--group", choices=GROUPS, help="this group alone")
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--missing", action="store_true", help="rows that --out has not measured")
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--rehearse", action="store_true", help="run everything, measure nothing")
     return parser.parse_args()
@@ -53,7 +54,7 @@ def main() -> int:
     failed = False
     for group in [arguments.group] if arguments.group else GROUPS:
         for row in rows_of(group):
-            if arguments.only not in row.name:
+            if arguments.only not in row.name or (arguments.missing and results.has(row.name)):
                 continue
             measured = measure(row, bench, card) | {"group": group}
             failed |= measured["outcome"] == "failed"

@@ -14,46 +14,19 @@ import argparse
 import heapq
 import itertools
 import re
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_binaries import find_cuobjdump
+from sass_listing import ARCHITECTURE, Instruction, functions, instructions_of, listing_of
 
 ROOT = Path(__file__).resolve().parents[1]
-ARCHITECTURE = "sm_90a"
 # core/formats: FloatFormat<FormatId::bf16, ...>, whose identifier is 4, as the compiler mangles it.
 BF16_STATISTICS = re.compile(r"statistics_kernelI\w*FormatIdE4E")
 ELEMENTS = 32  # a thread and round: kElementsOfThread in core/kernels/cuda/statistics.cuh
 UNROLLED = 16  # at least so many fused multiply-adds has a block that sums a thread's elements
-
-INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?);")
-TARGET = re.compile(r"0x([0-9a-f]+)\)?\s*$")
-
-
-@dataclass
-class Instruction:
-    address: int
-    predicated: bool
-    name: str
-    operands: str
-
-    @property
-    def jumps(self) -> bool:
-        return self.name.split(".")[0] in ("BRA", "EXIT", "RET")
-
-    @property
-    def target(self) -> int | None:
-        found = TARGET.search(self.operands) if self.name.startswith("BRA") else None
-        return int(found[1], 16) if found else None
-
-    @property
-    def always_leaves(self) -> bool:
-        # BRA may carry a second predicate among its operands.
-        conditional = self.predicated or "," in self.operands or "DIV" in self.name
-        return self.jumps and not conditional
 
 
 @dataclass
@@ -73,16 +46,15 @@ class Block:
 
 def kernel(listing: str, name: re.Pattern) -> str:
     """The part of cuobjdump's listing that is about one kernel."""
-    for part in listing.split("Function : ")[1:]:
-        if name.search(part.partition("\n")[0]):
-            return part
+    for mangled, text in functions(listing):
+        if name.search(mangled):
+            return text
     raise SystemExit(f"no kernel {name.pattern} in the listing for {ARCHITECTURE}")
 
 
 def blocks_of(text: str) -> dict[int, Block]:
     """Basic blocks by address, with the addresses of those that may follow."""
-    found = [match for match in map(INSTRUCTION.match, text.splitlines()) if match]
-    code = [Instruction(int(m[1], 16), bool(m[2]), m[3], m[4]) for m in found]
+    code = instructions_of(text)
     starts = {each.target for each in code if each.target is not None}
     starts |= {after.address for each, after in itertools.pairwise(code) if each.jumps}
     blocks: dict[int, Block] = {}
@@ -157,13 +129,7 @@ def main() -> int:
     if tool is None:
         print("no cuobjdump: install the CUDA toolkit or triton", file=sys.stderr)
         return 2
-    listing = subprocess.run(
-        [tool, "-sass", "-arch", ARCHITECTURE, str(arguments.binary)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    counted = count(kernel(listing, BF16_STATISTICS))
+    counted = count(kernel(listing_of(tool, arguments.binary), BF16_STATISTICS))
     print(described("base statistics", counted.base))
     for cast in counted.casts:
         print(described("each cast besides", cast))

@@ -10,6 +10,9 @@ set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TELENS_CUDA_TARGETS "90a;100f;90-virtual" CACHE STRING
     "GPU targets: compute capabilities, with -virtual for PTX")
 
+# The code is the same with and without; its tables are one and a half times as large as it is.
+option(TELENS_CUDA_LINES "Let profilers and compute-sanitizer name source lines of kernels" ON)
+
 # telens_enable_cuda(): decides, and with CUDA enables the language. Sets TELENS_WITH_CUDA.
 macro(telens_enable_cuda)
   set(TELENS_WITH_CUDA FALSE)
@@ -67,6 +70,7 @@ function(telens_cuda_flags)
       # Bits must agree between devices: no fused multiply-add unasked, IEEE division and roots, no
       # flushing of subnormals (the last three are nvcc's defaults).
       --fmad=false
+      $<$<BOOL:${TELENS_CUDA_LINES}>:-lineinfo>
       # std::numeric_limits and the constexpr functions of core/formats in device code.
       --expt-relaxed-constexpr
       -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off

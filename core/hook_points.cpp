@@ -1,5 +1,7 @@
 #include "core/hook_points.h"
 
+#include <pthread.h>
+
 #include <mutex>
 #include <utility>
 
@@ -9,7 +11,12 @@ namespace telens {
 namespace hook_points {
 namespace {
 
-std::atomic<HookListener*> current_listener{nullptr};
+// Never destroyed: threads may run layers while the process exits.
+CallGate& gate() {
+  static auto& instance = *new CallGate;
+  return instance;
+}
+
 std::atomic<std::uint64_t> session_count{0};
 // The number that the present listener was installed under.
 std::atomic<std::uint64_t> installed_as{0};
@@ -18,14 +25,16 @@ std::atomic<std::uint64_t> installed_as{0};
 
 std::atomic<std::uint64_t> current_tick{0};
 
-std::uint64_t install(HookListener* listener, std::int64_t iteration) {
+std::uint64_t install(HookListener* listener, std::int64_t iteration, std::shared_ptr<void> owner) {
   current_tick.store(0, std::memory_order_relaxed);
-  current_listener.store(listener, std::memory_order_release);
-  if (listener == nullptr) {
-    return session_count.load();
-  }
+  if (gate().target() != listener) gate().open(listener, std::move(owner));
   installed_as.store(session_count + 1, std::memory_order_relaxed);
   return renew(iteration);
+}
+
+CallGate::Closed remove(const HookListener* listener) {
+  if (gate().target() == listener) current_tick.store(0, std::memory_order_relaxed);
+  return gate().close(listener);
 }
 
 std::uint64_t renew(std::int64_t iteration) {
@@ -35,16 +44,28 @@ std::uint64_t renew(std::int64_t iteration) {
 }
 
 void set_iteration(std::int64_t iteration) {
-  if (current_listener.load() != nullptr) {
+  if (gate().target() != nullptr) {
     current_tick.store(tick_of(session_count.load(), iteration), std::memory_order_release);
   }
 }
 
-HookListener* listener_of(const RoutingPlan& plan) {
+void prepare_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork([] { gate().prepare_fork(); }, [] { gate().after_fork_in_parent(); },
+                   [] {
+                     gate().after_fork_in_child();
+                     current_tick.store(0, std::memory_order_relaxed);
+                   });
+  });
+}
+
+ListenerCall::ListenerCall(const RoutingPlan& plan)
+    : call_(gate()), listener_(static_cast<HookListener*>(call_.target())) {
   const std::uint64_t now = current_tick.load(std::memory_order_acquire) >> kIterationBits;
   const bool same_session =
       plan.session <= now && plan.session >= installed_as.load(std::memory_order_relaxed);
-  return same_session ? current_listener.load(std::memory_order_acquire) : nullptr;
+  if (!same_session) listener_ = nullptr;
 }
 
 }  // namespace hook_points
@@ -94,22 +115,40 @@ void LayerHooks::share_automatic_name(const LayerHooks& first, std::string suffi
 void LayerHooks::set_name(std::string name) {
   if (name != name_) {
     name_ = std::move(name);
-    asleep_until_ = {1, 1};  // another name, other features: ask anew
-    dozes_until_ = {1, 1};
+    // Another name, other features: ask anew.
+    for (auto* sleeps : {&asleep_until_, &dozes_until_}) {
+      for (auto& tick : *sleeps) tick.store(1, std::memory_order_relaxed);
+    }
+    wgrad_answer_ = 0;
     state_.reset();
   }
 }
 
+bool LayerHooks::may_watch_wgrad() {
+  const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_acquire);
+  const std::uint64_t session = tick >> hook_points::kIterationBits;
+  if (session == 0) return false;
+  const std::uint64_t known = wgrad_answer_.load(std::memory_order_relaxed);
+  if (known / 2 == session) return known % 2 != 0;
+  RoutingPlan probe;
+  probe.session = session;
+  const hook_points::ListenerCall listener(probe);
+  if (!listener) return false;
+  const bool answer = listener->may_watch_wgrad(*this);
+  wgrad_answer_.store(2 * session + (answer ? 1 : 0), std::memory_order_relaxed);
+  return answer;
+}
+
 std::shared_ptr<const RoutingPlan> LayerHooks::ask(const RoutingRequest& request) {
   const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_acquire);
-  const bool dozes = tick < dozes_until_[request.under_recipe];
+  const bool dozes = tick < dozes_until_[request.under_recipe].load(std::memory_order_relaxed);
   if (dozes && (request.like == nullptr || !ops::is_capturing(*request.like))) {
     return nullptr;
   }
   RoutingPlan probe;
   probe.session = tick >> hook_points::kIterationBits;
-  HookListener* listener = hook_points::listener_of(probe);
-  if (listener == nullptr) {
+  const hook_points::ListenerCall listener(probe);
+  if (!listener) {
     return nullptr;
   }
   RoutingPlan plan = listener->route(*this, request);

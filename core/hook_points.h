@@ -15,16 +15,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "core/base/call_gate.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/distributed/process_group.h"
 #include "core/ops/gemm_choice.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/quantization/quantizer.h"
-
-namespace c10d {
-class ProcessGroup;
-}
 
 namespace telens {
 
@@ -61,6 +60,8 @@ struct RoutingPlan {
     return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0 && gemms == 0;
   }
 
+  bool evaluation = false;  // RoutingRequest::evaluation
+
   // What session made the plan; a backward that comes after the end of that session calls nobody.
   std::uint64_t session = 0;
 
@@ -70,12 +71,17 @@ struct RoutingPlan {
 // What the layer tells when it asks for its routing plan.
 struct RoutingRequest {
   bool under_recipe = false;  // inside fp8_autocast with enabled=True
+  // Of code that watches its own layers: fp8_gemm_enabled is asked of GEMMs whose operands are all
+  // modified too, since that code wants the answer itself. A layer has no use for it there.
+  bool asks_of_modified_gemms = false;
   // Any tensor of the device that the layer runs on: it tells whether a graph is captured. nullptr:
   // none is.
   const at::Tensor* like = nullptr;
+  // The forward of a module in eval mode that is no part of a training: LinearOperation tells.
+  bool evaluation = false;
 };
 
-// The tensor-parallel group over which a weight's statistics are reduced.
+// The tensor-parallel group that a layer was given; a weight's statistics are reduced over it.
 struct TensorParallel {
   c10d::ProcessGroup* group = nullptr;
   std::int64_t size = 1;
@@ -109,6 +115,7 @@ struct InspectTensorCall {
   // Of inputs: whether modify_tensor made rowwise and columnwise, in place of the quantizer.
   bool rowwise_modified = false;
   bool columnwise_modified = false;
+  bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
 };
 
 struct InspectPostquantizeCall {
@@ -136,8 +143,9 @@ struct InspectGemmCall {
   ops::GemmChoice choice;
 };
 
-// Who answers: the debug session (hooks/). Core knows this interface alone. All calls may come from
-// autograd's threads; the implementation locks where it must. A call that must stop the run throws.
+// Who answers: the debug session (hooks/). Core knows this interface alone. Calls may come from any
+// thread, several at a time; the implementation locks where it must. A call that must stop the run
+// throws.
 class HookListener {
  public:
   virtual ~HookListener() = default;
@@ -154,6 +162,10 @@ class HookListener {
                                            const InspectPostquantizeCall& call) = 0;
   virtual void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
                             const InspectGemmCall& call) = 0;
+
+  // Whether anybody may look at the product of the layer's wgrad or change it, in any iteration.
+  // The answer is the same for as long as the listener is installed.
+  virtual bool may_watch_wgrad(LayerHooks& layer) { return true; }
 };
 
 // The state of the hook points. A tick is (session number << 40 | iteration): 0 without a session,
@@ -171,22 +183,43 @@ constexpr std::uint64_t tick_of(std::uint64_t session, std::int64_t iteration) {
 // The present tick; written by the session at step(), read by every forward.
 extern TELENS_EXPORT std::atomic<std::uint64_t> current_tick;
 
-// Installs (or with nullptr removes) the listener; returns the number of the session that begins,
-// counted from 1. Sets current_tick to its iteration, or to 0.
-TELENS_EXPORT std::uint64_t install(HookListener* listener, std::int64_t iteration);
+// Installs the listener, or anew the one that is there; returns the number of the session that
+// begins, counted from 1. Sets current_tick to its iteration. Every call shares the owner, which
+// keeps alive what the listener uses; null: the listener outlives all calls.
+TELENS_EXPORT std::uint64_t install(HookListener* listener, std::int64_t iteration,
+                                    std::shared_ptr<void> owner = nullptr);
 TELENS_EXPORT void set_iteration(std::int64_t iteration);
+
+// Removes the listener, if it is the installed one: no call begins from here on, current_tick is 0.
+// Returns what can be asked to wait for the calls of other threads that are under way.
+TELENS_EXPORT CallGate::Closed remove(const HookListener* listener);
+
+// Leaves the listener to the parent of a process that forks: the child has none. Once is enough.
+TELENS_EXPORT void prepare_forks();
 
 // The installed listener goes on under a larger number, which is returned: layers that sleep are
 // asked again, and it stays the listener of the plans that it has made since install().
 TELENS_EXPORT std::uint64_t renew(std::int64_t iteration);
 
-// The listener of the session that made the plan, or nullptr if it has ended since.
-TELENS_EXPORT HookListener* listener_of(const RoutingPlan& plan);
+// A call into the listener of the session that made the plan; false if that has ended since. The
+// listener and what it uses live at least as long.
+class TELENS_EXPORT ListenerCall {
+ public:
+  explicit ListenerCall(const RoutingPlan& plan);
+
+  explicit operator bool() const { return listener_ != nullptr; }
+  HookListener* operator->() const { return listener_; }
+  HookListener& operator*() const { return *listener_; }
+
+ private:
+  CallGate::Call call_;
+  HookListener* listener_;
+};
 
 }  // namespace hook_points
 
 // The hook side's own state of a layer (resolved features, schedules), kept with the layer so that
-// no look-up is needed. Owned by the layer, made by the listener.
+// no look-up is needed. Made by the listener; shared by the layer and the calls that use it.
 class LayerState {
  public:
   virtual ~LayerState() = default;
@@ -217,22 +250,33 @@ class TELENS_EXPORT LayerHooks {
   // Whether the listener is left alone, whatever is captured.
   bool sleeps(const RoutingRequest& request) const {
     return hook_points::current_tick.load(std::memory_order_relaxed) <
-           asleep_until_[request.under_recipe];
+           asleep_until_[request.under_recipe].load(std::memory_order_relaxed);
   }
 
   // For the listener: the layer is not asked again before this tick. A layer sleeps inside and
   // outside of recipes on its own: fp8_gemm_enabled has a meaning under a recipe only.
   void sleep_until(std::uint64_t tick, const RoutingRequest& request) {
-    asleep_until_[request.under_recipe] = tick;
+    asleep_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
   // The same on a device with graphs (core/ops/capture.h): while one is captured the layer is asked
   // all the same, since what will be due later has to be in the graph.
   void doze_until(std::uint64_t tick, const RoutingRequest& request) {
-    dozes_until_[request.under_recipe] = tick;
+    dozes_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
-  std::unique_ptr<LayerState>& state() { return state_; }
+  // HookListener::may_watch_wgrad, asked once a session; false without one. Any thread.
+  bool may_watch_wgrad();
+
+  // What the layer was given, for its calls. `size` may be larger than 1 before there is a group.
+  TensorParallel tensor_parallel() const { return {tp_group_.get(), tp_size_}; }
+  void set_tensor_parallel(ProcessGroupPtr group, std::int64_t size) {
+    tp_group_ = std::move(group);
+    tp_size_ = size;
+  }
+
+  // Used by the listener, under a lock of its own.
+  std::shared_ptr<LayerState>& state() { return state_; }
 
   // For the listener: the "Layer_<n>" that it gave, and in which session.
   struct AutomaticName {
@@ -245,13 +289,18 @@ class TELENS_EXPORT LayerHooks {
  private:
   std::shared_ptr<const RoutingPlan> ask(const RoutingRequest& request);
 
-  // By under_recipe. The first tick of any session is larger than 1.
-  std::array<std::uint64_t, 2> asleep_until_{1, 1};
-  std::array<std::uint64_t, 2> dozes_until_{1, 1};
+  // By under_recipe. The first tick of any session is larger than 1. Atomic: threads may share a
+  // layer.
+  std::array<std::atomic<std::uint64_t>, 2> asleep_until_{1, 1};
+  std::array<std::atomic<std::uint64_t>, 2> dozes_until_{1, 1};
+  // may_watch_wgrad's last answer: the session's number twice, and 1 for true; 0: never asked.
+  std::atomic<std::uint64_t> wgrad_answer_{0};
+  ProcessGroupPtr tp_group_;
+  std::int64_t tp_size_ = 1;
   std::string name_;
   std::shared_ptr<AutomaticName> automatic_name_ = std::make_shared<AutomaticName>();
   std::string automatic_suffix_;
-  std::unique_ptr<LayerState> state_;
+  std::shared_ptr<LayerState> state_;
 };
 
 }  // namespace telens

@@ -121,18 +121,22 @@ std::optional<std::string> reason_against_copy(const InspectTensorCall& call,
   if (numel == 0) return std::nullopt;
   const std::int64_t rows = numel / sizes.back();
   const QuantizedTensor* running = running_copy(call, cast);
+  const auto transformed = [&] {
+    return (running != nullptr
+                ? running->blocks.hadamard_signs
+                : what_if_quantizer(cast, call.tensor_name)->options().hadamard_signs)
+        .has_value();
+  };
+  if (cast.columnwise && rows % ops::kHadamardSize != 0 && transformed()) {
+    return fmt::format(
+        "its rows are not divisible by {}, so the Hadamard transform of that copy mixes them with "
+        "rows of zeros that are not the tensor's",
+        ops::kHadamardSize);
+  }
   if (running != nullptr && !fits(*running, cast.columnwise, rows, sizes.back())) {
     return "the codes are of another shape";
   }
-  if (!cast.columnwise || rows % ops::kHadamardSize == 0) return std::nullopt;
-  const bool transformed =
-      (running != nullptr ? running->blocks.hadamard_signs
-                          : what_if_quantizer(cast, call.tensor_name)->options().hadamard_signs)
-          .has_value();
-  if (!transformed) return std::nullopt;
-  return fmt::format(
-      "its rows are not divisible by {}, which the Hadamard transform of that copy needs",
-      ops::kHadamardSize);
+  return std::nullopt;
 }
 
 }  // namespace telens::features

@@ -49,7 +49,8 @@ GraphMemory& CapturedReads::memory_for(const CapturedRead& read, const at::Devic
 CapturedReads::Captured& CapturedReads::captured_for(CapturedRead read, const at::Device& device) {
   const auto known = std::ranges::find_if(captured_, [&](const Captured& each) {
     return each.read.layer_name == read.layer_name && each.read.tensor == read.tensor &&
-           each.read.set == read.set && each.sums.sums.device() == device;
+           each.read.evaluation == read.evaluation && each.read.set == read.set &&
+           each.sums.sums.device() == device;
   });
   if (known != captured_.end()) {
     known->read = std::move(read);

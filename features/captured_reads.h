@@ -24,6 +24,7 @@ namespace telens::features {
 struct CapturedRead {
   std::string layer_name;
   TensorName tensor = TensorName::activation;
+  bool evaluation = false;
   debug::ReductionGroup weight_group;
   RequestSet set;
   std::vector<RowAddresses> addresses;  // one a reader

@@ -114,6 +114,7 @@ class Parser {
       condition_.relation = relation_of(*relation)->relation;
       const Words rest = Words(words).subspan(subject_words + 1);
       if (condition_.relation < Relation::jumps ? parse_bound(rest) : parse_factor(rest)) {
+        warn_of_impossible();
         return condition_;
       }
     }
@@ -179,6 +180,22 @@ class Parser {
     }
     condition_.bound = *bound;
     return true;
+  }
+
+  // A percentage lies between 0 and 100.
+  void warn_of_impossible() {
+    if (!condition_.statistic) return;
+    const std::string name = format_statistic_name(*condition_.statistic);
+    const double bound = condition_.bound;
+    const bool impossible = (condition_.relation == Relation::above && bound >= 100) ||
+                            (condition_.relation == Relation::at_least && bound > 100) ||
+                            (condition_.relation == Relation::below && bound <= 0) ||
+                            (condition_.relation == Relation::at_most && bound < 0);
+    if (!name.ends_with('%') || !impossible) return;
+    errors_.warn(written_.location(),
+                 "the condition '{}' holds for NaN alone: {} lies between 0 and 100; correct the "
+                 "bound",
+                 condition_.text, name);
   }
 
   // > 2x, and of spikes: median of 50

@@ -5,7 +5,10 @@
 #include <bit>
 #include <utility>
 
+#include "core/base/interruption.h"
+#include "core/ops/capture.h"
 #include "hooks/feature_failure.h"
+#include "hooks/untouched.h"
 
 namespace telens::features {
 
@@ -17,6 +20,7 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
     call();
     return true;
   } catch (...) {
+    let_interruptions_pass();
     if (off_.exchange(true) || !on_failure_) return false;
     const std::string layer = layer_name.empty() ? "" : fmt::format(" in layer '{}'", layer_name);
     on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is switched off for the "
@@ -36,11 +40,33 @@ void GuardedStatistic::check_size(std::size_t sums) const {
       words());
 }
 
+// What the definition makes of the tensor, which it may only look at.
+at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
+  if (ops::is_capturing(x)) return registered_.definition->add(x);
+  debug::RandomState random(x.device());
+  debug::Unwritten unwritten;
+  unwritten.add(x);
+  at::Tensor sums;
+  try {
+    sums = registered_.definition->add(x);
+  } catch (...) {
+    random.restore();
+    throw;
+  }
+  if (random.restore()) {
+    raise<UsageError>("it drew random numbers, which the training would miss; they are put back");
+  }
+  if (unwritten.was_written()) {
+    raise<UsageError>("it wrote to the tensor, whose values are lost; work on a copy (x.clone())");
+  }
+  return sums;
+}
+
 at::Tensor GuardedStatistic::add(const at::Tensor& x, std::string_view layer_name,
                                  std::string_view tensor) {
   at::Tensor sums;
   guarded("add", layer_name, tensor, [&] {
-    const at::Tensor given = registered_.definition->add(x);
+    const at::Tensor given = add_untouched(x);
     const auto count = given.defined() ? given.numel() : 0;
     if (count != static_cast<std::int64_t>(words())) {
       raise<UsageError>("it returned {} values, and its size is {}", count, words());

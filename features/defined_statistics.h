@@ -39,6 +39,7 @@ class GuardedStatistic {
                                std::string_view tensor);
 
  private:
+  at::Tensor add_untouched(const at::Tensor& x);
   void check_size(std::size_t sums) const;
   template <typename Call>
   bool guarded(std::string_view call_name, std::string_view layer_name, std::string_view tensor,

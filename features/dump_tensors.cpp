@@ -39,6 +39,7 @@ PendingDump made_of(const FeatureCall& at, const InspectTensorCall& call, const 
   dump.set("tensor", telens::name_of(call.tensor_name));
   dump.set("iteration", at.iteration);
   dump.set("rank", std::int64_t{rank});
+  if (call.evaluation) dump.set("mode", name_of(config::Mode::eval));
   if (is_gemm_input(call.tensor_name)) {
     dump.set("recipe", call.recipe != nullptr ? call.recipe->name() : "none");
   }
@@ -90,10 +91,11 @@ void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall&
   const Contents contents = contents_of(call, options);
   if (!contents.any()) return;
   const debug::InitializeOptions& session = services_.options();
-  const bool waited =
-      writer_.add({record::dump_folder(session.log_dir, session.rank, at.iteration),
-                   record::dump_name(at.layer_name, telens::name_of(call.tensor_name))},
-                  made_of(at, call, contents, session.rank));
+  const std::string tensor =
+      fmt::format("{}{}", telens::name_of(call.tensor_name), call.evaluation ? "_eval" : "");
+  const bool waited = writer_.add({record::dump_folder(session.log_dir, session.rank, at.iteration),
+                                   record::dump_name(at.layer_name, tensor)},
+                                  made_of(at, call, contents, session.rank));
   if (!waited) return;
   services_.log_message(
       fmt::format("DumpTensors: more than {} MiB were on their way to the disk, so training waited "

@@ -29,7 +29,8 @@ config::FeatureDescription dump_tensors_description() {
           "Writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>.h5: values,\n"
           "codes, scales and their layout, which docs/run_file.md describes and h5py alone can\n"
           "read. A name that is taken already, by a later micro-batch for example, gets a\n"
-          "suffix: ....1.h5. Training waits for the disk.",
+          "suffix: ....1.h5. Those of an evaluation (`mode: both`) end with _eval.\n"
+          "Training waits for the disk.",
       .example =
           "DumpTensors:\n"
           "  enabled: True\n"
@@ -44,6 +45,7 @@ config::FeatureDescription dump_tensors_description() {
                      flag(kQuantized,
                           "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
                           "      runs in high precision. Without either nothing is written")},
+      .names_evaluation = true,
       // Not .recorded: its size is that of the tensors, in files of their own.
   };
 }

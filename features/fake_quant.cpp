@@ -11,15 +11,17 @@ namespace telens::features {
 
 namespace {
 
+// As a layer under the recipe: features in multiples, any number of tokens.
 void check_blocks(const at::Tensor& x, const FakeQuantOptions& options, std::int64_t alignment,
                   Gemm gemm, TensorName tensor) {
+  const bool has_tokens = tensor != TensorName::weight && tensor != TensorName::wgrad;
   const at::Tensor matrix = flattened(x);
-  if (matrix.size(0) % alignment == 0 && matrix.size(1) % alignment == 0) return;
+  if ((has_tokens || matrix.size(0) % alignment == 0) && matrix.size(1) % alignment == 0) return;
   raise<ShapeError>(
-      "the {} of {} has shape {}, as a matrix [{}, {}]; {} needs both divisible by {}; pad them, "
-      "or take FP8E4M3 or FP8E5M2 for this tensor, which take any shape",
+      "the {} of {} has shape {}, as a matrix [{}, {}]; {} needs its {} divisible by {}; choose "
+      "such features, or take FP8E4M3 or FP8E5M2 for this tensor, which take any shape",
       telens::name_of(tensor), telens::name_of(gemm), c10::str(x.sizes()), matrix.size(0),
-      matrix.size(1), options.name(), alignment);
+      matrix.size(1), options.name(), has_tokens ? "columns" : "rows and columns", alignment);
 }
 
 }  // namespace

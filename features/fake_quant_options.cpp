@@ -69,9 +69,8 @@ config::FeatureDescription fake_quant_description() {
           "128x128; NVFP4 16, weights 16x16, and what feeds wgrad through a random Hadamard\n"
           "transform and back. These are the defaults of the recipes MXFP8BlockScaling,\n"
           "Float8BlockScaling and NVFP4BlockScaling, but for the rounding by chance of NVFP4's\n"
-          "gradients: here it is to the nearest. They take the shapes that those recipes take: "
-          "both\n"
-          "dimensions divisible by 16, for MXFP8 by 32.",
+          "gradients: here it is to the nearest. They take the shapes that those recipes take:\n"
+          "features divisible by 16, for MXFP8 by 32, and any number of tokens.",
       .example =
           "FakeQuant:\n"
           "  enabled: True\n"

@@ -55,6 +55,7 @@ config::FeatureDescription log_fp8_tensor_stats_description() {
           "      fp8_current_scaling_, mxfp8_ or fp8_block_scaling_ before it, and, of a recipe\n"
           "      with a scale a block, _columnwise behind it")},
       .can_be_kept = true,
+      .names_evaluation = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(LogFp8TensorStatsOptions::from(parameters).statistics, tensor);

@@ -48,6 +48,7 @@ config::FeatureDescription log_nvfp4_tensor_stats_description() {
           "underflows% (nonzero elements that became zero), mse; each may have nvfp4_ before\n"
           "      it, and _columnwise behind it: the copy with blocks along columns")},
       .can_be_kept = true,
+      .names_evaluation = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(LogNvfp4TensorStatsOptions::from(parameters).statistics, tensor);

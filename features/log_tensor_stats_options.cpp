@@ -55,6 +55,7 @@ config::FeatureDescription log_tensor_stats_description(config::StatisticDescrip
           "      or one that a plugin defines",
           std::move(defined))},
       .can_be_kept = true,
+      .names_evaluation = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(LogTensorStatsOptions::from(parameters).statistics, tensor);

@@ -67,9 +67,22 @@ struct Columns {
 
 }  // namespace
 
-std::map<OperandSamples::Key, OperandSample>& OperandSamples::samples_of(std::int64_t iteration) {
-  if (kept_.empty() || kept_.back().iteration != iteration) kept_.push_back({iteration, {}});
-  return kept_.back().samples;
+OperandSamples::Iteration& OperandSamples::kept_of(std::int64_t iteration) {
+  if (kept_.empty() || kept_.back().iteration != iteration) kept_.push_back({iteration, {}, 0});
+  return kept_.back();
+}
+
+void OperandSamples::forget_first() {
+  bytes_ -= kept_.front().bytes;
+  kept_.pop_front();
+}
+
+bool OperandSamples::make_room(std::size_t bytes) {
+  while (bytes_ + bytes > most_bytes_ && kept_.size() > 1) {
+    left_out_ += static_cast<std::int64_t>(kept_.front().samples.size());
+    forget_first();
+  }
+  return bytes_ + bytes <= most_bytes_;
 }
 
 void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t iteration,
@@ -77,12 +90,25 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
   if (operand.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  OperandSample& sample = samples_of(iteration)[{std::string(layer), tensor}];
+  kept_of(iteration);
+  const Key key{std::string(layer), tensor};
+  const bool is_known = kept_.back().samples.contains(key);
+  const auto elements = static_cast<std::size_t>(std::min(elements_, operand.numel()));
+  const std::size_t bytes = elements * (sizeof(std::int64_t) + operand.element_size());
+  if (!is_known && !make_room(bytes)) {
+    ++left_out_;
+    return;
+  }
+  OperandSample& sample = kept_.back().samples[key];
+  if (!is_known) {
+    kept_.back().bytes += bytes;
+    bytes_ += bytes;
+  }
   const bool first = sample.micro_batches++ == 0;
   if (!first && tensor == TensorName::weight) return;
   if (first) {
     sample.columns = operand.size(-1);
-    sample.positions.resize(static_cast<std::size_t>(std::min(elements_, operand.numel())));
+    sample.positions.resize(elements);
   }
   const std::uint64_t seed = sample_seed(layer, iteration, static_cast<std::uint64_t>(tensor));
   std::vector<std::int64_t> slots, positions;
@@ -109,13 +135,14 @@ void OperandSamples::end_iteration(std::int64_t iteration) {
   // Iterations may begin anew (initialize_training_step), so their number counts too.
   while (!kept_.empty() && (kept_.front().iteration <= iteration - iterations_ ||
                             static_cast<std::int64_t>(kept_.size()) > iterations_)) {
-    kept_.pop_front();
+    forget_first();
   }
 }
 
 OperandSamples::Kept OperandSamples::take() {
   const std::lock_guard lock(mutex_);
-  Kept kept{std::exchange(kept_, {}), nullptr};
+  Kept kept{std::exchange(kept_, {}), nullptr, std::exchange(left_out_, 0)};
+  bytes_ = 0;
   // A sample that threw half-way has no values.
   for (Iteration& each : kept.iterations) {
     std::erase_if(each.samples, [](const auto& sample) { return !sample.second.values.defined(); });
@@ -136,8 +163,8 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
                            const std::string& name, int rank) {
   if (kept.written) kept.written->synchronize();
   std::map<OperandSamples::Key, Columns> operands;
-  for (const auto& [iteration, samples] : kept.iterations) {
-    for (const auto& [key, sample] : samples) operands[key].add(iteration, sample);
+  for (const OperandSamples::Iteration& each : kept.iterations) {
+    for (const auto& [key, sample] : each.samples) operands[key].add(each.iteration, sample);
   }
   record::TensorDump dump;
   dump.attributes = {{"schema", std::string("telens operand samples")},

@@ -36,12 +36,18 @@ class OperandSamples {
   struct Iteration {
     std::int64_t iteration = 0;
     std::map<Key, OperandSample> samples;
+    std::size_t bytes = 0;
   };
 
+  // 64 MiB: far beyond what a person looks at.
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+
   // So many elements of each operand in each of the last iterations: 8 bytes for the place, and
-  // the value.
-  OperandSamples(std::int64_t elements, std::int64_t iterations)
-      : elements_(elements), iterations_(iterations) {}
+  // the value. Of more than most_bytes the earliest iterations are let go of, and of one iteration
+  // that alone is more what comes last.
+  OperandSamples(std::int64_t elements, std::int64_t iterations,
+                 std::size_t most_bytes = kMostBytes)
+      : elements_(elements), iterations_(iterations), most_bytes_(most_bytes) {}
 
   // Keeps some of an operand in high precision. Of several micro-batches all have the same chance,
   // of a weight, which is the same in all, the first is taken. Which elements they are depends on
@@ -55,17 +61,24 @@ class OperandSamples {
   struct Kept {
     std::deque<Iteration> iterations;     // the oldest first
     std::shared_ptr<c10::Event> written;  // when their values are there; null: they are
+    std::int64_t left_out = 0;            // samples that there was no room for
   };
   // All that is kept; nothing is left.
   Kept take();
 
  private:
-  std::map<Key, OperandSample>& samples_of(std::int64_t iteration);
+  Iteration& kept_of(std::int64_t iteration);
+  void forget_first();
+  // Makes room for a sample of the newest iteration; false: there is none.
+  bool make_room(std::size_t bytes);
 
   std::int64_t elements_;
   std::int64_t iterations_;
-  std::mutex mutex_;
+  std::size_t most_bytes_;
+  std::mutex mutex_;  // over what follows
   std::deque<Iteration> kept_;
+  std::size_t bytes_ = 0;
+  std::int64_t left_out_ = 0;
 };
 
 // Writes them as <folder>/<name>.h5; docs/run_file.md describes the file. Waits for the devices

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/quantization/recipe.h"
+#include "core/quantization/token_padding.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
@@ -78,12 +79,22 @@ struct GemmState {
   OperandState a, b;
   ops::GemmChoice choice;
   at::ScalarType output = at::kBFloat16;
+  TokenPadding padding;
+
+  // Of padded tokens the multiple counts: batches whose lengths vary are no new state.
+  std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {
     return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
-           choice.reason == other.choice.reason && output == other.output;
+           choice.reason == other.choice.reason && output == other.output &&
+           padded_to_multiple_of() == other.padded_to_multiple_of();
   }
 };
+
+TokenPadding padding_of(const InspectGemmCall& call) {
+  const auto* a = std::get_if<QuantizedTensor>(&call.a);
+  return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
+}
 
 OperandState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations,
                       TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
@@ -140,7 +151,7 @@ std::string reason_of(const OperandState& state) {
 class PrecisionLedger final : public ScheduledFeature {
  public:
   PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect_gemm = true}),
+      : ScheduledFeature(entry, {.inspect_gemm = true, .look_at_products = false}),
         services_(services),
         options_(PrecisionLedgerOptions::from(entry.selections.front().parameters)),
         met_(options_.expect.size()) {}
@@ -149,6 +160,7 @@ class PrecisionLedger final : public ScheduledFeature {
                     std::span<const Alteration> alterations) override;
   // What a GEMM runs as is decided at the capture.
   bool can_be_captured() const override { return true; }
+  void note_foreign_layer(std::string_view layer_name, std::string_view kind) override;
   void step(std::int64_t iteration) override;
   void end() override;
 
@@ -162,6 +174,7 @@ class PrecisionLedger final : public ScheduledFeature {
   void write(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void judge(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void stop_where_violated();
+  void warn_of_foreign_layers();
   // The rule that counts for an operand; nullptr: none.
   const ExpectedPrecision* rule_for(std::string_view layer, Gemm gemm, TensorName tensor);
 
@@ -172,6 +185,7 @@ class PrecisionLedger final : public ScheduledFeature {
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
   std::vector<bool> met_;                                // by rule: it was about some GEMM
   std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
+  std::map<std::string, bool, std::less<>> foreign_;     // layers, and whether they were told of
 };
 
 void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
@@ -179,7 +193,8 @@ void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall&
   const GemmState state{.a = state_of(call, alterations, call.a_name, call.a, call.a_quantizer),
                         .b = state_of(call, alterations, call.b_name, call.b, call.b_quantizer),
                         .choice = call.choice,
-                        .output = call.output.scalar_type()};
+                        .output = call.output.scalar_type(),
+                        .padding = padding_of(call)};
   const std::lock_guard lock(mutex_);
   auto of_layer = entries_.find(at.layer_name);
   if (of_layer == entries_.end()) {
@@ -208,6 +223,10 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
   }
   add("kernel", std::string(state.choice.kernel));
   if (!state.choice.reason.empty()) add("kernel cause", std::string(state.choice.reason));
+  if (const TokenPadding& padding = state.padding; padding.needed()) {
+    add("padding", fmt::format("tokens to a multiple of {}, at first {} to {}", padding.multiple,
+                               padding.tokens, padding.padded));
+  }
   add("output ran", std::string(element_of(state.output)));
 }
 
@@ -262,8 +281,43 @@ void PrecisionLedger::stop_where_violated() {
       list));
 }
 
+// No recipe applies to it, and none of its GEMMs can be seen.
+void PrecisionLedger::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
+  const std::lock_guard lock(mutex_);
+  if (!foreign_.emplace(std::string(layer_name), false).second) return;
+  const auto add = [&](std::string name, std::string detail) {
+    services_.record(
+        LedgerEntry{0, std::string(layer_name), "all", std::move(name), std::move(detail), 0});
+  };
+  add("weight requested", "unknown");
+  add("weight ran", fmt::format("not seen: {}", kind));
+  add("weight fallback",
+      "not a layer of TELens: no recipe applies to it; telens.pytorch.convert replaces it");
+  add("kernel", "not seen");
+  for (const Gemm gemm : kAllGemms) rule_for(layer_name, gemm, TensorName::weight);
+}
+
+void PrecisionLedger::warn_of_foreign_layers() {
+  std::string first;
+  std::size_t count = 0;
+  for (auto& [layer, told] : foreign_) {
+    if (std::exchange(told, true)) continue;
+    if (++count == 1) first = layer;
+  }
+  if (count == 0) return;
+  services_.log_message(
+      fmt::format("PrecisionLedger in section `{}`: {} of the model ({}{}) is not of TELens: no "
+                  "recipe applies, and what it runs in is not seen; telens.pytorch.convert "
+                  "replaces it, and its report says what it leaves and why",
+                  entry().section,
+                  count == 1 ? "a linear layer" : fmt::format("each of {} linear layers", count),
+                  first, count == 1 ? "" : ", ..."),
+      {}, debug::LogLevel::warning);
+}
+
 void PrecisionLedger::step(std::int64_t) {
   const std::lock_guard lock(mutex_);
+  warn_of_foreign_layers();
   stop_where_violated();
 }
 

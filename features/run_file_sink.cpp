@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -24,17 +25,38 @@ std::string host_name() {
 }
 
 // Rank 0's: ranks that decide by themselves see different seconds, and perhaps environments.
-std::string shared_run_id(const debug::InitializeOptions& options) {
-  if (!has_several_ranks(options.world)) return options.run_id;
-  const bool decides = options.world->getRank() == 0;
-  return gather_texts(decides ? record::decide_run_id(options.log_dir, options.run_id) : "",
-                      *options.world)
-      .front();
+record::ClaimedRun shared_run(const debug::InitializeOptions& options) {
+  record::ClaimedRun run;
+  const bool is_alone = !has_several_ranks(options.world);
+  if (is_alone || options.world->getRank() == 0) {
+    run = record::claim_run(options.log_dir, record::decide_run_id(options.log_dir, options.run_id),
+                            options.rank);
+  }
+  if (!is_alone) run.run_id = gather_texts(run.run_id, *options.world).front();
+  return run;
 }
 
-void check_recording(const debug::RecordingOptions& recording) {
+// What the user asked for; "" where that is any.
+std::string wanted_run_id(const debug::InitializeOptions& options) {
+  if (!options.run_id.empty()) return options.run_id;
+  const char* id = std::getenv("TELENS_RUN_ID");
+  return id == nullptr ? "" : id;
+}
+
+void tell_of_another_run_id(const std::string& wanted, const std::string& run_id, int rank,
+                            const std::function<void(const std::string&)>& tell) {
+  if (wanted.empty() || wanted == run_id) return;
+  tell(fmt::format(
+      "another live process records rank {} of the run '{}': this one records as the run "
+      "'{}'; call init_process_group before debug.initialize, set RANK, or give each "
+      "process a TELENS_RUN_ID of its own",
+      rank, wanted, run_id));
+}
+
+void check_recording(const debug::InitializeOptions& options) {
   record::RunOptions run;
-  run.max_size = recording.max_size;
+  run.run_id = options.run_id;
+  run.max_size = options.recording.max_size;
   record::check_options(run);
 }
 
@@ -129,7 +151,7 @@ void accept_on_all_ranks(const debug::InitializeOptions& options,
   std::exception_ptr refusal;
   try {
     accept();
-    features::check_recording(options.recording);
+    features::check_recording(options);
   } catch (...) {
     refusal = std::current_exception();
   }
@@ -160,9 +182,15 @@ std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options
       {"host", features::host_name()}, {"telens", TELENS_VERSION}, {"torch", TORCH_VERSION}};
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
-  run.on_error = std::move(on_error);
-  run.run_id = features::shared_run_id(options);
-  return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
+  run.on_warning = on_error;
+  run.on_error = on_error;
+  record::ClaimedRun claimed = features::shared_run(options);
+  run.run_id = std::move(claimed.run_id);
+  run.claim = std::move(claimed.claim);
+  auto writer = record::RunWriter::open(run);
+  features::tell_of_another_run_id(features::wanted_run_id(options), writer->run_id(), options.rank,
+                                   on_error);
+  return std::make_unique<features::RunFileSink>(std::move(writer));
 }
 
 }  // namespace telens

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "features/record/run_writer.h"
@@ -20,7 +22,11 @@ class RunFileSink final : public Sink {
   void scalar(std::int64_t iteration, std::string_view name, double value) override;
   void event(std::int64_t iteration, std::string_view kind, std::string_view text,
              std::string_view layer) override;
+  void close() override { writer_->close(); }
   void flush() override { writer_->flush(); }
+  void end_by_exception(std::string_view name) override {
+    writer_->close(record::End::exception, std::string(name));
+  }
   std::string path() const override { return writer_->path(); }
 
  private:

@@ -67,6 +67,7 @@ config::FeatureDescription scale_health_description() {
       .tensors = config::gemm_input_names(),
       .parameters = {stats_parameter()},
       .can_be_kept = true,
+      .names_evaluation = true,
       .recorded =
           [](const config::Value& parameters, std::string_view tensor) {
             return recorded_names(ScaleHealthOptions::from(parameters).statistics, tensor);

@@ -70,9 +70,12 @@ bool exchanges_any(const Reductions& reductions) {
 
 OnePassEngine::Observations OnePassEngine::take_observations(const Reductions& reductions) {
   const std::lock_guard lock(mutex_);
+  // Of observations_ and by_key_; a reader on another thread is one more, and its sums are not
+  // complete.
+  constexpr long kOwners = 2;
   Observations taken, waiting;
   for (auto& each : observations_) {
-    const bool waits = each->waits(reductions);
+    const bool waits = each->waits(reductions) || each.use_count() > kOwners;
     if (!waits) by_key_.erase(each->name());
     (waits ? waiting : taken).push_back(std::move(each));
   }
@@ -135,12 +138,13 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   captured_.end_iteration(
       iteration, [&](const CapturedRead& read, std::int64_t of) -> auto& {
         // What ran outside of the graph, or in another one, is the same observation.
-        const std::string name = TensorObservation::name_of(read.layer_name, read.tensor, of);
+        const std::string name =
+            TensorObservation::name_of(read.layer_name, read.tensor, of, read.evaluation);
         const auto known =
             std::ranges::find(newest, name, [](const auto& each) { return each->name(); });
         if (known != newest.end()) return **known;
         return *newest.emplace_back(std::make_unique<TensorObservation>(
-            read.layer_name, read.tensor, of, read.weight_group));
+            read.layer_name, read.tensor, of, read.evaluation, read.weight_group));
       });
   std::vector<at::Tensor> sums;
   for (const auto& each : newest) each->give_sums(sums);

@@ -98,20 +98,20 @@ class Reading final : public TensorReading {
 
   void read() override {
     if (is_nothing_to_read()) return;
-    TensorObservation& observation = engine_.observation(layer_name_, call_, iteration_);
-    for (const RowAddresses& each : addresses_) observation.address(each);
-    if (!observation.takes_reads()) return;
+    const auto observation = engine_.observation(layer_name_, call_, iteration_);
+    for (const RowAddresses& each : addresses_) observation->address(each);
+    if (!observation->takes_reads()) return;
     const at::Tensor x = original();
     TensorObservation::Read read = prepared(x);
     read.defined = read_defined(x);
-    observation.read(x, set_, read);
+    observation->read(x, set_, read);
   }
 
   void capture(DueReaders due) override {
     if (is_nothing_to_read()) return;
     const at::Tensor x = original();
-    engine_.captured().capture({std::string(layer_name_), call_.tensor_name, weight_group(call_),
-                                set_, addresses_, std::move(due)},
+    engine_.captured().capture({std::string(layer_name_), call_.tensor_name, call_.evaluation,
+                                weight_group(call_), set_, addresses_, std::move(due)},
                                x, [&] { return prepared(x); });
   }
 
@@ -257,20 +257,21 @@ std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
   return std::make_unique<Reading>(*this, layer_name, iteration, call);
 }
 
-TensorObservation& OnePassEngine::observation(std::string_view layer_name,
-                                              const InspectTensorCall& call,
-                                              std::int64_t iteration) {
+std::shared_ptr<TensorObservation> OnePassEngine::observation(std::string_view layer_name,
+                                                              const InspectTensorCall& call,
+                                                              std::int64_t iteration) {
   debug::ReductionGroup group = weight_group(call);
-  const std::string key = TensorObservation::name_of(layer_name, call.tensor_name, iteration);
+  const std::string key =
+      TensorObservation::name_of(layer_name, call.tensor_name, iteration, call.evaluation);
   if (has_several_ranks(group)) weight_groups_.add(group);
   const std::lock_guard lock(mutex_);
-  TensorObservation*& known = by_key_[key];
+  std::shared_ptr<TensorObservation>& known = by_key_[key];
   if (known == nullptr) {
-    observations_.push_back(std::make_unique<TensorObservation>(layer_name, call.tensor_name,
-                                                                iteration, std::move(group)));
-    known = observations_.back().get();
+    known = std::make_shared<TensorObservation>(layer_name, call.tensor_name, iteration,
+                                                call.evaluation, std::move(group));
+    observations_.push_back(known);
   }
-  return *known;
+  return known;
 }
 
 }  // namespace telens::features

@@ -41,12 +41,14 @@ class OnePassEngine final : public StatisticsEngine {
   DefinedStatistics& defined() { return defined_; }
   CapturedReads& captured() { return captured_; }
 
-  // The observation that a read adds to; made where there is none since the last collect().
-  TensorObservation& observation(std::string_view layer_name, const InspectTensorCall& call,
-                                 std::int64_t iteration);
+  // The observation that a read adds to; made where there is none since the last collect(). It is
+  // not collected while a reader holds it.
+  std::shared_ptr<TensorObservation> observation(std::string_view layer_name,
+                                                 const InspectTensorCall& call,
+                                                 std::int64_t iteration);
 
  private:
-  using Observations = std::vector<std::unique_ptr<TensorObservation>>;
+  using Observations = std::vector<std::shared_ptr<TensorObservation>>;
   using Arrived = Arrivals<Observations>::Arrived;
 
   // But for those that wait.
@@ -65,7 +67,7 @@ class OnePassEngine final : public StatisticsEngine {
   CapturedReads captured_;
   std::mutex mutex_;           // over what follows
   Observations observations_;  // in the order of first reads
-  std::unordered_map<std::string, TensorObservation*> by_key_;
+  std::unordered_map<std::string, std::shared_ptr<TensorObservation>> by_key_;
 };
 
 }  // namespace telens::features

@@ -10,15 +10,19 @@
 namespace telens::features {
 namespace {
 
+// Behind the names of an evaluation's statistics.
+constexpr std::string_view kEvaluation = "_eval";
+
 // The values of a tensor under their names, each once.
 class Rows {
  public:
   Rows(SeriesTable& series, SeriesTable::Names names, TensorName tensor, std::int64_t iteration,
-       const RowAddresses& addresses, std::vector<Row>& rows)
+       bool evaluation, const RowAddresses& addresses, std::vector<Row>& rows)
       : series_(series),
         names_(names),
         tensor_(tensor),
         iteration_(iteration),
+        suffix_(evaluation ? kEvaluation : ""),
         addresses_(addresses),
         rows_(rows) {}
 
@@ -28,7 +32,7 @@ class Rows {
         asked ? addresses_.of(name) : addresses_.of_counters();
     if (!address) return;  // a graph measures it in every iteration, wanted or not
     added_.push_back(name);
-    const std::string text = format_statistic_name(name, tensor_);
+    const std::string text = format_statistic_name(name, tensor_).append(suffix_);
     names_.statistic = text;
     rows_.push_back(
         {iteration_, &series_.find_or_add(names_), value, address->loggers, address->kept_in()});
@@ -39,6 +43,7 @@ class Rows {
   SeriesTable::Names names_;
   TensorName tensor_;
   std::int64_t iteration_;
+  std::string_view suffix_;
   const RowAddresses& addresses_;
   std::vector<Row>& rows_;
   std::vector<StatisticName> added_;
@@ -47,8 +52,9 @@ class Rows {
 }  // namespace
 
 std::string TensorObservation::name_of(std::string_view layer_name, TensorName tensor,
-                                       std::int64_t iteration) {
-  return fmt::format("{} {} {} ", iteration, telens::name_of(tensor), layer_name);
+                                       std::int64_t iteration, bool evaluation) {
+  return fmt::format("{} {}{} {} ", iteration, telens::name_of(tensor),
+                     evaluation ? kEvaluation : "", layer_name);
 }
 
 void TensorObservation::address(const RowAddresses& addresses) {
@@ -129,7 +135,8 @@ void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& 
   if (!part.set.scale_cast()) return;
   const RecipeId recipe = part.set.casts()[*part.set.scale_cast()].recipe;
   const std::string name =
-      fmt::format("{} {} {}", telens::name_of(recipe), telens::name_of(tensor_), layer_name_);
+      fmt::format("{} {}{} {}", telens::name_of(recipe), telens::name_of(tensor_),
+                  evaluation_ ? kEvaluation : "", layer_name_);
   totals.add(part.set, scales.add(name, iteration_, reads));
 }
 
@@ -159,7 +166,7 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
   Rows out(
       series,
       {.layer = layer_name_, .tensor = telens::name_of(tensor_), .statistic = {}, .group = group},
-      tensor_, iteration_, addresses_, rows);
+      tensor_, iteration_, evaluation_, addresses_, rows);
   for (const Part& part : parts_) {
     for (const StatisticRequest& request : part.set.requests()) {
       const std::optional<double> value = totals.value(request, part.set);

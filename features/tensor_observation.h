@@ -39,12 +39,14 @@ class HostSums {
 // What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
 class TensorObservation {
  public:
-  // weight_group: the tensor-parallel group of a weight; null: none.
+  // evaluation: its statistics are called <statistic>_eval. weight_group: the tensor-parallel group
+  // of a weight; null: none.
   TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
-                    debug::ReductionGroup weight_group)
+                    bool evaluation, debug::ReductionGroup weight_group)
       : layer_name_(layer_name),
         tensor_(tensor),
         iteration_(iteration),
+        evaluation_(evaluation),
         weight_group_(std::move(weight_group)) {}
 
   // Sums of reads that a graph has made.
@@ -84,9 +86,9 @@ class TensorObservation {
   bool waits(const Reductions& reductions) const;
 
   // The same on every rank.
-  std::string name() const { return name_of(layer_name_, tensor_, iteration_); }
-  static std::string name_of(std::string_view layer_name, TensorName tensor,
-                             std::int64_t iteration);
+  std::string name() const { return name_of(layer_name_, tensor_, iteration_, evaluation_); }
+  static std::string name_of(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
+                             bool evaluation);
 
  private:
   // The reads with equal requests on one stream: streams that add to one another's sums would have
@@ -113,6 +115,7 @@ class TensorObservation {
   std::string layer_name_;
   TensorName tensor_;
   std::int64_t iteration_;
+  bool evaluation_;
   debug::ReductionGroup weight_group_;
   std::mutex mutex_;  // over what follows
   std::vector<Part> parts_;

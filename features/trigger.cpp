@@ -38,7 +38,10 @@ Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
     if (names[i].empty()) continue;
     requests_[i] = services.statistics().prepare(names[i], /*logged=*/false);
   }
-  if (options_.operands) operands_.emplace(*options_.operands, *options_.write_last);
+  if (options_.operands) {
+    operands_.emplace(*options_.operands, *options_.write_last,
+                      static_cast<std::size_t>(options_.most_mebibytes) << 20);
+  }
 }
 
 // ---- asking for statistics
@@ -56,9 +59,12 @@ bool Trigger::reads_statistics(TensorName tensor, std::int64_t iteration) const 
 
 bool Trigger::samples(TensorName tensor) const { return operands_ && is_gemm_input(tensor); }
 
+bool Trigger::looks_at(TensorName tensor) const {
+  return requests_[static_cast<std::size_t>(tensor)] != nullptr || samples(tensor);
+}
+
 RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
-  const bool reads = requests_[static_cast<std::size_t>(tensor)] != nullptr || samples(tensor);
-  if (!reads || exhausted()) {
+  if (!looks_at(tensor) || exhausted()) {
     return RoutingAnswer::never();
   }
   return {schedule_.due(at.iteration), schedule_.next_due_after(at.iteration)};
@@ -90,6 +96,7 @@ bool Trigger::decides(std::int64_t iteration) const {
 std::int64_t Trigger::decide(const EndedIteration& ended) {
   holds_.reset();
   cause_.reset();
+  looked_before_ = std::exchange(looked_, ended.iteration);
   for (const Row& row : ended.rows) look_at(row);
   for (const NamedNumber& number : ended.numbers) look_at(ended, number);
   if (!holds_ || ended.iteration < quiet_until_) return 0;
@@ -142,11 +149,33 @@ void Trigger::look_at(const EndedIteration& ended, const NamedNumber& number) {
   }
 }
 
-// The first one that is found tells why; later ones follow from it more often than not.
+// The first one that is found tells why; later ones follow from it more often than not: rows come
+// in the order in which forward and backward have made their tensors.
 void Trigger::note(std::size_t watch, std::string text, std::string layer) {
-  if (holds_) return;
+  if (holds_) {
+    if (*holds_ == watch && layer != cause_->layer) cause_->others.insert(std::move(layer));
+    return;
+  }
   holds_ = watch;
   cause_ = {std::move(text), std::move(layer)};
+}
+
+// What has begun since the last look may have begun anywhere: the first layer is then only the
+// first of those that it has reached.
+std::string Trigger::cause_in_words(std::int64_t iteration) const {
+  std::string text = cause_->text;
+  if (cause_->layer.empty()) return text;
+  if (!cause_->others.empty()) {
+    text +=
+        fmt::format(", and the condition held in {} more layers behind it", cause_->others.size());
+  }
+  const bool looked_at_all = schedule_.freq() == 1 || looked_before_ == iteration - 1;
+  if (!looked_at_all) {
+    text += fmt::format("; {} none of them was looked at, so it may have begun elsewhere",
+                        looked_before_ ? fmt::format("since iteration {}", *looked_before_)
+                                       : std::string("before"));
+  }
+  return text;
 }
 
 // ---- firing
@@ -159,11 +188,12 @@ void Trigger::follow(std::int64_t iteration, std::span<const std::int64_t> wante
   const std::string& condition = options_.when[static_cast<std::size_t>(*first - 1)].text;
   const bool own = cause_ && static_cast<std::int64_t>(*holds_) + 1 == *first;
   const std::string cause =
-      own ? cause_->text : fmt::format("it held on rank {}", first - wanted.begin());
+      own ? cause_in_words(iteration) : fmt::format("it held on rank {}", first - wanted.begin());
   const std::string text = fmt::format("Trigger of section '{}' fired, {}: {}{}", entry_.section,
                                        condition, cause, act(iteration));
+  // The stop tells the same, once: in step()'s exception, the log and an event "stopped".
+  if (options_.stop) return services_.stop_run(text);
   services_.announce("trigger", text, own ? cause_->layer : "");
-  if (options_.stop) services_.stop_run(text);
 }
 
 // Returns what was done, in words.
@@ -201,7 +231,13 @@ std::string Trigger::write_operands(std::int64_t iteration) {
   const debug::InitializeOptions& session = services_.options();
   const std::string folder = record::dump_folder(session.log_dir, session.rank, iteration);
   const std::string name = record::dump_name(entry_.section, "operands");
-  const auto write = [kept = operands_->take(), folder, name,
+  OperandSamples::Kept samples = operands_->take();
+  const std::string left_out =
+      samples.left_out == 0
+          ? ""
+          : fmt::format(" ({} samples are missing, {} MiB were not enough for them)",
+                        samples.left_out, options_.most_mebibytes);
+  const auto write = [kept = std::move(samples), folder, name,
                       rank = session.rank]() -> std::string {
     try {
       write_operand_samples(kept, folder, name, rank);
@@ -212,7 +248,7 @@ std::string Trigger::write_operands(std::int64_t iteration) {
   };
   writing_ = std::async(std::launch::async, write);
   if (options_.stop) hear_of_writing(/*wait=*/true);
-  return fmt::format("; the sampled operands go to {}/{}.h5", folder, name);
+  return fmt::format("; the sampled operands go to {}/{}.h5{}", folder, name, left_out);
 }
 
 void Trigger::hear_of_writing(bool wait) {

@@ -8,6 +8,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class Trigger final : public Feature, private Decider {
 
   RoutingCalls routing_calls() const override;
   bool reads_statistics(TensorName tensor, std::int64_t iteration) const override;
+  bool may_watch_wgrad() const override { return looks_at(TensorName::wgrad); }
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override;
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
@@ -52,15 +54,18 @@ class Trigger final : public Feature, private Decider {
   struct Cause {
     std::string text;
     std::string layer;
+    std::set<std::string> others = {};  // layers of which the same condition held, too
   };
 
   bool exhausted() const { return firings_.load() >= options_.max_firings; }
   bool samples(TensorName tensor) const;
+  bool looks_at(TensorName tensor) const;
   bool is_about(const Condition& condition, const Series& series) const;
   const std::vector<std::size_t>& watches_of(const Series& series);
   void look_at(const Row& row);
   void look_at(const EndedIteration& ended, const NamedNumber& number);
   void note(std::size_t watch, std::string text, std::string layer);
+  std::string cause_in_words(std::int64_t iteration) const;
   std::string act(std::int64_t iteration);
   std::string start_sections(std::int64_t iteration);
   std::string write_operands(std::int64_t iteration);
@@ -82,6 +87,8 @@ class Trigger final : public Feature, private Decider {
   std::vector<std::optional<std::vector<std::size_t>>> watches_of_;  // by Series::index
   std::optional<std::size_t> holds_;                                 // the first that does
   std::optional<Cause> cause_;
+  std::optional<std::int64_t> looked_;         // the last iteration that it decided about
+  std::optional<std::int64_t> looked_before_;  // and the one before
   std::int64_t quiet_until_ = 0;
   std::atomic<std::int64_t> firings_{0};  // the same on all ranks
 };

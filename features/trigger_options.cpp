@@ -22,6 +22,8 @@ constexpr std::string_view kCooldown = "cooldown";
 
 // No run has as many iterations, and an iteration can be added to it without overflow.
 constexpr std::int64_t kMost = 1'000'000'000'000;
+// A tebibyte.
+constexpr std::int64_t kMostMebibytes = std::int64_t{1} << 20;
 
 config::Parameter whole_number(std::string_view name, std::int64_t least, std::string doc,
                                Value default_value = {}) {
@@ -34,8 +36,9 @@ config::Parameter whole_number(std::string_view name, std::int64_t least, std::s
             if (number < least) {
               errors.add(value.location(), "'{}' must be at least {}, not {}", name, least, number);
             }
-            if (number > kMost) {
-              errors.add(value.location(), "'{}' must be at most {}, not {}", name, kMost, number);
+            const std::int64_t most = name == config::kMostMebibytes ? kMostMebibytes : kMost;
+            if (number > most) {
+              errors.add(value.location(), "'{}' must be at most {}, not {}", name, most, number);
             }
           }};
 }
@@ -85,6 +88,12 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defin
                    "beside `write_last`: of each activation, weight and gradient of the section's\n"
                    "      layers so many elements are kept of the same iterations, and written to\n"
                    "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
+      whole_number(
+          config::kMostMebibytes, 1,
+          "of memory for the records that `write_last` keeps, and as much for `operands`;\n"
+          "      what there is no room for goes from the earliest iteration on, and the\n"
+          "      firing says so",
+          Value(config::kMostMebibytesByDefault)),
       {.name = std::string(kStop),
        .type = config::ParameterType::boolean,
        .default_value = Value(false),
@@ -111,6 +120,7 @@ TriggerOptions TriggerOptions::from(const Value& parameters) {
                          .start = integer_of(parameters, config::kStart),
                          .write_last = integer_of(parameters, config::kWriteLast),
                          .operands = integer_of(parameters, config::kOperands),
+                         .most_mebibytes = *integer_of(parameters, config::kMostMebibytes),
                          .stop = parameters.find(kStop)->as_bool(),
                          .max_firings = *integer_of(parameters, kMaxFirings),
                          .cooldown = *integer_of(parameters, kCooldown)};

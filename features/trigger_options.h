@@ -7,6 +7,7 @@
 
 #include "features/condition_option.h"
 #include "hooks/config/feature_description.h"
+#include "hooks/config/look_back.h"
 
 namespace telens::features {
 
@@ -15,6 +16,7 @@ struct TriggerOptions {
   std::optional<std::int64_t> start;
   std::optional<std::int64_t> write_last;
   std::optional<std::int64_t> operands;  // elements of each that are kept; with write_last alone
+  std::int64_t most_mebibytes = config::kMostMebibytesByDefault;
   bool stop = false;
   std::int64_t max_firings = 1;
   std::int64_t cooldown = 0;

@@ -30,8 +30,13 @@ std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
 void accept_on_all_ranks(const debug::InitializeOptions& options,
                          const std::function<void()>& accept);
 
+// features/rank_configurations.cpp: which sections of the configuration are not those of rank 0,
+// and on which ranks; "" where all ranks of the world have the same. Every rank has to call this.
+std::string different_sections(const std::string& config_text,
+                               const debug::InitializeOptions& options);
+
 // features/run_file_sink.cpp: the run file of this rank. Never throws because of a disk; `on_error`
-// is told once, on any thread, when recording stops.
+// is told, on any thread, when recording stops, and where another process writes this rank's files.
 std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
                                          const std::string& config_text,
                                          std::function<void(const std::string&)> on_error);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -17,35 +16,83 @@
 namespace telens::debug {
 namespace {
 
+// Never destroyed: threads may go on while the process exits.
 struct Process {
-  std::unique_ptr<Session> session;
-  pid_t owner = 0;  // that began the session
+  std::mutex mutex;  // over what follows; nothing is called under it
+  std::shared_ptr<Session> session;
+  std::weak_ptr<Session> ending;  // the last one, for as long as a call shares it
+  bool begins = false;            // a thread is in initialize()
 };
+
+Process& process() {
+  static auto& instance = *new Process;
+  return instance;
+}
 
 // A forked child shares the memory of its parent's session, but not the threads behind it: to the
 // child there is no session, and it takes care to leave the parent's alone. Its layers run as if
 // nobody watched.
-std::unique_ptr<Session>& open_session() {
-  static Process process;
-  if (process.owner != getpid()) {
-    static_cast<void>(process.session.release());
-    process.owner = getpid();
-  }
-  return process.session;
-}
-
 void leave_sessions_to_the_parent() {
+  hook_points::prepare_forks();
   static std::once_flag once;
-  std::call_once(
-      once, [] { pthread_atfork(nullptr, nullptr, [] { hook_points::install(nullptr, 0); }); });
+  std::call_once(once, [] {
+    // The first thing before a fork, since the gate of the hook points was registered earlier.
+    const auto prepare = [] {
+      process().mutex.lock();
+      LayerListener::prepare_fork();
+    };
+    const auto in_parent = [] {
+      LayerListener::after_fork();
+      process().mutex.unlock();
+    };
+    const auto in_child = [] {
+      LayerListener::after_fork();
+      static_cast<void>(new std::shared_ptr<Session>(std::move(process().session)));
+      process().ending.reset();
+      process().begins = false;
+      process().mutex.unlock();
+    };
+    pthread_atfork(prepare, in_parent, in_child);
+  });
 }
 
-Session& session_for(std::string_view function) {
-  if (!open_session()) {
+// The open session, which lives until the caller lets go of it; or null.
+std::shared_ptr<Session> open_session() {
+  const std::lock_guard lock(process().mutex);
+  return process().session;
+}
+
+std::shared_ptr<Session> session_for(std::string_view function) {
+  std::shared_ptr<Session> session = open_session();
+  if (!session) {
     raise<UsageError>("debug.{}: there is no session; call debug.initialize() first", function);
   }
-  return *open_session();
+  return session;
 }
+
+// Keeps other threads from beginning a session meanwhile.
+class Beginning {
+ public:
+  Beginning() {
+    const std::lock_guard lock(process().mutex);
+    if (process().session || process().begins) {
+      raise<UsageError>(
+          "debug.initialize: there is a session already; call debug.end_debug() first");
+    }
+    if (const auto ending = process().ending.lock(); ending && !ending->has_ended()) {
+      raise<UsageError>(
+          "debug.initialize: the session before has not ended, another thread is still in its "
+          "debug.step(); wait for that thread");
+    }
+    process().begins = true;
+  }
+  ~Beginning() {
+    const std::lock_guard lock(process().mutex);
+    process().begins = false;
+  }
+  Beginning(const Beginning&) = delete;
+  Beginning& operator=(const Beginning&) = delete;
+};
 
 void close_at_exit() {
   try {
@@ -78,11 +125,14 @@ bool takes_defined_statistics(const config::FeatureDescription& description) {
 }  // namespace
 
 void initialize(const InitializeOptions& options) {
-  if (open_session()) {
-    raise<UsageError>("debug.initialize: there is a session already; call debug.end_debug() first");
-  }
+  const Beginning beginning;
   leave_sessions_to_the_parent();
-  open_session() = std::make_unique<Session>(options);
+  const auto session = std::make_shared<Session>(options);
+  session->begin(session);
+  {
+    const std::lock_guard lock(process().mutex);
+    process().session = session;
+  }
   // Exit handlers and destructors of static objects run in the reverse order: once for each
   // session, so that whatever it was the first to need is still there. Those of ended sessions find
   // nothing.
@@ -100,28 +150,39 @@ void refuse_to_initialize(int rank, const ReductionGroup& world) {
   }
 }
 
+void note_foreign_layer(std::string_view layer_name, std::string_view kind) {
+  if (open_session()) open_session()->note_foreign_layer(layer_name, kind);
+}
+
 bool is_initialized() { return open_session() != nullptr; }
 
 void step(std::optional<double> loss) {
-  if (open_session()) open_session()->step(loss);
+  if (const auto session = open_session()) session->step(loss);
 }
 
-void end_debug() {
-  if (const std::unique_ptr<Session> ending = std::move(open_session())) ending->end();
+void end_debug(std::string_view exception) {
+  if (exception.empty() && std::uncaught_exceptions() > 0) exception = "a C++ exception";
+  std::shared_ptr<Session> ending;
+  {
+    const std::lock_guard lock(process().mutex);
+    ending.swap(process().session);
+    if (ending) process().ending = ending;
+  }
+  if (ending) ending->end(exception);
 }
 
 void initialize_training_step(std::int64_t iteration) {
-  if (open_session()) open_session()->set_iteration(iteration);
+  if (const auto session = open_session()) session->set_iteration(iteration);
 }
 
-std::int64_t iteration() { return session_for("iteration").iteration(); }
+std::int64_t iteration() { return session_for("iteration")->iteration(); }
 
 void record(std::string_view name, double value) {
-  session_for("record").record_scalar(name, value);
+  session_for("record")->record_scalar(name, value);
 }
 
 void log_scalar(std::string_view name, double value, std::int64_t iteration) {
-  session_for("log_scalar").log_scalar(name, value, iteration);
+  session_for("log_scalar")->log_scalar(name, value, iteration);
 }
 
 std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view layer_name,
@@ -129,8 +190,8 @@ std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view la
                                                              const at::Tensor& tensor,
                                                              const LogTensorStatsOptions& options) {
   std::vector<std::pair<std::string, double>> values;
-  Session& session = session_for("log_tensor_stats");
-  for (NamedValue& each : session.log_tensor(layer_name, tensor_name, tensor, options)) {
+  const std::shared_ptr<Session> session = session_for("log_tensor_stats");
+  for (NamedValue& each : session->log_tensor(layer_name, tensor_name, tensor, options)) {
     values.emplace_back(std::move(each.name), each.value);
   }
   return values;
@@ -138,17 +199,17 @@ std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view la
 
 void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                  std::string_view once_per) {
-  session_for("log_message").log_message(message, layer_name, level, once_per);
+  session_for("log_message")->log_message(message, layer_name, level, once_per);
 }
 
 std::vector<std::string> list_features() {
-  return qualified_names(session_for("list_features").descriptions());
+  return qualified_names(session_for("list_features")->descriptions());
 }
 
 std::string explain_features(const std::vector<std::string>& names) {
-  const Session& session = session_for("explain_features");
-  const config::Descriptions& descriptions = session.descriptions();
-  const std::string defined = explain(*session.defined_statistics().descriptions());
+  const std::shared_ptr<Session> session = session_for("explain_features");
+  const config::Descriptions& descriptions = session->descriptions();
+  const std::string defined = explain(*session->defined_statistics().descriptions());
   std::string text;
   for (const std::string& name : names) {
     const auto found = name == "all" ? descriptions.all() : descriptions.find_all(name);
@@ -167,17 +228,17 @@ std::string explain_features(const std::vector<std::string>& names) {
 }
 
 void set_tensor_reduction_group(ReductionGroup group, std::string_view layer_name) {
-  session_for("set_tensor_reduction_group").set_reduction_group(std::move(group), layer_name);
+  session_for("set_tensor_reduction_group")->set_reduction_group(std::move(group), layer_name);
 }
 
 ReductionGroup get_tensor_reduction_group() {
-  return session_for("get_tensor_reduction_group").reduction_group();
+  return session_for("get_tensor_reduction_group")->reduction_group();
 }
 
 void set_weight_tensor_tp_group_reduce(bool enabled) {
-  session_for("set_weight_tensor_tp_group_reduce").set_weight_group_reduce(enabled);
+  session_for("set_weight_tensor_tp_group_reduce")->set_weight_group_reduce(enabled);
 }
 
-std::string run_path() { return session_for("run_path").run_file().path(); }
+std::string run_path() { return session_for("run_path")->run_file().path(); }
 
 }  // namespace telens::debug

@@ -8,8 +8,10 @@
 //   telens::debug::end_debug();
 //
 // A process has at most one session at a time. Layers that exist before, and layers that outlive
-// the session, are watched all the same. All functions may be called from any thread, but one at a
-// time and not during a forward or backward.
+// the session, are watched all the same. All functions may be called from any thread; of
+// step(), end_debug(), initialize_training_step() and log_tensor_stats() one runs at a time.
+// end_debug() waits for other threads that are in a layer, or in step(), some seconds at the most;
+// what they do after that is not recorded.
 #pragma once
 
 #include <cstdint>
@@ -90,11 +92,16 @@ TELENS_EXPORT bool is_initialized();
 // Throws RunStopped, after all that, where a feature asks for it.
 TELENS_EXPORT void step(std::optional<double> loss = std::nullopt);
 
-// Ends the session: flushes everything. Nothing without a session.
-TELENS_EXPORT void end_debug();
+// Ends the session: flushes everything. Nothing without a session. A run that an exception has
+// ended says so by its name; where one is just unwinding the stack, it does without being told.
+TELENS_EXPORT void end_debug(std::string_view exception = {});
 
 // Sets the number of the running iteration. Nothing without a session.
 TELENS_EXPORT void initialize_training_step(std::int64_t iteration);
+
+// The model has a linear layer of another library under this name: features that tell what ran in
+// which precision say so. Nothing without a session.
+TELENS_EXPORT void note_foreign_layer(std::string_view layer_name, std::string_view kind);
 
 // The number of the running iteration. The functions from here on throw UsageError without a
 // session.

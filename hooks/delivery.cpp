@@ -1,7 +1,11 @@
 #include "hooks/delivery.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "core/base/interruption.h"
+#include "hooks/feature_failure.h"
 #include "hooks/text_log.h"
 
 namespace telens::debug {
@@ -22,8 +26,11 @@ std::vector<std::shared_ptr<ScalarLogger>> make_loggers(const InitializeOptions&
 
 }  // namespace
 
-Delivery::Delivery(std::unique_ptr<Sink> run_file, const InitializeOptions& options)
-    : run_file_(std::move(run_file)), loggers_(make_loggers(options)) {}
+Delivery::Delivery(std::unique_ptr<Sink> run_file, const InitializeOptions& options,
+                   OnLoggerFailure on_logger_failure)
+    : run_file_(std::move(run_file)),
+      loggers_(make_loggers(options)),
+      on_logger_failure_(std::move(on_logger_failure)) {}
 
 void Delivery::deliver(const Logged& logged) {
   run_file_->rows(logged.rows);
@@ -33,16 +40,35 @@ void Delivery::deliver(const Logged& logged) {
   for (const NamedScalar& each : logged.scalars) {
     run_file_->scalar(each.iteration, each.name, each.value);
   }
-  for (const std::shared_ptr<ScalarLogger>& logger : loggers_) {
-    for (const Row& row : logged.rows) {
-      if (!row.asked) continue;
-      logger->log_scalar(row.series->logged_as, row.value, row.iteration);
+  std::erase_if(loggers_, [&](const std::shared_ptr<ScalarLogger>& logger) {
+    try {
+      log(logger, logged);
+      return false;
+    } catch (...) {
+      let_interruptions_pass();
+      on_logger_failure_(
+          fmt::format("a logger of statistics failed: {}; it is not called any more in this "
+                      "session, the run file is written as ever and training goes on",
+                      message_of_current_exception()));
+      return true;
     }
-    for (const NamedScalar& each : logged.scalars) {
-      logger->log_scalar(each.name, each.value, each.iteration);
-    }
-    logger->flush();
+  });
+}
+
+void Delivery::log(const std::shared_ptr<ScalarLogger>& logger, const Logged& logged) {
+  for (const Row& row : logged.rows) {
+    if (!row.asked) continue;
+    logger->log_scalar(row.series->logged_as, row.value, row.iteration);
   }
+  for (const NamedScalar& each : logged.scalars) {
+    logger->log_scalar(each.name, each.value, each.iteration);
+  }
+  logger->flush();
+}
+
+void Delivery::close() {
+  loggers_.clear();
+  run_file_->close();
 }
 
 }  // namespace telens::debug

@@ -146,6 +146,14 @@ class TELENS_EXPORT Feature {
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
 
+  // Whether it may look at the product of wgrad or change it, in any iteration: by the calls that
+  // it answers, unless it knows better. Layers that accumulate gradients inside that GEMM can go on
+  // doing so where nobody does.
+  virtual bool may_watch_wgrad() const {
+    const RoutingCalls calls = routing_calls();
+    return calls.inspect || calls.modify || calls.inspect_gemm;
+  }
+
   // Whether due iterations are those of the entry's schedules, or the feature's own affair.
   virtual bool follows_schedules() const { return false; }
 
@@ -154,6 +162,10 @@ class TELENS_EXPORT Feature {
   // looks at values nor keeps anything from call to call. While a graph is captured, calls that
   // observe are made also where only a later iteration wants them.
   virtual bool can_be_captured() const { return false; }
+
+  // The model has a linear layer of another library under this name, whose GEMMs call nobody;
+  // `kind` says what it is. Told of layers that the feature's section selects.
+  virtual void note_foreign_layer(std::string_view layer_name, std::string_view kind) {}
 
   // Of a feature that decides for all ranks: itself.
   virtual Decider* decider() { return nullptr; }

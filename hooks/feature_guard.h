@@ -3,9 +3,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <atomic>
 #include <string>
 #include <string_view>
 
+#include "core/base/interruption.h"
 #include "hooks/layer_routing.h"
 #include "hooks/notices.h"
 
@@ -16,7 +18,7 @@ std::string context_of(const FeatureInstance& feature, std::string_view layer_na
                        std::string_view call_name);
 
 // A feature that throws in an observing call is switched off for the session, recorded, and warned
-// about once.
+// about once. Interruptions pass.
 class FeatureGuard {
  public:
   explicit FeatureGuard(Notices& notices) : notices_(notices) {}
@@ -25,11 +27,12 @@ class FeatureGuard {
   template <typename Call>
   void observe(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
                Call&& call) {
-    if (!feature.observes.load(std::memory_order_relaxed)) return;
+    if (!feature.observes.load(std::memory_order_relaxed) || closed_.load()) return;
     const at::NoGradGuard no_grad;
     try {
       call();
     } catch (...) {
+      let_interruptions_pass();
       switch_off(feature, layer_name, call_name);
     }
   }
@@ -37,9 +40,16 @@ class FeatureGuard {
   // To be called while an exception is handled.
   void switch_off(FeatureInstance& feature, std::string_view layer_name,
                   std::string_view call_name);
+  // The same for a reason of its own.
+  void switch_off(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
+                  const std::string& reason);
+
+  // The features have ended: no call begins from here on.
+  void close() { closed_.store(true); }
 
  private:
   Notices& notices_;
+  std::atomic<bool> closed_{false};
 };
 
 }  // namespace telens::debug

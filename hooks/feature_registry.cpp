@@ -114,6 +114,9 @@ std::unique_ptr<Feature> FeatureRegistry::make(const config::FeatureEntry& entry
   try {
     return factory(entry, services);
   } catch (const UsageError& error) {
+    // One that names a place in the text itself knows better.
+    const std::string source = entry.location.source ? *entry.location.source : "config";
+    if (std::string_view(error.what()).starts_with(source + ":")) throw;
     raise<ConfigError>("{}: section '{}', feature '{}': {}", config::to_string(entry.location),
                        entry.section, entry.written_name, error.what());
   }

@@ -12,10 +12,7 @@ namespace telens {
 
 class KeptRows {
  public:
-  // 40 MB at 40 bytes a row.
-  static constexpr std::size_t kMostRows = 1'000'000;
-
-  explicit KeptRows(std::int64_t iterations, std::size_t most_rows = kMostRows)
+  KeptRows(std::int64_t iterations, std::size_t most_rows)
       : iterations_(iterations), most_rows_(most_rows) {}
 
   // The rows that an iteration's end brought. What came in with the iterations before the last ones

@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "core/base/interruption.h"
 #include "core/ops/capture.h"
 #include "core/quantization/operand.h"
 #include "hooks/feature_failure.h"
@@ -47,16 +48,31 @@ void check_sizes(const Operand& result, const ModifyTensorCall& call) {
                     fmt::format("[{}]", fmt::join(call.tensor.sizes(), ", ")));
 }
 
-bool is_capturing(const Operand& operand) {
-  if (const auto* plain = std::get_if<at::Tensor>(&operand)) return ops::is_capturing(*plain);
+const at::Tensor& data_of(const Operand& operand) {
+  if (const auto* plain = std::get_if<at::Tensor>(&operand)) return *plain;
   const auto& quantized = std::get<QuantizedTensor>(operand);
-  const QuantizedData& data =
-      quantized.rowwise.defined() ? quantized.rowwise : quantized.columnwise;
-  return ops::is_capturing(data.codes);
+  return quantized.rowwise.defined() ? quantized.rowwise.codes : quantized.columnwise.codes;
 }
 
-bool is_capturing(const InspectTensorCall& call) {
-  return call.tensor != nullptr ? ops::is_capturing(*call.tensor) : is_capturing(*call.rowwise);
+const at::Tensor& data_of(const InspectTensorCall& call) {
+  return call.tensor != nullptr ? *call.tensor : data_of(*call.rowwise);
+}
+
+template <typename Call>
+bool is_capturing(const Call& call) {
+  return ops::is_capturing(data_of(call));
+}
+
+template <typename Call>
+at::Device device_of(const Call& call) {
+  return data_of(call).device();
+}
+
+void show(const InspectTensorCall& call, Unwritten& tensors) {
+  if (call.tensor != nullptr) tensors.add(*call.tensor);
+  if (call.rowwise != nullptr) tensors.add(*call.rowwise);
+  if (call.columnwise != nullptr && call.columnwise != call.rowwise) tensors.add(*call.columnwise);
+  if (call.bias != nullptr) tensors.add(*call.bias);
 }
 
 bool could_be_captured(const RoutingRequest& request) {
@@ -74,42 +90,53 @@ void check_can_be_captured(const FeatureInstance& instance, std::string_view lay
 
 }  // namespace
 
-void LayerListener::start() {
-  install();
-  first_number_ = jump_number_ = number_;
+void LayerListener::start(std::shared_ptr<void> owner) {
+  const std::lock_guard lock(layers_mutex_);
+  install(std::move(owner));
+  first_number_ = jump_number_ = number_.load();
 }
 
-void LayerListener::stop() { hook_points::install(nullptr, 0); }
+bool LayerListener::stop(std::chrono::milliseconds limit) {
+  return hook_points::remove(this).wait_for_calls(limit);
+}
 
 // Anew for every change of the iteration from outside: a layer that sleeps wakes up in a session
 // with a larger number.
-void LayerListener::install() { number_ = hook_points::install(this, iteration()); }
+void LayerListener::install(std::shared_ptr<void> owner) {
+  number_ = hook_points::install(this, iteration(), std::move(owner));
+}
 
 void LayerListener::set_iteration(std::int64_t iteration) {
+  const std::lock_guard lock(layers_mutex_);
   iteration_.store(iteration, std::memory_order_relaxed);
   install();
-  jump_number_ = number_;
+  jump_number_ = number_.load();
 }
 
 void LayerListener::end_iteration() {
+  warn_of_left_out();
   const std::int64_t next = iteration() + 1;
   iteration_.store(next, std::memory_order_relaxed);
   hook_points::set_iteration(next);
   steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void LayerListener::wake() { number_ = hook_points::renew(iteration()); }
-
-LayerRouting& LayerListener::routing_of(LayerHooks& layer) {
+void LayerListener::wake() {
   const std::lock_guard lock(layers_mutex_);
-  auto* known = static_cast<LayerRouting*>(layer.state().get());
-  if (known != nullptr && known->session() == number_) return *known;
+  number_ = hook_points::renew(iteration());
+}
+
+std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
+  const std::lock_guard lock(layers_mutex_);
+  const std::uint64_t number = number_;
+  const auto known = std::static_pointer_cast<LayerRouting>(layer.state());
+  if (known != nullptr && known->session() == number) return known;
 
   std::string name = layer.name();
   if (name.empty()) {
     LayerHooks::AutomaticName& automatic = layer.automatic_name();
     if (automatic.session < first_number_) {
-      automatic = {number_, fmt::format("Layer_{}", ++unnamed_layers_)};
+      automatic = {number, fmt::format("Layer_{}", ++unnamed_layers_)};
     }
     name = automatic.name + layer.automatic_suffix();
   }
@@ -117,19 +144,19 @@ LayerRouting& LayerListener::routing_of(LayerHooks& layer) {
   const std::vector<FeatureInstance*> features = FeatureSet::running(all);
   const bool is_watched = !features.empty();
   const bool grew = known != nullptr && known->session() >= jump_number_;
-  auto routing =
-      std::make_unique<LayerRouting>(number_, std::move(name), features, grew ? known : nullptr);
-  LayerRouting& result = *routing;
-  if (features.size() < all.size()) result.note_features_that_wait();
+  auto routing = std::make_shared<LayerRouting>(number, std::move(name), features,
+                                                grew ? known.get() : nullptr);
+  if (features.size() < all.size()) routing->note_features_that_wait();
   if (known != nullptr && known->session() >= first_number_) {
-    result.set_presence(known->presence());
+    routing->set_presence(known->presence());
   } else {
-    SeenLayers::Entered entered = seen_.enter(result.layer_name());
-    result.set_presence(std::move(entered.presence));
-    if (entered.is_shared && is_watched) warn_of_shared_name(result.layer_name());
+    SeenLayers::Entered entered = seen_.enter(routing->layer_name());
+    routing->set_presence(std::move(entered.presence));
+    if (entered.is_shared && is_watched) warn_of_shared_name(routing->layer_name());
   }
-  layer.state() = std::move(routing);
-  return result;
+  // A call of an ended session leaves alone what the next one knows.
+  if (known == nullptr || known->session() < number) layer.state() = routing;
+  return routing;
 }
 
 void LayerListener::warn_of_shared_name(const std::string& name) {
@@ -137,6 +164,32 @@ void LayerListener::warn_of_shared_name(const std::string& name) {
       "two layers have this name: what is recorded of them is of both together; give each a name "
       "of its own (name=, or infer_and_assign_layer_names of a list of models)",
       name, LogLevel::warning);
+}
+
+void LayerListener::note_left_out(const LayerRouting& routing) {
+  const std::lock_guard lock(layers_mutex_);
+  left_out_.emplace(routing.layer_name(), routing.has_trained());
+}
+
+// Where a training goes on, evaluations are left out on purpose; of a model that is only evaluated
+// the run file would stay empty.
+void LayerListener::warn_of_left_out() {
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(layers_mutex_);
+    for (const auto& [name, has_trained] : left_out_) {
+      if (!*has_trained) names.push_back(name);
+    }
+    left_out_.clear();
+  }
+  if (names.empty() || std::exchange(warned_of_left_out_, true)) return;
+  notices_.message(
+      fmt::format(
+          "layer '{}'{} has run in eval mode alone, which sections leave out unless they say "
+          "otherwise; write 'mode: both' (or 'mode: eval') into the section to record "
+          "evaluations, or call model.train() if it is a training",
+          names.front(), names.size() > 1 ? fmt::format(", as {} more,", names.size() - 1) : ""),
+      {}, LogLevel::warning);
 }
 
 void LayerListener::note_script(std::string_view layer_name) {
@@ -151,18 +204,19 @@ std::vector<std::string> LayerListener::idle_sections(const config::Config& conf
 
 RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request) {
   SharedCost cost(features_.sections().measures());
-  LayerRouting& routing = routing_of(layer);
+  const std::shared_ptr<LayerRouting> shared = routing_of(layer);
+  LayerRouting& routing = *shared;
   const std::int64_t now = iteration();
   const bool captured = request.like != nullptr && ops::is_capturing(*request.like);
   if (!captured && could_be_captured(request) && routing.claim_graph_memory()) {
     statistics_.prepare_for_graphs(routing.layer_name(), request.like->device());
   }
-  RoutingPlan plan = captured ? captured_plan(routing, request)
-                              : routing.route(now, request.under_recipe, switch_off_);
+  RoutingPlan plan = captured ? captured_plan(routing, request) : asked_plan(routing, request);
   for (const PlanAnswers::Part& part : PlanAnswers::of(plan).parts) {
     if (part.on() && !captured) cost.add(part.feature->section->budget());
   }
   if (plan.empty() && !captured) let_sleep(layer, routing, request);
+  if (PlanAnswers::of(plan).left_out && !*routing.has_trained()) note_left_out(routing);
   log_plan(routing, plan, request.under_recipe);
   if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
     notices_.message(
@@ -174,11 +228,26 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
   return plan;
 }
 
+RoutingPlan LayerListener::asked_plan(LayerRouting& routing, const RoutingRequest& request) {
+  const auto& features = routing.features();
+  std::optional<RandomState> random;
+  if (std::ranges::any_of(features, &FeatureInstance::is_foreign)) {
+    random.emplace(request.like != nullptr ? std::optional(request.like->device()) : std::nullopt);
+  }
+  RoutingPlan plan = routing.route(iteration(), request, switch_off_);
+  if (random && random->restore()) {
+    for (FeatureInstance* each : features) {
+      if (each->is_foreign()) tell_of_randomness(*each, routing.layer_name(), "routing calls");
+    }
+  }
+  return plan;
+}
+
 RoutingPlan LayerListener::captured_plan(const LayerRouting& routing,
                                          const RoutingRequest& request) {
-  LayerRouting of_all(number_, routing.layer_name(), features_.all_for(routing.layer_name()),
-                      &routing);
-  return of_all.route_captured(iteration(), request.under_recipe, switch_off_);
+  LayerRouting of_all(routing.session(), routing.layer_name(),
+                      features_.all_for(routing.layer_name()), &routing);
+  return of_all.route_captured(iteration(), request, switch_off_);
 }
 
 void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
@@ -186,8 +255,10 @@ void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
   const auto wake = routing.sleep_until(iteration(), request.under_recipe);
   if (!wake) return;
   const bool ever = *wake <= hook_points::kLastIteration;
+  // By the number that it was routed under: another thread may have woken all layers meanwhile.
+  const std::uint64_t number = routing.session();
   const std::uint64_t tick =
-      ever ? hook_points::tick_of(number_, *wake) : hook_points::tick_of(number_ + 1, 0);
+      ever ? hook_points::tick_of(number, *wake) : hook_points::tick_of(number + 1, 0);
   // What a graph would have to hold: something that is due later, or whose section has not begun.
   const bool wanted_in_graphs = ever || routing.has_features_that_wait();
   if (wanted_in_graphs && could_be_captured(request)) {
@@ -215,6 +286,39 @@ void LayerListener::log_plan(LayerRouting& routing, const RoutingPlan& plan, boo
                    routing.layer_name(), LogLevel::info);
     }
   }
+}
+
+void LayerListener::observe(FeatureInstance& feature, const Shown& shown, const Show& show,
+                            const std::function<void()>& call) {
+  const auto& [layer_name, call_name, device] = shown;
+  if (!feature.observes.load(std::memory_order_relaxed)) return;
+  if (!feature.is_foreign() || !device) {
+    return guard_.observe(feature, layer_name, call_name, call);
+  }
+  RandomState random(device);
+  bool was_written = false;
+  {
+    Unwritten tensors;
+    show(tensors);
+    guard_.observe(feature, layer_name, call_name, call);
+    was_written = tensors.was_written();
+  }
+  if (random.restore()) tell_of_randomness(feature, layer_name, call_name);
+  if (!was_written) return;
+  guard_.switch_off(feature, layer_name, call_name,
+                    "it wrote to a tensor that it may only look at; what was there is lost, the "
+                    "training goes on with what it wrote; let it work on a copy (tensor.clone())");
+}
+
+void LayerListener::tell_of_randomness(FeatureInstance& feature, std::string_view layer_name,
+                                       std::string_view call_name) {
+  if (feature.told_of_randomness.exchange(true)) return;
+  notices_.announce(
+      "feature_random",
+      fmt::format("{}: torch's random numbers were drawn, which a run without it would not do; "
+                  "they are put back each time; give the feature a torch.Generator of its own",
+                  context_of(feature, layer_name, call_name)),
+      layer_name);
 }
 
 Operand LayerListener::modify_tensor(LayerHooks&, const RoutingPlan& plan,
@@ -248,7 +352,11 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
   const PlanAnswers& answers = PlanAnswers::of(plan);
   const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
   const bool captured = is_capturing(call);
-  const auto reading = statistics_.begin(answers.layer_name, plan.iteration, call);
+  if (!captured) warm_up_.see(answers.layer_name, plan.iteration, call.quantizer);
+  const auto device = captured ? std::nullopt : std::optional(device_of(call));
+  InspectTensorCall seen = call;
+  seen.evaluation = plan.evaluation;
+  const auto reading = statistics_.begin(answers.layer_name, plan.iteration, seen);
   std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;
@@ -257,8 +365,10 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
     const CostTimer cost(part.feature->section->budget());
     reading->begin_reader(part.feature->section->ring());
     NotedReading noted(*reading);
-    guard_.observe(*part.feature, answers.layer_name, kCall,
-                   [&] { part.feature->feature->inspect_tensor(at, call, noted); });
+    observe(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](Unwritten& tensors) { show(call, tensors); },
+        [&] { part.feature->feature->inspect_tensor(at, seen, noted); });
     if (noted.wanted()) readers.push_back(part.feature);
   }
   if (captured) {
@@ -276,6 +386,7 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
   try {
     reading->read();
   } catch (...) {
+    let_interruptions_pass();
     for (FeatureInstance* reader : readers) guard_.switch_off(*reader, answers.layer_name, kCall);
   }
 }
@@ -302,33 +413,60 @@ DueReaders LayerListener::readers_when_due(const RoutingPlan& plan, TensorName t
 
 void LayerListener::inspect_tensor_postquantize(LayerHooks&, const RoutingPlan& plan,
                                                 const InspectPostquantizeCall& call) {
+  constexpr std::string_view kCall = "inspect_tensor_postquantize";
+  const auto device =
+      is_capturing(call.tensor) ? std::nullopt : std::optional(device_of(call.tensor));
   const PlanAnswers& answers = PlanAnswers::of(plan);
   const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.postquantize & bit)) continue;
-    if (is_capturing(call.tensor)) {
-      check_can_be_captured(*part.feature, answers.layer_name, "inspect_tensor_postquantize");
-    }
+    if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
     const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
-    guard_.observe(*part.feature, answers.layer_name, "inspect_tensor_postquantize",
-                   [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
+    observe(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](Unwritten& tensors) { tensors.add(call.tensor); },
+        [&] { part.feature->feature->inspect_tensor_postquantize(at, call); });
   }
 }
 
 void LayerListener::inspect_gemm(LayerHooks&, const RoutingPlan& plan,
                                  const InspectGemmCall& call) {
+  constexpr std::string_view kCall = "inspect_gemm";
+  const auto device =
+      ops::is_capturing(call.output) ? std::nullopt : std::optional(call.output.device());
   const PlanAnswers& answers = PlanAnswers::of(plan);
+  for (const Quantizer* quantizer : {call.a_quantizer, call.b_quantizer}) {
+    if (device) warm_up_.see(answers.layer_name, plan.iteration, quantizer);
+  }
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
-    if (ops::is_capturing(call.output)) {
-      check_can_be_captured(*part.feature, answers.layer_name, "inspect_gemm");
-    }
+    if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
     const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
-    guard_.observe(*part.feature, answers.layer_name, "inspect_gemm",
-                   [&] { part.feature->feature->inspect_gemm(at, call, answers.alterations); });
+    observe(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](Unwritten& tensors) {
+          tensors.add(call.a);
+          tensors.add(call.b);
+          tensors.add(call.bias);
+          tensors.add(call.output);
+        },
+        [&] { part.feature->feature->inspect_gemm(at, call, answers.alterations); });
   }
+}
+
+bool LayerListener::may_watch_wgrad(LayerHooks& layer) {
+  const std::lock_guard lock(layers_mutex_);
+  std::string name = layer.name();
+  if (name.empty()) {
+    const LayerHooks::AutomaticName& automatic = layer.automatic_name();
+    if (automatic.session < first_number_) return true;  // it has had no forward in this session
+    name = automatic.name + layer.automatic_suffix();
+  }
+  return std::ranges::any_of(features_.all_for(name), [](const FeatureInstance* each) {
+    return each->feature->may_watch_wgrad();
+  });
 }
 
 }  // namespace telens::debug

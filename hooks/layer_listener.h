@@ -2,8 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +18,8 @@
 #include "hooks/notices.h"
 #include "hooks/seen_layers.h"
 #include "hooks/statistics_engine.h"
+#include "hooks/untouched.h"
+#include "hooks/warm_up_notes.h"
 
 namespace telens::debug {
 
@@ -25,12 +32,19 @@ class LayerListener final : public HookListener {
         features_(features),
         statistics_(statistics),
         guard_(guard),
-        notices_(notices) {}
-  ~LayerListener() override { stop(); }
+        notices_(notices),
+        warm_up_(notices) {}
 
-  // From here on layers are answered, until stop(). The features are made.
-  void start();
-  void stop();
+  // From here on layers are answered, until stop(). The features are made. `owner` keeps alive all
+  // that a call uses.
+  void start(std::shared_ptr<void> owner);
+  // No call begins from here on. Returns whether those of other threads have ended; it waits so
+  // long at the most.
+  bool stop(std::chrono::milliseconds limit);
+
+  // Around a fork(), before the gate of the hook points: the child may have sessions of its own.
+  static void prepare_fork() { layers_mutex_.lock(); }
+  static void after_fork() { layers_mutex_.unlock(); }
 
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
   // From outside, to any other: wakes all layers.
@@ -54,21 +68,39 @@ class LayerListener final : public HookListener {
                                    const InspectPostquantizeCall& call) override;
   void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
                     const InspectGemmCall& call) override;
+  // Decided by the layer's name and the configuration, whatever is due or runs at the moment.
+  bool may_watch_wgrad(LayerHooks& layer) override;
 
  private:
-  void install();
-  LayerRouting& routing_of(LayerHooks& layer);
+  void install(std::shared_ptr<void> owner = nullptr);  // under layers_mutex_
+  std::shared_ptr<LayerRouting> routing_of(LayerHooks& layer);
+  RoutingPlan asked_plan(LayerRouting& routing, const RoutingRequest& request);
   // Where a graph is captured: with the features of sections that do not run yet, too.
   RoutingPlan captured_plan(const LayerRouting& routing, const RoutingRequest& request);
   // The layer may be left alone until something is due again.
   void let_sleep(LayerHooks& layer, const LayerRouting& routing, const RoutingRequest& request);
   DueReaders readers_when_due(const RoutingPlan& plan, TensorName tensor);
   void warn_of_shared_name(const std::string& name);
+  // An observing call. Foreign code that writes to what `show` names is switched off, and the
+  // random numbers that it draws are put back.
+  struct Shown {
+    std::string_view layer_name;
+    std::string_view call_name;
+    std::optional<at::Device> device;  // nullopt: of a graph that is captured, nothing is checked
+  };
+  using Show = std::function<void(Unwritten& tensors)>;
+  void observe(FeatureInstance& feature, const Shown& shown, const Show& show,
+               const std::function<void()>& call);
+  void tell_of_randomness(FeatureInstance& feature, std::string_view layer_name,
+                          std::string_view call_name);
+  // A forward of a layer that has only run in evaluations, of which something was left out.
+  void note_left_out(const LayerRouting& routing);
+  void warn_of_left_out();
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
 
-  std::uint64_t number_ = 0;        // of hook_points; grows with each install()
-  std::uint64_t first_number_ = 0;  // of the first install()
-  std::uint64_t jump_number_ = 0;   // of the last one: the iteration has only grown since
+  std::atomic<std::uint64_t> number_{0};        // of hook_points; grows with each install()
+  std::atomic<std::uint64_t> first_number_{0};  // of the first install()
+  std::atomic<std::uint64_t> jump_number_{0};   // of the last one: the iteration has grown since
   std::atomic<std::int64_t> iteration_;
   std::atomic<std::uint64_t> steps_{0};
 
@@ -76,15 +108,20 @@ class LayerListener final : public HookListener {
   StatisticsEngine& statistics_;
   FeatureGuard& guard_;
   Notices& notices_;
+  WarmUpNotes warm_up_;
   // Where a feature throws in a routing call that only observes.
   const LayerRouting::SwitchOff switch_off_ =
       [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {
         guard_.switch_off(feature, layer_name, call);
       };
 
-  std::mutex layers_mutex_;  // over what follows and the making of a layer's state
+  // Over what follows and the states of all layers, which calls of an ended session may still make.
+  static inline std::mutex layers_mutex_;
   int unnamed_layers_ = 0;
+  bool warned_of_left_out_ = false;  // of step() alone
   SeenLayers seen_;
+  // Of the running iteration, each once: the layer, and whether it has run in a training meanwhile.
+  std::map<std::string, std::shared_ptr<std::atomic<bool>>> left_out_;
 };
 
 }  // namespace telens::debug

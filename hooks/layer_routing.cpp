@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/interruption.h"
 #include "hooks/feature_failure.h"
 
 namespace telens {
@@ -15,14 +16,28 @@ bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
   });
 }
 
+bool is_asked(Gemm gemm, const RoutingPlan& plan, const RoutingRequest& request) {
+  return request.under_recipe &&
+         (request.asks_of_modified_gemms || !modifies_both_operands(plan, gemm));
+}
+
 }  // namespace
 
 std::string FeatureInstance::title() const {
   return fmt::format("feature '{}' of section '{}'", entry->written_name, entry->section);
 }
 
+bool FeatureInstance::is_foreign() const {
+  static const std::string kBuiltIn = config::FeatureDescription().owner;
+  return entry->description->owner != kBuiltIn;
+}
+
 bool FeatureInstance::schedules_are_thinned() const {
   return section->budget() != nullptr && feature->follows_schedules();
+}
+
+bool FeatureInstance::looks_at(bool evaluation) const {
+  return entry->description->opaque || entry->keys->looks_at(evaluation);
 }
 
 LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
@@ -38,6 +53,7 @@ LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
 void LayerRouting::take_over(const LayerRouting& before) {
   messages_ = before.messages_.load();
   has_graph_memory_ = before.has_graph_memory_.load();
+  has_trained_ = before.has_trained_;
   const std::lock_guard lock(before.mutex_);
   for (Question& question : questions_) {
     const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
@@ -151,6 +167,7 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
     try {
       answer = ask(*instance.feature, question, {layer_name_, iteration});
     } catch (...) {
+      let_interruptions_pass();
       switch_off(instance, layer_name_, name_of(question.call));
     }
   }
@@ -200,42 +217,45 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
 }
 
 RoutingPlan LayerRouting::make_plan(std::vector<Question>& questions, std::int64_t iteration,
-                                    bool under_recipe, const SwitchOff& switch_off,
+                                    const RoutingRequest& request, const SwitchOff& switch_off,
                                     const IsInPlan& is_in_plan) const {
   RoutingPlan plan;
   plan.iteration = iteration;
+  plan.evaluation = request.evaluation;
+  if (!request.evaluation) has_trained_->store(true, std::memory_order_relaxed);
   auto answers = std::make_shared<PlanAnswers>();
   answers->layer_name = layer_name_;
   for (FeatureInstance* feature : features_) answers->parts.push_back({feature});
   for (Question& question : questions) {
-    if (question.call == Call::fp8_gemm &&
-        (!under_recipe || modifies_both_operands(plan, question.gemm))) {
+    if (question.call == Call::fp8_gemm && !is_asked(question.gemm, plan, request)) continue;
+    ask_where_due(question, iteration, switch_off);
+    if (!question.may_alter() && !features_[question.feature]->looks_at(request.evaluation)) {
+      answers->left_out = answers->left_out || is_in_plan(question);
       continue;
     }
-    ask_where_due(question, iteration, switch_off);
     if (is_in_plan(question)) enter(question, plan, *answers);
   }
   plan.answers = std::move(answers);
   return plan;
 }
 
-RoutingPlan LayerRouting::route(std::int64_t iteration, bool under_recipe,
+RoutingPlan LayerRouting::route(std::int64_t iteration, const RoutingRequest& request,
                                 const SwitchOff& switch_off) {
   std::vector<Question> questions = [&] {
     const std::lock_guard lock(mutex_);
     return questions_;
   }();
   RoutingPlan plan =
-      make_plan(questions, iteration, under_recipe, switch_off,
+      make_plan(questions, iteration, request, switch_off,
                 [&](const Question& question) { return question.is_in_plan(iteration); });
   const std::lock_guard lock(mutex_);
   questions_ = std::move(questions);
   return plan;
 }
 
-RoutingPlan LayerRouting::route_captured(std::int64_t iteration, bool under_recipe,
+RoutingPlan LayerRouting::route_captured(std::int64_t iteration, const RoutingRequest& request,
                                          const SwitchOff& switch_off) {
-  return make_plan(questions_, iteration, under_recipe, switch_off, [&](const Question& question) {
+  return make_plan(questions_, iteration, request, switch_off, [&](const Question& question) {
     if (!question.may_alter()) {
       return question.on(iteration) || question.next != kNever;
     }

@@ -23,12 +23,18 @@ struct FeatureInstance {
   const config::FeatureEntry* entry;
   std::unique_ptr<Feature> feature;
   SectionState* section = nullptr;
-  std::atomic<bool> observes{true};  // false once it threw while observing
+  std::atomic<bool> observes{true};  // false once it failed while observing
+  std::atomic<bool> told_of_randomness{false};
 
   // "feature 'FakeQuant' of section 'first'"
   std::string title() const;
+  // Whether it is not built in: it comes from a plugin or a Python class.
+  bool is_foreign() const;
   // Whether what it answers depends on what a budget allows at the moment.
   bool schedules_are_thinned() const;
+  // Whether its observing calls are made in such a forward. Classes that parse their own
+  // configuration are called in all of them, as the contract has it.
+  bool looks_at(bool evaluation) const;
 };
 
 // Behind RoutingPlan::answers: which feature is on where, in one forward-backward of one layer.
@@ -47,6 +53,7 @@ struct PlanAnswers {
   std::string layer_name;
   std::vector<Part> parts;
   std::vector<Alteration> alterations;
+  bool left_out = false;  // a feature would have looked on, but for its section's mode
 
   static const PlanAnswers& of(const RoutingPlan& plan) {
     return *static_cast<const PlanAnswers*>(plan.answers.get());
@@ -68,13 +75,17 @@ class LayerRouting final : public LayerState {
   // The plan of a forward. Asks the features whose next_iteration has come. Throws UsageError where
   // two features want to modify the same tensor in the same GEMM. Any thread; no lock is held
   // while a feature is asked.
-  RoutingPlan route(std::int64_t iteration, bool under_recipe, const SwitchOff& switch_off);
+  RoutingPlan route(std::int64_t iteration, const RoutingRequest& request,
+                    const SwitchOff& switch_off);
 
   // The plan of a forward that becomes part of a graph, which keeps it: everything that observes,
   // now or later, is on. Throws UsageError, naming the layer, the feature and its section, for what
   // alters and is not for ever as it is now.
-  RoutingPlan route_captured(std::int64_t iteration, bool under_recipe,
+  RoutingPlan route_captured(std::int64_t iteration, const RoutingRequest& request,
                              const SwitchOff& switch_off);
+
+  // Set by the first forward in the session that is no evaluation.
+  const std::shared_ptr<std::atomic<bool>>& has_trained() const { return has_trained_; }
 
   // After a route() that asked nobody and came out empty: the iteration to wake the layer in, if it
   // runs under a recipe again or not; nullopt: stay awake. kNever: not in this session.
@@ -82,6 +93,8 @@ class LayerRouting final : public LayerState {
 
   std::uint64_t session() const { return session_; }
   const std::string& layer_name() const { return layer_name_; }
+
+  const std::vector<FeatureInstance*>& features() const { return features_; }
 
   // Of the layer (SeenLayers), whichever routing it has.
   const debug::SeenLayers::Presence& presence() const { return presence_; }
@@ -148,8 +161,9 @@ class LayerRouting final : public LayerState {
   void enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const;
   // Asks where it is time to, and enters what `is_in_plan` says is on.
   using IsInPlan = std::function<bool(const Question& question)>;
-  RoutingPlan make_plan(std::vector<Question>& questions, std::int64_t iteration, bool under_recipe,
-                        const SwitchOff& switch_off, const IsInPlan& is_in_plan) const;
+  RoutingPlan make_plan(std::vector<Question>& questions, std::int64_t iteration,
+                        const RoutingRequest& request, const SwitchOff& switch_off,
+                        const IsInPlan& is_in_plan) const;
   void check_is_for_ever(const Question& question, std::int64_t iteration) const;
 
   const std::uint64_t session_;
@@ -158,6 +172,7 @@ class LayerRouting final : public LayerState {
   debug::SeenLayers::Presence presence_;
   bool has_features_that_wait_ = false;
   std::atomic<bool> has_graph_memory_{false};
+  std::shared_ptr<std::atomic<bool>> has_trained_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<std::uint32_t> messages_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<int> forwards_{0};

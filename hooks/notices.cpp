@@ -28,6 +28,16 @@ void Notices::announce(std::string_view kind, const std::string& text, std::stri
   event(kind, text, layer_name);
 }
 
+void Notices::mark(std::int64_t iteration, std::string_view kind, std::string_view text,
+                   std::string_view layer_name) {
+  const std::lock_guard lock(mutex_);
+  if (run_file_ != nullptr) {
+    run_file_->event(iteration, kind, text, layer_name);
+  } else {
+    waiting_.push_back({iteration, std::string(kind), std::string(text), std::string(layer_name)});
+  }
+}
+
 void Notices::event(std::string_view kind, std::string_view text, std::string_view layer_name) {
   const std::lock_guard lock(mutex_);
   const int number = ++numbers_[std::string(kind)];

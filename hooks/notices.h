@@ -36,9 +36,19 @@ class Notices {
     return messages_.write(text, layer_name, level, once_per);
   }
 
+  // The same, not on stderr either.
+  void log_in_file(std::string_view text, LogLevel level) {
+    messages_.write(text, {}, level, {}, /*on_stderr=*/false);
+  }
+
   // An event of this kind, and a message; each time in another iteration anew.
   void announce(std::string_view kind, const std::string& text, std::string_view layer_name,
                 LogLevel level = LogLevel::warning);
+
+  // An event of this iteration and layer, of a kind that has no more of them than there are layers,
+  // and no message.
+  void mark(std::int64_t iteration, std::string_view kind, std::string_view text,
+            std::string_view layer_name);
 
   void flush() { messages_.flush(); }
 

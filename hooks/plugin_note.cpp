@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "core/base/error.h"
@@ -17,6 +18,10 @@ namespace {
 constexpr std::string_view kOwner = "telens";
 constexpr std::uint32_t kVersionsType = 1;
 constexpr std::size_t kNoteAlignment = 4;  // of name and description
+// A library has about ten segments, and notes of a few hundred bytes. A damaged number of segments,
+// each as long as the file, would take hours to look through.
+constexpr std::size_t kMostSegments = 256;
+constexpr std::size_t kLongestNotes = 64 << 10;
 
 // Bytes of a file with checked access: what is damaged throws.
 class Bytes {
@@ -74,6 +79,11 @@ std::optional<std::string_view> find_note(const Bytes& notes) {
 }  // namespace
 
 std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path) {
+  // Opening a pipe would wait for a writer; what does not exist is told below.
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    raise<UsageError>("plugin {}: this is no file", path.string());
+  }
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> content{std::istreambuf_iterator<char>(file), {}};
   const Bytes bytes(content, path);
@@ -85,9 +95,13 @@ std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path
     raise<UsageError>("plugin {}: this is no 64-bit ELF shared library", path.string());
   }
   const auto header = bytes.at<Elf64_Ehdr>(0);
+  if (header.e_phnum > kMostSegments) {
+    raise<UsageError>("plugin {}: it has {} segments, expected at most {}; the file is damaged",
+                      path.string(), header.e_phnum, kMostSegments);
+  }
   for (std::size_t i = 0; i < header.e_phnum; ++i) {
     const auto segment = bytes.at<Elf64_Phdr>(header.e_phoff + i * header.e_phentsize);
-    if (segment.p_type != PT_NOTE) continue;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kLongestNotes) continue;
     const auto text = find_note(bytes.range(segment.p_offset, segment.p_filesz));
     if (!text) continue;
     const std::size_t space = text->find(' ');

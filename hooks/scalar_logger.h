@@ -9,7 +9,8 @@
 namespace telens::debug {
 
 // Called in step() and end_debug() only, on the thread that calls those, in the order of the rows,
-// with the iteration that a row belongs to. An exception passes through to that caller.
+// with the iteration that a row belongs to. One that throws is told once and called no more in
+// that session; training goes on.
 class TELENS_EXPORT ScalarLogger {
  public:
   virtual ~ScalarLogger() = default;

@@ -60,6 +60,11 @@ bool ScheduledFeature::reads_statistics(TensorName tensor, std::int64_t iteratio
   return answer(does_.inspect && does_.read_statistics, std::nullopt, tensor, iteration).enabled;
 }
 
+bool ScheduledFeature::may_watch_wgrad() const {
+  return ((does_.inspect || does_.modify) && selection(Gemm::wgrad, TensorName::wgrad)) ||
+         (does_.inspect_gemm && does_.look_at_products && selection(Gemm::wgrad, std::nullopt));
+}
+
 // A False holds until its next_iteration, so while a switch is off it asks to be asked at once.
 RoutingAnswer ScheduledFeature::fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
   const RoutingAnswer off = answer(does_.disable_fp8_gemm, gemm, std::nullopt, at.iteration);

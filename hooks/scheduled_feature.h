@@ -11,6 +11,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   RoutingCalls routing_calls() const final;
   bool follows_schedules() const final { return true; }
   bool reads_statistics(TensorName tensor, std::int64_t iteration) const final;
+  bool may_watch_wgrad() const final;
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
   RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) final;
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) final;
@@ -28,6 +29,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
     bool inspect_postquantize = false;
     bool disable_fp8_gemm = false;
     bool inspect_gemm = false;
+    bool look_at_products = true;  // in inspect_gemm; false: at how they were made alone
   };
 
   // The entry lives as long as the session's configuration.

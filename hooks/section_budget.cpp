@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace telens {
@@ -21,6 +22,14 @@ std::int64_t longest_freq(const config::Section& section) {
   return std::min(longest, kLongestPeriod);
 }
 
+// Runs from which a rise may be decided before the end of a window, which may be long: beside
+// `freq: 1000` it has 2000 steps.
+constexpr std::int64_t kRunsToRise = 8;
+
+std::string in_words(std::int64_t level) {
+  return level == 0 ? "all" : fmt::format("1 of {}", std::int64_t{1} << level);
+}
+
 }  // namespace
 
 SectionBudget::SectionBudget(const config::Section& section, Announce announce)
@@ -30,35 +39,65 @@ std::int64_t SectionBudget::window() const {
   return std::max(kFewestSteps, 2 * longest_freq_ << level_);
 }
 
-void SectionBudget::end_step(std::optional<double> seconds) {
-  const double cost = spent_.exchange(0);
+void SectionBudget::end_step(std::optional<double> seconds, double waited) {
+  const double charged = spent_.exchange(0);
   const bool ran = ran_.exchange(false);
+  const double hidden = ran ? durations_.hidden_cost() : 0;
+  overspent_ += charged + hidden - *section_.keys->budget * seconds.value_or(0);
+  overspent_ = std::max(0.0, overspent_);
   if (std::exchange(changed_in_step_, false) || !seconds) return;
+  durations_.add(ran, *seconds - waited, charged);
   ++steps_;
   ++measured_.steps;
   measured_.seconds += *seconds;
-  measured_.cost += cost;
+  measured_.charged += charged;
   if (ran) ++measured_.runs;
 }
 
-bool SectionBudget::is_spent_early() const {
-  const double others = std::max(0.0, measured_.seconds - measured_.cost);
+double SectionBudget::cost() const {
+  const double charged = measured_.charged;
+  if (durations_.known()) {
+    return charged + static_cast<double>(measured_.runs) * durations_.hidden_cost();
+  }
+  // Of what the step takes besides, half at most.
+  const double rest = std::max(0.0, measured_.seconds - charged);
+  return charged + std::min((kAssumedCost - 1) * charged, rest / 2);
+}
+
+std::int64_t SectionBudget::level_within(double share, std::int64_t lowest) const {
   const auto steps = static_cast<double>(measured_.steps);
-  const double to_come = others / steps * std::max(0.0, static_cast<double>(window()) - steps);
-  return measured_.cost > *section_.keys->budget * (measured_.seconds + to_come);
+  const double others = std::max(0.0, measured_.seconds - cost()) / steps;
+  const double of_all_runs = cost() / steps * std::exp2(level_);
+  // Nothing but features, by a clock that stands still otherwise: how seldom would do nobody knows.
+  if (others <= 0) return lowest;
+  std::int64_t level = lowest;
+  while (longest_freq_ << level < kLongestPeriod) {
+    const double cost = of_all_runs / std::exp2(level);
+    if (cost <= share * (others + cost)) break;
+    ++level;
+  }
+  return level;
 }
 
 std::int64_t SectionBudget::decide(const EndedIteration&) {
   decided_from_ = measured_;
+  decided_share_ = measured_.seconds > 0 ? cost() / measured_.seconds : 0;
   at_end_ = steps_ >= window();
-  const double budget = *section_.keys->budget;
-  const bool can_be_thinned = longest_freq_ << level_ < kLongestPeriod;
-  if (!at_end_) return can_be_thinned && is_spent_early() ? 1 + level_ + 1 : 0;
   if (measured_.runs < kFewestRuns) return 0;
-  std::int64_t wanted = level_;
-  if (measured_.share() > budget && can_be_thinned) ++wanted;
-  if (measured_.share() < kFarUnder * budget && level_ > 0) --wanted;
-  return 1 + wanted;
+  // A run is paid for by the steps up to the next one.
+  const double of_one_run = cost() / static_cast<double>(measured_.runs);
+  const double part = overspent_ > of_one_run ? kPartWhileSaving : 1;
+  const double budget = part * *section_.keys->budget;
+  const std::int64_t wanted = level_within(budget, level_);
+  const bool has_to_compare = wanted == 0 && !durations_.known();
+  if (has_to_compare || wanted > level_) {
+    only_compares_ = has_to_compare;
+    return 1 + std::max<std::int64_t>(wanted, 1);
+  }
+  const bool may_rise = windows_ + 1 >= patience_ && (at_end_ || measured_.runs >= kRunsToRise);
+  if (!may_rise) return 1 + level_;
+  const double room = only_compares_ ? 1 : kRoomToRise;
+  return 1 + std::min(level_, level_within(room * budget, 0));
 }
 
 void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
@@ -68,6 +107,7 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
   } else if (!at_end_) {
     next_decision_ = std::min(2 * next_decision_, window());
   } else {
+    ++windows_;
     begin_window();
     if (decided_from_.runs >= kFewestRuns) measured_ = {};
   }
@@ -75,22 +115,25 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
 
 void SectionBudget::begin_window() {
   steps_ = 0;
-  next_decision_ = kFewestSteps;
+  next_decision_ = kFewestRuns;
 }
 
 void SectionBudget::change_to(std::int64_t level) {
-  const bool more_seldom = level > level_;
-  level_ = level;
+  const std::int64_t before = std::exchange(level_, level);
+  const bool rises = level < before;
+  if (std::exchange(has_risen_, rises) && !rises)
+    patience_ = std::min(2 * patience_, kMostPatience);
+  windows_ = 0;
   changed_in_step_ = true;
   begin_window();
   measured_ = {};
   section_.keys->thinning->set(std::int64_t{1} << level);
-  announce_(fmt::format(
-      "budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its features run {} "
-      "as often, in {} iterations",
-      section_.name, 100 * decided_from_.share(), decided_from_.steps, 100 * *section_.keys->budget,
-      more_seldom ? "half" : "twice",
-      level == 0 ? "all of their" : fmt::format("1 of {} of their", std::int64_t{1} << level)));
+  announce_(
+      fmt::format("budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
+                  "features run in {} "
+                  "of their iterations, before in {}",
+                  section_.name, 100 * decided_share_, decided_from_.steps,
+                  100 * *section_.keys->budget, in_words(level), in_words(before)));
 }
 
 SharedCost::~SharedCost() {

@@ -1,5 +1,5 @@
-// `budget: 3%` of a section: its features run half as often, and half as often again, while what
-// they cost is more than that share of the step time; twice as often again when it is far less.
+// `budget: 3%` of a section: its features run in every second, fourth, eighth, ... of their
+// iterations, so seldom that what they cost stays within that share of the step time.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include "hooks/clock.h"
 #include "hooks/config/config.h"
 #include "hooks/decisions.h"
+#include "hooks/step_durations.h"
 
 namespace telens {
 
@@ -34,21 +35,35 @@ class SectionBudget final : public Decider {
   // Since the last call.
   std::int64_t take_reads() { return reads_.exchange(0, std::memory_order_relaxed); }
 
-  // The end of an iteration that took `seconds`, the cost included; nullopt: it is not to count.
-  void end_step(std::optional<double> seconds);
+  // The end of an iteration that took `seconds`, the cost included, of which ranks `waited` for
+  // each other; nullopt: nobody knows.
+  void end_step(std::optional<double> seconds, double waited = 0);
 
   // Every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
 
-  // Steps that a decision is made from, at least: one of eight that takes twice as long moves the
-  // share by a ninth, far less than the factor of two between levels.
-  static constexpr std::int64_t kFewestSteps = 8;
-  // Iterations with features that are on, at least: from a single one nobody can tell how often
-  // those come that have a schedule of their own.
+  // Iterations with features that are on, before anything is decided: from a single one nobody can
+  // tell how often those come that have a schedule of their own. So the first decision may come
+  // after two steps; before it the budget cannot hold, and what was spent is saved later on.
   static constexpr std::int64_t kFewestRuns = 2;
-  // Below this part of the budget features run more often again. Twice the cost is then still only
-  // half of the budget, so that frequencies do not swing.
-  static constexpr double kFarUnder = 0.25;
+  // Steps of the shortest window, before whose end features are not let run more often: one of
+  // eight that takes twice as long moves the share by a ninth, far less than the factor of two
+  // between levels.
+  static constexpr std::int64_t kFewestSteps = 8;
+  // While more was spent than the budget and a single run allow, as before the first decision,
+  // features get this part of it alone: one level above what would do, until that is made up for.
+  static constexpr double kPartWhileSaving = 0.5;
+  // Features run more often again where that is expected to take no more than this part of the
+  // budget, so that costs which vary by a third do not make frequencies swing.
+  static constexpr double kRoomToRise = 0.75;
+  // Before steps with and without features can be compared, what they are charged counts so many
+  // times (but takes half of the rest of the step at most): statistics of all tensors of a small
+  // transformer's layers took 9% of its steps and were charged 4%. Features that run in every step
+  // leave every second one out until there are enough to compare.
+  static constexpr double kAssumedCost = 2;
+  // Windows that pass, at most, before features may run more often again. They double each time
+  // that a rise had to be taken back.
+  static constexpr std::int64_t kMostPatience = 64;
 
  private:
   // Decider. By what reads have cost, not by what they gave.
@@ -62,17 +77,18 @@ class SectionBudget final : public Decider {
   struct Measured {
     std::int64_t steps = 0;
     double seconds = 0;     // of these steps
-    double cost = 0;        // of these seconds
+    double charged = 0;     // of these seconds
     std::int64_t runs = 0;  // steps in which features were on
-
-    double share() const { return seconds > 0 ? cost / seconds : 0; }
   };
+
+  // What was measured, with what nobody is charged for.
+  double cost() const;
 
   // Two due iterations, if that is more than kFewestSteps.
   std::int64_t window() const;
-  // Whether this rank would be over the budget at the end of the window if features cost nothing
-  // any more until then.
-  bool is_spent_early() const;
+  // The lowest level from `lowest` on at which what was measured, run less often than now or more,
+  // takes at most so large a share of the step time.
+  std::int64_t level_within(double share, std::int64_t lowest) const;
   void begin_window();
   void change_to(std::int64_t level);
 
@@ -80,17 +96,24 @@ class SectionBudget final : public Decider {
   const Announce announce_;
   const std::int64_t longest_freq_;
 
-  // The same on all ranks, so that they decide in the same iterations: after 8, 16, 32, ... steps
-  // of the window, and at its end.
+  // The same on all ranks, so that they decide in the same iterations: after 2, 4, 8, ... steps of
+  // the window, and at its end.
   std::int64_t level_ = 0;
   std::int64_t steps_ = 0;  // of the window
-  std::int64_t next_decision_ = kFewestSteps;
+  std::int64_t next_decision_ = kFewestRuns;
+  std::int64_t windows_ = 0;      // that have ended since the last change
+  std::int64_t patience_ = 1;     // windows before a rise
+  bool has_risen_ = false;        // with the last change
   bool at_end_ = false;           // of the window, when it was last decided
   bool changed_in_step_ = false;  // so the running step is neither of the old level nor of the new
 
   // Of this rank; over more than one window where there were too few runs.
   Measured measured_;
   Measured decided_from_;
+  double decided_share_ = 0;
+  bool only_compares_ = false;  // the level is not 0 only to have steps without features
+  StepDurations durations_;
+  double overspent_ = 0;          // seconds beyond the budget since the session began
   std::atomic<double> spent_{0};  // in the running step
   std::atomic<bool> ran_{false};  // in the running step
   std::atomic<std::int64_t> reads_{0};

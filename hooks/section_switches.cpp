@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "hooks/config/look_back.h"
+
 namespace telens {
 namespace {
 
@@ -21,19 +23,23 @@ SectionSwitches::SectionSwitches(const config::Config& config) {
     for (const config::FeatureEntry& entry : section.features) {
       const config::Value* iterations = entry.config.find(config::kWriteLast);
       if (entry.description->fires && iterations != nullptr) {
-        add_ring(section, iterations->as_integer());
+        const config::Value* memory = entry.config.find(config::kMostMebibytes);
+        add_ring(section, iterations->as_integer(),
+                 memory != nullptr ? memory->as_integer() : config::kMostMebibytesByDefault);
       }
     }
   }
 }
 
-void SectionSwitches::add_ring(const config::Section& section, std::int64_t iterations) {
+void SectionSwitches::add_ring(const config::Section& section, std::int64_t iterations,
+                               std::int64_t most_mebibytes) {
   if (rings_.size() == kMostRings) {
     raise<ConfigError>("{}: section '{}': at most {} features may have '{}'",
                        to_string(section.location), section.name, kMostRings, config::kWriteLast);
   }
   const std::uint64_t bit = std::uint64_t{1} << rings_.size();
-  rings_.push_back({section.name, KeptRows(iterations)});
+  const auto most_bytes = static_cast<std::size_t>(most_mebibytes) << 20;
+  rings_.push_back({section.name, KeptRows(iterations, most_bytes / sizeof(Row))});
   for (SectionState& state : states_) {
     if (!state.keys().kept_by || state.keys().kept_by->section != section.name) continue;
     state.ring_ = bit;
@@ -53,19 +59,24 @@ void SectionSwitches::make_budgets(const Announce& announce) {
   }
 }
 
-void SectionSwitches::end_step(double cost) {
+void SectionSwitches::end_step(double cost, double waited) {
   if (!measures()) return;
   const double now = seconds_now();
   const std::int64_t all_reads = reads_.exchange(0);
   for (SectionState* state : with_budget_) {
-    state->budget()->charge(cost * part_of(state->budget()->take_reads(), all_reads));
+    state->part_of_reads_ = part_of(state->budget()->take_reads(), all_reads);
+    state->budget()->charge(cost * state->part_of_reads_);
     // The first step makes what is made once.
     if (state->runs()) {
-      state->budget()->end_step(last_step_ended_ ? std::optional(now - *last_step_ended_)
-                                                 : std::nullopt);
+      state->budget()->end_step(
+          last_step_ended_ ? std::optional(now - *last_step_ended_) : std::nullopt, waited);
     }
   }
   last_step_ended_ = now;
+}
+
+void SectionSwitches::charge_after_step(double cost) {
+  for (SectionState* state : with_budget_) state->budget()->charge(cost * state->part_of_reads_);
 }
 
 SectionState& SectionSwitches::state(std::string_view section) {

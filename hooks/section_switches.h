@@ -47,6 +47,7 @@ class SectionState {
   std::atomic<std::int64_t> left_;  // iterations
   std::uint64_t ring_ = 0;
   std::unique_ptr<SectionBudget> budget_;
+  double part_of_reads_ = 0;  // of all of the last ended iteration
 };
 
 // All sections of a session. Its switches are used in step(), in the same step on all ranks.
@@ -65,8 +66,11 @@ class TELENS_EXPORT SectionSwitches {
 
   // That a tensor was read, for anybody. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
-  // The end of an iteration is done, which itself has cost so many seconds for all reads together.
-  void end_step(double cost);
+  // The end of an iteration: finishing all of its reads has cost so many seconds, and for so many
+  // ranks waited for each other there.
+  void end_step(double cost, double waited = 0);
+  // What became of them has cost so much more: it counts as the next iteration's.
+  void charge_after_step(double cost);
 
   // Sections that say `started_by: section` run in so many iterations after the ending one. Returns
   // their names.
@@ -95,7 +99,8 @@ class TELENS_EXPORT SectionSwitches {
     KeptRows rows;
   };
 
-  void add_ring(const config::Section& section, std::int64_t iterations);
+  void add_ring(const config::Section& section, std::int64_t iterations,
+                std::int64_t most_mebibytes);
 
   std::deque<SectionState> states_;
   std::vector<Ring> rings_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -43,31 +44,72 @@ Session::Session(InitializeOptions options)
       outbox_(series_),
       layers_(options_.init_training_step, features_, *statistics_, guard_, notices_) {
   accept_on_all_ranks(options_, [this] { accept(); });
+  compare_ranks();
   // From here on nothing is refused: files of an earlier run may be touched.
   const auto on_error = [this](const std::string& error) {
     notices_.log(error, {}, LogLevel::warning);
   };
-  delivery_.emplace(make_run_file_sink(options_, config_.text(), on_error), options_);
+  const auto on_logger_failure = [this](const std::string& text) {
+    notices_.announce("logger_off", text, {});
+  };
+  delivery_.emplace(make_run_file_sink(options_, config_.text(), on_error), options_,
+                    on_logger_failure);
   notices_.open(delivery_->run_file(), options_.log_dir, options_.rank);
-  termination_flush_.emplace([this] { flush(); });
-  layers_.start();
 }
 
-Session::~Session() {
-  layers_.stop();
-  termination_flush_.reset();
+void Session::begin(std::shared_ptr<Session> self) {
+  termination_flush_.emplace([weak = std::weak_ptr(self)] {
+    if (const auto session = weak.lock()) session->flush();
+  });
+  layers_.start(std::move(self));
 }
 
 void Session::accept() {
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
+  for (const std::string& text : config_.warnings()) {
+    notices_.message(text, {}, LogLevel::warning);
+  }
   features_.make(config_, registry_, *this, guard_, notices_);
 }
 
 void Session::flush() {
   delivery_->run_file().flush();
   notices_.flush();
+}
+
+// Ranks that watch different things would reduce, and wait for, different things.
+void Session::compare_ranks() {
+  world_ = options_.world;
+  const std::string different = different_sections(config_.text(), options_);
+  if (different.empty()) return;
+  ranks_agree_ = false;
+  world_ = nullptr;
+  notices_.message(
+      fmt::format("the ranks have different configurations, {} differing from rank 0; nothing is "
+                  "reduced over ranks, each records its own values; give all ranks the same "
+                  "configuration",
+                  different),
+      {}, LogLevel::warning);
+}
+
+template <typename Work>
+void Session::in_turn(const Work& work) {
+  std::exception_ptr thrown;
+  {
+    const std::lock_guard lock(turn_);
+    ++turns_;
+    try {
+      if (!has_ended()) work();
+    } catch (const std::exception&) {
+      thrown = std::current_exception();
+    }
+    --turns_;
+  }
+  // Without the lock: a thread that wants the end either gets it or has told this one.
+  if (end_is_wanted_.load()) end();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 void Session::stop_run(std::string text) {
@@ -82,6 +124,19 @@ void Session::log_message(std::string_view message, std::string_view layer_name,
   notices_.message(message, layer_name, level, once_per);
 }
 
+void Session::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
+  std::vector<FeatureInstance*> features;
+  try {
+    features = features_.all_for(layer_name);
+  } catch (const ConfigError&) {
+    return;  // two sections select it, which is a mistake only in a layer that calls its features
+  }
+  for (FeatureInstance* instance : features) {
+    guard_.observe(*instance, layer_name, "note_foreign_layer",
+                   [&] { instance->feature->note_foreign_layer(layer_name, kind); });
+  }
+}
+
 void Session::record_scalar(std::string_view name, double value) {
   delivery_->run_file().scalar(iteration(), name, value);
   note_number(name, value);
@@ -94,6 +149,15 @@ void Session::log_scalar(std::string_view name, double value, std::int64_t itera
 std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
                                             std::string_view tensor_name, const at::Tensor& tensor,
                                             const LogTensorStatsOptions& options) {
+  std::vector<NamedValue> values;
+  in_turn([&] { values = log_tensor_in_turn(layer_name, tensor_name, tensor, options); });
+  return values;
+}
+
+std::vector<NamedValue> Session::log_tensor_in_turn(std::string_view layer_name,
+                                                    std::string_view tensor_name,
+                                                    const at::Tensor& tensor,
+                                                    const LogTensorStatsOptions& options) {
   const at::NoGradGuard no_grad;
   const std::int64_t iteration = options.iteration.value_or(this->iteration());
   ReductionGroup group;
@@ -101,7 +165,8 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
   if (!options.skip_reduction) {
     group = chosen_group_for(layer_name, options);
     logs = group != nullptr || options_.rank + 1 == options_.world_size;
-    if (group == nullptr) group = options_.world;
+    if (world_ == nullptr) logs = true;  // it is this rank's own
+    if (group == nullptr) group = world_;
   }
   layers_.note_script(layer_name);
   std::vector<NamedValue> values;
@@ -127,11 +192,20 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
 
 void Session::set_iteration(std::int64_t iteration) {
   check_iteration("initialize_training_step", iteration);
-  layers_.set_iteration(iteration);
-  statistics_->begin_iteration(iteration);
+  in_turn([&] {
+    layers_.set_iteration(iteration);
+    statistics_->begin_iteration(iteration);
+  });
+}
+
+ReductionGroup Session::reduction_group() const {
+  if (!ranks_agree_) return nullptr;
+  const std::lock_guard lock(pending_mutex_);
+  return chosen_group_ ? chosen_group_ : world_;
 }
 
 void Session::set_reduction_group(ReductionGroup group, std::string_view layer_name) {
+  const std::lock_guard lock(pending_mutex_);
   if (layer_name.empty()) {
     chosen_group_ = std::move(group);
   } else if (group) {
@@ -143,15 +217,21 @@ void Session::set_reduction_group(ReductionGroup group, std::string_view layer_n
 
 ReductionGroup Session::chosen_group_for(std::string_view layer_name,
                                          const LogTensorStatsOptions& options) const {
+  if (!ranks_agree_) return nullptr;
   if (options.reduction_group) return options.reduction_group;
+  const std::lock_guard lock(pending_mutex_);
   const auto of_layer = layer_groups_.find(layer_name);
   return of_layer == layer_groups_.end() ? chosen_group_ : of_layer->second;
 }
 
 Reductions Session::reductions_in(std::int64_t iteration) {
-  return Reductions{.world = options_.world,
+  const auto groups_of_layers = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return ranks_agree_ ? layer_groups_ : Reductions::OfLayers();
+  };
+  return Reductions{.world = world_,
                     .tensors = reduction_group(),
-                    .tensors_of_layers = layer_groups_,
+                    .tensors_of_layers = groups_of_layers(),
                     .weights = reduce_weights_,
                     .tensors_are_due = features_.reads_statistics(/*of_weights=*/false, iteration),
                     .weights_are_due = features_.reads_statistics(/*of_weights=*/true, iteration),
@@ -173,6 +253,30 @@ void Session::note_number(std::string_view name, double value) {
   numbers_.push_back({std::string(name), value});
 }
 
+// The first one that is not finite is told at once, whatever the configuration looks at.
+void Session::note_loss(double loss, std::int64_t iteration) {
+  delivery_->run_file().scalar(iteration, "loss", loss);
+  note_number("loss", loss);
+  const bool was_finite = !loss_is_not_finite_;
+  loss_is_not_finite_ = !std::isfinite(loss);
+  if (!loss_is_not_finite_) {
+    finite_loss_ = {loss, iteration};
+  } else if (was_finite) {
+    const std::string before = finite_loss_
+                                   ? fmt::format("the last finite one was {:.6g} in iteration {}",
+                                                 finite_loss_->first, finite_loss_->second)
+                                   : std::string("no loss before it was finite");
+    notices_.announce("loss_not_finite",
+                      fmt::format("the loss is {} in iteration {}; {}. configs/nan_hunt.yaml, from "
+                                  "the last checkpoint on, names the layer that it comes from",
+                                  std::isnan(loss) ? "NaN"
+                                  : loss > 0       ? "infinite"
+                                                   : "-infinite",
+                                  iteration, before),
+                      {});
+  }
+}
+
 // The end of an iteration, for those who decide about what follows.
 void Session::decide(const Logged& logged,
                      std::span<const std::vector<std::int64_t>> words_of_ranks) {
@@ -185,67 +289,132 @@ void Session::decide(const Logged& logged,
   for (const NamedScalar& each : logged.scalars) numbers.push_back({each.name, each.value});
   if (!words_of_ranks.empty()) decisions.follow(iteration(), words_of_ranks);
   decisions.decide({iteration(), logged.rows, numbers});
-  if (!has_several_ranks(options_.world)) decisions.follow_own(iteration());
+  if (!has_several_ranks(world_)) decisions.follow_own(iteration());
   delivery_->run_file().rows(sections().take_written());
 }
 
-// The iteration ends before a logger is called: one that throws leaves the session in order.
 void Session::step(std::optional<double> loss) {
+  in_turn([&] {
+    if (turns_ > 1) {
+      raise<UsageError>(
+          "debug.step: it was called by a feature or a logger that it has called itself; call it "
+          "at the end of every forward-backward");
+    }
+    step_in_turn(loss);
+  });
+}
+
+// The iteration ends before a logger is called: one that interrupts leaves the session in order.
+void Session::step_in_turn(std::optional<double> loss) {
   const std::int64_t ending = iteration();
   for (const auto& each : features_.all()) {
     const CostTimer cost(each->section->budget());
     guard_.observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
   const double begin = sections().measures() ? seconds_now() : 0;
-  if (loss) delivery_->run_file().scalar(ending, "loss", *loss);
-  if (loss) note_number("loss", *loss);
+  if (loss) note_loss(*loss, ending);
   // Who decides about this iteration has to see it.
   const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
   Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
   const Logged logged = take_logged(std::move(collected.rows));
+  // Before the decisions, which are made of this iteration too.
+  const double collected_at = sections().measures() ? seconds_now() : 0;
+  const double waited = collected.exchange_seconds;
+  sections().end_step(collected_at - begin - waited, waited);
   decide(logged, collected.decisions);
   layers_.end_iteration();
   if (sections().end_iteration()) layers_.wake();
   statistics_->begin_iteration(iteration());
-  // A logger that throws on one rank must not leave that rank behind in what all ranks decide.
-  std::exception_ptr from_a_logger;
-  try {
-    delivery_->deliver(logged);
-  } catch (...) {
-    from_a_logger = std::current_exception();
-  }
-  if (sections().measures()) {
-    sections().end_step(seconds_now() - begin - collected.exchange_seconds);
-  }
+  // What interrupts one rank must not leave that rank behind in what all ranks decide.
+  const std::exception_ptr from_a_logger = deliver(logged);
+  if (sections().measures()) sections().charge_after_step(seconds_now() - collected_at);
   stop_if_asked();
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
+// Returns what interrupted a logger.
+std::exception_ptr Session::deliver(const Logged& logged) {
+  try {
+    delivery_->deliver(logged);
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Session::take_stop_texts() {
+  const std::lock_guard lock(pending_mutex_);
+  return std::exchange(stop_texts_, {});
+}
+
 void Session::stop_if_asked() {
-  const std::vector<std::string> texts = [this] {
-    const std::lock_guard lock(pending_mutex_);
-    return std::exchange(stop_texts_, {});
-  }();
+  const std::vector<std::string> texts = take_stop_texts();
   if (texts.empty()) return;
   const std::string message = fmt::format("{}", fmt::join(texts, "\n"));
-  notices_.log(message, {}, LogLevel::error);
+  // On stderr the exception tells it.
+  notices_.log_in_file(message, LogLevel::error);
   delivery_->run_file().event(iteration() - 1, "stopped", message, {});
   flush();
   throw RunStopped(message);
 }
 
-void Session::end() {
-  layers_.stop();
+// Also of a program that an exception of this name has left; "" for none.
+void Session::end(std::string_view exception) {
+  {
+    const std::lock_guard lock(pending_mutex_);
+    if (!exception.empty()) exception_ = exception;
+  }
+  std::unique_lock lock(turn_, std::defer_lock);
+  if (!lock.try_lock_for(kLongestWait)) {
+    end_is_wanted_.store(true);
+    if (!lock.try_lock()) {
+      notices_.message(
+          fmt::format("debug.end_debug: another thread is in debug.step() for more than {} s; the "
+                      "session ends when that is done",
+                      kLongestWait.count()),
+          {}, LogLevel::warning);
+      return;
+    }
+  }
+  if (has_ended()) return;
+  if (turns_ > 0) {  // a feature or a logger that step() has called wants it
+    end_is_wanted_.store(true);
+    return;
+  }
+  has_ended_.store(true);
+  end_in_turn();
+}
+
+void Session::end_in_turn() {
+  if (!layers_.stop(kLongestWait)) {
+    notices_.message(
+        fmt::format("debug.end_debug: another thread is in a layer for more than {} s; what "
+                    "features see there from here on is not recorded",
+                    kLongestWait.count()),
+        {}, LogLevel::warning);
+  }
   for (const auto& each : features_.all()) {
     guard_.observe(*each, {}, "end", [&] { each->feature->end(); });
   }
+  guard_.close();
   // Layers of other ranks are not known here.
   const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
   for (const std::string& text : layers_.idle_sections(config_)) notices_.message(text, {}, level);
   // The other ranks may be gone: what was not stepped stays this rank's.
-  delivery_->deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));
-  for (const std::string& text : stop_texts_) notices_.message(text, {}, LogLevel::error);
+  const std::exception_ptr from_a_logger =
+      deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));
+  const std::vector<std::string> texts = take_stop_texts();
+  for (const std::string& text : texts) notices_.message(text, {}, LogLevel::error);
   flush();
+  // Here, not where the last call lets go of the session, which may be at any time on any thread.
+  termination_flush_.reset();
+  const std::string exception = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return exception_;
+  }();
+  if (!exception.empty()) delivery_->run_file().end_by_exception(exception);
+  delivery_->close();
+  if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
 }  // namespace telens::debug

@@ -1,12 +1,16 @@
 // A debug session, from initialize to end_debug.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hooks/delivery.h"
@@ -19,15 +23,23 @@
 
 namespace telens::debug {
 
+// One thread at a time is in step(), end(), set_iteration() or log_tensor(); others wait for their
+// turn. Calls of layers come from any thread meanwhile, and share the session until they return.
 class Session final : private FeatureServices {
  public:
   // Throws ConfigError and UsageError; nothing is installed then.
   explicit Session(InitializeOptions options);
-  ~Session() override;  // flushes everything
 
-  // The session API (hooks/debug.h).
+  // Layers are watched from here on.
+  void begin(std::shared_ptr<Session> self);
+
+  // The session API (hooks/debug.h). Nothing once the session has ended.
   void step(std::optional<double> loss);
-  void end();
+  // Waits for what other threads are in, kLongestWait each for a step and for calls of layers: they
+  // may in turn wait for this thread. A step that takes longer, and one that this very call came
+  // from, ends the session itself when it is done; what calls of layers observe later is lost.
+  void end(std::string_view exception = {});
+  bool has_ended() const { return has_ended_.load(); }
   void set_iteration(std::int64_t iteration);
   std::int64_t iteration() const { return layers_.iteration(); }
   void record_scalar(std::string_view name, double value);
@@ -37,16 +49,17 @@ class Session final : private FeatureServices {
                                      const LogTensorStatsOptions& options);
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
+  void note_foreign_layer(std::string_view layer_name, std::string_view kind);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
   const StatisticRegistry& defined_statistics() const { return registry_.statistics(); }
   const Sink& run_file() const { return delivery_->run_file(); }
 
   // Of one layer, or with an empty name of all others. Null: the default.
   void set_reduction_group(ReductionGroup group, std::string_view layer_name);
-  const ReductionGroup& reduction_group() const {
-    return chosen_group_ ? chosen_group_ : options_.world;
-  }
+  ReductionGroup reduction_group() const;
   void set_weight_group_reduce(bool enabled) { reduce_weights_ = enabled; }
+
+  static constexpr std::chrono::seconds kLongestWait{5};
 
  private:
   // FeatureServices
@@ -68,6 +81,13 @@ class Session final : private FeatureServices {
     notices_.message(message, layer_name, level);
   }
 
+  // Runs `work` when it is this thread's turn, and ends the session where that waits for it.
+  template <typename Work>
+  void in_turn(const Work& work);
+  void step_in_turn(std::optional<double> loss);
+  void end_in_turn();
+
+  void compare_ranks();
   void accept();  // throws what initialize refuses
   void flush();
 
@@ -77,10 +97,16 @@ class Session final : private FeatureServices {
                                   const LogTensorStatsOptions& options) const;
 
   void note_number(std::string_view name, double value);
+  void note_loss(double loss, std::int64_t iteration);
   void decide(const Logged& logged, std::span<const std::vector<std::int64_t>> words_of_ranks);
   // What the engine has collected, before what was logged since the last call.
   Logged take_logged(std::vector<Row> collected);
+  std::exception_ptr deliver(const Logged& logged);
+  std::vector<std::string> take_stop_texts();
   void stop_if_asked();
+  std::vector<NamedValue> log_tensor_in_turn(std::string_view layer_name,
+                                             std::string_view tensor_name, const at::Tensor& tensor,
+                                             const LogTensorStatsOptions& options);
 
   const InitializeOptions options_;
   FeatureRegistry registry_;
@@ -95,13 +121,26 @@ class Session final : private FeatureServices {
   LayerListener layers_;
   std::optional<TerminationFlush> termination_flush_;
 
-  std::mutex pending_mutex_;
+  ReductionGroup world_;     // over which statistics are reduced by default; null: this rank alone
+  bool ranks_agree_ = true;  // on what is watched
+
+  std::recursive_timed_mutex turn_;
+  int turns_ = 0;  // that this thread is in, one within the other
+  std::atomic<bool> end_is_wanted_{false};
+  std::atomic<bool> has_ended_{false};
+
+  mutable std::mutex pending_mutex_;  // over what follows
   std::vector<std::string> stop_texts_;
+  std::string exception_;             // the one that has ended the run
   std::vector<NamedNumber> numbers_;  // of the iteration, for those who decide
+
+  // Of step() alone: the last finite loss and its iteration; whether the newest was not.
+  std::optional<std::pair<double, std::int64_t>> finite_loss_;
+  bool loss_is_not_finite_ = false;
 
   ReductionGroup chosen_group_;  // null: the default
   Reductions::OfLayers layer_groups_;
-  bool reduce_weights_ = true;
+  std::atomic<bool> reduce_weights_{true};
 };
 
 }  // namespace telens::debug

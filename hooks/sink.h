@@ -106,6 +106,10 @@ class TELENS_EXPORT Sink {
                      std::string_view layer) {}
   // Makes what came so far safe; may be called at any time, also while a signal ends the process.
   virtual void flush() {}
+  // close() of a run that an exception has ended: one of this name has left the program.
+  virtual void end_by_exception(std::string_view name) {}
+  // Nothing comes after this; what does is ignored.
+  virtual void close() {}
   // Where a person finds the result; "" where that is nothing to tell.
   virtual std::string path() const { return {}; }
 };

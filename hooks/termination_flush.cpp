@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <iostream>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 namespace telens::debug {
@@ -122,7 +125,9 @@ bool pass_on_to(const struct sigaction& action) {
 
 }  // namespace
 
-TerminationFlush::TerminationFlush(std::function<void()> flush) : flush_(std::move(flush)) {
+TerminationFlush::TerminationFlush(std::function<void()> flush,
+                                   std::chrono::milliseconds longest_flush)
+    : flush_(std::move(flush)), longest_flush_(longest_flush) {
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
   const bool ignored = !(current.sa_flags & SA_SIGINFO) && current.sa_handler == SIG_IGN;
@@ -169,6 +174,27 @@ TerminationFlush::~TerminationFlush() {
   close(pipe_ends[1]);
 }
 
+void TerminationFlush::flush_in_time() const {
+  struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_done = false;
+  };
+  const auto progress = std::make_shared<Progress>();
+  std::thread([flush = flush_, progress] {
+    flush();
+    const std::lock_guard lock(progress->mutex);
+    progress->is_done = true;
+    progress->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(progress->mutex);
+  if (progress->changed.wait_for(lock, longest_flush_, [&] { return progress->is_done; })) return;
+  std::cerr
+      << "telens: SIGTERM: what was recorded last is not on disk after "
+      << std::chrono::duration<double>(longest_flush_).count()
+      << " s, which the process does not wait for any longer; is the disk of log_dir there?\n";
+}
+
 void TerminationFlush::watch() {
   // A program's handlers belong to its own threads; here they would interrupt the read.
   sigset_t all;
@@ -176,7 +202,7 @@ void TerminationFlush::watch() {
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
   char byte = kStop;
   while (read(pipe_ends[0], &byte, 1) == 1 && byte == kTerminate) {
-    flush_();
+    flush_in_time();
     if (ends_by_default.load()) end_by_default();
   }
 }

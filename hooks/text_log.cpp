@@ -1,12 +1,16 @@
 #include "hooks/text_log.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/compile.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -17,6 +21,8 @@
 #include <limits>
 #include <system_error>
 #include <utility>
+
+#include "core/base/printable.h"
 
 namespace telens::debug {
 namespace {
@@ -99,41 +105,86 @@ std::string_view LogClock::now() {
   return text_;
 }
 
+namespace {
+
+// A symbolic link in its place is not followed, and what is no regular file not written: a log_dir
+// may be a folder that others write to.
+int open_log(const std::string& path, bool truncate) {
+  constexpr int kMode = 0666;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int descriptor = ::open(path.c_str(), kFlags, kMode);
+  struct stat status {};
+  if (descriptor < 0 || ::fstat(descriptor, &status) != 0) return descriptor;
+  if (!S_ISREG(status.st_mode) || (truncate && ::ftruncate(descriptor, 0) != 0)) {
+    const int error = S_ISREG(status.st_mode) ? errno : EINVAL;
+    ::close(descriptor);
+    errno = error;
+    return -1;
+  }
+  return descriptor;
+}
+
+std::string reason_of(int error) {
+  if (error == ELOOP) return "it is a symbolic link, which is not followed; remove it";
+  if (error == ENOSPC || error == EDQUOT) return "the disk is full";
+  return fmt::format("{}; is log_dir a folder that you may write to?",
+                     std::generic_category().message(error));
+}
+
+}  // namespace
+
 LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank)
     : limit_(largest_file()) {
   const std::filesystem::path path = std::filesystem::path(log_dir) / folder / file_name(rank);
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  const auto mode = flag(kOverwriteVariable, true) ? std::ios::trunc : std::ios::app;
   path_ = path.string();
-  file_.open(path, std::ios::out | mode);
-  if (!file_) give_up("is log_dir a folder that you may write to?");
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!error) bytes_ = size;
+  descriptor_ = open_log(path_, flag(kOverwriteVariable, true));
+  if (descriptor_ < 0) give_up(reason_of(errno));
+  struct stat status {};
+  if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0)
+    bytes_ = static_cast<std::uintmax_t>(status.st_size);
+}
+
+LogFile::~LogFile() {
+  flush();
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void LogFile::write(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  if (!file_.is_open()) return;
+  if (descriptor_ < 0) return;
   bytes_ += line.size() + 1;
-  if (bytes_ > limit_) return give_up("it reached the limit on file sizes (ulimit -f)");
-  file_ << line << '\n';
-  check();
+  if (bytes_ > limit_) {
+    write_out();
+    return give_up("it reached the limit on file sizes (ulimit -f)");
+  }
+  waiting_ += line;
+  waiting_ += '\n';
+  if (waiting_.size() >= kMostWaiting) write_out();
 }
 
 void LogFile::flush() {
   const std::lock_guard lock(mutex_);
-  if (!file_.is_open()) return;
-  file_.flush();
-  check();
+  write_out();
 }
 
-void LogFile::check() {
-  if (!file_) give_up("is the disk full?");
+void LogFile::write_out() {
+  std::string_view rest = waiting_;
+  while (descriptor_ >= 0 && !rest.empty()) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      give_up(reason_of(errno));
+    } else {
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  waiting_.clear();
 }
 
 void LogFile::give_up(std::string_view reason) {
-  if (file_.is_open()) file_.close();
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   std::cerr << fmt::format("telens: cannot write the log {}; training goes on without it: {}\n",
                            path_, reason);
 }
@@ -163,9 +214,10 @@ void MessageLog::flush() {
 }
 
 bool MessageLog::write(std::string_view message, std::string_view layer_name, LogLevel level,
-                       std::string_view once_per) {
-  const std::string text =
-      layer_name.empty() ? std::string(message) : fmt::format("LAYER={}: {}", layer_name, message);
+                       std::string_view once_per, bool on_stderr) {
+  // A line that follows is indented: it cannot pass for one of another time and level.
+  std::string text = printable_lines(message, "    ");
+  if (!layer_name.empty()) text = fmt::format("LAYER={}: {}", printable(layer_name), text);
   const std::lock_guard lock(mutex_);
   if (!written_.add(fmt::format("{}\x1f{}", text, once_per))) return false;
   if (level < level_) return true;
@@ -177,7 +229,7 @@ bool MessageLog::write(std::string_view message, std::string_view layer_name, Lo
   }
   if (level >= LogLevel::warning) {
     flush();
-    std::cerr << "NVDLFW INSPECT - " + line + '\n';
+    if (on_stderr) std::cerr << "NVDLFW INSPECT - " + line + '\n';
   }
   return true;
 }
@@ -190,7 +242,7 @@ void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t
   const double printed = std::isnan(value) ? NAN : value;  // Python prints no NaN's sign
   fmt::format_to(std::back_inserter(line),
                  FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
-                 clock_.now(), name, iteration, printed);
+                 clock_.now(), printable(name), iteration, printed);
   file_.write({line.data(), line.size()});
 }
 

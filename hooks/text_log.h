@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <ctime>
 #include <deque>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -28,16 +27,23 @@ class LogFile {
   // more, one line on stderr says so, and lines go nowhere: logging never stops training.
   LogFile(const std::string& log_dir, std::string_view folder, int rank);
 
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
   void write(std::string_view line);
   void flush();
 
  private:
-  void give_up(std::string_view reason);
-  void check();
+  static constexpr std::size_t kMostWaiting = 1 << 13;  // bytes
 
-  std::mutex mutex_;
+  void give_up(std::string_view reason);
+  void write_out();
+
+  std::mutex mutex_;  // over what follows
   std::string path_;
-  std::ofstream file_;
+  int descriptor_ = -1;
+  std::string waiting_;  // not written yet
   std::uintmax_t bytes_ = 0;
   std::uintmax_t limit_;  // of a file's size: writing beyond it ends the process (SIGXFSZ)
 };
@@ -75,10 +81,11 @@ class MessageLog {
   // Begins the file, with what was written before; until then nothing on disk is touched.
   void open(const std::string& log_dir, int rank);
 
-  // Any thread. Once per text, layer and `once_per` (see SeenTexts); returns whether it was written
-  // now.
+  // Any thread. What is unseen in names and texts is escaped; a text of several lines is indented
+  // from the second one on. Once per text, layer and `once_per` (see SeenTexts); returns whether it
+  // was written now.
   bool write(std::string_view message, std::string_view layer_name, LogLevel level,
-             std::string_view once_per = {});
+             std::string_view once_per = {}, bool on_stderr = true);
   void flush();
 
  private:

@@ -1,6 +1,4 @@
 // telens blocks: the worst blocks of a run with a block recipe, and where they are.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -9,15 +7,15 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
-#include "inspector_cli/format_option.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
-#include "inspector_cli/whole_number.h"
+#include "inspector_cli/table_options.h"
 
 namespace telens::cli {
 namespace {
@@ -28,8 +26,7 @@ using record::Dictionary;
 struct BlocksOptions {
   std::string run;
   Selection selection;
-  Format format = Format::table;
-  int top = 0;
+  TableOptions table;
 };
 
 // One block of one rank's tensor, over the iterations in which it was among the worst.
@@ -91,7 +88,10 @@ void run_blocks(const BlocksOptions& options) {
   }
   const auto blocks = worst_blocks(run.blocks(resolve(options.selection, run)));
   if (blocks.empty()) raise<UsageError>("{}: no block fits these filters", options.run);
-  fmt::print("{}", table_of(blocks, run, options.top).render(options.format));
+  TableOptions shown = options.table;
+  // The first rows of each statistic, unless they are mixed.
+  const int top = shown.sort.empty() ? std::exchange(shown.top, 0) : 0;
+  print_table(table_of(blocks, run, top), shown);
 }
 
 }  // namespace
@@ -108,8 +108,7 @@ void add_blocks(CLI::App& app) {
   add_tensor_selection(*command, options->selection);
   command->add_option("--stat", options->selection.statistics,
                       "Only this statistic of blocks, as block_mse; may be repeated");
-  add_format(*command, options->format);
-  add_top(*command, options->top);
+  add_table_options(*command, options->table);
   command->callback([options] { run_blocks(*options); });
 }
 

@@ -11,19 +11,26 @@
 namespace telens::cli {
 
 // The values of some neighbouring iterations as one: that of the largest magnitude, where any is
-// not finite, that one.
+// not finite, that one. Those of warm-up count only where there are no others.
 class Bin {
  public:
-  void add(double value);
+  void add(double value, bool warm_up = false);
+  void add(const Bin& other);
   bool seen() const { return seen_; }
   bool finite() const;
   double value() const { return value_; }
+  // Of warm-up alone: marked, and no matter for an axis.
+  bool warm_up() const { return warm_up_; }
+  // What is drawn as a line.
+  bool drawn() const { return seen_ && !warm_up_ && finite(); }
 
  private:
   double value_ = 0;
   bool seen_ = false;
+  bool warm_up_ = false;
 };
 
+// Labels, here and below, are printable.
 struct Line {
   std::string label;
   std::vector<Bin> bins;
@@ -33,6 +40,7 @@ struct Line {
 // layer's value is that of its worst tensor.
 struct Panel {
   std::string statistic;
+  double loss = 0;  // of its worst tensor, comparable with other statistics' (severity.h)
   std::vector<Line> worst;
   std::vector<Line> layers;
 };
@@ -45,9 +53,11 @@ struct Chart {
   std::vector<Line> scalars;  // losses
   std::vector<Panel> panels;
   FirstTrouble trouble;
-  std::vector<std::string> headlines;  // trouble in words
-  std::string subtitle;                // what is drawn, where that is not said elsewhere
+  std::vector<Sentence> headlines;  // trouble in words
+  std::string subtitle;             // what is drawn, where that is not said elsewhere
 
+  // From first_iteration to last_iteration, both set; at most so many bins.
+  void set_bins(std::size_t most);
   std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
   std::size_t bin_of(std::int64_t iteration) const;
   // Round numbers for an axis.
@@ -67,9 +77,6 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
 // map reaches to the next record, but hardly further than records usually lie apart: by the bin
 // that some distances are longer for where iterations do not divide into bins.
 void widen_cells(std::vector<Line>& rows);
-
-// A label of at most `longest` bytes, cut in the middle: layers differ in both ends of their names.
-std::string shortened(const std::string& label, std::size_t longest);
 
 std::string draw_text(const Chart& chart, int width);
 std::string draw_svg(const Chart& chart);

@@ -4,6 +4,7 @@
 #include "inspector_cli/chart_js.h"
 #include "inspector_cli/chart_svg.h"
 #include "inspector_cli/histogram_svg.h"
+#include "inspector_cli/layer_labels.h"
 #include "inspector_cli/scale.h"
 #include "inspector_cli/table.h"
 
@@ -15,7 +16,7 @@ constexpr std::string_view kStyle = R"(
          max-width: 1100px; padding: 0 12px; }
   h1 { font-size: 20px; margin: 0 0 8px; }
   h2 { font-size: 16px; margin: 32px 0 8px; border-top: 1px solid #ddd; padding-top: 16px; }
-  .bad { color: #d7191c; margin: 2px 0; } .fine { color: #1a7f37; margin: 2px 0; }
+  .headline { margin: 2px 0; }
   h2 small { font-weight: normal; font-size: 12px; color: #666; margin-left: 8px; }
   .lines { height: 260px; position: relative; }
   .lines ul { position: absolute; left: 0; top: 12px; width: 24%; margin: 0; padding: 0;
@@ -30,15 +31,20 @@ constexpr std::string_view kStyle = R"(
 // (freq: 10), which a line bridges, or a value that is not finite, which is drawn as a mark on a
 // dataset of its own. The plot stands above the heat map, iteration above iteration.
 constexpr std::string_view kScript = R"(
-const notFinite = '#d7191c';
+const notFinite = '#d7191c', warmUp = '#b0b0b0';
 function drawLines(id, lines, ticks) {
   const datasets = lines.map(line => ({
     label: line.label, data: line.places, shown: line.values, borderColor: line.colour,
-    backgroundColor: line.colour, borderWidth: 1.5, pointRadius: 0, spanGaps: true, clip: 4}));
-  const bad = iterations.map((_, i) => lines.some(line => line.bad.includes(i)) ? 1 : null);
-  if (bad.some(v => v !== null)) datasets.push({
-    label: 'not finite', data: bad, shown: [], showLine: false, pointRadius: 3, pointStyle: 'rect',
-    borderColor: notFinite, backgroundColor: notFinite, clip: 4});
+    backgroundColor: line.colour, borderWidth: 1.5, spanGaps: true, clip: 4,
+    pointRadius: line.places.filter(v => v !== null).length === 1 ? 3 : 0}));
+  const mark = (label, colour, has) => {
+    const data = iterations.map((_, i) => lines.some(line => has(line).includes(i)) ? 1 : null);
+    if (data.some(v => v !== null)) datasets.push({
+      label, data, shown: [], showLine: false, pointRadius: 3, pointStyle: 'rect',
+      borderColor: colour, backgroundColor: colour, clip: 4});
+  };
+  mark('not finite', notFinite, line => line.bad);
+  mark('warm-up', warmUp, line => line.warmUp);
   const chart = new Chart(document.getElementById(id), {
     type: 'line', data: {labels: iterations, datasets},
     options: {animation: false, maintainAspectRatio: false,
@@ -64,21 +70,24 @@ std::string json_line(const Line& line, std::size_t index, const Scale& scale) {
   std::string values;
   std::string places;
   std::string bad;
+  std::string warm_up;
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
     const Bin& bin = line.bins[b];
-    const bool finite = bin.seen() && bin.finite();
     const std::string_view comma = b > 0 ? "," : "";
-    if (finite) {
+    if (bin.drawn()) {
       places += fmt::format("{}{:.4f}", comma, scale.place(bin.value()));
       values += fmt::format("{}{:.6g}", comma, bin.value());
     } else {
       places += fmt::format("{}null", comma);
       values += fmt::format("{}null", comma);
     }
-    if (bin.seen() && !bin.finite()) bad += fmt::format("{}{}", bad.empty() ? "" : ",", b);
+    if (!bin.seen() || bin.drawn()) continue;
+    std::string& marks = bin.finite() ? warm_up : bad;
+    marks += fmt::format("{}{}", marks.empty() ? "" : ",", b);
   }
-  return fmt::format("{{label: {}, colour: '{}', places: [{}], values: [{}], bad: [{}]}}",
-                     json_text(line.label), line_colour(index), places, values, bad);
+  return fmt::format(
+      "{{label: {}, colour: '{}', places: [{}], values: [{}], bad: [{}], warmUp: [{}]}}",
+      json_text(line.label), line_colour(index), places, values, bad, warm_up);
 }
 
 // A click on an entry hides its line.
@@ -127,10 +136,9 @@ class Page {
                         escaped(chart_.run_id), kStyle);
     page += "<h1>" + escaped(chart_.run_id) + "</h1>\n";
     if (!chart_.subtitle.empty()) page += "<p>" + escaped(chart_.subtitle) + "</p>\n";
-    const auto& trouble = chart_.trouble;
-    const bool fine = !trouble.nonfinite && !trouble.scalar && !trouble.overflow;
-    for (const std::string& sentence : chart_.headlines) {
-      page += fmt::format("<p class=\"{}\">{}</p>\n", fine ? "fine" : "bad", escaped(sentence));
+    for (const auto& [text, gravity] : chart_.headlines) {
+      page += fmt::format("<p class=\"headline\" style=\"color: {}\">{}</p>\n", colour_of(gravity),
+                          escaped(text));
     }
     page += body_;
     if (!calls_.empty()) page += "<script>" + std::string(kChartJs) + "</script>\n" + script();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "inspector_cli/layer_labels.h"
 #include "inspector_cli/scale.h"
 
 namespace telens::cli {
@@ -12,35 +13,53 @@ namespace {
 
 constexpr int kLineHeight = 150;
 constexpr int kLegendStep = 16;
+constexpr double kLeastMark = 3;
 constexpr int kStrip = 6;  // where non-finite values are marked, above the lines
 
 double y_of(int top, double place) { return top + kStrip + (1 - place) * (kLineHeight - kStrip); }
+
+// In the strip above the lines: what is not finite, or is of warm-up.
+std::string mark(const Chart& chart, std::size_t b, const Bin& bin, int top) {
+  const std::string meaning =
+      bin.finite() ? fmt::format("warm-up: {:.4g}", bin.value()) : std::string("not finite");
+  return fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}"
+      "</title></rect>\n",
+      x_of(chart, b), top, std::max(bin_width(chart), kLeastMark) + 0.2, kStrip,
+      bin.finite() ? kWarmUpColour : kNotFiniteColour, meaning);
+}
 
 // One line: pieces between bins that were not seen or not finite, and marks for the latter.
 std::string trace(const Chart& chart, const Line& line, const Scale& scale, int top,
                   std::string_view colour) {
   std::string svg;
   std::string points;
+  int in_piece = 0;
   const auto end_piece = [&] {
-    if (!points.empty()) {
+    if (in_piece == 1) {  // a line of one point is nothing to be seen
+      const std::size_t comma = points.find(',');
+      svg += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"3\" fill=\"{}\"/>\n",
+                         points.substr(0, comma),
+                         points.substr(comma + 1, points.size() - comma - 2), colour);
+    } else if (!points.empty()) {
       svg += fmt::format(
           "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" "
           "stroke-linecap=\"round\"/>\n",
           points, colour);
     }
     points.clear();
+    in_piece = 0;
   };
   const double width = bin_width(chart);
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
     const Bin& bin = line.bins[b];
     if (!bin.seen()) continue;  // a gap in recording is bridged
-    if (!bin.finite()) {
-      end_piece();
-      svg +=
-          fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n",
-                      x_of(chart, b), top, width + 0.2, kStrip, kNotFiniteColour);
+    if (!bin.drawn()) {
+      if (!bin.finite()) end_piece();
+      svg += mark(chart, b, bin, top);
       continue;
     }
+    ++in_piece;
     points += fmt::format("{:.1f},{:.1f} ", x_of(chart, b) + width / 2,
                           y_of(top, scale.place(bin.value())));
   }
@@ -59,7 +78,6 @@ std::string_view line_colour(std::size_t line) {
 
 Drawing headline(const Chart& chart) {
   constexpr int kStep = 20;
-  const bool fine = !chart.trouble.nonfinite && !chart.trouble.scalar && !chart.trouble.overflow;
   int y = 26;
   Drawing drawing{text_at(16, y, "start", chart.run_id, "font-size=\"18\" font-weight=\"bold\""),
                   0};
@@ -68,11 +86,10 @@ Drawing headline(const Chart& chart) {
     drawing.svg +=
         text_at(16, y, "start", chart.subtitle, fmt::format("font-size=\"12\" {}", kFaint));
   }
-  for (const std::string& sentence : chart.headlines) {
+  for (const auto& [text, gravity] : chart.headlines) {
     y += kStep;
-    drawing.svg +=
-        text_at(16, y, "start", sentence,
-                fmt::format("font-size=\"13\" fill=\"{}\"", fine ? "#1a7f37" : kNotFiniteColour));
+    drawing.svg += text_at(16, y, "start", text,
+                           fmt::format("font-size=\"13\" fill=\"{}\"", colour_of(gravity)));
   }
   drawing.height = y + 16;
   return drawing;

@@ -1,12 +1,16 @@
 // Charts in characters: braille dots for lines, shades for a heat map.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
 
+#include "core/base/printable.h"
 #include "inspector_cli/chart_text.h"
+#include "inspector_cli/layer_labels.h"
+#include "inspector_cli/table_text.h"
 #include "inspector_cli/terminal.h"
 
 namespace telens::cli {
@@ -18,6 +22,7 @@ constexpr std::size_t kLongestLabel = 48;
 constexpr std::size_t kMostLayers = 40;
 constexpr std::string_view kShades = ".:-=+*#%@";
 constexpr char kNotFinite = '!';
+constexpr char kWarmUp = 'w';
 
 struct Dot {
   int x = 0;
@@ -71,32 +76,47 @@ std::string row_label(int row, const Scale& scale) {
   return fmt::format("{:.3g}", scale.value_at(kMiddleOfRow));
 }
 
-// What is not finite interrupts the line; it is marked above.
+// A row of marks above a line; nothing where there are none.
+std::string marks_row(std::string_view name, const std::string& marks, Colour colour) {
+  if (marks.find_first_not_of(' ') == std::string::npos) return "";
+  return fmt::format("{:>{}} {}\n", name, kAxisWidth, coloured(marks, colour));
+}
+
+bool stands_alone(const Line& line) {
+  return std::ranges::count_if(line.bins, [](const Bin& bin) { return bin.drawn(); }) == 1;
+}
+
+// What is not finite interrupts the line; it is marked above, and so is warm-up. A value without
+// neighbours is drawn as wide as its iterations.
 std::string draw_line(const Line& line, const Scale& scale, std::size_t columns) {
   DotCanvas canvas(columns, kLineRows);
   const int bottom = canvas.dots_high() - 1;
   std::string bad(columns, ' ');
+  std::string warm_up(columns, ' ');
+  const bool alone = stands_alone(line);
   bool connected = false;
   Dot before;
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
     const Bin& bin = line.bins[b];
     if (!bin.seen()) continue;
     const std::size_t x = (2 * b + 1) * columns / line.bins.size();
-    if (!bin.finite()) {
-      bad[x / 2] = kNotFinite;
-      connected = false;
+    if (!bin.drawn()) {
+      (bin.finite() ? warm_up : bad)[x / 2] = bin.finite() ? kWarmUp : kNotFinite;
+      connected = connected && bin.finite();
       continue;
     }
     const double height = scale.place(bin.value()) * bottom;
     const Dot at{static_cast<int>(x), bottom - static_cast<int>(std::lround(height))};
+    if (alone) {
+      const int half = static_cast<int>(columns / line.bins.size());
+      canvas.line({at.x - half, at.y}, {at.x + half - 1, at.y});
+    }
     canvas.line(connected ? before : at, at);
     connected = true;
     before = at;
   }
-  std::string text;
-  if (bad.find(kNotFinite) != std::string::npos) {
-    text += fmt::format("{:>{}} {}\n", "not finite", kAxisWidth, coloured(bad, Colour::red));
-  }
+  std::string text = marks_row("not finite", bad, Colour::red);
+  text += marks_row("warm-up", warm_up, Colour::dim);
   for (int row = 0; row < kLineRows; ++row) {
     text += fmt::format("{:>{}} {}\n", row_label(row, scale), kAxisWidth, canvas.row(row));
   }
@@ -114,6 +134,7 @@ std::string axis(const Chart& chart, std::size_t left, std::size_t columns) {
 std::string shade(const Bin& bin, const Scale& scale) {
   if (!bin.seen()) return " ";
   if (!bin.finite()) return coloured(std::string(1, kNotFinite), Colour::red);
+  if (bin.warm_up()) return coloured(std::string(1, kWarmUp), Colour::dim);
   const auto level = static_cast<std::size_t>(
       std::lround(scale.place(bin.value()) * static_cast<double>(kShades.size() - 1)));
   return std::string(1, kShades[level]);
@@ -125,7 +146,7 @@ Bin cell_of(const std::vector<Bin>& bins, std::size_t column, std::size_t column
   const std::size_t end = std::max(begin + 1, (column + 1) * bins.size() / columns);
   Bin cell;
   for (std::size_t b = begin; b < end; ++b) {
-    if (bins[b].seen()) cell.add(bins[b].value());
+    cell.add(bins[b]);
   }
   return cell;
 }
@@ -136,6 +157,12 @@ std::size_t width_for(std::size_t bins, std::size_t most) {
   return std::min(most, bins * std::max<std::size_t>(1, kWideEnough / bins));
 }
 
+// A sentence: in lines where a terminal is narrower.
+std::string fitted(const std::string& sentence, std::size_t width) {
+  if (!stdout_is_terminal()) return sentence + "\n";
+  return fmt::format("{}\n", fmt::join(wrapped(sentence, width), "\n"));
+}
+
 }  // namespace
 
 std::string note_in_brackets(const Scale& scale) {
@@ -144,17 +171,20 @@ std::string note_in_brackets(const Scale& scale) {
 
 std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, const Scale& scale,
                           std::size_t width) {
+  // Half of a narrow terminal is left to the map.
+  const std::size_t longest = std::min(kLongestLabel, std::max<std::size_t>(width / 2, 16));
   std::size_t label_width = std::string_view("iteration").size();
   const std::size_t shown = std::min(rows.size(), kMostLayers);
   for (std::size_t i = 0; i < shown; ++i) {
-    label_width = std::max(label_width, shortened(rows[i].label, kLongestLabel).size());
+    label_width = std::max(label_width, columns_of(shortened(rows[i].label, longest)));
   }
   const std::size_t columns =
       width_for(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
   std::string text;
   for (std::size_t i = 0; i < shown; ++i) {
     const Line& layer = rows[i];
-    text += fmt::format("{:>{}} ", shortened(layer.label, kLongestLabel), label_width);
+    const std::string label = shortened(layer.label, longest);
+    text += std::string(label_width - columns_of(label), ' ') + label + " ";
     for (std::size_t column = 0; column < columns; ++column) {
       text += shade(cell_of(layer.bins, column, columns), scale);
     }
@@ -164,16 +194,21 @@ std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, con
   if (shown < rows.size()) {
     text += fmt::format("{} more layers; choose with --layer\n", rows.size() - shown);
   }
-  return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite\n", kShades.front(),
+  const bool any_warm_up = std::ranges::any_of(rows, [](const Line& row) {
+    return std::ranges::any_of(row.bins, [](const Bin& bin) { return bin.warm_up(); });
+  });
+  return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite{}\n", kShades.front(),
                             scale.value_at(0), kShades.back(), scale.value_at(1),
-                            note_in_brackets(scale), kNotFinite);
+                            note_in_brackets(scale), kNotFinite,
+                            any_warm_up ? fmt::format("   {} = warm-up", kWarmUp) : "");
 }
 
 std::string draw_text(const Chart& chart, int width) {
   const auto total = static_cast<std::size_t>(std::max(width, 40));
   const std::size_t columns = width_for(chart.bins, total - kAxisWidth - 2);
   std::string text;
-  for (const std::string& headline : chart.headlines) text += headline + "\n";
+  for (const Sentence& headline : chart.headlines) text += fitted(headline.text, total);
+  if (!chart.subtitle.empty()) text += chart.subtitle + "\n";
   const auto add_line = [&](const std::string& title, const Line& line) {
     const Scale scale({line});
     text += fmt::format("\n{}{}\n", title, note_in_brackets(scale));

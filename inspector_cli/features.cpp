@@ -9,9 +9,9 @@
 #include "features/builtin_options.h"
 #include "hooks/config/feature_page.h"
 #include "hooks/config/suggestions.h"
-#include "inspector_cli/format_option.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
+#include "inspector_cli/table_options.h"
 
 namespace telens::cli {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 struct FeaturesOptions {
   std::string name;
   bool markdown = false;
-  Format format = Format::table;
+  TableOptions table;
 };
 
 std::string joined(const std::vector<std::string>& words) {
@@ -64,7 +64,7 @@ void run_features(const FeaturesOptions& options, bool format_given) {
     return;
   }
   if (options.name.empty()) {
-    fmt::print("{}", list_of(descriptions.all()).render(options.format));
+    print_table(list_of(descriptions.all()), options.table);
     return;
   }
   const auto found = descriptions.find_all(options.name);
@@ -74,7 +74,7 @@ void run_features(const FeaturesOptions& options, bool format_given) {
                       near.empty() ? "; `telens features` lists them" : near);
   }
   if (format_given) {
-    fmt::print("{}", list_of(found).render(options.format));
+    print_table(list_of(found), options.table);
   } else {
     explain(found);
   }
@@ -88,7 +88,7 @@ void add_features(CLI::App& app) {
       "features", "The built-in features of a debug config: what they do, take and look like.");
   command->add_option("NAME", options->name,
                       "Only this feature, with all its parameters and an example");
-  add_format(*command, options->format);
+  add_table_options(*command, options->table);
   command->add_flag("--markdown", options->markdown, "All features as the page docs/features.md")
       ->excludes("NAME")
       ->excludes("--format");

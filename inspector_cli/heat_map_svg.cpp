@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "inspector_cli/chart_svg.h"
+#include "inspector_cli/layer_labels.h"
 
 namespace telens::cli {
 namespace {
@@ -38,7 +39,8 @@ std::string heat_colour(double place) {
 std::string heat_row(const Chart& chart, const Line& layer, const Scale& scale, int y, int height) {
   const auto colour_of = [&](const Bin& bin) -> std::string {
     if (!bin.seen()) return std::string(kUnseenColour);
-    return bin.finite() ? heat_colour(scale.place(bin.value())) : std::string(kNotFiniteColour);
+    if (!bin.finite()) return std::string(kNotFiniteColour);
+    return bin.warm_up() ? std::string(kWarmUpColour) : heat_colour(scale.place(bin.value()));
   };
   std::string svg = fmt::format("<g transform=\"translate(0 {})\">\n", y);
   for (std::size_t begin = 0; begin < layer.bins.size();) {
@@ -47,7 +49,8 @@ std::string heat_row(const Chart& chart, const Line& layer, const Scale& scale, 
     while (end < layer.bins.size() && colour_of(layer.bins[end]) == colour) ++end;
     const std::int64_t last = end < chart.bins ? chart.iteration_of(end) - 1 : chart.last_iteration;
     const std::string value = layer.bins[begin].seen()
-                                  ? fmt::format("{:.3g}", layer.bins[begin].value())
+                                  ? fmt::format("{:.3g}{}", layer.bins[begin].value(),
+                                                layer.bins[begin].warm_up() ? ", warm-up" : "")
                                   : std::string("not recorded");
     svg += fmt::format(
         "<rect x=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{} to {}: {}"
@@ -60,16 +63,24 @@ std::string heat_row(const Chart& chart, const Line& layer, const Scale& scale, 
 }
 
 // At the right end of the title's line.
-std::string heat_legend(const Scale& scale, int y) {
+std::string heat_legend(const Scale& scale, bool has_warm_up, int y) {
   constexpr int kSteps = 32;
   constexpr int kStepWidth = 4;
   constexpr int kBox = 10;
   constexpr double kLetter = 6.4;  // pixels, of the text's 11: rather too much
   int x = kLeft + kPlotWidth;
-  std::string svg = text_at(x, y + 9, "end", "not finite");
-  x -= 68;
-  svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", x - kBox,
-                     y, kBox, kBox, kNotFiniteColour);
+  std::string svg;
+  const auto box = [&](std::string_view name, int width, std::string_view colour) {
+    svg += text_at(x, y + 9, "end", name);
+    x -= width;
+    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
+                       x - kBox, y, kBox, kBox, colour);
+  };
+  if (has_warm_up) {
+    box("warm-up", 56, kWarmUpColour);
+    x -= kBox + 12;
+  }
+  box("not finite", 68, kNotFiniteColour);
   std::string largest = fmt::format("{:.4g}", scale.value_at(1));
   if (!scale.short_note().empty()) largest += fmt::format(", {}", scale.short_note());
   x -= kBox + 16 + static_cast<int>(kLetter * static_cast<double>(largest.size()));
@@ -84,12 +95,12 @@ std::string heat_legend(const Scale& scale, int y) {
 }
 
 // A long one begins further left.
-std::string title_beside_legend(const std::string& title) {
+std::string title_beside_legend(const std::string& title, bool has_warm_up) {
   constexpr double kLetter = 9.8;  // pixels, of bold text of 14
-  constexpr int kLegendWidth = 310;
+  const int legend_width = has_warm_up ? 390 : 310;
   const double width = kLetter * static_cast<double>(title.size());
   const double x =
-      std::max(16.0, std::min<double>(kLeft, kLeft + kPlotWidth - kLegendWidth - width));
+      std::max(16.0, std::min<double>(kLeft, kLeft + kPlotWidth - legend_width - width));
   return text_at(x, kTitleHeight - 12, "start", title, "font-size=\"14\" font-weight=\"bold\"");
 }
 
@@ -102,8 +113,11 @@ Drawing heat_map(const Chart& chart, const std::string& title, const std::vector
   const int height = rows * row_height;
   const int top = kTitleHeight;
   const int label_every = (kFlattestLabelledRow + row_height - 1) / row_height;
-  std::string svg = title_beside_legend(title);
-  svg += heat_legend(scale, kTitleHeight - 21);
+  const bool has_warm_up = std::ranges::any_of(lines, [](const Line& line) {
+    return std::ranges::any_of(line.bins, [](const Bin& bin) { return bin.warm_up(); });
+  });
+  std::string svg = title_beside_legend(title, has_warm_up);
+  svg += heat_legend(scale, has_warm_up, kTitleHeight - 21);
   for (int row = 0; row < rows; ++row) {
     const Line& layer = lines[row];
     const int y = top + row * row_height;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "inspector_cli/histograms.h"
 #include "inspector_cli/scale.h"
 #include "inspector_cli/series.h"
@@ -93,14 +94,14 @@ std::vector<Line> rows_of(const Chart& frame, const Course& course, std::size_t 
 Chart frame_of(const record::RunReader& run, const std::map<TensorKey, Course>& courses,
                std::size_t most_bins) {
   Chart frame;
-  frame.run_id = run.segments().front().run_id;
+  frame.run_id = printable(run.segments().front().run_id);
   frame.first_iteration = INT64_MAX;
   frame.last_iteration = INT64_MIN;
   for (const auto& [key, course] : courses) {
     frame.first_iteration = std::min(frame.first_iteration, course.begin()->first);
     frame.last_iteration = std::max(frame.last_iteration, course.rbegin()->first);
   }
-  frame.bins = std::min<std::size_t>(most_bins, frame.last_iteration - frame.first_iteration + 1);
+  frame.set_bins(most_bins);
   return frame;
 }
 

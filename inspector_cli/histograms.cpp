@@ -33,6 +33,7 @@ void for_each_histogram(const record::RunReader& run, const record::RecordQuery&
   std::vector<BinCount> bins;
   run.read_histograms(
       query, [&](int, const record::Record& record, std::span<const record::HistogramBin> stored) {
+        if (record.statistic == record::kNoName) return;
         const auto name = parse_histogram_name(statistics[record.statistic]);
         if (!name) return;
         bins.clear();

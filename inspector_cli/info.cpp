@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/printable.h"
 #include "inspector_cli/first_trouble.h"
 #include "inspector_cli/run_choice.h"
+#include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
-#include "inspector_cli/table.h"
 #include "inspector_cli/terminal.h"
+#include "inspector_cli/warm_up.h"
 
 namespace telens::cli {
 namespace {
@@ -31,6 +34,8 @@ struct InfoOptions {
 };
 
 std::string time_text(double seconds) {
+  constexpr double kYear10000 = 253402300800;
+  if (!(seconds >= 0 && seconds < kYear10000)) return "at an unknown time";
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
 }
 
@@ -53,6 +58,10 @@ std::string state_text(const Segment& segment) {
       return "ended cleanly " + time_text(segment.end->time);
     case record::End::killed:
       return coloured("killed, repaired", Colour::yellow);
+    case record::End::exception:
+      return coloured(fmt::format("ended by an exception {}: {}", time_text(segment.end->time),
+                                  segment.end->reason),
+                      Colour::red);
     case record::End::failed:
       break;
   }
@@ -87,6 +96,7 @@ struct Recording {
     if (next.records > 0) all.last_iteration = next.last_iteration;
     all.records += next.records;
     all.dropped += next.dropped;
+    all.lost += next.lost;
     if (!next.thinned) return;
     thinned.iterations_left += next.thinned->iterations_left;
     thinned.iterations_seen += next.thinned->iterations_seen;
@@ -109,7 +119,7 @@ void print_files(const record::RunReader& run) {
   for (const auto& [segment, files, thinned] : recordings_of(run)) {
     const std::string more =
         files > 1 ? fmt::format(" and {}", counted(files - 1, "more file")) : "";
-    std::string text = fmt::format("{}{}  {}, {} records", segment.path, more,
+    std::string text = fmt::format("{}{}  {}, {} records", printable(segment.path), more,
                                    size_text(segment.bytes), segment.records);
     if (segment.records > 0) {
       text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
@@ -126,8 +136,14 @@ void print_files(const record::RunReader& run) {
                         Colour::yellow));
     }
     if (segment.dropped > 0) {
-      line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow",
+      line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow or the "
+                                    "file removed",
                                     segment.dropped),
+                        Colour::red));
+    }
+    if (segment.lost > 0) {
+      line("", coloured(fmt::format("incomplete: {} rows lost since the disk took no more",
+                                    segment.lost),
                         Colour::red));
     }
   }
@@ -146,6 +162,11 @@ void print_totals(const record::RunReader& run) {
                               counted(run.names(Dictionary::statistic).size(), "statistic")));
 }
 
+// A NaN has no sign that means anything.
+std::string value_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value);
+}
+
 void print_scalars(const record::RunReader& run) {
   struct Course {
     record::Scalar first, last;
@@ -156,9 +177,9 @@ void print_scalars(const record::RunReader& run) {
     courses.try_emplace(scalar.name, Course{scalar, scalar}).first->second.last = scalar;
   }
   for (const auto& [name, course] : courses) {
-    line(run.names(Dictionary::word)[name],
-         fmt::format("{:.6g} at iteration {}, {:.6g} at {}", course.first.value,
-                     course.first.iteration, course.last.value, course.last.iteration));
+    line(printable(run.names(Dictionary::word)[name]),
+         fmt::format("{} at iteration {}, {} at {}", value_text(course.first.value),
+                     course.first.iteration, value_text(course.last.value), course.last.iteration));
   }
 }
 
@@ -168,6 +189,15 @@ int place_of(std::string_view kind) {
   return kind == "warning" ? 2 : 1;
 }
 
+// With the layer that it is about, where the text does not name it.
+std::string event_text(const record::RunReader& run, const record::Event& event) {
+  const std::string& text = run.names(Dictionary::word)[event.text];
+  const std::string layer = name_or_empty(run, Dictionary::layer, event.layer);
+  const bool named = layer.empty() || text.find(layer) != std::string::npos;
+  return fmt::format("iteration {}: {}{}", event.iteration, named ? "" : printable(layer) + ": ",
+                     printable(text));
+}
+
 // Each kind by itself: many of one must not hide the only one of another.
 void print_events(const record::RunReader& run, bool all) {
   constexpr std::size_t kShownFirst = 2;  // and the last one
@@ -175,6 +205,7 @@ void print_events(const record::RunReader& run, bool all) {
   std::vector<std::pair<std::string, std::vector<record::Event>>> kinds;
   for (const record::Event& event : run.events()) {
     const std::string& kind = words[event.kind];
+    if (!all && kind == WarmUp::kKind) continue;  // a sentence at the end sums them up
     auto known = std::ranges::find(kinds, kind, [](const auto& each) { return each.first; });
     if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
     known->second.push_back(event);
@@ -187,7 +218,7 @@ void print_events(const record::RunReader& run, bool all) {
         line("", fmt::format("... {} more of this kind (--events shows all)", hidden));
         i = events.size() - 1;
       }
-      line(kind, fmt::format("iteration {}: {}", events[i].iteration, words[events[i].text]));
+      line(printable(kind), event_text(run, events[i]));
     }
   }
 }
@@ -200,7 +231,7 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
     const std::string about = run.latest ? fmt::format("started {}, {}", time_text(run.start_time),
                                                        state_text(*run.latest))
                                          : coloured("cannot be read: " + run.problem, Colour::red);
-    line(i == 1 ? "other runs" : "", fmt::format("{}  {}", run.folder, about));
+    line(i == 1 ? "other runs" : "", fmt::format("{}  {}", printable(run.folder), about));
   }
   if (runs.size() > kMostShown + 1) {
     line("", fmt::format("... and {}", counted(runs.size() - kMostShown - 1, "older run")));
@@ -208,28 +239,39 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
 }
 
 void run_info(const InfoOptions& options) {
-  const record::RunReader run(choose_run(options.run), [](const std::string& damage) {
-    line("damaged", coloured(damage, Colour::red));
+  // With --config and --environment stdout is theirs alone.
+  record::RunReader run(choose_run(options.run), [&](const std::string& damage) {
+    if (options.config || options.environment) {
+      note(damage);
+    } else {
+      line("damaged", coloured(damage, Colour::red));
+    }
   });
   if (options.config) {
-    fmt::print("{}", run.config_text());
+    fmt::print("{}", printable_lines(run.config_text()));
     return;
   }
   if (options.environment) {
-    for (const auto& [name, value] : run.environment()) fmt::print("{}={}\n", name, value);
+    for (const auto& [name, value] : run.environment()) {
+      fmt::print("{}={}\n", printable(name), printable(value));
+    }
     return;
   }
+  run.find_damage();
   const Segment& first = run.segments().front();
   line("run", coloured(first.run_id, Colour::bold));
   line("started", time_text(first.start_time));
-  line("recorded by", fmt::format("telens {}, {} of {}", first.telens_version,
+  line("recorded by", fmt::format("telens {}, {} of {}", printable(first.telens_version),
                                   counted(run.segments().size(), "file"),
                                   counted(static_cast<std::size_t>(first.world_size), "rank")));
   print_files(run);
   print_totals(run);
   print_scalars(run);
   print_events(run, options.events);
-  if (run.record_count() > 0) print_first_trouble(run, {});
+  if (run.record_count() > 0) {
+    const WarmUp warm_up(run);
+    print_sentences(sentences(find_first_trouble(run, warm_up, {}), warm_up, run));
+  }
   print_other_runs(runs_beside(options.run));
 }
 

@@ -12,11 +12,12 @@
 
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/base/printable.h"
 #include "hooks/config/python_regex.h"
-#include "inspector_cli/format_option.h"
 #include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
+#include "inspector_cli/table_options.h"
 
 namespace telens::cli {
 namespace {
@@ -27,7 +28,7 @@ using record::LedgerLine;
 struct LedgerOptions {
   std::string run;
   std::string layer;  // a regular expression, searched
-  Format format = Format::table;
+  TableOptions table;
 };
 
 constexpr std::string_view kViolation = "violation";
@@ -81,10 +82,12 @@ struct OperandRow {
   std::size_t place = 0;  // in the order of first running
 };
 
-// With the reason where it is not the fastest one.
+// With the reason where it is not the fastest one, and with what was padded for it.
 std::string kernel_of(const GemmState& state) {
   const std::string cause = state.detail("kernel cause");
-  return state.detail("kernel") + (cause.empty() ? "" : fmt::format(" ({})", cause));
+  const std::string padding = state.detail("padding");
+  return state.detail("kernel") + (cause.empty() ? "" : fmt::format(" ({})", cause)) +
+         (padding.empty() ? "" : fmt::format(", {}", padding));
 }
 
 // Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.
@@ -133,7 +136,9 @@ void print_violations(const std::set<std::string>& violations, Format format) {
   fmt::print(stream, "{}{} not as expected:\n", format == Format::table ? "\n" : "",
              violations.size() == 1 ? std::string("1 GEMM was")
                                     : fmt::format("{} GEMMs were", violations.size()));
-  for (const std::string& violation : violations) fmt::print(stream, "  {}\n", violation);
+  for (const std::string& violation : violations) {
+    fmt::print(stream, "  {}\n", printable(violation));
+  }
 }
 
 void run_ledger(const LedgerOptions& options) {
@@ -153,9 +158,9 @@ void run_ledger(const LedgerOptions& options) {
     table.add({row.layer, row.gemm, row.tensor, row.requested, row.ran, row.first_iteration,
                std::string(row.fallback ? "yes" : ""), row.reason, row.kernel});
   }
-  fmt::print("{}", table.render(options.format));
+  print_table(table, options.table);
   if (!ledger.violations.empty()) {
-    print_violations(ledger.violations, options.format);
+    print_violations(ledger.violations, options.table.format);
     throw BadRun();
   }
 }
@@ -171,7 +176,7 @@ void add_ledger(CLI::App& app) {
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--layer", options->layer,
                       "Only layers in whose name this regular expression is found (Python syntax)");
-  add_format(*command, options->format);
+  add_table_options(*command, options->table);
   command->callback([options] { run_ledger(*options); });
 }
 

@@ -3,10 +3,16 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "inspector_cli/output.h"
 #include "inspector_cli/subcommands.h"
+#include "inspector_cli/terminal.h"
 #include "inspector_cli/wrong_use.h"
 
 namespace telens::cli {
@@ -15,21 +21,24 @@ namespace {
 // Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
 constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
+constexpr int kReaderLeft = 128 + SIGPIPE;  // as a shell tells of a process that SIGPIPE ended
 
 constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
                                   add_features, add_new_plugin, add_ledger, add_blocks, add_whatif};
 
-int run(int argc, char** argv) {
-  CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
-               "telens");
-  app.set_version_flag("--version", std::string("telens ") + TELENS_VERSION);
-  app.require_subcommand(1);
-  app.footer(
-      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir: of "
-      "several runs in it the newest (`repair` wants to be told which).\nExit codes: 0 fine, 1 "
-      "only from commands that judge a run, 2 wrong use or "
-      "bad input.");
-  for (const auto add : kSubcommands) add(app);
+int refused(std::string_view message) {
+  note(message);
+  return kBadInput;
+}
+
+// A line for each mistake.
+int refused(const ConfigError& error) {
+  fmt::print(stderr, "telens: {}\n", printable_lines(error.what()));
+  return kBadInput;
+}
+
+// What the command line asks for; the exit code.
+int answer(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const BadRun&) {
@@ -39,16 +48,42 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& request) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "telens: {}\n", wrong_use(app, error));
-    return kBadInput;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "telens: {}\n", error.what());
-    return kBadInput;
+    return refused(wrong_use(app, error));
   }
   return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
+               "telens");
+  app.set_version_flag("--version", std::string("telens ") + TELENS_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir: of "
+      "several runs in it the newest (`repair` wants to be told which).\nExit codes: 0 fine, 1 "
+      "only from commands that judge a run, 2 wrong use, "
+      "bad input or an output that could not be written.");
+  for (const auto add : kSubcommands) add(app);
+  try {
+    const int code = answer(app, argc, argv);
+    flush_stdout();
+    return code;
+  } catch (const ReaderLeft&) {
+    return kReaderLeft;
+  } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
+    if (error.code() == std::errc::broken_pipe) return kReaderLeft;
+    return refused(std::ferror(stdout) != 0 ? unwritten(error.code().message()) : error.what());
+  } catch (const ConfigError& error) {
+    return refused(error);
+  } catch (const std::exception& error) {
+    return refused(std::string_view(error.what()));
+  }
 }
 
 }  // namespace
 }  // namespace telens::cli
 
-int main(int argc, char** argv) { return telens::cli::run(argc, argv); }
+int main(int argc, char** argv) {
+  telens::cli::hold_standard_streams();
+  return telens::cli::run(argc, argv);
+}

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
+#include "inspector_cli/output.h"
 #include "inspector_cli/plugin_templates.h"
 #include "inspector_cli/reserved_names.h"
 #include "inspector_cli/subcommands.h"
@@ -78,13 +78,6 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush()) raise<UsageError>("cannot write {}; check the folder", path.string());
-}
-
 void write_project(const NewPluginOptions& options, const std::filesystem::path& folder,
                    std::string_view file_name) {
   const auto named = [&](std::string_view text) {
@@ -92,7 +85,7 @@ void write_project(const NewPluginOptions& options, const std::filesystem::path&
                     file_name);
   };
   for (const TemplateFile& file : options.cpp ? kCppPlugin : kPythonPlugin) {
-    write_file(folder / named(file.path), named(file.text));
+    write_file((folder / named(file.path)).string(), named(file.text));
   }
 }
 

@@ -11,10 +11,11 @@
 #include "features/builtin_options.h"
 #include "features/statistics/statistic_name.h"
 #include "hooks/config/record_load.h"
-#include "inspector_cli/format_option.h"
 #include "inspector_cli/layer_names.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
+#include "inspector_cli/table_options.h"
+#include "inspector_cli/terminal.h"
 #include "inspector_cli/whole_number.h"
 
 namespace telens::cli {
@@ -26,7 +27,7 @@ struct PlanOptions {
   std::optional<std::int64_t> iteration;
   std::vector<std::string> plugin_features;
   std::vector<std::string> plugin_statistics;
-  Format format = Format::table;
+  TableOptions table;
 };
 
 config::StatisticDescriptionsPtr known_statistics(const std::vector<std::string>& of_plugins) {
@@ -68,11 +69,13 @@ Table table_of(const config::Plan& plan, std::optional<std::int64_t> iteration) 
 
 std::string load_text(const config::Plan& plan, std::optional<std::int64_t> iteration) {
   if (!iteration) return config::estimate_load(plan).text();
-  return fmt::format("{} records in iteration {}, if every layer runs quantized",
-                     config::records_in(plan, *iteration), *iteration);
+  return fmt::format("{} records in iteration {}, if every layer runs quantized{}",
+                     config::records_in(plan, *iteration), *iteration,
+                     config::about_waiting(config::estimate_load(plan).waiting));
 }
 
-std::string as_json(const config::Plan& plan, std::optional<std::int64_t> iteration) {
+std::string as_json(const config::Plan& plan, std::optional<std::int64_t> iteration,
+                    const TableOptions& options) {
   const config::RecordLoad load = config::estimate_load(plan);
   const auto strings = [](const std::vector<std::string>& texts) {
     std::string list;
@@ -85,10 +88,10 @@ std::string as_json(const config::Plan& plan, std::optional<std::int64_t> iterat
   return fmt::format(
       "{{\"plan\": {},\n\"warnings\": {},\n\"load\": {{\"average_records\": {}, \"first\": {}, "
       "\"last\": {}, \"most_records\": {}, \"busiest\": {}, \"bytes_per_record\": {}, "
-      "\"not_counted\": {}}}}}\n",
-      table_of(plan, iteration).render(Format::json), strings(plan.warnings),
+      "\"not_counted\": {}, \"waiting\": {}}}}}\n",
+      table_for(table_of(plan, iteration), options, 0), strings(plan.warnings),
       json_number(load.average), load.first, last, load.most, load.busiest,
-      json_number(config::kBytesPerRecord), strings(load.not_counted));
+      json_number(config::kBytesPerRecord), strings(load.not_counted), strings(load.waiting));
 }
 
 void print_summary(const config::Plan& plan, std::optional<std::int64_t> iteration) {
@@ -99,18 +102,18 @@ void print_summary(const config::Plan& plan, std::optional<std::int64_t> iterati
 void run_plan(const PlanOptions& options) {
   const config::Config config = config::load_config_file(options.config, known_features(options));
   const config::Plan plan = config::make_plan(config, read_layer_names(options.layers));
-  if (options.format == Format::json) {
-    fmt::print("{}", as_json(plan, options.iteration));
+  if (options.table.format == Format::json) {
+    fmt::print("{}", as_json(plan, options.iteration, options.table));
     return;
   }
   for (const std::string& warning : plan.warnings) {
-    fmt::print(stderr, "telens: warning: {}\n", warning);
+    note("warning: " + warning);
   }
   const Table table = table_of(plan, options.iteration);
-  if (table.size() > 0 || options.format == Format::csv) {
-    fmt::print("{}", table.render(options.format));
+  if (table.size() > 0 || options.table.format == Format::csv) {
+    print_table(table, options.table);
   }
-  if (options.format == Format::table) print_summary(plan, options.iteration);
+  if (options.table.format == Format::table) print_summary(plan, options.iteration);
 }
 
 }  // namespace
@@ -134,7 +137,7 @@ void add_plan(CLI::App& app) {
       "not checked; may be repeated");
   command->add_option("--plugin-statistic", options->plugin_statistics,
                       "A statistic that a plugin defines and the config names; may be repeated");
-  add_format(*command, options->format);
+  add_table_options(*command, options->table);
   command->footer(
       "Examples:\n"
       "  telens plan debug.yaml --layers names.txt\n"

@@ -2,16 +2,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "inspector_cli/chart.h"
 #include "inspector_cli/histogram_chart.h"
 #include "inspector_cli/histograms.h"
+#include "inspector_cli/output.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/terminal.h"
@@ -31,15 +29,6 @@ constexpr ChartLimits kOnTerminal{.bins = 240, .lines = 1, .panels = 1};
 constexpr HistogramLimits kHistogramsInFile{.bins = 240, .tensors = 6, .rows = 80};
 constexpr HistogramLimits kHistogramsOnTerminal{.bins = 240, .tensors = 1, .rows = 36};
 
-void write_file(const std::string& path, const std::string& text) {
-  std::error_code unwritable;  // which the file's own error tells better
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unwritable);
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) raise<UsageError>("cannot write {}: {}", path, std::strerror(errno));
-}
-
 // Either kind of chart, to where it was asked for.
 template <typename AnyChart>
 void draw(const AnyChart& chart, const std::string& out) {
@@ -48,7 +37,7 @@ void draw(const AnyChart& chart, const std::string& out) {
     return;
   }
   write_file(out, out.ends_with(".html") ? draw_html(chart) : draw_svg(chart));
-  fmt::print("wrote {}\n", out);
+  fmt::print("wrote {}\n", printable(out));
 }
 
 void run_plot(const PlotOptions& options) {
@@ -65,7 +54,7 @@ void run_plot(const PlotOptions& options) {
   const auto chart = make_histogram_chart(run, histogram_query(options.selection, run, options.run),
                                           out.empty() ? kHistogramsOnTerminal : kHistogramsInFile);
   draw(chart, out);
-  for (const std::string& note : chart.notes) fmt::print(stderr, "telens: {}\n", note);
+  for (const std::string& each : chart.notes) note(each);
 }
 
 }  // namespace

@@ -1,64 +1,19 @@
 #include "inspector_cli/run_choice.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <algorithm>
-#include <filesystem>
-
-#include "core/base/error.h"
-#include "features/record/run_paths.h"
+#include "inspector_cli/terminal.h"
 
 namespace telens::cli {
-namespace {
-
-// What cannot be read is as new as its file: to pass over it would show an older run as the newest.
-double time_of_change(const std::string& file) {
-  struct stat status {};
-  return ::stat(file.c_str(), &status) == 0 ? static_cast<double>(status.st_mtime) : 0;
-}
-
-// One file tells when a run began: a log_dir may hold many runs of many ranks.
-RunEntry entry_of(const std::string& folder) {
-  const auto files = record::segments_in(folder);
-  auto last = files.begin();
-  while (last + 1 != files.end() && (last + 1)->rank == files.front().rank) ++last;
-  RunEntry entry{.folder = folder, .latest = {}, .problem = {}};
-  try {
-    entry.latest = record::RunReader(last->path).segments().front();
-    entry.start_time = entry.latest->start_time;
-  } catch (const RecordError& error) {
-    entry.start_time = time_of_change(last->path);
-    entry.problem = error.what();
-  }
-  return entry;
-}
-
-std::string id_of(const RunEntry& run) {
-  return std::filesystem::path(run.folder).filename().string();
-}
-
-}  // namespace
-
-std::vector<RunEntry> runs_beside(const std::string& path) {
-  std::vector<RunEntry> runs;
-  const auto folders = record::run_folders(path);
-  if (folders.size() < 2) return runs;
-  for (const std::string& folder : folders) runs.push_back(entry_of(folder));
-  // Of two that began in one second the later name is the newer one: <time>-2 comes after <time>.
-  std::ranges::stable_sort(runs, [](const RunEntry& a, const RunEntry& b) {
-    return a.start_time != b.start_time ? a.start_time > b.start_time : a.folder > b.folder;
-  });
-  return runs;
-}
 
 std::string choose_run(const std::string& path) {
   const auto runs = runs_beside(path);
   if (runs.empty()) return path;
-  fmt::print(stderr,
-             "telens: {} holds {} runs; this is the newest, {}. For another name its folder, as in "
-             "{}; `telens info {}` lists them\n",
-             path, runs.size(), id_of(runs[0]), runs[1].folder, path);
+  note(
+      fmt::format("{} holds {} runs; this is the newest, {}. For another name its folder, as in "
+                  "{}; `telens info "
+                  "{}` lists them",
+                  path, runs.size(), runs[0].id(), runs[1].folder, path));
   return runs.front().folder;
 }
 

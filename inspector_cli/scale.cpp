@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace telens::cli {
 namespace {
@@ -21,7 +22,7 @@ std::vector<double> finite_values(const std::vector<Line>& lines) {
   std::vector<double> values;
   for (const Line& line : lines) {
     for (const Bin& bin : line.bins) {
-      if (bin.seen() && bin.finite()) values.push_back(bin.value());
+      if (bin.drawn()) values.push_back(bin.value());
     }
   }
   return values;
@@ -32,7 +33,10 @@ bool differ_by_rounding_alone(double low, double high) {
   return high / 2 - low / 2 <= 1e-7 * std::max(std::abs(low), std::abs(high));
 }
 
-double power_of_ten_below(double value) { return std::pow(10, std::floor(std::log10(value))); }
+// Never zero: the power of ten below a subnormal number is none.
+double power_of_ten_below(double value) {
+  return std::max(std::pow(10, std::floor(std::log10(value))), std::numeric_limits<double>::min());
+}
 
 }  // namespace
 

@@ -14,6 +14,7 @@ struct Tick {
   std::string label;
 };
 
+// Values of warm-up do not count; one that lies beyond is drawn at the edge.
 // Where a value lies between the smallest (0) and largest (1) one.
 //   linear       values of like size
 //   logarithmic  positive values that span more than three decades, or of which most are dwarfed

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/base/printable.h"
 #include "hooks/config/python_regex.h"
 #include "hooks/config/suggestions.h"
 #include "inspector_cli/whole_number.h"
@@ -15,6 +16,11 @@ namespace {
 
 using Ids = record::RecordQuery::Ids;
 
+std::vector<std::string> all_printable(std::vector<std::string> names) {
+  std::ranges::transform(names, names.begin(), printable);
+  return names;
+}
+
 Ids ids_of(const std::vector<std::string>& wanted, const std::vector<std::string>& names,
            std::string_view kind) {
   if (wanted.empty()) return std::nullopt;
@@ -22,9 +28,10 @@ Ids ids_of(const std::vector<std::string>& wanted, const std::vector<std::string
   for (const std::string& name : wanted) {
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-      const auto near = config::suggestion(name, names);
+      const std::vector<std::string> shown = all_printable(names);
+      const auto near = config::suggestion(name, shown);
       raise<UsageError>("this run has no {} '{}'{}", kind, name,
-                        near.empty() ? "; it has " + config::quoted_list(names) : near);
+                        near.empty() ? "; it has " + config::quoted_list(shown) : near);
     }
     ids.push_back(static_cast<std::int32_t>(found - names.begin()));
   }
@@ -39,10 +46,11 @@ Ids layers_matching(const std::string& pattern, const std::vector<std::string>& 
     if (regex.search(names[i])) ids.push_back(static_cast<std::int32_t>(i));
   }
   if (ids.empty()) {
-    const auto near = config::suggestion(pattern, names);
+    const std::vector<std::string> shown = all_printable(names);
+    const auto near = config::suggestion(pattern, shown);
     raise<UsageError>(
         "none of the run's {} layers matches '{}'{}", names.size(), pattern,
-        near.empty() && !names.empty() ? "; one is called '" + names.front() + "'" : near);
+        near.empty() && !shown.empty() ? "; one is called '" + shown.front() + "'" : near);
   }
   return ids;
 }

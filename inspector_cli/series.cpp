@@ -1,7 +1,10 @@
 #include "inspector_cli/series.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <array>
 
+#include "core/base/names.h"
+#include "core/base/printable.h"
 #include "inspector_cli/run_choice.h"
 #include "inspector_cli/terminal.h"
 
@@ -24,9 +27,8 @@ class ReducedOnce {
 }  // namespace
 
 record::RunReader open_run(const std::string& path) {
-  return record::RunReader(choose_run(path), [](const std::string& line) {
-    fmt::print(stderr, "telens: warning: {}\n", line);
-  });
+  return record::RunReader(choose_run(path),
+                           [](const std::string& line) { note("warning: " + line); });
 }
 
 std::size_t SeriesHash::operator()(const SeriesKey& key) const {
@@ -43,13 +45,23 @@ std::string name_or_empty(const record::RunReader& run, record::Dictionary dicti
   return id == record::kNoName ? std::string() : run.names(dictionary)[id];
 }
 
+Turn turn_of(const SeriesKey& key, const record::RunReader& run) {
+  constexpr std::array kOrder{TensorName::weight,   TensorName::activation, TensorName::output,
+                              TensorName::gradient, TensorName::dgrad,      TensorName::wgrad};
+  const auto tensor = tensor_from_name(name_or_empty(run, record::Dictionary::tensor, key.tensor));
+  if (!tensor) return {0, key.layer, 0};
+  const auto order = static_cast<int>(std::ranges::find(kOrder, *tensor) - kOrder.begin());
+  const bool backward = order >= 3;
+  return {backward ? 1 : 0, backward ? -key.layer : key.layer, order};
+}
+
 std::string label_of(const SeriesKey& key, const record::RunReader& run) {
   std::string label = name_or_empty(run, record::Dictionary::layer, key.layer);
   for (const auto& part : {name_or_empty(run, record::Dictionary::tensor, key.tensor),
                            name_or_empty(run, record::Dictionary::gemm, key.gemm)}) {
     if (!part.empty()) label += (label.empty() ? "" : " ") + part;
   }
-  return label;
+  return printable(label);
 }
 
 void for_each_record(const record::RunReader& run, const record::RecordQuery& query,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "features/record/run_reader.h"
@@ -28,7 +29,12 @@ struct SeriesHash {
   std::size_t operator()(const SeriesKey& key) const;
 };
 
-// "layers.3.fc1 activation fprop"
+// When a tensor comes up within an iteration: the forward pass goes through the layers (their ids
+// count from the first one), the backward pass returns through them.
+using Turn = std::tuple<int, std::int32_t, int>;
+Turn turn_of(const SeriesKey& key, const record::RunReader& run);
+
+// "layers.3.fc1 activation fprop", printable
 std::string label_of(const SeriesKey& key, const record::RunReader& run);
 // The name, or "" for kNoName.
 std::string name_or_empty(const record::RunReader& run, record::Dictionary dictionary,

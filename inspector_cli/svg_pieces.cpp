@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/printable.h"
+
 namespace telens::cli {
 
 std::string svg_document(const std::vector<Drawing>& drawings) {
@@ -18,9 +20,23 @@ std::string svg_document(const std::vector<Drawing>& drawings) {
       kChartWidth, height, body);
 }
 
+std::string_view colour_of(Gravity gravity) {
+  switch (gravity) {
+    case Gravity::grave:
+      return kNotFiniteColour;
+    case Gravity::notable:
+      return "#b35900";
+    case Gravity::fine:
+      return "#1a7f37";
+    case Gravity::plain:
+      break;
+  }
+  return "#222";
+}
+
 std::string escaped(std::string_view text) {
   std::string safe;
-  for (const char c : text) {
+  for (const char c : printable(text)) {
     switch (c) {
       case '&':
         safe += "&amp;";
@@ -33,6 +49,9 @@ std::string escaped(std::string_view text) {
         break;
       case '"':
         safe += "&quot;";
+        break;
+      case '\'':
+        safe += "&#39;";
         break;
       default:
         safe += c;
@@ -78,7 +97,7 @@ std::string axis(const Chart& chart, int top, int height) {
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"{3}\" "
         "stroke-dasharray=\"4 3\"><title>{4}</title></line>\n",
         x_of(chart, chart.bin_of(bad->iteration)), top - 4, top + height, kNotFiniteColour,
-        escaped(chart.headlines.front()));
+        escaped(chart.headlines.front().text));
   }
   return svg;
 }

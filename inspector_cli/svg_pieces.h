@@ -17,6 +17,7 @@ inline constexpr int kTitleHeight = 34;
 inline constexpr int kAxisHeight = 34;
 inline constexpr std::size_t kLongestLabel = 46;
 inline constexpr std::string_view kNotFiniteColour = "#d7191c";
+inline constexpr std::string_view kWarmUpColour = "#b0b0b0";
 inline constexpr std::string_view kFaint = "fill=\"#666\"";
 
 // A drawing and the height that it takes.
@@ -27,7 +28,10 @@ struct Drawing {
 // A whole <svg> element around drawings, one below the other.
 std::string svg_document(const std::vector<Drawing>& drawings);
 
-// Text inside XML and HTML.
+// What a headline is written in.
+std::string_view colour_of(Gravity gravity);
+
+// Text inside XML and HTML, and inside attributes of theirs.
 std::string escaped(std::string_view text);
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text,
                     std::string_view attributes = "");

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/base/printable.h"
+
 namespace telens::cli {
 namespace {
 
@@ -38,8 +40,13 @@ std::string_view escape_of(Colour colour) {
 
 }  // namespace
 
+bool stdout_is_terminal() {
+  static const bool answer = ::isatty(STDOUT_FILENO) == 1;
+  return answer;
+}
+
 bool output_is_terminal() {
-  static const bool answer = ::isatty(STDOUT_FILENO) == 1 && environment_allows_colours();
+  static const bool answer = stdout_is_terminal() && environment_allows_colours();
   return answer;
 }
 
@@ -50,9 +57,11 @@ int terminal_width() {
 }
 
 std::string coloured(std::string_view text, Colour colour) {
-  if (!output_is_terminal()) return std::string(text);
-  return fmt::format("{}{}\x1b[0m", escape_of(colour), text);
+  if (!output_is_terminal()) return printable(text);
+  return fmt::format("{}{}\x1b[0m", escape_of(colour), printable(text));
 }
+
+void note(std::string_view text) { fmt::print(stderr, "telens: {}\n", printable(text)); }
 
 void Progress::operator()(std::uint64_t done) {
   static const bool visible = ::isatty(STDERR_FILENO) == 1;

@@ -8,11 +8,16 @@
 
 namespace telens::cli {
 
+bool stdout_is_terminal();
 bool output_is_terminal();  // and wants colours: NO_COLOR is empty, TERM is not "dumb"
 int terminal_width();       // columns; 100 where there is no terminal
 
 enum class Colour : std::uint8_t { bold, dim, red, yellow, green };
-std::string coloured(std::string_view text, Colour colour);  // unchanged without a terminal
+// One line, printable; in colour on a terminal alone.
+std::string coloured(std::string_view text, Colour colour);
+
+// One line on stderr, "telens: ...".
+void note(std::string_view text);
 
 // "reading 42 %" on stderr, if that is a terminal and the work has lasted half a second.
 class Progress {

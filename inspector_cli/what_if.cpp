@@ -11,6 +11,7 @@
 #include "core/base/names.h"
 #include "features/statistics/finish.h"
 #include "inspector_cli/histograms.h"
+#include "inspector_cli/series.h"
 
 namespace telens::cli {
 namespace {
@@ -22,6 +23,7 @@ struct Moment {
   Bounds amax;
   Bounds scale;
   bool exact = true;
+  bool warm_up = false;
   CastBounds cast;
   TensorSums tensor;  // these two: if exact
   CastSums exact_cast;
@@ -30,11 +32,11 @@ struct Moment {
 using Course = std::map<std::int64_t, Moment>;  // by iteration
 using Courses = std::map<TensorKey, Course>;
 
-FormatId format_for(Fp8Choice choice, const std::string& tensor) {
+FormatId format_for(Fp8Choice choice, const record::RunReader& run, const TensorKey& key) {
   if (choice != Fp8Choice::hybrid) {
     return choice == Fp8Choice::e4m3 ? FormatId::e4m3 : FormatId::e5m2;
   }
-  const auto known = tensor_from_name(tensor);
+  const auto known = tensor_from_name(name_or_empty(run, Dictionary::tensor, key.tensor));
   const bool backward =
       known == TensorName::gradient || known == TensorName::dgrad || known == TensorName::wgrad;
   return backward ? FormatId::e5m2 : FormatId::e4m3;
@@ -58,7 +60,10 @@ Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& que
 void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
   WhatIfScale largest(recipe, format);
   WhatIfScale smallest(recipe, format);
+  bool knows_amax = recipe.amax == AmaxSource::current;
   for (auto& [iteration, moment] : course) {
+    moment.warm_up = !knows_amax;
+    knows_amax = knows_amax || moment.amax.high > 0;
     moment.scale.high = largest.next(static_cast<float>(moment.amax.low));
     moment.scale.low = smallest.next(static_cast<float>(moment.amax.high));
     moment.exact &= moment.scale.low == moment.scale.high;
@@ -68,11 +73,10 @@ void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
 // With the scales known, the ranks' statistics add up.
 void read_casts(const record::RunReader& run, const record::RecordQuery& query,
                 const WhatIfCast& cast, Courses& courses) {
-  const auto& tensors = run.names(Dictionary::tensor);
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
                        Moment& moment = courses[key][iteration];
-                       const FormatId format = format_for(cast.format, tensors[key.tensor]);
+                       const FormatId format = format_for(cast.format, run, key);
                        merge(moment.cast, cast_bounds_of(histogram, format, moment.scale));
                        if (!moment.exact) return;
                        merge(moment.tensor, tensor_sums_of(histogram));
@@ -82,13 +86,14 @@ void read_casts(const record::RunReader& run, const record::RecordQuery& query,
 }
 
 Bounds percent_of(const Bounds& counts, std::int64_t numel) {
-  const double unit = 100.0 / static_cast<double>(numel);
+  const double unit = numel > 0 ? 100.0 / static_cast<double>(numel) : 0.0;
   return {counts.low * unit, counts.high * unit};
 }
 
 WhatIfRow row_of(std::int64_t iteration, const Moment& moment) {
   WhatIfRow row;
   row.iteration = iteration;
+  row.warm_up = moment.warm_up ? 1 : 0;
   row.nonfinite = moment.cast.nonfinite;
   row.overflows = percent_of(moment.cast.overflows, moment.cast.numel);
   row.underflows = percent_of(moment.cast.underflows, moment.cast.numel);
@@ -117,37 +122,52 @@ void keep_largest(Bounds& kept, const Bounds& bounds) {
   kept.high = std::max(kept.high, bounds.high);
 }
 
-// Each statistic's worst iteration.
+// The share of the tensor that the cast lost: of its energy where that is known, else of its
+// elements, at the least.
+double size_of(const WhatIfRow& row) {
+  if (row.sqnr_db) return std::pow(10, -*row.sqnr_db / 10);
+  return row.relative_mse ? 0 : lost_share(row.underflows.low, row.overflows.low);
+}
+
+// Each statistic's worst iteration; those of warm-up count where there are no others.
 WhatIfRow worst_of(const Course& course) {
+  const bool only_warm_up =
+      std::ranges::all_of(course, [](const auto& moment) { return moment.second.warm_up; });
   WhatIfRow worst;
   worst.iterations = static_cast<std::int64_t>(course.size());
+  Severity severity;
   for (const auto& [iteration, moment] : course) {
     const WhatIfRow row = row_of(iteration, moment);
+    worst.warm_up += row.warm_up;
     worst.nonfinite += row.nonfinite;
+    keep_largest(worst.amax, row.amax);
+    severity.add(size_of(row), moment.warm_up);
+    if (row.nonfinite > 0 && !worst.standing.first_bad) worst.standing.first_bad = iteration;
+    if (moment.warm_up && !only_warm_up) continue;
     keep_largest(worst.overflows, row.overflows);
     keep_largest(worst.underflows, row.underflows);
-    keep_largest(worst.amax, row.amax);
     keep(worst.relative_mse, row.relative_mse, true);
     keep(worst.sqnr_db, row.sqnr_db, false);
   }
+  worst.standing.severity = severity.value();
+  worst.standing.beside = lost_share(worst.underflows.high, worst.overflows.high);
+  worst.standing.only_warm_up = only_warm_up;
   return worst;
 }
 
 void sort_worst_first(std::vector<WhatIfRow>& rows) {
-  const auto badness = [](const WhatIfRow& row) {
-    return std::tuple(row.nonfinite, row.overflows.high, row.underflows.high,
-                      row.relative_mse.value_or(0));
-  };
   std::ranges::stable_sort(
-      rows, [&](const WhatIfRow& a, const WhatIfRow& b) { return badness(a) > badness(b); });
+      rows, [](const WhatIfRow& a, const WhatIfRow& b) { return worse(a.standing, b.standing); });
 }
 
 // Delayed scaling depends on iterations that a schedule may have left out.
 bool has_gaps(const Courses& courses) {
   return std::ranges::any_of(courses, [](const auto& course) {
     const auto& [key, moments] = course;
-    const std::int64_t span = moments.rbegin()->first - moments.begin()->first + 1;
-    return span > static_cast<std::int64_t>(moments.size());
+    // Unsigned: of a damaged file the first and the last may lie further apart than 2^63.
+    const std::uint64_t last = static_cast<std::uint64_t>(moments.rbegin()->first) -
+                               static_cast<std::uint64_t>(moments.begin()->first);
+    return last >= moments.size();
   });
 }
 
@@ -156,9 +176,8 @@ bool has_gaps(const Courses& courses) {
 WhatIf what_if(const record::RunReader& run, const record::RecordQuery& query,
                const WhatIfCast& cast, bool each_iteration) {
   Courses courses = read_amaxes(run, query);
-  const auto& tensors = run.names(Dictionary::tensor);
   for (auto& [key, course] : courses) {
-    find_scales(course, cast.recipe, format_for(cast.format, tensors[key.tensor]));
+    find_scales(course, cast.recipe, format_for(cast.format, run, key));
   }
   read_casts(run, query, cast, courses);
 
@@ -167,7 +186,7 @@ WhatIf what_if(const record::RunReader& run, const record::RecordQuery& query,
     const auto add = [&, key = key](WhatIfRow row) {
       row.layer = key.layer;
       row.tensor = key.tensor;
-      row.format = format_for(cast.format, tensors[key.tensor]);
+      row.format = format_for(cast.format, run, key);
       result.rows.push_back(std::move(row));
     };
     for (const auto& [iteration, moment] : course) {

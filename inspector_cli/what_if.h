@@ -10,6 +10,7 @@
 #include "features/record/run_reader.h"
 #include "features/statistics/from_histogram.h"
 #include "features/statistics/what_if_scale.h"
+#include "inspector_cli/severity.h"
 
 namespace telens::cli {
 
@@ -27,6 +28,7 @@ struct WhatIfRow {
   FormatId format = FormatId::e4m3;
   std::int64_t iteration = 0;          // meaningless if of all iterations
   std::int64_t iterations = 1;         // that were recorded
+  std::int64_t warm_up = 0;            // of them: before the scale knew an amax
   std::int64_t nonfinite = 0;          // elements, of all iterations
   Bounds overflows;                    // %
   Bounds underflows;                   // %
@@ -34,10 +36,11 @@ struct WhatIfRow {
   std::optional<double> sqnr_db;       // 10 log10(sum x^2 / sum of squared errors); the smallest
   Bounds amax;                         // the largest
   Bounds scale;                        // meaningless if of all iterations
+  Standing standing;                   // of all iterations
 };
 
 struct WhatIf {
-  std::vector<WhatIfRow> rows;     // worst first, as in tensor_summary.h; or in order of iterations
+  std::vector<WhatIfRow> rows;     // worst first, as in severity.h; or in order of iterations
   bool bounds = false;             // some rows are not exact
   std::vector<std::string> notes;  // what a reader should know, a sentence each
 };

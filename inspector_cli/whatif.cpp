@@ -9,12 +9,12 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/choice.h"
-#include "inspector_cli/format_option.h"
 #include "inspector_cli/histograms.h"
 #include "inspector_cli/selection.h"
 #include "inspector_cli/series.h"
 #include "inspector_cli/subcommands.h"
 #include "inspector_cli/table.h"
+#include "inspector_cli/table_options.h"
 #include "inspector_cli/terminal.h"
 #include "inspector_cli/what_if.h"
 #include "inspector_cli/whole_number.h"
@@ -29,8 +29,7 @@ struct WhatIfOptions {
   Selection selection;
   WhatIfCast cast;
   bool each_iteration = false;
-  Format format = Format::table;
-  int top = 0;
+  TableOptions table;
 };
 
 Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
@@ -52,9 +51,9 @@ Table table_of(const record::RunReader& run, const std::vector<WhatIfRow>& rows,
   for (const char* name : {"mse/amax^2", "SQNR dB", "amax"}) columns.emplace_back(name);
   columns.emplace_back(options.each_iteration ? "iteration" : "iterations");
   if (options.each_iteration) columns.emplace_back("scale");
+  columns.emplace_back("warm-up");
   Table table(columns);
   for (const WhatIfRow& row : rows) {
-    if (options.top > 0 && table.size() >= static_cast<std::size_t>(options.top)) break;
     std::vector<Cell> cells{name_or_empty(run, Dictionary::layer, row.layer),
                             name_or_empty(run, Dictionary::tensor, row.tensor),
                             std::string(name_of(row.format)), row.nonfinite, row.overflows.low};
@@ -69,8 +68,11 @@ Table table_of(const record::RunReader& run, const std::vector<WhatIfRow>& rows,
       const bool exact = row.scale.low == row.scale.high;
       cells.push_back(exact ? Cell(row.scale.low) : Cell());
     }
+    cells.emplace_back(row.warm_up);
     table.add(std::move(cells));
   }
+  table.drop_where_empty("warm-up");
+  table.may_lack({"iterations", "amax", "mse/amax^2", "warm-up", "nonfinite"});
   return table;
 }
 
@@ -80,9 +82,9 @@ void run_whatif(const WhatIfOptions& options) {
   const WhatIf result = what_if(run, query, options.cast, options.each_iteration);
   if (result.rows.empty()) raise<UsageError>("{}: no histogram fits these filters", options.run);
   const Table table = table_of(run, result.rows, options, result.bounds);
-  fmt::print("{}", table.render(options.format));
-  for (const std::string& note : result.notes) fmt::print(stderr, "telens: {}\n", note);
-  if (result.bounds) fmt::print(stderr, "telens: {}\n", kBounds);
+  print_table(table, options.table);
+  for (const std::string& each : result.notes) note(each);
+  if (result.bounds) note(kBounds);
 }
 
 }  // namespace
@@ -92,9 +94,11 @@ void add_whatif(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "whatif",
       "What a per-tensor FP8 recipe would have done to tensors whose histograms were recorded "
-      "(telens.ValueHistogram): the worst iteration of each tensor, worst tensors first.\n"
+      "(telens.ValueHistogram): the worst iteration of each tensor, worst tensors first, by their\n"
+      "average SQNR.\n"
       "Histograms of all ranks are added up. Delayed scaling takes the recorded iterations for "
-      "all that there were, and begins with the scale 1.");
+      "all that there were, and begins with the scale 1: that iteration is warm-up, which counts\n"
+      "only where there is no other.");
   command->add_option("RUN", options->run, "The run")->required();
   add_choice<Fp8Choice>(
       *command, "--fp8-format", options->cast.format,
@@ -115,8 +119,7 @@ void add_whatif(CLI::App& app) {
   add_tensor_selection(*command, options->selection);
   command->add_flag("--each-iteration", options->each_iteration,
                     "A row for each iteration, in their order");
-  add_format(*command, options->format);
-  add_top(*command, options->top);
+  add_table_options(*command, options->table);
   command->callback([options] { run_whatif(*options); });
 }
 

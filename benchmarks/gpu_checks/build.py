@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from gpu_checks.context import ROOT, Context
 from gpu_checks.runner import Skipped
@@ -51,28 +52,53 @@ def pkg_config(context: Context) -> dict[str, str]:
 
 
 def configure(context: Context) -> None:
+    if context.prebuilt:
+        configure_python_module(context)
+        return
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DTELENS_CUDA=ON",
         f"-DTELENS_NVCC={context.nvcc}",
-        # One file's targets in parallel: the slowest one decides when the build is done.
-        "-DCMAKE_CUDA_FLAGS=--threads=3",
+        *cuda_options(context),
         # A warning of a compiler that nobody has tried should not cost the whole run.
         "-DTELENS_WERROR=OFF",
         "-DTELENS_BENCHMARKS=OFF",
         f"-DTELENS_TORCH_PYTHON={sys.executable}",
         f"-DPython_EXECUTABLE={sys.executable}",
     ]
+    run_cmake(context, ROOT, options)
+
+
+def cuda_options(context: Context) -> list[str]:
+    if context.target:
+        return [f"-DTELENS_CUDA_TARGETS={context.target}"]
+    # One file's targets in parallel: the slowest one decides when the build is done.
+    return ["-DCMAKE_CUDA_FLAGS=--threads=3"]
+
+
+def configure_python_module(context: Context) -> None:
+    """Of a library that was built elsewhere: it alone depends on the Python that imports it."""
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DTELENS_WERROR=OFF",
+        f"-DTELENS_PREBUILT={context.prebuilt}",
+        f"-DTELENS_TORCH_PYTHON={sys.executable}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    ]
+    run_cmake(context, ROOT / "cmake/prebuilt", options)
+
+
+def run_cmake(context: Context, source: Path, options: list[str]) -> None:
     if context.dependencies:
-        options.append(f"-DCMAKE_PREFIX_PATH={context.dependencies}")
+        options = [*options, f"-DCMAKE_PREFIX_PATH={context.dependencies}"]
     context.commands.run(
-        *("cmake", "-S", ROOT, "-B", context.build, "-G", "Ninja", *options),
+        *("cmake", "-S", source, "-B", context.build, "-G", "Ninja", *options),
         extra=pkg_config(context),
     )
 
 
 def compile_for_gpu(context: Context) -> None:
-    build(context, *GPU_TARGETS)
+    build(context, *(("telens_python",) if context.prebuilt else GPU_TARGETS))
 
 
 def compile_everything(context: Context) -> None:

@@ -1,5 +1,6 @@
 """What the steps of a check share: folders, jobs, and the environment of what they run."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 from gpu_checks.runner import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# What a known card runs (cmake/TelensCuda.cmake); all targets are compiled for others.
+TARGETS = {(9, 0): "90a", (10, 0): "100f", (10, 3): "100f"}
 
 
 @dataclass
@@ -17,10 +21,21 @@ class Context:
     jobs: int
     nvcc: str
     commands: Commands | None = None
+    capability: tuple[int, int] = (0, 0)
+    prebuilt: Path | None = None  # lib, bin and tests as `make gpu-prebuilt` leaves them
+
+    @property
+    def target(self) -> str | None:
+        return TARGETS.get(tuple(self.capability))
+
+    @property
+    def built(self) -> Path:
+        """Where libtelens.so and the programs lie."""
+        return self.prebuilt or self.build
 
     @property
     def library(self) -> Path:
-        return self.build / "lib/libtelens.so"
+        return self.built / "lib/libtelens.so"
 
     @property
     def site(self) -> Path:
@@ -29,11 +44,27 @@ class Context:
 
     def environment(self) -> dict[str, str]:
         paths = [str(self.site), str(self.build / "python"), os.environ.get("PYTHONPATH")]
-        return os.environ | {
+        environment = os.environ | {
             "TELENS_LIBRARY": str(self.library),
             "TELENS_PACKAGES": str(self.build / "python"),
-            "TELENS_GPT": str(self.build / "bin/gpt"),
-            "TELENS_COMMAND": str(self.build / "bin/telens"),
+            "TELENS_GPT": str(self.built / "bin/gpt"),
+            "TELENS_COMMAND": str(self.built / "bin/telens"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",  # what a killed program printed is in the log
         }
+        if self.target:
+            environment["TELENS_CUDA_TARGETS"] = self.target
+        if self.prebuilt:
+            # Its programs know the folders of the machine that built them.
+            folders = [*torch_libraries(), self.prebuilt / "lib", os.environ.get("LD_LIBRARY_PATH")]
+            environment["LD_LIBRARY_PATH"] = os.pathsep.join(str(each) for each in folders if each)
+        return environment
+
+
+def torch_libraries() -> list[Path]:
+    """LibTorch's folder of libraries, and NVIDIA's where torch's wheel brings them."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None:
+        return []
+    torch = Path(spec.submodule_search_locations[0])
+    return [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]

@@ -1,30 +1,92 @@
 """The JSON of a check: written anew whenever a step begins or ends, so that whatever ends the
-check leaves what was known until then."""
+check leaves what was known until then. A later check of the same sources, card and torch goes on
+from it."""
 
+import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 
 # Folders of one machine do not belong into a committed result.
 MACHINE_FOLDERS = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/")
-# Without this step a check has shown nothing, whatever else passed.
+# Without these steps a check has shown nothing, whatever else passed.
 ESSENTIAL = "CUDA against CPU"
+# What of a source tree decides about results. Documentation does not.
+SOURCES = ("core", "hooks", "features", "python", "samples", "configs", "tests", "benchmarks")
+SOURCE_FILES = ("CMakeLists.txt", "cmake/*.cmake")
+NO_SOURCES = ("__pycache__", "results", ".pytest_cache")
 
 
 def without_machine_folders(text: str, root: Path) -> str:
     return MACHINE_FOLDERS.sub("~/", text.replace(str(root), "."))
 
 
+def digest_of_sources(root: Path) -> str:
+    """Names the state of the sources, also of a copy without its Git repository."""
+    files = [path for folder in SOURCES for path in (root / folder).rglob("*")]
+    files += [path for pattern in SOURCE_FILES for path in root.glob(pattern)]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        name = path.relative_to(root)
+        if path.is_file() and not set(name.parts) & set(NO_SOURCES):
+            digest.update(f"{name}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def commit_of(root: Path) -> str | None:
+    """Where there is a repository; with a + where something differs from it."""
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 class Report:
-    def __init__(self, folder: Path, machine: dict, root: Path):
+    def __init__(
+        self,
+        folder: Path,
+        machine: dict,
+        root: Path,
+        copies: Path | None = None,
+        afresh: bool = False,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         card = re.sub(r"[^a-z0-9]+", "-", str(machine.get("card") or "none").lower()).strip("-")
         self.path = folder / f"gpu-{card}.json"
         self.rows_path = folder / "gpu_benchmarks.json"
+        self.copies = copies
         self.machine = machine
         self.root = root
+        self.sources = {"digest": digest_of_sources(root), "commit": commit_of(root)}
         self.steps: dict[str, dict] = {}
-        self.rows_path.unlink(missing_ok=True)  # of an earlier check
+        earlier = None if afresh else self.earlier()
+        self.calls = 1
+        if earlier is None:
+            self.rows_path.unlink(missing_ok=True)
+        else:
+            self.steps = earlier["steps"]
+            self.calls = earlier["calls"] + 1
+            for step in self.steps.values():
+                if step["outcome"] == "running":
+                    step |= {"outcome": "skipped", "reason": "the check ended while it ran"}
+
+    def earlier(self) -> dict | None:
+        """What a check of the same sources left here, with the same card and torch."""
+        try:
+            found = json.loads(self.path.read_text())
+            same_sources = found["sources"]["digest"] == self.sources["digest"]
+            same_machine = all(
+                found["machine"].get(key) == self.machine.get(key) for key in ("card", "torch")
+            )
+            return found if same_sources and same_machine and "calls" in found else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def has_passed(self, name: str) -> bool:
+        return self.steps.get(name, {}).get("outcome") == "passed"
 
     @property
     def failed(self) -> list[str]:
@@ -32,15 +94,26 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        essential = self.steps.get(ESSENTIAL, {}).get("outcome")
+        essential = [
+            step["outcome"] for name, step in self.steps.items() if name.startswith(ESSENTIAL)
+        ]
         running = any(step["outcome"] == "running" for step in self.steps.values())
-        return essential == "passed" and not running and not self.failed
+        compared = bool(essential) and set(essential) == {"passed"}
+        return compared and not running and not self.failed
 
     def write(self) -> None:
-        report = {"passed": self.passed, "machine": self.machine, "steps": self.steps}
+        report = {
+            "passed": self.passed,
+            "sources": self.sources,
+            "calls": self.calls,
+            "machine": self.machine,
+            "steps": self.steps,
+        }
         if self.rows_path.exists():
             report["benchmarks"] = json.loads(self.rows_path.read_text())
         text = without_machine_folders(json.dumps(report, indent=1), self.root)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(text + "\n")
-        partial.replace(self.path)
+        for folder in filter(None, (self.path.parent, self.copies)):
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / f"{self.path.name}.partial"
+            partial.write_text(text + "\n")
+            partial.replace(folder / self.path.name)

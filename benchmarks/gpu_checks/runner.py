@@ -37,6 +37,9 @@ class Step:
     seconds: float  # at most
     action: Callable[[], object]  # what it returns are details for the report
     needs: tuple[str, ...] = ()  # steps without which it is pointless
+    expected: float = 0  # seconds, for rehearsals
+    keeps_parts: bool = False  # a later check goes on within it
+    prepares: bool = False  # the machine: done in every check, whatever an earlier one did
 
 
 class Commands:
@@ -47,7 +50,8 @@ class Commands:
         self.environment = environment
         self.root = root
         self.deadline = math.inf  # on the monotonic clock
-        log.write_bytes(b"")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()  # what an earlier check left there stays
 
     def time_left(self) -> float:
         return self.deadline - time.monotonic()
@@ -93,19 +97,28 @@ class Commands:
                 process.wait()
 
 
+def in_order(steps: list[Step], report: Report) -> list[Step]:
+    """What is left to do. A step that failed may fail again, and takes no time from the others."""
+    left = [step for step in steps if step.prepares or not report.has_passed(step.name)]
+    return sorted(left, key=lambda step: step.name in report.failed and not step.prepares)
+
+
 class Runner:
-    def __init__(self, report: Report, commands: Commands, limit: float):
+    def __init__(self, report: Report, commands: Commands, limit: float, clock=time.monotonic):
         self.report = report
         self.commands = commands
         self.limit = limit
-        self.start = time.monotonic()
+        self.clock = clock
+        self.start = clock()
+        self.left: list[str] = []  # steps for which no time was left
 
     def run(self, steps: list[Step]) -> None:
-        """Every step, whatever becomes of the others. A signal ends it after the report."""
-        for step in steps:
+        """Every step, whatever becomes of the others, but what an earlier check passed; what failed
+        there comes last. A signal ends it after the report."""
+        for step in in_order(steps, self.report):
             self.report.steps[step.name] = {"outcome": "running"}
             self.report.write()
-            start = time.monotonic()
+            start = self.clock()
             try:
                 outcome = self.outcome_of(step)
             except KeyboardInterrupt:
@@ -114,7 +127,7 @@ class Runner:
             self.end(step, start, outcome)
 
     def end(self, step: Step, start: float, outcome: dict) -> None:
-        outcome["seconds"] = round(time.monotonic() - start, 1)
+        outcome["seconds"] = round(self.clock() - start, 1)
         self.report.steps[step.name] = outcome
         self.report.write()
         print(f"{outcome['outcome']:8} {outcome['seconds']:7.1f} s  {step.name}", flush=True)
@@ -122,16 +135,17 @@ class Runner:
             print(f"  {line}", flush=True)
 
     def outcome_of(self, step: Step) -> dict:
-        missing = [name for name in step.needs if not self.has_passed(name)]
+        missing = [name for name in step.needs if not self.report.has_passed(name)]
         if missing:
             return {"outcome": "skipped", "reason": f"needs '{missing[0]}', which did not pass"}
-        left = self.limit - (time.monotonic() - self.start)
+        left = self.limit - (self.clock() - self.start)
         if left < LEAST_SECONDS:
+            self.left.append(step.name)
             return {
                 "outcome": "skipped",
                 "reason": f"no time left of {self.limit:.0f} s (--limit)",
             }
-        self.commands.deadline = time.monotonic() + min(step.seconds, left)
+        self.commands.deadline = self.clock() + min(step.seconds, left)
         try:
             details = step.action()
         except Skipped as reason:
@@ -140,12 +154,10 @@ class Runner:
             if left >= step.seconds:
                 return {"outcome": "failed", "reason": str(error)}
             # It had less time than it was promised: that says nothing of what it ran.
+            self.left.append(step.name)
             cut = f"cut short after {left:.0f} s by the limit of {self.limit:.0f} s (--limit)"
             return {"outcome": "skipped", "reason": cut}
         except Exception as error:  # of one step: the others are still worth their time
             named = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
             return {"outcome": "failed", "reason": f"{named}{error}"}
         return {"outcome": "passed"} | ({"details": details} if details else {})
-
-    def has_passed(self, name: str) -> bool:
-        return self.report.steps.get(name, {}).get("outcome") == "passed"

@@ -69,6 +69,9 @@ class Results:
         if path and path.exists():
             self.rows = {row["name"]: row for row in json.loads(path.read_text())}
 
+    def has(self, name: str) -> bool:
+        return self.rows.get(name, {}).get("outcome") == "measured"
+
     def add(self, row: dict) -> None:
         self.rows[row["name"]] = row
         print(line(row), flush=True)

@@ -1,7 +1,10 @@
 // A process group, without including c10d (its header takes seconds to compile).
 #pragma once
 
+#include <cstdint>
 #include <memory>
+
+#include "core/base/error.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -11,5 +14,8 @@ namespace telens {
 
 // Shares ownership of the intrusive pointer that it was made of.
 using ProcessGroupPtr = std::shared_ptr<c10d::ProcessGroup>;
+
+// Ranks.
+TELENS_EXPORT std::int64_t size_of(const c10d::ProcessGroup& group);
 
 }  // namespace telens

@@ -8,6 +8,7 @@
 #include "core/ops/gemm_choice.h"
 #include "core/ops/matmul.h"
 #include "core/ops/transposed_view.h"
+#include "core/quantization/token_padding.h"
 
 namespace telens {
 namespace {
@@ -49,6 +50,35 @@ bool is_of_no_tokens(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 || b.numel() == 0;
 }
 
+at::Tensor multiply(const GemmDescription& description, const QuantizedTensor& a,
+                    const QuantizedData& left, const QuantizedTensor& b,
+                    const QuantizedData& right) {
+  quantized_count.fetch_add(1, std::memory_order_relaxed);
+  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
+  const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale,
+                                      a.format,   a.mode,         a.power_of_2_scales};
+  const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale,
+                                       b.format,    b.mode,          b.power_of_2_scales};
+  const at::Tensor& sum = description.accumulate_into;
+  if (sum.defined()) {
+    ops::gemm_accumulate(left_operand, right_operand, sum, description.split_accumulator);
+    return sum;
+  }
+  return ops::gemm(left_operand, right_operand, description.bias, description.out_dtype,
+                   description.split_accumulator);
+}
+
+at::Tensor multiply_padded(const GemmDescription& description, const QuantizedTensor& a,
+                           const QuantizedTensor& b, const TokenPadding& padding) {
+  if (description.gemm == Gemm::wgrad) {
+    return multiply(description, a, pad_columns(a.columnwise, a.mode, padding.padded), b,
+                    pad_columns(b.columnwise, b.mode, padding.padded));
+  }
+  return multiply(description, a, pad_rows(a.rowwise, a.mode, padding.padded), b,
+                  description.gemm == Gemm::fprop ? b.rowwise : b.columnwise)
+      .narrow(0, 0, padding.tokens);
+}
+
 at::Tensor run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
   const OperandNames names = operands_of(description.gemm);
@@ -75,18 +105,9 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
                          : at::zeros({left.codes.size(0), right.codes.size(0)},
                                      left.codes.options().dtype(description.out_dtype));
   }
-  quantized_count.fetch_add(1, std::memory_order_relaxed);
-  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
-  const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale,
-                                      a.format,   a.mode,         a.power_of_2_scales};
-  const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale,
-                                       b.format,    b.mode,          b.power_of_2_scales};
-  if (sum.defined()) {
-    ops::gemm_accumulate(left_operand, right_operand, sum, description.split_accumulator);
-    return sum;
-  }
-  return ops::gemm(left_operand, right_operand, description.bias, description.out_dtype,
-                   description.split_accumulator);
+  const TokenPadding padding = token_padding(description.gemm, a);
+  return padding.needed() ? multiply_padded(description, a, b, padding)
+                          : multiply(description, a, left, b, right);
 }
 
 std::string_view kernel_in(at::ScalarType dtype) {

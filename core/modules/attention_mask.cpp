@@ -1,5 +1,6 @@
 #include "core/modules/attention_mask.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <fmt/ranges.h>
 
@@ -52,8 +53,13 @@ void check_padding_mask(const char* of, const at::Tensor& mask, std::int64_t bat
   }
 }
 
-// [batch, 1, seq_q, seq_kv]: neither a padded query nor a padded key takes part.
-at::Tensor padding_mask(const std::vector<at::Tensor>& masks, const AttentionSizes& sizes) {
+// Where the positions of queries and keys are padding: [batch, 1, 1, seq].
+struct Padding {
+  at::Tensor query;
+  at::Tensor key;
+};
+
+Padding padding_of(const std::vector<at::Tensor>& masks, const AttentionSizes& sizes) {
   const bool self = masks.size() == 1;
   if (self && sizes.seq_q != sizes.seq_kv) {
     raise<ShapeError>(
@@ -64,7 +70,22 @@ at::Tensor padding_mask(const std::vector<at::Tensor>& masks, const AttentionSiz
   const at::Tensor& key = masks.back();
   check_padding_mask("query", query, sizes.batch, sizes.seq_q);
   check_padding_mask("key", key, sizes.batch, sizes.seq_kv);
-  return query.transpose(2, 3).logical_or(key);
+  return {query, key};
+}
+
+// [batch, 1, seq_q, seq_kv]: neither a padded query nor a padded key takes part. Diagonals go by a
+// sample's own positions, padding not counted, wherever it lies: in a batch samples differ in how
+// much longer their keys are than their queries.
+at::Tensor padded_allowed(Causality causality, const Padding& padding) {
+  const at::Tensor own_query = padding.query.logical_not().transpose(2, 3);
+  const at::Tensor own_key = padding.key.logical_not();
+  const at::Tensor allowed = own_query.logical_and(own_key);
+  if (causality == Causality::none) return allowed;
+  at::Tensor last_key = own_query.cumsum(2);  // that a query sees, counted from 1
+  if (causality == Causality::bottom_right) {
+    last_key = last_key + (own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));
+  }
+  return allowed.logical_and(own_key.cumsum(3) <= last_key);
 }
 
 at::Tensor causal_allowed(Causality causality, const AttentionSizes& sizes,
@@ -102,11 +123,8 @@ AttentionMask make_attention_mask(const AttentionMaskType& type,
     return {.allowed = masks.front().logical_not(), .is_causal = false};
   }
   if (type.padding) {
-    at::Tensor allowed = padding_mask(masks, sizes).logical_not();
-    if (type.causality != Causality::none) {
-      allowed = allowed.logical_and(causal_allowed(type.causality, sizes, device));
-    }
-    return {.allowed = std::move(allowed), .is_causal = false};
+    return {.allowed = padded_allowed(type.causality, padding_of(masks, sizes)),
+            .is_causal = false};
   }
   if (type.causality == Causality::bottom_right && sizes.seq_q != sizes.seq_kv) {
     return {.allowed = causal_allowed(type.causality, sizes, device), .is_causal = false};

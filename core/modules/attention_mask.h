@@ -9,7 +9,8 @@
 
 namespace telens {
 
-// How causality is aligned where query and key differ in length.
+// How causality is aligned where query and key differ in length. With padding, i and the lengths
+// count a sample's own positions.
 enum class Causality : std::uint8_t {
   none,
   top_left,      // query i sees keys 0..i

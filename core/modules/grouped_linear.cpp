@@ -23,6 +23,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
     const std::string number = std::to_string(i);
     Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
+    map.operation.set_tensor_parallel(own.parameters, "GroupedLinear");
     map.parameters.make(
         {.in_features = own.in_features, .out_features = own.out_features, .bias = own.bias},
         own.parameters,
@@ -64,7 +65,8 @@ void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
 Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check(inputs);
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
-                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                        .training = is_training()};
   const at::Tensor input = to_activation_dtype(inputs.inp);
   const std::vector<at::Tensor> parts =
       input.reshape({-1, options_.in_features}).split_with_sizes(inputs.m_splits);
@@ -86,6 +88,12 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
 at::Tensor GroupedLinear::extra_state() const { return layers_.extra_state(); }
 
 void GroupedLinear::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
+
+std::vector<LinearOperation*> GroupedLinear::layers() {
+  std::vector<LinearOperation*> layers;
+  for (Map& map : maps_) layers.push_back(&map.operation);
+  return layers;
+}
 
 void GroupedLinear::set_debug_name(const std::string& name) {
   options_.name = name;

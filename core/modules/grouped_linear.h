@@ -34,6 +34,7 @@ struct GroupedLinearOptions {
           "returns (output without biases, list of biases) so that a later operation can add them");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations: the layers are <name>.gemm_<i>");
+    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
   }
 };
 
@@ -72,6 +73,7 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
+  std::vector<LinearOperation*> layers() override;
 
   const GroupedLinearOptions& options() const { return options_; }
 

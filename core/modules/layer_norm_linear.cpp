@@ -6,6 +6,7 @@ namespace telens {
 
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
+  operation_.set_tensor_parallel(options_.parameters, "LayerNormLinear");
   const auto register_tensor = [this](std::string name, at::Tensor& slot, at::Tensor value) {
     register_slot(std::move(name), slot, std::move(value));
   };
@@ -29,7 +30,8 @@ Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
   const at::Tensor bias = linear_.bias();
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                         .fp8_output = inputs.fp8_output,
-                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                        .training = is_training()};
   const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
   at::Tensor normalized;  // where it is asked for
   if (options_.return_layernorm_output) normalized = norm_(x);

@@ -43,6 +43,7 @@ struct LayerNormLinearOptions {
     visit("name", &Self::name, "name in debug configurations");
     visit("parameters_split", &Self::parameters_split,
           "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
+    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
   }
 };
 
@@ -76,6 +77,7 @@ class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInput
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
+  std::vector<LinearOperation*> layers() override { return {&operation_}; }
 
   const LayerNormLinearOptions& options() const { return options_; }
 

@@ -15,6 +15,8 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
   const std::int64_t ffn = options_.ffn_hidden_size;
   const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
   const ParameterOptions& parameters = options_.parameters;
+  parameters.only_rank("LayerNormMLP");
+  for (LinearOperation* layer : layers()) layer->set_tensor_parallel(parameters, "LayerNormMLP");
   const ParameterOptions output_parameters =
       parameters.with_init_method(options_.output_layer_init_method);
 
@@ -33,7 +35,8 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
 
 Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
   LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
-                  .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
+                  .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                  .training = is_training()};
   if (current_autocast() != nullptr && at::GradMode::is_enabled()) {
     call.gradient_cast = c10::make_intrusive<GradientCast>();
   }

@@ -47,6 +47,7 @@ struct LayerNormMLPOptions {
           "the norm's weight starts at 0, and 1 + weight is the factor");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations: of two layers, .fc1 and .fc2");
+    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
   }
 };
 
@@ -79,6 +80,7 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
+  std::vector<LinearOperation*> layers() override { return {&fc1_, &fc2_}; }
 
   const LayerNormMLPOptions& options() const { return options_; }
 

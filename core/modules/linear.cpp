@@ -9,6 +9,7 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
     raise<UsageError>("Linear: in_features is {} and out_features {}; expected at least 1",
                       options_.in_features, options_.out_features);
   }
+  operation_.set_tensor_parallel(options_.parameters, "Linear");
   parameters_.make(
       {.in_features = options_.in_features,
        .out_features = options_.out_features,
@@ -27,7 +28,8 @@ Outputs Linear::forward(const LinearInputs& inputs) {
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                         .fp8_output = inputs.fp8_output,
                         .fp8_grad = inputs.fp8_grad,
-                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation};
+                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                        .training = is_training()};
   if (options_.return_bias) {
     return {operation_(inputs.inp, parameters_.weight(), {}, call), parameters_.bias()};
   }

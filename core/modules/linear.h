@@ -33,6 +33,7 @@ struct LinearOptions {
     visit("name", &LinearOptions::name, "name in debug configurations");
     visit("parameters_split", &LinearOptions::parameters_split,
           "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
+    ParameterOptions::describe_tensor_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
   }
 };
 
@@ -69,6 +70,7 @@ class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
+  std::vector<LinearOperation*> layers() override { return {&operation_}; }
 
   const LinearOptions& options() const { return options_; }
 

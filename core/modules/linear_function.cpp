@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/gemm/gemm.h"
+#include "core/modules/backward_errors.h"
 #include "core/modules/main_grad.h"
 #include "core/modules/named_errors.h"
 #include "core/modules/operand_preparation.h"
@@ -208,11 +209,9 @@ at::Tensor LinearFunction::forward(AutogradContext* context, const at::Tensor& i
   return output.view(sizes);
 }
 
-// Whether anybody could look at this layer's wgrad, in this iteration or in another one.
-bool could_be_watched() { return hook_points::current_tick.load(std::memory_order_relaxed) != 0; }
-
-// Adds wgrad to main_grad; returns what autograd gets as the weight's gradient. A layer that could
-// be watched makes the product and adds it in every iteration, so that looking changes no bit.
+// Adds wgrad to main_grad; returns what autograd gets as the weight's gradient. A layer whose wgrad
+// the session may ever look at makes the product and adds it in every iteration, so that looking
+// changes no bit.
 at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradient,
                             const Operand& input) {
   LinearOperation::State& state = *backward.state;
@@ -225,7 +224,7 @@ at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradi
   }
   at::Tensor sum = target.buffer;
   if (target.overwrite || backward.first_microbatch) sum.zero_();
-  const bool product_first = backward.pass.plan != nullptr || could_be_watched();
+  const bool product_first = state.hooks.may_watch_wgrad();
   at::Tensor wgrad =
       run_watched_gemm({.gemm = Gemm::wgrad,
                         .a = gradient,
@@ -239,9 +238,9 @@ at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradi
                        state, backward.pass);
   if (product_first) {
     TORCH_WARN_ONCE(
-        "while a debug session runs, layers with fuse_wgrad_accumulation make wgrad and add it to "
-        "main_grad in two steps, so that it can be watched; without a session it is one, and the "
-        "last bits of main_grad may differ");
+        "while a debug session runs, layers with fuse_wgrad_accumulation whose wgrad it may watch "
+        "make it and add it to main_grad in two steps; otherwise that is one step, and the last "
+        "bits of main_grad may differ");
     sum.add_(watched_output(state, backward.pass, std::move(wgrad), TensorName::wgrad));
   }
   if (!sum.is_inference())
@@ -326,7 +325,7 @@ Gradients compute_gradients(LinearBackward& backward, const variable_list& saved
   return gradients;
 }
 
-variable_list LinearFunction::backward(AutogradContext* context, variable_list grad_outputs) {
+variable_list gradients_of(AutogradContext* context, const variable_list& grad_outputs) {
   const auto holder = context->saved_data["linear"].toCapsule();
   auto& backward = static_cast<LinearBackward&>(*holder);
   refuse_second_derivative(backward.state->name());
@@ -341,6 +340,10 @@ variable_list LinearFunction::backward(AutogradContext* context, variable_list g
     backward.pass.region->update(/*backward=*/true);
   }
   return {gradients.input, gradients.weight, gradients.bias, at::Tensor(), at::Tensor()};
+}
+
+variable_list LinearFunction::backward(AutogradContext* context, variable_list grad_outputs) {
+  return in_backward([&] { return gradients_of(context, grad_outputs); });
 }
 
 }  // namespace

@@ -46,7 +46,22 @@ class ActivationOutline {
   const at::Tensor& like_;
 };
 
-LayerPass begin_pass(const std::shared_ptr<State>& state, const ActivationOutline& input) {
+// What is recorded apart from the training. Eval mode alone does not tell: frozen parts of a model
+// are in eval mode inside a training, and some programs train in eval mode throughout, since they
+// have no dropout. So a forward in eval mode belongs to an evaluation where it makes no graph, or
+// where the layer, whose weight is trained, has been in training mode before. A checkpoint's first
+// forward makes no graph either.
+bool is_evaluation(State& state, const LinearCall& call, const at::Tensor& weight) {
+  if (call.training) {
+    state.has_trained = true;
+    return false;
+  }
+  if (recomputation::is_active()) return false;
+  return !at::GradMode::is_enabled() || (state.has_trained && weight.requires_grad());
+}
+
+LayerPass begin_pass(const std::shared_ptr<State>& state, const ActivationOutline& input,
+                     const LinearCall& call, const at::Tensor& weight) {
   if (recomputation::is_replaying()) {
     LayerPass pass = recomputation::replayed_pass(state.get(), state->name());
     recomputation::record_pass(state.get(), pass);
@@ -72,7 +87,9 @@ LayerPass begin_pass(const std::shared_ptr<State>& state, const ActivationOutlin
   }
   // There is nothing to see in an empty batch, such as that of an expert to which no token went. It
   // still belongs to the region: ranks whose experts differ must reduce the same amaxes.
-  const RoutingRequest request{.under_recipe = under_recipe, .like = &input.like()};
+  const RoutingRequest request{.under_recipe = under_recipe,
+                               .like = &input.like(),
+                               .evaluation = is_evaluation(*state, call, weight)};
   if (input.numel() != 0) pass.plan = state->hooks.begin_forward(request);
   state->ran_quantized = under_recipe;
   return pass;
@@ -103,19 +120,8 @@ void check_shapes(const State& state, const ActivationOutline& input, const at::
   }
 }
 
-// FP8 GEMMs on GPUs take dimensions that are multiples of 16; a run that works here works there.
-void check_alignment(const State& state, const char* tensor, at::IntArrayRef sizes,
-                     std::int64_t alignment) {
-  const std::int64_t columns = sizes.back();
-  const std::int64_t rows = columns == 0 ? 0 : c10::multiply_integers(sizes) / columns;
-  if (rows % alignment != 0 || columns % alignment != 0) {
-    raise<ShapeError>(
-        "{}: {} has shape {}, as a matrix [{}, {}]; FP8 GEMMs need both divisible by {}; pad them, "
-        "or run the layer outside fp8_autocast",
-        state.name(), tensor, c10::str(sizes), rows, columns, alignment);
-  }
-}
-
+// FP8 GEMMs on GPUs take features in multiples of 16, and a run that works here works there. Tokens
+// may be any number: the GEMM pads them (core/quantization/token_padding.h).
 void check_fp8_shapes(const State& state, const LayerPass& pass, const ActivationOutline& input,
                       const at::Tensor& weight) {
   if (input.scalar_type() == at::kDouble) {
@@ -123,22 +129,37 @@ void check_fp8_shapes(const State& state, const LayerPass& pass, const Activatio
                       state.name());
   }
   // A custom recipe may leave tensors in high precision.
-  const auto alignment = [&](TensorRole role) -> std::int64_t {
+  const auto alignment_of = [&](TensorRole role) -> std::int64_t {
     return pass.quantizers[role] ? pass.quantizers[role]->alignment() : 1;
   };
-  const std::int64_t of_gradient = alignment(TensorRole::grad_output);
-  check_alignment(state, "activation", input.sizes(),
-                  std::max(alignment(TensorRole::input), of_gradient));
-  check_alignment(state, "weight", weight.sizes(),
-                  std::max(alignment(TensorRole::weight), of_gradient));
+  const std::int64_t alignment =
+      std::max({alignment_of(TensorRole::input), alignment_of(TensorRole::weight),
+                alignment_of(TensorRole::grad_output)});
+  if (weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0) {
+    raise<ShapeError>(
+        "{}: weight has shape {}; FP8 GEMMs need both of its dimensions divisible by {}; give the "
+        "layer such features, or run it outside fp8_autocast",
+        state.name(), c10::str(weight.sizes()), alignment);
+  }
+}
+
+void check_tensor_parallel(State& state) {
+  const TensorParallel tensor_parallel = state.hooks.tensor_parallel();
+  if (tensor_parallel.size > 1 && tensor_parallel.group == nullptr) [[unlikely]] {
+    raise<UsageError>(
+        "{}: tp_size is {} and there is no tp_group; call set_tensor_parallel_group before the "
+        "first forward, or give the module tp_group",
+        state.name(), tensor_parallel.size);
+  }
 }
 
 LayerPass checked_pass(const std::shared_ptr<State>& state, const ActivationOutline& input,
-                       const at::Tensor& weight) {
+                       const LinearCall& call, const at::Tensor& weight) {
+  check_tensor_parallel(*state);
   check_dtypes(*state, input, weight);
   check_shapes(*state, input, weight);
   ops::check_runs_on(input.device(), state->name());
-  LayerPass pass = begin_pass(state, input);
+  LayerPass pass = begin_pass(state, input, call, weight);
   if (pass.quantizes()) {
     check_fp8_shapes(*state, pass, input, weight);
   }
@@ -180,7 +201,7 @@ at::Tensor LinearOperation::operator()(const at::Tensor& input, const Weight& we
                                        const at::Tensor& bias, const LinearCall& call) {
   return naming_layer(state_->name(), [&] {
     const at::Tensor activation = to_activation_dtype(input);
-    LayerPass pass = checked_pass(state_, {activation.sizes(), activation}, weight.parameter);
+    LayerPass pass = checked_pass(state_, {activation.sizes(), activation}, call, weight.parameter);
     return run_pass({activation, weight, bias, call, state_, std::move(pass)});
   });
 }
@@ -189,7 +210,7 @@ at::Tensor LinearOperation::operator()(const ActivationSource& input, const Weig
                                        const at::Tensor& bias, const LinearCall& call) {
   return naming_layer(state_->name(), [&] {
     const ActivationOutline outline(input.sizes, input.like);
-    LayerPass pass = checked_pass(state_, outline, weight.parameter);
+    LayerPass pass = checked_pass(state_, outline, call, weight.parameter);
     const bool needs_wgrad = at::GradMode::is_enabled() && weight.parameter.requires_grad();
     auto scale = scale_of_fused_cast(pass, TensorName::activation, true, needs_wgrad);
     if (!scale || outline.numel() == 0) {

@@ -9,6 +9,7 @@
 #include "core/hook_points.h"
 #include "core/modules/fused_cast.h"
 #include "core/modules/module.h"
+#include "core/modules/parameter_options.h"
 #include "core/modules/prepared_tensor.h"
 #include "core/quantization/layer_quantization.h"
 
@@ -20,6 +21,7 @@ struct LinearCall {
   bool fp8_grad = false;    // the input's gradient is rounded to FP8 values
   // wgrad is added to the weight's main_grad (main_grad.h); in a first micro-batch it replaces it.
   bool accumulates_wgrad = false;
+  bool training = true;  // the module's mode (torch::nn::Module::is_training)
   // For what the output goes into, if its backward can cast; nullptr: it cannot.
   c10::intrusive_ptr<GradientCast> gradient_cast = {};
 };
@@ -49,6 +51,17 @@ class TELENS_EXPORT LinearOperation {
                         const LinearCall& call = {});
 
   LayerHooks& hooks() { return state_->hooks; }
+
+  // Hands the group of the options to its calls. Throws UsageError, naming the module, for a size
+  // below 1.
+  void set_tensor_parallel(const ParameterOptions& options, const char* module) {
+    state_->hooks.set_tensor_parallel(options.tp_group, options.tensor_parallel_size(module));
+  }
+
+  // Its amax history and scales are part of a module's.
+  void join(const std::shared_ptr<ModuleWindows>& windows) {
+    state_->quantization = std::make_shared<LayerQuantization>(windows);
+  }
   // Amax history and scales, as bytes for state_dict.
   LayerQuantization& quantization() { return *state_->quantization; }
   const LayerQuantization& quantization() const { return *state_->quantization; }
@@ -63,6 +76,7 @@ class TELENS_EXPORT LinearOperation {
     std::shared_ptr<const Recipe> cached_recipe;  // and the recipe; nullptr: high precision
     std::shared_ptr<const Quantizer> cached_quantizer;  // that made it, where no feature did
     bool ran_quantized = false;                         // the newest forward did
+    bool has_trained = false;                           // a forward in training mode ran
 
     // For error messages: the layer's name, or what it is.
     const std::string& name() const;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/modules/linear_operation.h"
 
 namespace telens {
 
@@ -30,6 +31,15 @@ void Module::set_tensor(const std::string& name, at::Tensor tensor,
 void Module::set_extra_state(const at::Tensor& bytes) {
   if (bytes.numel() != 0) {
     raise<UsageError>("{} keeps no extra state; got {} bytes", name(), bytes.numel());
+  }
+}
+
+void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
+  for (LinearOperation* layer : layers()) {
+    layer->hooks().set_tensor_parallel(group, layer->hooks().tensor_parallel().size);
+  }
+  for (const auto& child : children()) {
+    if (auto* module = dynamic_cast<Module*>(child.get())) module->set_tensor_parallel_group(group);
   }
 }
 

@@ -13,9 +13,12 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/distributed/process_group.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {
+
+class LinearOperation;
 
 // A module's results: one tensor for most; more where an option asks for them (return_bias,
 // return_layernorm_output), in the order that Transformer Engine returns them.
@@ -46,6 +49,13 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
   virtual at::Tensor extra_state() const { return {}; }
   virtual void set_extra_state(const at::Tensor& bytes);
+
+  // Its own linear layers, GEMM by GEMM; those of children are theirs.
+  virtual std::vector<LinearOperation*> layers() { return {}; }
+
+  // The group that tensor-parallel layers hand to their calls, here and in all children; its size
+  // is the option tp_size.
+  void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
   // The module's name in debug configurations; modules with layers inside pass on
   // "<name>.<suffix>" by the contract.

@@ -49,6 +49,7 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
 }
 
 void MultiheadAttention::check_options() const {
+  options_.parameters.only_rank("MultiheadAttention");
   if (options_.attention_type != "self" && !is_cross()) {
     raise<UsageError>("MultiheadAttention: attention_type is '{}'; expected self or cross",
                       options_.attention_type);

@@ -12,6 +12,7 @@ NamedLayers::NamedLayers(std::string kind, std::string name)
 
 LinearOperation NamedLayers::add(const std::string& suffix) {
   LinearOperation operation(name_.empty() ? std::string() : name_ + suffix, kind_ + suffix);
+  operation.join(windows_);
   LinearOperation first = layers_.empty() ? operation : layers_.front().operation;
   operation.hooks().share_automatic_name(first.hooks(), suffix);
   layers_.push_back({operation, suffix});

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class NamedLayers {
 
   std::string kind_;
   std::string name_;
+  std::shared_ptr<ModuleWindows> windows_ = std::make_shared<ModuleWindows>();
   std::vector<Layer> layers_;
 };
 

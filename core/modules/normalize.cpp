@@ -1,4 +1,5 @@
 #include "core/modules/normalize.h"
+#include "core/modules/backward_errors.h"
 #include "core/modules/second_derivative.h"
 
 #include <ATen/ops/layer_norm.h>
@@ -44,6 +45,11 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    return in_backward([&] { return gradients_of(context, grads); });
+  }
+
+ private:
+  static variable_list gradients_of(AutogradContext* context, const variable_list& grads) {
     refuse_second_derivative("LayerNorm or RMSNorm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];

@@ -2,13 +2,14 @@
 
 #include <utility>
 
+#include "core/modules/recomputation.h"
 #include "core/quantization/role_of.h"
 
 namespace telens {
 namespace {
 
-bool both_quantized(const PreparedTensor& prepared) {
-  return is_quantized(prepared.first) && is_quantized(prepared.second);
+bool any_quantized(const PreparedTensor& prepared) {
+  return is_quantized(prepared.first) || is_quantized(prepared.second);
 }
 
 // The GEMMs for which this pass lets a feature modify the weight.
@@ -42,13 +43,32 @@ bool serves(const LinearOperation::State& state, const LayerPass& pass,
           fits(second, state.cached_weight->second, request.second_quantized));
 }
 
+// A stored weight that was made where no gradients are asked for has no copy for dgrad. Under one
+// scale it is the same codes, transposed; blocks would have to be made of values that are gone.
+QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor& stored) {
+  if (stored.columnwise.defined()) return stored;
+  if (stored.mode != ScalingMode::tensor) {
+    raise<UsageError>(
+        "{}: its weight is stored in {} scaling and was made without gradients, so it has no "
+        "columnwise copy for dgrad; make the module outside of torch.no_grad() and "
+        "torch.inference_mode() to train it",
+        layer, name_of(stored.mode));
+  }
+  QuantizedTensor both = stored;
+  const at::Tensor transposed = stored.rowwise.codes.t();
+  both.columnwise = {transposed.is_cpu() ? transposed : transposed.contiguous(),
+                     stored.rowwise.scale_inv};
+  return both;
+}
+
 // A weight stored in low precision, as an operand: its codes under FP8, its values elsewhere.
 PreparedTensor prepare_stored(LinearOperation::State& state, const LayerPass& pass,
                               const QuantizedTensor& stored, const PreparationRequest& request) {
   const auto operand = [&](Gemm gemm, bool quantized) -> Operand {
     const bool high_precision =
         !quantized || (pass.plan && pass.plan->runs_in_high_precision(gemm));
-    return high_precision ? Operand(stored.dequantize().to(request.dtype)) : Operand(stored);
+    if (high_precision) return Operand(stored.dequantize().to(request.dtype));
+    return Operand(gemm == Gemm::dgrad ? with_columnwise(state.name(), stored) : stored);
   };
   const auto [first, second] = gemms_of(TensorName::weight);
   PreparedTensor prepared{operand(first, request.first_quantized), at::Tensor()};
@@ -67,6 +87,15 @@ PreparedTensor prepare_stored(LinearOperation::State& state, const LayerPass& pa
   own.tensor = at::Tensor();  // there is no original to look at
   observe_prepared(own, layer, prepared);
   return prepared;
+}
+
+// What is kept must serve micro-batches that need a gradient even if this one does not, as a
+// validation between them or the first forward of a checkpoint. Where nothing has asked for a
+// gradient yet (inference) the second copy would be memory for nothing; a micro-batch that does ask
+// makes both anew.
+bool second_is_kept(const LinearOperation::State& state, const PreparationRequest& request) {
+  return request.second_needed || recomputation::is_active() ||
+         (state.cached_weight && is_quantized(state.cached_weight->second));
 }
 
 // What is kept is filled at the next update: it must not be the weight itself, which a feature may
@@ -115,9 +144,8 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
     }
     return *state.cached_weight;
   }
-  // What is kept must serve micro-batches that need a gradient even if this one does not.
   PreparationRequest both = request;
-  both.second_needed = true;
+  both.second_needed = second_is_kept(state, request);
   both.update = serves(state, pass, both) ? &*state.cached_weight : nullptr;
   PreparedTensor prepared = prepare_operand(state, pass, both);
   state.cached_quantizer = pass.quantizes() ? pass.quantizers[TensorRole::weight] : nullptr;
@@ -125,7 +153,7 @@ PreparedTensor prepare_weight(LinearOperation::State& state, const LayerPass& pa
     state.cached_weight = without_alias(prepared, request.tensor);
     state.cached_modifications = modifications(pass);
     state.cached_recipe = pass.recipe;
-  } else if (both_quantized(prepared) || pass.plan) {
+  } else if (any_quantized(prepared) || pass.plan) {
     state.cached_weight = prepared;
     state.cached_modifications = 0;
   } else {

@@ -28,6 +28,26 @@ at::Device default_device(bool has_gpu) {
   return has_gpu && ops::runs_on(at::kCUDA) ? at::kCUDA : at::kCPU;
 }
 
+std::int64_t ParameterOptions::tensor_parallel_size(const char* module) const {
+  const std::int64_t size = tp_group ? size_of(*tp_group) : tp_size;
+  if (size < 1) {
+    raise<UsageError>("{}: tp_size is {}; expected at least 1, the number of ranks", module, size);
+  }
+  return size;
+}
+
+std::int64_t ParameterOptions::only_rank(const char* module) const {
+  const std::int64_t size = tensor_parallel_size(module);
+  if (size > 1) {
+    raise<UsageError>(
+        "{}: tp_size is {}, which divides its work among ranks; that is not there yet: use 1 "
+        "(Linear, LayerNormLinear and GroupedLinear take any size with parallel_mode=None, and "
+        "hand it to the calls of debug features)",
+        module, size);
+  }
+  return size;
+}
+
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
   at::Tensor weight = at::empty(sizes, placement_of(*this));
   const at::NoGradGuard no_grad;

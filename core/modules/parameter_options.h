@@ -1,4 +1,5 @@
-// How a module makes its parameters, dtype, device and initial values, and where gradients go.
+// How a module makes its parameters, dtype, device and initial values, where gradients go, and the
+// group of ranks that it is told to be one of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/distributed/process_group.h"
 
 namespace telens {
 
@@ -24,6 +26,9 @@ struct ParameterOptions {
   std::optional<at::Device> device;            // default: default_device()
   InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
   bool fuse_wgrad_accumulation = false;        // wgrad is added to main_grad (main_grad.h)
+  // Handed to calls, by which weights' statistics are reduced. No layer divides its weight so far.
+  ProcessGroupPtr tp_group = {};
+  std::int64_t tp_size = 1;  // that of tp_group, where there is one
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.
@@ -45,6 +50,19 @@ struct ParameterOptions {
                  "the gradients of weights are added to their main_grad, a FP32 tensor that you "
                  "make, inside the GEMM; .grad stays None");
   }
+
+  template <typename Owner, typename Visitor>
+  static void describe_tensor_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
+    visit.nested("tp_group", member, &ParameterOptions::tp_group,
+                 "tensor-parallel group, handed to the calls of debug features");
+    visit.nested("tp_size", member, &ParameterOptions::tp_size,
+                 "ranks in tp_group, which may also come later (set_tensor_parallel_group)");
+  }
+
+  // What layers hand to their calls. Throws UsageError for a size below 1.
+  std::int64_t tensor_parallel_size(const char* module) const;
+  // The same for a module that would have to divide its work. Throws UsageError above 1.
+  std::int64_t only_rank(const char* module) const;
 
   // The same with another init_method: output projections have one of their own.
   ParameterOptions with_init_method(InitMethod method) const {

@@ -52,8 +52,8 @@ PreparedTensor prepare(const PreparationRequest& request) {
 }
 
 PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedLayer& layer) {
-  HookListener* listener = hook_points::listener_of(layer.plan);
-  if (listener == nullptr) {  // the session has just ended
+  const hook_points::ListenerCall listener(layer.plan);
+  if (!listener) {  // the session has ended
     PreparationRequest plain = request;
     plain.update = nullptr;
     return prepare(plain);
@@ -77,8 +77,8 @@ PreparedTensor prepare_watched(const PreparationRequest& request, const WatchedL
 
 void modify_prepared(const PreparationRequest& request, const WatchedLayer& layer,
                      PreparedTensor& prepared) {
-  HookListener* listener = hook_points::listener_of(layer.plan);
-  if (listener == nullptr) {
+  const hook_points::ListenerCall listener(layer.plan);
+  if (!listener) {
     return;
   }
   const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
@@ -108,10 +108,9 @@ void modify_prepared(const PreparationRequest& request, const WatchedLayer& laye
 
 void observe_prepared(const PreparationRequest& request, const WatchedLayer& layer,
                       const PreparedTensor& prepared) {
-  HookListener* listener = layer.observes ? hook_points::listener_of(layer.plan) : nullptr;
-  if (listener == nullptr) {
-    return;
-  }
+  if (!layer.observes) return;
+  const hook_points::ListenerCall listener(layer.plan);
+  if (!listener) return;
   const auto [first_gemm, second_gemm] = gemms_of(request.tensor_name);
   const bool first_modified = layer.plan.modifies(first_gemm, request.tensor_name);
   const bool second_modified = layer.plan.modifies(second_gemm, request.tensor_name);
@@ -123,7 +122,7 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
          .rowwise = &prepared.first,
          .columnwise = request.second_needed ? &prepared.second : &prepared.first,
          .quantizer = request.quantizer,
-         .tensor_parallel = {},
+         .tensor_parallel = layer.hooks.tensor_parallel(),
          .first_microbatch = layer.first_microbatch,
          .recipe = request.recipe,
          .rowwise_modified = first_modified,
@@ -138,7 +137,7 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
                                              .tensor_name = request.tensor_name,
                                              .tensor = operand,
                                              .rowwise = rowwise,
-                                             .tensor_parallel = {}});
+                                             .tensor_parallel = layer.hooks.tensor_parallel()});
     }
   };
   inspect(first_gemm, prepared.first, true);
@@ -149,8 +148,8 @@ void observe_prepared(const PreparationRequest& request, const WatchedLayer& lay
 
 at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const at::Tensor& bias,
                        const WatchedLayer& layer) {
-  HookListener* listener = hook_points::listener_of(layer.plan);
-  if (listener == nullptr) {
+  const hook_points::ListenerCall listener(layer.plan);
+  if (!listener) {
     return output;
   }
   const Gemm gemm = gemms_of(tensor_name).first;
@@ -172,7 +171,7 @@ at::Tensor pass_output(at::Tensor output, TensorName tensor_name, const at::Tens
                               .rowwise = nullptr,
                               .columnwise = nullptr,
                               .quantizer = nullptr,
-                              .tensor_parallel = {},
+                              .tensor_parallel = layer.hooks.tensor_parallel(),
                               .bias = bias.defined() ? &bias : nullptr});
   }
   return output;

@@ -20,6 +20,7 @@ TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(s
 }
 
 void TransformerLayer::check_options() const {
+  options_.parameters.only_rank("TransformerLayer");
   if (options_.layer_type != "encoder" && options_.layer_type != "decoder") {
     raise<UsageError>("TransformerLayer: layer_type is '{}'; expected encoder or decoder",
                       options_.layer_type);

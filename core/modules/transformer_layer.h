@@ -86,6 +86,7 @@ struct TransformerLayerOptions {
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
+    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
   }
 };
 

@@ -47,11 +47,11 @@ void update_windows_meta(at::TensorList amax_histories, at::TensorList scales,
 }  // namespace
 
 void check_history(const char* operation, const at::Tensor& amax_history) {
-  check_float(operation, "amax_history", amax_history);
   if (amax_history.dim() != 2 || amax_history.size(0) < 1) {
     raise<ShapeError>("{}: amax_history has {} dimensions; expected [length >= 1, slots]",
                       operation, amax_history.dim());
   }
+  check_float(operation, "amax_history", amax_history.select(0, 0));
 }
 
 void check_algorithm(std::string_view algorithm) {

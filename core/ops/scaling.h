@@ -1,4 +1,5 @@
-// From amaxes to scales. All tensors FP32; nothing here waits for the device.
+// From amaxes to scales. All tensors FP32; nothing here waits for the device. A history may be some
+// columns of a larger one: its rows may lie apart, the slots of a row may not.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +30,7 @@ void advance_history(const at::Tensor& amax_history);
 
 // The end of an iteration for many layers: for each window what amax_of_history, update_scale and
 // advance_history do, with one launch on CUDA. Window i is a history [length, slots], a scale
-// [slots] and the largest value of its format; all on one device, no two of one storage.
+// [slots] and the largest value of its format; all on one device, no two of them overlap.
 struct WindowUpdate {
   std::vector<at::Tensor> amax_histories = {};
   std::vector<at::Tensor> scales = {};

@@ -1,49 +1,47 @@
 #include "core/quantization/delayed_scaling.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "core/ops/quantize.h"
 #include "core/quantization/tensor_scaling.h"
 
 namespace telens {
-namespace {
-
-AmaxWindow make_window(std::int64_t length, std::int64_t slots, const at::Device& device) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  return {at::zeros({length, slots}, options), at::ones({slots}, options)};
-}
-
-// The newest rows of a history in one of another length.
-at::Tensor resized_history(const at::Tensor& history, std::int64_t length) {
-  at::Tensor resized = at::zeros({length, history.size(1)}, history.options());
-  const std::int64_t kept = std::min(length, history.size(0));
-  resized.narrow(0, 0, kept).copy_(history.narrow(0, 0, kept));
-  return resized;
-}
-
-}  // namespace
-
 void DelayedScalingState::prepare(const DelayedScaling& recipe, const at::Device& device) {
   if (recipe.amax_history_len < 1) {
     raise<UsageError>("DelayedScaling: amax_history_len is {}; expected at least 1",
                       recipe.amax_history_len);
   }
+  module_->prepare(recipe.amax_history_len, device);
+  take_views();
+}
+
+void DelayedScalingState::take_views() {
+  for (const bool backward : {false, true}) module_->view(backward, gemm_, window(backward));
+}
+
+void DelayedScalingState::assign(const DelayedScalingState& other) {
+  windows_ = {};
+  const AmaxWindow& given = other.window(false);
+  if (!given.defined() && module_->gemms() == 1) module_->forget();
+  if (!given.defined() && !module_->joined(false).defined()) return;
+  if (given.defined()) {
+    const AmaxWindow& present = module_->joined(false);
+    module_->prepare(given.amax_history.size(0),
+                     present.defined() ? present.scale.device() : given.scale.device());
+  }
+  take_views();
   for (const bool backward : {false, true}) {
-    AmaxWindow& window = this->window(backward);
-    if (!window.defined()) {
-      window =
-          make_window(recipe.amax_history_len, backward ? kBackwardRoles : kForwardRoles, device);
-    } else if (window.amax_history.size(0) != recipe.amax_history_len) {
-      window.amax_history = resized_history(window.amax_history, recipe.amax_history_len);
-    }
-    if (window.scale.device() != device) {
-      window = {window.amax_history.to(device), window.scale.to(device)};
+    const AmaxWindow& from = other.window(backward);
+    if (from.defined()) {
+      window(backward).scale.copy_(from.scale);
+      window(backward).amax_history.copy_(from.amax_history);
+      window(backward).updates->store(from.updates->load());
+    } else {
+      window(backward).scale.fill_(1);
+      window(backward).amax_history.zero_();
     }
   }
+  if (!given.defined()) windows_ = {};
 }
 
 at::Tensor DelayedScalingState::scale(TensorRole role) const {

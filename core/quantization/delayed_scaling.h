@@ -10,8 +10,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <variant>
 
+#include "core/quantization/amax_window.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {
@@ -39,24 +41,21 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
                                             DelayedScalingState* state) const override;
 };
 
-// The amax history and the scales of one direction of one layer. All tensors FP32.
-struct AmaxWindow {
-  at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
-  at::Tensor scale;         // [slots]
-  // How often the scales were computed from the history since this window was made: for whoever
-  // watches a history that nobody updates. Shared with the quantizers.
-  std::shared_ptr<std::atomic<std::int64_t>> updates =
-      std::make_shared<std::atomic<std::int64_t>>(0);
-
-  bool defined() const { return scale.defined(); }
-};
-
-// A layer's state under delayed scaling, both directions.
-class DelayedScalingState {
+// A layer's state under delayed scaling, both directions: its GEMM's part of its module's windows.
+class TELENS_EXPORT DelayedScalingState {
  public:
-  // Makes the windows (scales 1, history 0) or, on a change of the recipe's history length, keeps
-  // the newest rows.
+  // A GEMM more in `module`.
+  explicit DelayedScalingState(
+      std::shared_ptr<ModuleWindows> module = std::make_shared<ModuleWindows>())
+      : module_(std::move(module)), gemm_(module_->add_gemm()) {}
+
+  // Makes the windows of the module, or those of another history length or device, and takes its
+  // own part.
   void prepare(const DelayedScaling& recipe, const at::Device& device);
+
+  // Takes over the values of another state: from the next prepare() on, the same scales and
+  // histories; fresh ones where that one has none.
+  void assign(const DelayedScalingState& other);
 
   // The window of the roles' direction and the slot of a role in it.
   AmaxWindow& window(bool backward) { return windows_[backward ? 1 : 0]; }
@@ -69,7 +68,14 @@ class DelayedScalingState {
   at::Tensor scale(TensorRole role) const;
   at::Tensor running_amax(TensorRole role) const;
 
+  // Those of all GEMMs of the module.
+  const ModuleWindows& module() const { return *module_; }
+
  private:
+  void take_views();
+
+  std::shared_ptr<ModuleWindows> module_;
+  std::int64_t gemm_;
   std::array<AmaxWindow, 2> windows_;
 };
 

@@ -131,7 +131,10 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
     if (length < 1 || slots != (backward ? kBackwardRoles : kForwardRoles)) {
       reader.fail();
     }
-    state.window(backward) = {reader.floats({length, slots}), reader.floats({slots})};
+    AmaxWindow& window = state.window(backward);
+    window = {reader.floats({length, slots}), reader.floats({slots})};
+    // Restored scales were computed from a history: what runs with them is no warm-up.
+    if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
   }
   reader.expect_end();
   return state;

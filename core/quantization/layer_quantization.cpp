@@ -41,7 +41,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
 at::Tensor LayerQuantization::extra_state() const { return bytes_of(delayed_scaling_); }
 
 void LayerQuantization::set_extra_state(const at::Tensor& bytes) {
-  delayed_scaling_ = state_from_bytes(bytes);
+  delayed_scaling_.assign(state_from_bytes(bytes));
   recipe_ = nullptr;  // the quantizers refer to the tensors of the old state
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/recipe.h"
@@ -28,6 +29,11 @@ class LayerQuantizers {
 
 class TELENS_EXPORT LayerQuantization {
  public:
+  LayerQuantization() = default;
+  // Of one more GEMM of a module.
+  explicit LayerQuantization(std::shared_ptr<ModuleWindows> module)
+      : delayed_scaling_(std::move(module)) {}
+
   // The layer's quantizers under a recipe, made anew when recipe or device are others than last
   // time. With `collects_amax` false (evaluation) they leave no trace in the amax history. A recipe
   // that is changed in place after its first use is not noticed. `layer`: the layer's name, for a
@@ -35,6 +41,11 @@ class TELENS_EXPORT LayerQuantization {
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
                                     const at::Device& device, bool collects_amax = true,
                                     std::string_view layer = {});
+
+  // The recipe of the newest forward under one; nullptr before any and after set_extra_state().
+  const std::shared_ptr<const Recipe>& recipe() const { return recipe_; }
+  // Those of that recipe, as training uses them; nullptr before any.
+  const LayerQuantizers& newest_quantizers() const { return quantizers_; }
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }

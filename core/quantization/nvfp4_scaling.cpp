@@ -1,5 +1,6 @@
 #include "core/quantization/nvfp4_scaling.h"
 
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/stack.h>
@@ -8,6 +9,7 @@
 
 #include "core/distributed/amax_reduction.h"
 #include "core/ops/quantize.h"
+#include "core/quantization/token_padding.h"
 
 namespace telens {
 namespace {
@@ -32,8 +34,26 @@ std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
   return std::make_shared<NVFP4Quantizer>(options);
 }
 
+// The random Hadamard transform mixes 16 rows: of fewer, with zeros behind them. What it makes of
+// the last ones has no zeros, so the columnwise codes keep all 16. The rowwise ones are of x alone.
 ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
                                                     const ops::Orientations& orientations) const {
+  const std::int64_t rows = x.size(0);
+  const bool rotates = options().hadamard_signs && orientations.columnwise;
+  if (rotates && rows != rows_to_transform(rows)) {
+    const at::Tensor whole = at::constant_pad_nd(x, {0, 0, 0, rows_to_transform(rows) - rows});
+    ops::BlockCodesPair pair = quantize_whole(whole, orientations);
+    if (orientations.rowwise) {
+      pair.rowwise.codes = pair.rowwise.codes.narrow(0, 0, rows);
+      pair.rowwise.scale_inv = pair.rowwise.scale_inv.narrow(0, 0, rows);
+    }
+    return pair;
+  }
+  return quantize_whole(x, orientations);
+}
+
+ops::BlockCodesPair NVFP4Quantizer::quantize_whole(const at::Tensor& x,
+                                                   const ops::Orientations& orientations) const {
   at::Tensor random_state;
   if (options().stochastic_rounding) {
     random_state = at::empty({2}, x.options().dtype(at::kLong)).random_();

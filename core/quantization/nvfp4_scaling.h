@@ -35,13 +35,17 @@ class TELENS_EXPORT NVFP4Quantizer final : public BlockQuantizer {
       : BlockQuantizer(FormatId::e2m1, options, usage) {}
 
   ScalingMode mode() const override { return ScalingMode::nvfp4; }
-  // 16 columns a block, and 16 rows for the other orientation, as in Transformer Engine.
+  // 16 columns a block. Rows may be any; the columnwise codes of a transformed tensor are those of
+  // whole strips of 16, with rows of zeros behind x's.
   std::int64_t alignment() const override { return block_length(ScalingMode::nvfp4); }
   std::shared_ptr<Quantizer> copy() const override;
 
  private:
   ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                       const ops::Orientations& orientations) const override;
+  // Of rows that the transform, where there is one, can take.
+  ops::BlockCodesPair quantize_whole(const at::Tensor& x,
+                                     const ops::Orientations& orientations) const;
   // The largest magnitudes over the group, rowwise and columnwise; undefined without a group.
   at::Tensor reduced_amaxes(const at::Tensor& x, const ops::Orientations& orientations) const;
 };

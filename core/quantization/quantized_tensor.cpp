@@ -4,6 +4,7 @@
 
 #include "core/ops/block_quantize.h"
 #include "core/ops/quantize.h"
+#include "core/quantization/token_padding.h"
 
 namespace telens {
 namespace {
@@ -37,8 +38,10 @@ at::Tensor QuantizedTensor::dequantize() const {
   if (!blocks.hadamard_signs) {
     return dequantized(columnwise, *this, rows, dtype).t().reshape(sizes);
   }
-  const at::Tensor rotated = dequantized(columnwise, *this, rows, at::kFloat).t();
+  const at::Tensor rotated =
+      dequantized(columnwise, *this, rows_to_transform(rows), at::kFloat).t();
   return ops::hadamard_transform(rotated, *blocks.hadamard_signs, /*inverse=*/true)
+      .narrow(0, 0, rows)
       .to(dtype)
       .reshape(sizes);
 }

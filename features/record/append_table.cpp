@@ -1,48 +1,65 @@
 #include "features/record/append_table.h"
 
+#include <vector>
+
 #include "core/base/error.h"
+#include "features/record/checksum.h"
 
 namespace telens::record {
+namespace {
 
-AppendTable::AppendTable(hid_t file, const std::string& name, hdf5::Handle type,
-                         std::size_t chunk_rows)
-    : name_(name), type_(std::move(type)) {
+hdf5::Handle create_growing(hid_t file, const std::string& name, hid_t type,
+                            std::size_t chunk_rows) {
   const hsize_t none = 0;
   const hsize_t unlimited = H5S_UNLIMITED;
   const hsize_t chunk = chunk_rows;
-  const auto space = hdf5::checked(H5Screate_simple(1, &none, &unlimited), H5Sclose, name_);
-  const auto creation = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
-  hdf5::check(H5Pset_chunk(creation, 1, &chunk), name_);
-  const auto links = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, name_);
+  const auto space = hdf5::checked(H5Screate_simple(1, &none, &unlimited), H5Sclose, name);
+  const auto creation = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name);
+  hdf5::check(H5Pset_chunk(creation, 1, &chunk), name);
+  const auto links = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, name);
   H5Pset_create_intermediate_group(links, 1);
-  dataset_ = hdf5::checked(
-      H5Dcreate2(file, name_.c_str(), type_, space, links, creation, H5P_DEFAULT), H5Dclose, name_);
+  return hdf5::checked(H5Dcreate2(file, name.c_str(), type, space, links, creation, H5P_DEFAULT),
+                       H5Dclose, name);
 }
 
-AppendTable::AppendTable(hid_t file, const std::string& name)
-    : name_(name),
-      dataset_(hdf5::checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name)) {
-  type_ = hdf5::checked(H5Dget_type(dataset_), H5Tclose, name_);
-  rows_ = hdf5::row_count(dataset_);
+// Rows begin, begin + 1, ... of a table that ends with them.
+void append_rows(hid_t dataset, hid_t type, hsize_t begin, hsize_t added, const void* rows,
+                 const std::string& name) {
+  const hsize_t end = begin + added;
+  hdf5::check(H5Dset_extent(dataset, &end), name);
+  const auto file_space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name);
+  const auto memory_space = hdf5::checked(H5Screate_simple(1, &added, nullptr), H5Sclose, name);
+  hdf5::check(H5Sselect_hyperslab(file_space, H5S_SELECT_SET, &begin, nullptr, &added, nullptr),
+              name);
+  hdf5::check(H5Dwrite(dataset, type, memory_space, file_space, H5P_DEFAULT, rows), name);
 }
+
+}  // namespace
+
+AppendTable::AppendTable(hid_t file, const std::string& name, hdf5::Handle type,
+                         std::size_t chunk_rows)
+    : name_(name),
+      type_(std::move(type)),
+      dataset_(create_growing(file, name, type_, chunk_rows)),
+      checksums_(create_growing(file, name + "_crc", H5T_STD_U32LE, chunk_rows)) {}
 
 void AppendTable::append(const void* rows, std::size_t count) {
   if (count == 0) return;
-  const hsize_t begin = rows_;
-  const hsize_t added = count;
-  const hsize_t end = begin + added;
-  hdf5::check(H5Dset_extent(dataset_, &end), name_);
-  const auto file_space = hdf5::checked(H5Dget_space(dataset_), H5Sclose, name_);
-  const auto memory_space = hdf5::checked(H5Screate_simple(1, &added, nullptr), H5Sclose, name_);
-  hdf5::check(H5Sselect_hyperslab(file_space, H5S_SELECT_SET, &begin, nullptr, &added, nullptr),
-              name_);
-  hdf5::check(H5Dwrite(dataset_, type_, memory_space, file_space, H5P_DEFAULT, rows), name_);
-  rows_ = end;
+  const std::size_t row_bytes = H5Tget_size(type_);
+  std::vector<std::uint32_t> checksums(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    checksums[i] = checksum(rows_ + i, static_cast<const char*>(rows) + i * row_bytes, row_bytes);
+  }
+  append_rows(checksums_, H5T_NATIVE_UINT32, rows_, count, checksums.data(), name_);
+  append_rows(dataset_, type_, rows_, count, rows, name_);
+  rows_ += count;
   dirty_ = true;
 }
 
+// Checksums first: every row that a reader can see has one.
 void AppendTable::flush() {
   if (!dirty_) return;
+  hdf5::check(H5Dflush(checksums_), name_);
   hdf5::check(H5Dflush(dataset_), name_);
   dirty_ = false;
 }

@@ -98,6 +98,19 @@ std::uint64_t DiskSpace::file_size() const {
   return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
+bool DiskSpace::is_at(const std::string& path) const {
+  struct stat own {};
+  struct stat named {};
+  if (::fstat(descriptor_, &own) != 0) return true;  // nothing is known
+  return ::stat(path.c_str(), &named) == 0 && own.st_dev == named.st_dev &&
+         own.st_ino == named.st_ino;
+}
+
+bool DiskSpace::is_removed() const {
+  struct stat own {};
+  return ::fstat(descriptor_, &own) == 0 && own.st_nlink == 0;
+}
+
 void DiskSpace::mark_live() {
   struct flock lock = live_byte(F_RDLCK);
   // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
@@ -105,7 +118,8 @@ void DiskSpace::mark_live() {
 }
 
 bool is_being_written(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe of that name must not make a reader wait.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return false;
   struct flock lock = live_byte(F_WRLCK);
   const bool asked = ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0;

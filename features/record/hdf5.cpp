@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -105,7 +106,34 @@ Handle text_type(std::size_t width) {
 
 std::uint64_t row_count(hid_t dataset) {
   const Handle space = checked(H5Dget_space(dataset), H5Sclose, "cannot get a table's length");
-  return static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space));
+  return static_cast<std::uint64_t>(std::max<hssize_t>(0, H5Sget_simple_extent_npoints(space)));
+}
+
+std::string class_name(H5T_class_t type_class) {
+  switch (type_class) {
+    case H5T_INTEGER:
+      return "integer";
+    case H5T_FLOAT:
+      return "float";
+    case H5T_STRING:
+      return "text of fixed length";
+    case H5T_COMPOUND:
+      return "compound";
+    case H5T_ARRAY:
+      return "array";
+    case H5T_VLEN:
+      return "list of variable length";
+    case H5T_REFERENCE:
+      return "reference";
+    default:
+      return "something else";
+  }
+}
+
+std::string description(hid_t type) {
+  if (H5Tis_variable_str(type) > 0) return "text of variable length";
+  return fmt::format("{} of {} bytes{}", class_name(H5Tget_class(type)), H5Tget_size(type),
+                     H5Tcommitted(type) > 0 ? ", whose type is an object of its own" : "");
 }
 
 }  // namespace telens::record::hdf5

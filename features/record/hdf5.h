@@ -77,4 +77,8 @@ Handle row_type(std::size_t row_bytes, std::span<const Column> columns);
 Handle text_type(std::size_t width);  // fixed length, UTF-8, padded with zeros
 std::uint64_t row_count(hid_t dataset);
 
+// For messages: "integer", and "integer of 8 bytes".
+std::string class_name(H5T_class_t type_class);
+std::string description(hid_t type);
+
 }  // namespace telens::record::hdf5

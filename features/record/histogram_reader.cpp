@@ -1,6 +1,7 @@
 #include "features/record/histogram_reader.h"
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "features/record/packed_rows.h"
@@ -13,55 +14,81 @@ class RecordByRow {
  public:
   explicit RecordByRow(const PackedRows<StoredRecord>& records) : records_(records) {}
 
-  // nullopt: the row is not in the table, or not yet.
+  // nullopt: the row is not in the table, or not yet, or damaged.
   std::optional<StoredRecord> find(std::int64_t row) {
     if (row < 0 || static_cast<std::uint64_t>(row) >= records_.rows()) return std::nullopt;
     const bool packed = static_cast<std::uint64_t>(row) < records_.packed_rows();
     const std::uint64_t chunk = packed ? row / records_.chunk_rows() : records_.chunks();
+    const std::uint64_t begin = packed ? chunk * records_.chunk_rows() : records_.packed_rows();
     if (chunk != chunk_) {
-      rows_ = records_.rows_of(chunk);
+      rows_.assign(records_.chunk_rows(), std::nullopt);
+      records_.each_of(chunk, [&](std::uint64_t number, const StoredRecord& each) {
+        rows_[number - begin] = each;
+      });
       chunk_ = chunk;
     }
-    return rows_[row - (packed ? chunk * records_.chunk_rows() : records_.packed_rows())];
+    return rows_[row - begin];
   }
 
  private:
   const PackedRows<StoredRecord>& records_;
   std::uint64_t chunk_ = UINT64_MAX;
-  std::vector<StoredRecord> rows_;
+  std::vector<std::optional<StoredRecord>> rows_;
 };
 
-// The bins of one record, which lie one behind the other, maybe in several chunks.
-struct Gathered {
-  std::int64_t record = -1;
-  std::vector<HistogramBin> bins;
+// Sixteen times those of a histogram over all codes of 16 bits.
+constexpr std::size_t kMostBins = 1 << 20;
+// Of a tensor in one iteration. Sums over ranks and micro-batches stay within 64 bits.
+constexpr double kMostElements = 1e12;
 
-  double elements() const {
-    double sum = 0;
-    for (const HistogramBin& bin : bins) sum += static_cast<double>(bin.count);
-    return sum;
+// The bins of one record, which lie one behind the other, maybe in several chunks.
+class Gathered {
+ public:
+  void add(const StoredBin& bin) {
+    const bool possible = std::in_range<std::int32_t>(bin.bin) && bins_.size() < kMostBins;
+    sane_ &= possible;
+    if (possible) bins_.push_back({static_cast<std::int32_t>(bin.bin), bin.count});
   }
+  void clear(std::int64_t record) {
+    record_ = record;
+    bins_.clear();
+    sane_ = true;
+  }
+
+  std::int64_t record() const { return record_; }
+  const std::vector<HistogramBin>& bins() const { return bins_; }
+  bool has_all_of(const StoredRecord& record) const {
+    double elements = 0;
+    for (const HistogramBin& bin : bins_) elements += static_cast<double>(bin.count);
+    return sane_ && elements == record.value && elements <= kMostElements;
+  }
+
+ private:
+  std::int64_t record_ = -1;
+  std::vector<HistogramBin> bins_;
+  bool sane_ = true;
 };
 
 }  // namespace
 
-void read_histograms(hid_t file, const PackedReader& records, const RecordFilter& filter,
-                     const UseStoredHistogram& use) {
-  const PackedRows<StoredBin> bins(file, "histograms");
+void read_histograms(const PackedRows<StoredBin>& bins, const PackedReader& records,
+                     const RecordFilter& filter, const UseStoredHistogram& use) {
   RecordByRow record_by_row(records.table());
   Gathered gathered;
   const auto hand_over = [&] {
-    if (gathered.bins.empty()) return;
-    const auto record = record_by_row.find(gathered.record);
-    const bool complete = record && gathered.elements() == record->value;
-    if (complete && filter.accepts(*record)) use(*record, gathered.bins);
-    gathered.bins.clear();
+    if (gathered.bins().empty()) return;
+    const auto record = record_by_row.find(gathered.record());
+    if (record && gathered.has_all_of(*record) && filter.accepts(*record)) {
+      use(*record, gathered.bins());
+    }
   };
   for (std::uint64_t chunk = 0; chunk <= bins.chunks(); ++chunk) {
     for (const StoredBin& bin : bins.rows_of(chunk)) {
-      if (bin.record != gathered.record) hand_over();
-      gathered.record = bin.record;
-      gathered.bins.push_back({static_cast<std::int32_t>(bin.bin), bin.count});
+      if (bin.record != gathered.record()) {
+        hand_over();
+        gathered.clear(bin.record);
+      }
+      gathered.add(bin);
     }
   }
   hand_over();

@@ -14,7 +14,7 @@ using UseStoredHistogram =
 
 // Those whose record the filter keeps, in the order of writing. One of which a killed process has
 // not written all bins is left out.
-void read_histograms(hid_t file, const PackedReader& records, const RecordFilter& filter,
-                     const UseStoredHistogram& use);
+void read_histograms(const PackedRows<StoredBin>& bins, const PackedReader& records,
+                     const RecordFilter& filter, const UseStoredHistogram& use);
 
 }  // namespace telens::record

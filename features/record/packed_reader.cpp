@@ -14,8 +14,8 @@
 namespace telens::record {
 namespace {
 
-constexpr std::uint64_t kChunksAtOnce = 256;  // a million records: one round of the threads
-constexpr unsigned kMostThreads = 4;          // beyond that, reading chunks is what limits
+constexpr std::uint64_t kRecordsAtOnce = 1 << 20;  // one round of the threads
+constexpr unsigned kMostThreads = 4;               // beyond that, reading chunks is what limits
 
 // A decompressed chunk: plane b holds byte b of every row (HDF5's shuffle filter).
 class Planes {
@@ -97,8 +97,11 @@ class ChunkDecoder {
 
 std::vector<StoredRecord> PackedReader::matching(std::uint64_t chunk, const RecordFilter& filter,
                                                  ChunkDecoder& decoder) const {
-  if (!decoder.decompress(table_.compressed(chunk))) {
-    raise<RecordError>("{}: chunk {} is damaged", table_.name(), chunk);
+  const auto bytes = table_.compressed(chunk);
+  if (!bytes) return {};
+  if (!decoder.decompress(*bytes)) {
+    table_.damaged(chunk);
+    return {};
   }
   return decoder.matching(table_.rows_in(chunk), filter);
 }
@@ -107,9 +110,10 @@ void PackedReader::read(const RecordFilter& filter,
                         const std::function<void(std::span<const StoredRecord>)>& use,
                         const std::function<void(std::uint64_t)>& progress) const {
   const std::uint64_t chunks = table_.chunks();
+  const std::uint64_t at_once = std::max<std::uint64_t>(1, kRecordsAtOnce / table_.chunk_rows());
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
-  for (std::uint64_t begin = 0; begin < chunks; begin += kChunksAtOnce) {
-    const std::uint64_t count = std::min(kChunksAtOnce, chunks - begin);
+  for (std::uint64_t begin = 0; begin < chunks; begin += at_once) {
+    const std::uint64_t count = std::min(at_once, chunks - begin);
     std::vector<std::vector<StoredRecord>> found(count);
     std::atomic<std::uint64_t> next = 0;
     std::exception_ptr failure;
@@ -136,18 +140,26 @@ void PackedReader::read(const RecordFilter& filter,
     }
     if (progress) progress(std::min((begin + count) * table_.chunk_rows(), table_.packed_rows()));
   }
-  std::vector<StoredRecord> records;
-  std::ranges::copy_if(table_.tail(), std::back_inserter(records),
-                       [&](const StoredRecord& record) { return filter.accepts(record); });
+  std::vector<StoredRecord> records = table_.rows_of(chunks);
+  std::erase_if(records, [&](const StoredRecord& record) { return !filter.accepts(record); });
   if (!records.empty()) use(records);
   if (progress) progress(rows());
 }
 
-StoredRecord PackedReader::first() const { return table_.rows_of(0).front(); }
+std::optional<StoredRecord> PackedReader::first() const {
+  for (std::uint64_t chunk = 0; chunk <= table_.chunks(); ++chunk) {
+    const auto rows = table_.rows_of(chunk);
+    if (!rows.empty()) return rows.front();
+  }
+  return std::nullopt;
+}
 
-StoredRecord PackedReader::last() const {
-  const std::uint64_t chunks = table_.chunks();
-  return table_.rows_of(table_.tail().empty() ? chunks - 1 : chunks).back();
+std::optional<StoredRecord> PackedReader::last() const {
+  for (std::uint64_t chunk = table_.chunks() + 1; chunk-- > 0;) {
+    const auto rows = table_.rows_of(chunk);
+    if (!rows.empty()) return rows.back();
+  }
+  return std::nullopt;
 }
 
 }  // namespace telens::record

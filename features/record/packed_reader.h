@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,7 +40,8 @@ struct RecordFilter {
 class PackedReader {
  public:
   // A snapshot of the table at this moment. Throws RecordError.
-  PackedReader(hid_t file, const std::string& name) : table_(file, name) {}
+  PackedReader(hid_t file, const std::string& name, Checksums checksums, DamageLog& damage)
+      : table_(file, name, checksums, damage) {}
 
   std::uint64_t rows() const { return table_.rows(); }
   void keep_first(std::uint64_t rows) { table_.keep_first(rows); }  // as if there were no others
@@ -47,9 +49,9 @@ class PackedReader {
   void read(const RecordFilter& filter,
             const std::function<void(std::span<const StoredRecord>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
-  // Not for an empty table.
-  StoredRecord first() const;
-  StoredRecord last() const;
+  // Of the undamaged ones, if there are any.
+  std::optional<StoredRecord> first() const;
+  std::optional<StoredRecord> last() const;
 
   const PackedRows<StoredRecord>& table() const { return table_; }
 

@@ -1,43 +1,60 @@
 // The rows of a PackedTable at one moment, also while it is being written: whole compressed chunks,
-// then the tail. See packed_table.h.
+// then the tail. Damaged rows are left out and logged; the others keep their numbers. See
+// packed_table.h.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/error.h"
+#include "features/record/checksum.h"
+#include "features/record/damage.h"
 #include "features/record/deflate.h"
 #include "features/record/hdf5.h"
+#include "features/record/run_layout.h"
 #include "features/record/run_rows.h"
 
 namespace telens::record {
 
+// Files of schema versions 1 and 2 have no checksums of ours.
+enum class Checksums : std::uint8_t { none, verified };
+
 template <typename Row>
 class PackedRows {
  public:
-  // Throws RecordError.
-  PackedRows(hid_t file, const std::string& name) : name_(name) {
+  // `damage` outlives this object. Throws RecordError where there is no such table.
+  PackedRows(hid_t file, const std::string& name, Checksums checksums, DamageLog& damage)
+      : name_(name), checksums_(checksums), damage_(&damage) {
     const hdf5::Lock lock;
     const auto open = [&](const std::string& dataset) {
       return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
     };
+    const auto read = [&](const std::string& dataset, hid_t type, void* values) {
+      const auto opened = open(dataset);
+      hdf5::check(H5Dread(opened, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), dataset);
+    };
     // In this order a table that grows meanwhile loses nothing: see PackedTable::flush.
     std::int64_t count = 0;
-    const auto count_of = open(name + "_count");
-    hdf5::check(H5Dread(count_of, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name);
-    const auto tail = open(name + "_tail");
-    const auto type = Row::type();
-    chunk_rows_ = hdf5::row_count(tail);
+    read(name + "_count", H5T_NATIVE_INT64, &count);
+    chunk_rows_ = hdf5::row_count(open(name + "_tail"));
+    if (chunk_rows_ == 0 || chunk_rows_ > kMostChunkRows) {
+      raise<RecordError>("{}_tail: expected 1 to {} rows, came {}", name, kMostChunkRows,
+                         chunk_rows_);
+    }
     tail_.resize(chunk_rows_);
-    hdf5::check(H5Dread(tail, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tail_.data()), name);
+    read(name + "_tail", Row::type(), tail_.data());
+    std::vector<std::uint32_t> tail_checksums;
+    if (checksums_ == Checksums::verified) {
+      tail_checksums.resize(chunk_rows_);
+      read(name + "_tail_crc", H5T_NATIVE_UINT32, tail_checksums.data());
+    }
     table_ = open(name);
     packed_rows_ = hdf5::row_count(table_);
-    const bool has_tail =
-        packed_rows_ % chunk_rows_ == 0 && count > static_cast<std::int64_t>(packed_rows_);
-    tail_.resize(has_tail ? std::min<std::uint64_t>(count - packed_rows_, chunk_rows_) : 0);
+    keep_rows_of_tail(count, tail_checksums);
   }
 
   ~PackedRows() {
@@ -45,11 +62,11 @@ class PackedRows {
     table_.reset();
   }
 
+  // With the damaged ones, as far as they are known to have been rows.
   std::uint64_t rows() const { return packed_rows_ + tail_.size(); }
   std::uint64_t packed_rows() const { return packed_rows_; }
   std::size_t chunk_rows() const { return chunk_rows_; }
   std::uint64_t chunks() const { return (packed_rows_ + chunk_rows_ - 1) / chunk_rows_; }
-  const std::vector<Row>& tail() const { return tail_; }
   const std::string& name() const { return name_; }
 
   void keep_first(std::uint64_t rows) {  // as if there were no others
@@ -62,42 +79,128 @@ class PackedRows {
     return std::min<std::uint64_t>(chunk_rows_, packed_rows_ - chunk * chunk_rows_);
   }
 
-  // As it lies in the file: shuffled and compressed.
-  std::vector<std::uint8_t> compressed(std::uint64_t chunk) const {
+  // As it lies in the file: shuffled and compressed. Nothing for a damaged one.
+  std::optional<std::vector<std::uint8_t>> compressed(std::uint64_t chunk) const {
     const hdf5::Lock lock;
     const hsize_t offset = chunk * chunk_rows_;
     hsize_t bytes = 0;
-    hdf5::check(H5Dget_chunk_storage_size(table_, &offset, &bytes), name_);
+    // A chunk whose write failed has no place in the file: 0 bytes.
+    const bool found = H5Dget_chunk_storage_size(table_, &offset, &bytes) >= 0;
+    if (!found || bytes <= kChecksumBytes || bytes > largest_chunk()) return damaged(chunk);
     std::vector<std::uint8_t> compressed(bytes);
     std::uint32_t skipped_filters = 0;
-    hdf5::check(H5Dread_chunk(table_, H5P_DEFAULT, &offset, &skipped_filters, compressed.data()),
-                name_);
+    if (H5Dread_chunk(table_, H5P_DEFAULT, &offset, &skipped_filters, compressed.data()) < 0) {
+      return damaged(chunk);
+    }
+    if (checksums_ == Checksums::none) return compressed;
+    std::uint32_t sum = 0;
+    std::memcpy(&sum, compressed.data() + bytes - kChecksumBytes, kChecksumBytes);
+    compressed.resize(bytes - kChecksumBytes);
+    if (sum != checksum(chunk, compressed.data(), compressed.size())) return damaged(chunk);
     return compressed;
   }
 
-  // The rows of a chunk, or, of the one behind the last, the tail.
-  std::vector<Row> rows_of(std::uint64_t chunk) const {
-    if (chunk == chunks()) return tail_;
+  // Logs a chunk.
+  std::nullopt_t damaged(std::uint64_t chunk) const {
+    damage_->add(name_, chunk * chunk_rows_, rows_in(chunk));
+    return std::nullopt;
+  }
+
+  // Calls use(number, row) for the undamaged rows of a chunk or, of the one behind the last, the
+  // tail.
+  template <typename Use>
+  void each_of(std::uint64_t chunk, Use use) const {
+    if (chunk == chunks()) {
+      for (std::size_t slot = 0; slot < tail_.size(); ++slot) {
+        if (tail_is_intact_[slot] != 0) use(packed_rows_ + slot, tail_[slot]);
+      }
+      return;
+    }
+    const auto bytes = compressed(chunk);
+    if (!bytes) return;
     std::vector<std::uint8_t> planes(chunk_rows_ * sizeof(Row));
     Inflater inflater;
-    if (!inflater.decompress(compressed(chunk), planes)) {
-      raise<RecordError>("{}: chunk {} is damaged", name_, chunk);
+    if (!inflater.decompress(*bytes, planes)) {
+      damaged(chunk);
+      return;
     }
-    std::vector<Row> rows(rows_in(chunk));
-    std::vector<std::uint8_t> bytes(sizeof(Row));
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      for (std::size_t b = 0; b < sizeof(Row); ++b) bytes[b] = planes[b * chunk_rows_ + row];
-      std::memcpy(&rows[row], bytes.data(), sizeof(Row));
+    std::array<std::uint8_t, sizeof(Row)> row_bytes;
+    for (std::size_t i = 0; i < rows_in(chunk); ++i) {
+      for (std::size_t b = 0; b < sizeof(Row); ++b) row_bytes[b] = planes[b * chunk_rows_ + i];
+      Row row;
+      std::memcpy(&row, row_bytes.data(), sizeof(Row));
+      use(chunk * chunk_rows_ + i, row);
     }
+  }
+
+  // The same rows without their numbers.
+  std::vector<Row> rows_of(std::uint64_t chunk) const {
+    std::vector<Row> rows;
+    each_of(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
     return rows;
   }
 
+  // How many undamaged rows there are, one behind the other, from row `begin` on.
+  std::uint64_t intact_from(std::uint64_t begin) const {
+    std::uint64_t next = begin;
+    for (auto chunk = std::min(begin / chunk_rows_, chunks()); chunk <= chunks(); ++chunk) {
+      each_of(chunk, [&](std::uint64_t number, const Row&) { next += number == next ? 1 : 0; });
+    }
+    return next - begin;
+  }
+
  private:
+  // What zlib makes of a chunk at the most is a little more than the chunk.
+  std::uint64_t largest_chunk() const { return 2 * chunk_rows_ * sizeof(Row) + 4096; }
+
+  // Of the tail's slots those that are rows of the table.
+  void keep_rows_of_tail(std::int64_t count, const std::vector<std::uint32_t>& checksums) {
+    const std::uint64_t most = packed_rows_ + chunk_rows_;
+    const bool is_possible = count >= 0 && static_cast<std::uint64_t>(count) <= most;
+    if (!is_possible && checksums_ == Checksums::none) {
+      raise<RecordError>("{}_count: expected 0 to {}, came {}", name_, most, count);
+    }
+    if (!is_possible) damage_->add(name_ + "_count", 0, 1);
+    std::size_t rows = 0;
+    const bool can_have_tail = packed_rows_ % chunk_rows_ == 0;
+    if (can_have_tail && is_possible && static_cast<std::uint64_t>(count) > packed_rows_) {
+      rows = static_cast<std::uint64_t>(count) - packed_rows_;
+    }
+    if (checksums_ == Checksums::verified && can_have_tail) {
+      const auto is_row = [&](std::size_t slot, std::uint64_t number) {
+        return checksums[slot] == checksum(number, &tail_[slot], sizeof(Row));
+      };
+      const auto is_intact = [&](std::size_t slot) { return is_row(slot, packed_rows_ + slot); };
+      // A kill may come between a row and its count; and a damaged count must hide no row.
+      while (rows < chunk_rows_ && is_intact(rows)) ++rows;
+      // A slot that holds what it held before this tail began: no row is damaged, the count is.
+      const auto is_unused = [&](std::size_t slot) {
+        const bool has_old_row =
+            packed_rows_ > 0 && is_row(slot, packed_rows_ - chunk_rows_ + slot);
+        const Row blank{};
+        const bool is_blank =
+            checksums[slot] == 0 && std::memcmp(&tail_[slot], &blank, sizeof(Row)) == 0;
+        return has_old_row || is_blank;
+      };
+      if (rows > 0 && is_unused(rows - 1)) damage_->add(name_ + "_count", 0, 1);
+      while (rows > 0 && is_unused(rows - 1)) --rows;
+      for (std::size_t slot = 0; slot < rows; ++slot) {
+        tail_is_intact_.push_back(static_cast<char>(is_intact(slot)));
+        if (!is_intact(slot)) damage_->add(name_, packed_rows_ + slot, 1);
+      }
+    }
+    tail_.resize(rows);
+    tail_is_intact_.resize(rows, 1);
+  }
+
   std::string name_;
+  Checksums checksums_;
+  DamageLog* damage_;
   hdf5::Handle table_;
   std::uint64_t packed_rows_ = 0;
   std::size_t chunk_rows_ = 0;
   std::vector<Row> tail_;
+  std::vector<char> tail_is_intact_;
 };
 
 }  // namespace telens::record

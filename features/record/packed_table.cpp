@@ -4,11 +4,23 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "features/record/checksum.h"
 
 namespace telens::record {
 namespace {
 
 constexpr int kFastestCompression = 1;  // what PlaneDeflater uses
+
+// Elements begin, begin + 1, ... of a dataset of fixed size.
+void write_slots(hid_t dataset, hid_t type, hsize_t begin, hsize_t count, const void* values,
+                 const std::string& name) {
+  const auto file_space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name);
+  const auto memory_space = hdf5::checked(H5Screate_simple(1, &count, nullptr), H5Sclose, name);
+  hdf5::check(H5Sselect_hyperslab(file_space, H5S_SELECT_SET, &begin, nullptr, &count, nullptr),
+              name);
+  hdf5::check(H5Dwrite(dataset, type, memory_space, file_space, H5P_DEFAULT, values), name);
+  hdf5::check(H5Dflush(dataset), name);
+}
 
 }  // namespace
 
@@ -38,42 +50,20 @@ PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
   hdf5::check(H5Pset_alloc_time(early, H5D_ALLOC_TIME_EARLY), name_);
   count_ = create(name_ + "_count", H5T_NATIVE_INT64, single, early);
   if (tail == Tail::used) {
+    tail_checksums_ = create(name_ + "_tail_crc", H5T_STD_U32LE, fixed, early);
     hdf5::check(H5Pset_fill_time(early, H5D_FILL_TIME_NEVER), name_);
     tail_ = create(name_ + "_tail", type_, fixed, early);
   } else {
     const auto never = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
     hdf5::check(H5Pset_alloc_time(never, H5D_ALLOC_TIME_LATE), name_);
+    tail_checksums_ = create(name_ + "_tail_crc", H5T_STD_U32LE, fixed, never);
     tail_ = create(name_ + "_tail", type_, fixed, never);
   }
-  open_for_writing();
-}
-
-PackedTable::PackedTable(hid_t file, const std::string& name) : name_(name) {
-  const auto open = [&](const std::string& dataset) {
-    return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
-  };
-  table_ = open(name_);
-  tail_ = open(name_ + "_tail");
-  count_ = open(name_ + "_count");
-  type_ = hdf5::checked(H5Dget_type(table_), H5Tclose, name_);
-  chunk_rows_ = hdf5::row_count(tail_);
-  packed_rows_ = hdf5::row_count(table_);
-  open_for_writing();
-
-  std::int64_t count = 0;
-  hdf5::check(H5Dread(count_, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name_);
-  const auto packed = static_cast<std::int64_t>(packed_rows_);
-  if (packed_rows_ % chunk_rows_ != 0 || count <= packed) return;  // finished, or an empty tail
-  hdf5::check(H5Dread(tail_, type_, H5S_ALL, H5S_ALL, H5P_DEFAULT, pending_.data()), name_);
-  pending_rows_ = std::min<std::uint64_t>(count - packed, chunk_rows_);
-}
-
-void PackedTable::open_for_writing() {
   row_bytes_ = H5Tget_size(type_);
   pending_.resize(chunk_rows_ * row_bytes_);
   shuffled_.resize(pending_.size());
   deflater_ = std::make_unique<PlaneDeflater>(row_bytes_, chunk_rows_);
-  compressed_.resize(deflater_->bound());
+  compressed_.resize(deflater_->bound() + kChecksumBytes);
 }
 
 void PackedTable::append(const void* rows, std::size_t count) {
@@ -96,15 +86,18 @@ void PackedTable::append(const void* rows, std::size_t count) {
 // Compresses here instead of in HDF5's filter pipeline, which would copy every chunk three times.
 void PackedTable::write_chunk(std::uint64_t rows_in_chunk) {
   shuffle(pending_.data(), chunk_rows_, row_bytes_, shuffled_.data());
-  const std::size_t bytes = deflater_->compress(shuffled_, compressed_);
+  const std::size_t bytes =
+      deflater_->compress(shuffled_, std::span(compressed_).first(deflater_->bound()));
+  const std::uint32_t sum = checksum(packed_rows_ / chunk_rows_, compressed_.data(), bytes);
+  std::memcpy(compressed_.data() + bytes, &sum, kChecksumBytes);
   const hdf5::Lock lock;
   const hsize_t begin = packed_rows_;
   const hsize_t end = packed_rows_ + rows_in_chunk;
   hdf5::check(H5Dset_extent(table_, &end), name_);
   const std::uint32_t no_filter_skipped = 0;
-  hdf5::check(
-      H5Dwrite_chunk(table_, H5P_DEFAULT, no_filter_skipped, &begin, bytes, compressed_.data()),
-      name_);
+  hdf5::check(H5Dwrite_chunk(table_, H5P_DEFAULT, no_filter_skipped, &begin, bytes + kChecksumBytes,
+                             compressed_.data()),
+              name_);
   chunks_dirty_ = true;
 }
 
@@ -119,16 +112,14 @@ void PackedTable::flush() {
 }
 
 void PackedTable::write_tail() {
-  const hsize_t begin = tail_rows_;
-  const hsize_t added = pending_rows_ - tail_rows_;
-  const auto file_space = hdf5::checked(H5Dget_space(tail_), H5Sclose, name_);
-  const auto memory_space = hdf5::checked(H5Screate_simple(1, &added, nullptr), H5Sclose, name_);
-  hdf5::check(H5Sselect_hyperslab(file_space, H5S_SELECT_SET, &begin, nullptr, &added, nullptr),
-              name_);
-  hdf5::check(H5Dwrite(tail_, type_, memory_space, file_space, H5P_DEFAULT,
-                       pending_.data() + begin * row_bytes_),
-              name_);
-  hdf5::check(H5Dflush(tail_), name_);
+  const std::size_t added = pending_rows_ - tail_rows_;
+  const std::uint8_t* const rows_added = pending_.data() + tail_rows_ * row_bytes_;
+  write_slots(tail_, type_, tail_rows_, added, rows_added, name_);
+  std::vector<std::uint32_t> checksums(added);
+  for (std::size_t i = 0; i < added; ++i) {
+    checksums[i] = checksum(packed_rows_ + tail_rows_ + i, rows_added + i * row_bytes_, row_bytes_);
+  }
+  write_slots(tail_checksums_, H5T_NATIVE_UINT32, tail_rows_, added, checksums.data(), name_);
   const auto count = static_cast<std::int64_t>(rows());
   hdf5::check(H5Dwrite(count_, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &count), name_);
   hdf5::check(H5Dflush(count_), name_);

@@ -2,12 +2,16 @@
 // not fill one yet lie uncompressed in a small tail that is overwritten in place. So a slow run
 // may flush as often as it likes and still pays the compressed size.
 //
-//   <name>         the table: whole compressed chunks (shuffle, gzip 1), then nothing
-//   <name>_tail    chunk_rows rows of the same type: those after the table's end
-//   <name>_count   how many rows there are, the tail's included; less than the table's own rows
-//                  means an empty tail
+//   <name>           the table: whole compressed chunks (shuffle, gzip 1), then nothing. Behind its
+//                    zlib stream, where zlib reads no further, each has a checksum of 4 bytes
+//   <name>_tail      chunk_rows rows of the same type: those after the table's end
+//   <name>_tail_crc  a checksum for each row of the tail, with the row's number in the table
+//   <name>_count     how many rows there are, the tail's included; less than the table's own rows
+//                    means an empty tail
 //
-// A reader takes the count, then the tail, then the table's length: see packed_reader.h.
+// A reader takes the count, the tail, its checksums, then the table's length: see packed_rows.h.
+// A row of the tail is written before its checksum and counted after it, so a kill between two of
+// them leaves whole rows; the count itself needs no checksum, since the rows vouch for it.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +30,9 @@ enum class Tail : std::uint8_t { used, empty };
 
 class PackedTable {
  public:
-  // Creates the three datasets, before SWMR begins. With an empty tail there is no flush().
+  // Creates the datasets, before SWMR begins. With an empty tail there is no flush().
   PackedTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows,
               Tail tail = Tail::used);
-  // Opens them for repair(): the rows of the tail become the rows not yet in a chunk.
-  PackedTable(hid_t file, const std::string& name);
 
   void append(const void* rows, std::size_t count);
   void flush();   // everything appended is in the file when it returns
@@ -38,7 +40,6 @@ class PackedTable {
   std::uint64_t rows() const { return packed_rows_ + pending_rows_; }
 
  private:
-  void open_for_writing();
   void write_chunk(std::uint64_t rows_in_chunk);
   void write_tail();
 
@@ -48,6 +49,7 @@ class PackedTable {
   std::size_t chunk_rows_ = 0;
   hdf5::Handle table_;
   hdf5::Handle tail_;
+  hdf5::Handle tail_checksums_;
   hdf5::Handle count_;
   std::uint64_t packed_rows_ = 0;  // in whole chunks
   std::size_t pending_rows_ = 0;   // in pending_, not in a chunk yet
@@ -55,7 +57,7 @@ class PackedTable {
   bool chunks_dirty_ = false;
   std::vector<std::uint8_t> pending_;
   std::vector<std::uint8_t> shuffled_;
-  std::vector<std::uint8_t> compressed_;
+  std::vector<std::uint8_t> compressed_;  // and its checksum
   std::unique_ptr<PlaneDeflater> deflater_;
 };
 

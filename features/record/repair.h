@@ -1,18 +1,25 @@
-// Closes run files that their process could not close.
+// Closes run files that their process could not close, and takes damaged rows out of files.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/base/error.h"
+#include "features/record/damage.h"
 
 namespace telens::record {
 
 // What repair did to a file.
-enum class Repair : std::uint8_t { nothing_to_do, repaired };
+struct Repair {
+  bool done = false;              // false: there was nothing to do
+  std::uint64_t records = 0;      // that the file holds now
+  std::vector<DamagedRows> lost;  // by their numbers in the file as it was
+};
 
-// Moves the tails into their tables, writes down that the file was not closed, and clears the mark
-// that keeps HDF5 tools from opening it. Throws RecordError: the file is damaged, or being written.
+// Writes all that can be read into a new file beside it, down to the disk, which then takes its
+// name: a process that is killed here and a disk that is full leave the file as it was. Throws
+// RecordError: the file cannot be read, is being written, or the new one cannot be written.
 TELENS_EXPORT Repair repair(const std::string& path);
 
 }  // namespace telens::record

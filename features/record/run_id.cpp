@@ -1,20 +1,51 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
+#include "core/base/printable.h"
 #include "features/record/run_paths.h"
 #include "features/record/run_writer.h"
 
 namespace telens::record {
+namespace {
+
+constexpr std::size_t kLongestRunId = 128;
+constexpr std::string_view kAllowedBesides = "._-+:=,@";
+
+bool is_allowed(char c) {
+  const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return is_letter || (c >= '0' && c <= '9') || kAllowedBesides.find(c) != std::string_view::npos;
+}
+
+std::string_view run_id_of_environment() {
+  const char* id = std::getenv("TELENS_RUN_ID");
+  return id == nullptr ? "" : id;
+}
+
+}  // namespace
+
+void check_run_id(std::string_view requested) {
+  const std::string_view id = requested.empty() ? run_id_of_environment() : requested;
+  if (id.empty()) return;
+  if (id.front() != '.' && id.size() <= kLongestRunId && std::ranges::all_of(id, is_allowed)) {
+    return;
+  }
+  raise<UsageError>(
+      "{} '{}' cannot be the name of a run's folder; expected letters, digits and {}, at most {} "
+      "of them, the first no dot",
+      requested.empty() ? "TELENS_RUN_ID" : "the run id", printable(id.substr(0, kLongestRunId)),
+      kAllowedBesides, kLongestRunId);
+}
 
 std::string decide_run_id(const std::string& log_dir, const std::string& requested) {
   if (!requested.empty()) return requested;
-  const char* from_environment = std::getenv("TELENS_RUN_ID");
-  if (from_environment != nullptr && *from_environment != '\0') return from_environment;
+  if (const std::string_view id = run_id_of_environment(); !id.empty()) return std::string(id);
 
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   const std::string stamp =

@@ -11,6 +11,10 @@ namespace telens::record {
 std::string run_folder(const std::string& log_dir, std::string_view run_id);
 std::string segment_name(int rank, int segment);
 
+// Throws UsageError where `requested`, or TELENS_RUN_ID if that is "", is no name of a folder that
+// is safe on every file system. "" of both is one.
+void check_run_id(std::string_view requested);
+
 struct SegmentFile {
   std::string path;
   int rank = 0;

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <filesystem>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
@@ -39,17 +42,26 @@ class JoinedNames {
 // not limited by how many files a process may open.
 struct JoinedSegment {
   Segment about;
+  std::size_t index = 0;                // among all segments
+  std::uint64_t rows = 0;               // of records, damaged ones too
   std::int64_t first_loss = INT64_MAX;  // the first iteration with one
-  bool damaged = false;
+  bool unreadable = false;
+  std::uint64_t told = 0;  // damaged rows that were told of
+  DamageLog damage;
   std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
 
   std::int32_t joined(Dictionary dictionary, std::int32_t id) const {
     const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
     return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
   }
-  // False for a name that a live file has got since this reader was made: so is its row then.
+  // False for a name that a live file has got since this reader was made: so is its row then. False
+  // too for an id that no writer gives.
   bool knows(Dictionary dictionary, std::int32_t id) const {
-    return id < static_cast<std::int64_t>(joined_ids[static_cast<std::size_t>(dictionary)].size());
+    return id >= kNoName &&
+           id < static_cast<std::int64_t>(joined_ids[static_cast<std::size_t>(dictionary)].size());
+  }
+  bool names(Dictionary dictionary, std::int32_t id) const {  // the same, less kNoName
+    return id != kNoName && knows(dictionary, id);
   }
   Record joined(const StoredRecord& row) const {
     return {row.iteration,
@@ -69,7 +81,10 @@ struct JoinedSegment {
     filter.statistic = own_ids(Dictionary::statistic, query.statistics);
     filter.first_iteration = query.first_iteration;
     filter.last_iteration = query.last_iteration;
-    if (about.superseded_from != INT64_MAX) {
+    if (about.superseded_from == INT64_MIN) {
+      filter.first_iteration = INT64_MAX;  // all of it is
+      filter.last_iteration = INT64_MIN;
+    } else if (about.superseded_from != INT64_MAX) {
       filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
     }
     return filter;
@@ -78,9 +93,10 @@ struct JoinedSegment {
     RecordFilter::Ids ids;
     if (!wanted) return ids;
     ids.all = false;
-    ids.none = std::ranges::find(*wanted, kNoName) != wanted->end();
+    const std::unordered_set<std::int32_t> kept(wanted->begin(), wanted->end());
+    ids.none = kept.contains(kNoName);
     for (const std::int32_t id : joined_ids[static_cast<std::size_t>(dictionary)]) {
-      ids.keep.push_back(static_cast<char>(std::ranges::find(*wanted, id) != wanted->end()));
+      ids.keep.push_back(static_cast<char>(kept.contains(id)));
     }
     return ids;
   }
@@ -119,24 +135,28 @@ class RunReader::Impl {
       try {
         with_file(file, UINT64_MAX, [this](const SegmentReader& segment) { add(segment); });
       } catch (const RecordError& error) {
-        const bool all_are_damaged = joined_.empty() && file == files.back();
-        if (!warn_ || all_are_damaged) throw;
+        const bool none_is_readable = joined_.empty() && file == files.back();
+        if (!warn_ || none_is_readable) throw;
         warn_(without(error));
       }
     }
     find_superseded();
     for (const auto& segment : joined_) segments_.push_back(segment.about);
+    for (JoinedSegment& segment : joined_) tell(segment);
   }
 
-  // Calls use(file) for a segment. What a damaged one holds before the damage has been used.
+  // Calls use(file) for a segment. What an unreadable one holds before that has been used.
   template <typename Use>
   void visit(JoinedSegment& segment, Use use) {
-    if (segment.damaged) return;
+    if (segment.unreadable) return;
     try {
-      with_file(segment.about.path, segment.about.records, use);
+      with_file(segment.about.path, segment.rows, [&](const SegmentReader& file) {
+        use(file);
+        take_damage(segment, file);
+      });
     } catch (const RecordError& error) {
       if (!warn_ || joined_.size() == 1) throw;
-      segment.damaged = true;
+      segment.unreadable = true;
       warn_(without(error));
     }
   }
@@ -145,8 +165,31 @@ class RunReader::Impl {
     return names_[static_cast<std::size_t>(dictionary)];
   }
 
+  template <typename Read>
+  auto of_first(Read read) {
+    decltype(read(std::declval<const SegmentReader&>())) result;
+    visit(joined_.front(), [&](const SegmentReader& file) { result = read(file); });
+    return result;
+  }
+
+  // Those that no later segment repeats.
+  std::uint64_t record_count() {
+    std::uint64_t count = 0;
+    for (JoinedSegment& segment : joined_) {
+      const Segment& about = segment.about;
+      if (about.records == 0 || about.superseded_from > about.last_iteration) {
+        count += about.records;
+        continue;
+      }
+      visit(segment, [&](const SegmentReader& file) {
+        file.records().read(segment.filter({}), [&](auto records) { count += records.size(); });
+      });
+    }
+    return count;
+  }
+
   std::array<JoinedNames, kDictionaries> names_;
-  std::vector<JoinedSegment> joined_;
+  std::deque<JoinedSegment> joined_;
   std::vector<Segment> segments_;
 
  private:
@@ -164,15 +207,42 @@ class RunReader::Impl {
     }
   }
 
-  void add(const SegmentReader& file) {
-    JoinedSegment segment;
-    segment.about = file.about();
-    segment.first_loss = first_loss(file);
-    for (const auto& layout : kDictionaryLayouts) {
-      const auto index = static_cast<std::size_t>(layout.dictionary);
-      segment.joined_ids[index] = names_[index].add(file.names(layout.dictionary));
+  // Notes what has been found in a file, and tells what is new.
+  void take_damage(JoinedSegment& segment, const SegmentReader& file) {
+    for (const DamagedRows& each : file.damage().list()) {
+      segment.damage.add(each.table, each.first_row, each.rows);
     }
-    joined_.push_back(std::move(segment));
+    tell(segment);
+  }
+
+  void tell(JoinedSegment& segment) {
+    const std::vector<DamagedRows> damage = segment.damage.list();
+    std::uint64_t rows = 0;
+    for (const DamagedRows& each : damage) rows += each.rows;
+    if (rows == std::exchange(segment.told, rows)) return;
+    Segment& about = segments_[segment.index];
+    about.records = segment.rows - segment.damage.rows("records");
+    segment.about.records = about.records;
+    if (warn_) {
+      warn_(fmt::format("{}: damaged: {}; the run is read without", about.path, describe(damage)));
+    }
+  }
+
+  void add(const SegmentReader& file) {
+    std::array<std::vector<std::string>, kDictionaries> names;
+    for (const auto& layout : kDictionaryLayouts) {
+      names[static_cast<std::size_t>(layout.dictionary)] = file.names(layout.dictionary);
+    }
+    const std::int64_t loss = first_loss(file);
+    JoinedSegment& segment = joined_.emplace_back();
+    segment.index = joined_.size() - 1;
+    segment.about = file.about();
+    segment.rows = file.records().rows();
+    segment.first_loss = loss;
+    for (std::size_t i = 0; i < kDictionaries; ++i) segment.joined_ids[i] = names_[i].add(names[i]);
+    for (const DamagedRows& each : file.damage().list()) {
+      segment.damage.add(each.table, each.first_row, each.rows);
+    }
   }
 
   // With a schedule the first record may come long after the first loss. Other scalars do not
@@ -219,17 +289,29 @@ const std::vector<std::string>& RunReader::names(Dictionary dictionary) const {
 }
 
 std::string RunReader::config_text() const {
-  return SegmentReader(segments().front().path).config_text();
+  return impl_->of_first([](const SegmentReader& file) { return file.config_text(); });
 }
 
 std::vector<std::pair<std::string, std::string>> RunReader::environment() const {
-  return SegmentReader(segments().front().path).environment();
+  return impl_->of_first([](const SegmentReader& file) { return file.environment(); });
 }
 
-std::uint64_t RunReader::record_count() const {
-  std::uint64_t count = 0;
-  for (const Segment& segment : segments()) count += segment.records;
-  return count;
+std::uint64_t RunReader::record_count() const { return impl_->record_count(); }
+
+std::vector<Damage> RunReader::damage() const {
+  std::vector<Damage> all;
+  for (const JoinedSegment& segment : impl_->joined_) {
+    for (DamagedRows& rows : segment.damage.list()) {
+      all.push_back({segment.about.path, std::move(rows)});
+    }
+  }
+  return all;
+}
+
+void RunReader::find_damage() {
+  for (JoinedSegment& segment : impl_->joined_) {
+    impl_->visit(segment, [](const SegmentReader& file) { file.read_all(); });
+  }
 }
 
 void RunReader::read(const RecordQuery& query, const UseRecords& use,
@@ -275,7 +357,7 @@ std::vector<Scalar> RunReader::scalars() const {
     impl_->visit(segment, [&](const SegmentReader& file) {
       for (const StoredScalar& row : file.scalars()) {
         if (row.iteration >= about.superseded_from) continue;
-        if (!segment.knows(Dictionary::word, row.name)) continue;
+        if (!segment.names(Dictionary::word, row.name)) continue;
         scalars.push_back(
             {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
       }
@@ -289,12 +371,13 @@ std::vector<Event> RunReader::events() const {
   for (JoinedSegment& segment : impl_->joined_) {
     impl_->visit(segment, [&](const SegmentReader& file) {
       for (const StoredEvent& row : file.events()) {
-        if (!segment.knows(Dictionary::word, row.kind)) continue;
-        if (!segment.knows(Dictionary::word, row.text)) continue;
+        if (!segment.names(Dictionary::word, row.kind)) continue;
+        if (!segment.names(Dictionary::word, row.text)) continue;
         events.push_back({segment.about.rank, row.time, row.iteration,
                           segment.joined(Dictionary::word, row.kind),
                           segment.joined(Dictionary::word, row.text),
-                          segment.joined(Dictionary::layer, row.layer)});
+                          segment.joined(Dictionary::layer, row.layer),
+                          row.iteration >= segment.about.superseded_from});
       }
     });
   }

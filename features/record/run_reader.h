@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "features/record/damage.h"
 #include "features/record/run_schema.h"
 #include "features/record/run_writer.h"
 
@@ -44,10 +45,11 @@ struct Segment {
   std::optional<RunEnd> end;
   bool live = false;  // a process is writing it now
   std::uint64_t bytes = 0;
-  std::uint64_t records = 0;
+  std::uint64_t records = 0;         // those that are known to be damaged are not among them
   std::int64_t first_iteration = 0;  // of the records; meaningless without any
   std::int64_t last_iteration = 0;
-  std::uint64_t dropped = 0;  // rows that the full queue refused
+  std::uint64_t dropped = 0;  // rows that the full queue refused, or that went with a removed file
+  std::uint64_t lost = 0;     // rows that came after a disk took no more
   bool continues = false;     // what the file before it holds, in the same process
   std::optional<Thinned> thinned;
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
@@ -67,6 +69,7 @@ struct Event {
   std::int32_t kind = kNoName;
   std::int32_t text = kNoName;
   std::int32_t layer = kNoName;
+  bool superseded = false;  // of an iteration that a resumed segment repeats
 };
 
 // Of one GEMM; see docs/run_file.md for entries and details.
@@ -79,6 +82,12 @@ struct LedgerLine {
 struct BlockLine {
   int rank = 0;
   BlockRow row;
+};
+
+// Rows of one file that are not what was written. They are left out of all that is read.
+struct Damage {
+  std::string path;
+  DamagedRows rows;
 };
 
 // Which records to read. Ids are the reader's own, see names(), and kNoName; nothing set: all.
@@ -94,8 +103,9 @@ class TELENS_EXPORT RunReader {
  public:
   using Warn = std::function<void(const std::string& line)>;
   // A run's folder, one of its files, or a log_dir (or its telens folder) that holds one run.
-  // With `warn` a run of several files is read without those that are damaged, as long as one is
-  // not: it is called once for each, with one line that names the file and the cause.
+  // With `warn` a run of several files is read without those that cannot be read at all, as long as
+  // one can: it is called once for each, with one line that names the file and the cause. It also
+  // hears of damaged rows, when they are first come upon: a line that says which.
   explicit RunReader(const std::string& path, Warn warn = {});
   ~RunReader();
   RunReader(RunReader&&) noexcept;
@@ -105,7 +115,11 @@ class TELENS_EXPORT RunReader {
   const std::vector<std::string>& names(Dictionary dictionary) const;
   std::string config_text() const;  // of the first segment
   std::vector<std::pair<std::string, std::string>> environment() const;
-  std::uint64_t record_count() const;
+  std::uint64_t record_count() const;  // as read() gives them: those that are repeated once
+
+  // Of all files, as far as it was come upon; find_damage() reads everything.
+  std::vector<Damage> damage() const;
+  void find_damage();
 
   using UseRecords = std::function<void(int rank, std::span<const Record>)>;
   using Progress = std::function<void(std::uint64_t records_looked_at)>;

@@ -10,9 +10,9 @@
 namespace telens::record {
 
 // Grows when a reader of the older version could misread a file. A reader refuses a newer one.
-inline constexpr int kSchemaVersion = 2;
-// Of a file that another one of the same recording neither precedes nor follows, nor was thinned.
-inline constexpr int kPlainSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 3;
+// The first whose rows have checksums.
+inline constexpr int kFirstWithChecksums = 3;
 
 // What a dictionary names. Ids count from 0 in each dictionary of each file.
 enum class Dictionary : std::uint8_t { layer, tensor, gemm, statistic, scope, word };

@@ -1,5 +1,6 @@
 #include "features/record/run_writer.h"
 
+#include "features/record/run_paths.h"
 #include "features/record/run_writer_impl.h"
 #include "features/record/wall_clock.h"
 
@@ -9,6 +10,7 @@ RunWriter::RunWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RunWriter::~RunWriter() = default;
 
 void check_options(const RunOptions& options) {
+  check_run_id(options.run_id);
   if (options.max_size > 0 && options.max_size < kLeastMaxSize) {
     raise<UsageError>(
         "recording: max_size {} is too small; expected at least {} bytes, or 0 for no "
@@ -74,7 +76,7 @@ void RunWriter::event(std::int64_t iteration, std::string_view kind, std::string
 
 void RunWriter::flush() { impl_->flush(); }
 void RunWriter::flush_soon() { impl_->flush_soon(); }
-void RunWriter::close(End end) { impl_->close(end); }
+void RunWriter::close(End end, const std::string& reason) { impl_->close(end, reason); }
 bool RunWriter::recording() const { return impl_->recording(); }
 std::string RunWriter::error() const { return impl_->error(); }
 const std::string& RunWriter::path() const { return impl_->path(); }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "features/record/leftovers.h"
 #include "features/record/run_paths.h"
 #include "features/record/wall_clock.h"
 
@@ -32,14 +33,54 @@ void block_all_signals() {
 
 RunWriter::Impl::Impl(const RunOptions& options) : options_(options) {
   options_.run_id = decide_run_id(options.log_dir, options.run_id);
-  if (!options_.on_error) {
-    options_.on_error = [](const std::string& message) {
-      std::fputs((message + "\n").c_str(), stderr);
-    };
+  if (!options_.claim) {
+    ClaimedRun claimed = claim_run(options_.log_dir, options_.run_id, options_.rank);
+    options_.run_id = std::move(claimed.run_id);
+    options_.claim = std::move(claimed.claim);
   }
+  const auto print = [](const std::string& message) {
+    std::fputs((message + "\n").c_str(), stderr);
+  };
+  if (!options_.on_error) options_.on_error = print;
+  if (!options_.on_warning) options_.on_warning = print;
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return opened_; });
+}
+
+void RunWriter::Impl::push(std::span<const Record> records) {
+  {
+    std::unique_lock lock(mutex_);
+    while (!records.empty()) {
+      const std::size_t taken =
+          room(lock, {records.size(), 1, capacity(), records.front().iteration});
+      if (taken == 0) break;
+      queue(taken, [&](Batch& batch) {
+        batch.records.insert(batch.records.end(), records.begin(), records.begin() + taken);
+      });
+      if (options_.on_full == OnFull::drop) break;
+      records = records.subspan(taken);
+    }
+  }
+  tell_of_drops();
+}
+
+void RunWriter::Impl::close(End end, const std::string& reason) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!stopping_) {
+      end_ = end;
+      end_reason_ = reason;
+    }
+    stopping_ = true;
+    work_.notify_one();
+  }
+  const std::scoped_lock joining(join_mutex_);
+  if (thread_.joinable()) {
+    thread_.join();
+    close_stopped();
+  }
+  options_.claim.reset();
 }
 
 // How many of the wanted rows may be queued now. Waits for the least under OnFull::block; what will
@@ -58,6 +99,7 @@ std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Want
   }
   if (!open()) {
     counters_.failed += wanted.rows;
+    failed_at_once_ += wanted.rows;
     return 0;
   }
   const std::size_t taken = available() >= wanted.least ? std::min(wanted.rows, available()) : 0;
@@ -68,6 +110,7 @@ std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Want
 }
 
 void RunWriter::Impl::count_dropped(std::size_t rows, std::int64_t iteration) {
+  if (counters_.dropped == 0) drops_to_tell_ = true;
   counters_.dropped += rows;
   auto& drops = incoming_.drops;
   if (drops.empty()) drops.push_back({seconds_since_1970(), iteration, 0});
@@ -87,15 +130,18 @@ void RunWriter::Impl::open_first_segment() {
   const std::string folder = run_folder(options_.log_dir, options_.run_id);
   try {
     std::filesystem::create_directories(folder);
+    if (options_.claim->is_exclusive()) remove_leftovers(folder, options_.rank);
+    remove_leftover_dumps(options_.log_dir, options_.rank);
     const hdf5::Lock lock;  // for what a constructor that throws has to close
-    files_ = std::make_unique<SegmentSeries>(options_, folder);
+    files_ = std::make_unique<SegmentSeries>(
+        options_, folder, [this](const std::string& text) { warn("telens: " + text); });
     first_path_ = files_->path();
   } catch (const MaxSizeReached& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), 0, kRecordLess);
+    stop_recording(cause.what(), kRecordLess);
   } catch (const std::exception& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), 0, kFreeSpace);
+    stop_recording(cause.what(), kFreeSpace);
   }
   const std::scoped_lock lock(mutex_);
   opened_ = true;
@@ -134,61 +180,122 @@ bool RunWriter::Impl::write_once() {
   }
   try {
     files_->write(batch_);
+    count_rows();
     if (last) finish();
   } catch (const MaxSizeReached& cause) {
-    end_as_failed(cause.what());
-    stop_recording(cause.what(), batch_.rows(), kRecordLess);
+    if (!end_as_failed(cause.what())) files_.reset();
+    stop_recording(cause.what(), kRecordLess);
     return false;
   } catch (const DiskFull& cause) {
-    end_as_failed(cause.what());
-    stop_recording(cause.what(), batch_.rows(), kFreeSpace);
+    if (!end_as_failed(cause.what())) files_.reset();
+    stop_recording(cause.what(), kFreeSpace);
     return false;
   } catch (const std::exception& cause) {
-    stop_recording(cause.what(), batch_.rows(), kFreeSpace);
+    count_rows();
+    files_.reset();
+    stop_recording(cause.what(), kFreeSpace);
     return false;
   }
   const std::scoped_lock lock(mutex_);
-  counters_.written += batch_.rows();
-  if (files_) counters_.bytes = files_->bytes();
   batch_.clear();
   flushes_done_ = flushes;
-  if (last) state_ = State::off;  // nobody may wait for a thread that is gone
+  if (last) state_ = State::off;  // no flush may wait for a thread that is gone
   changed_.notify_all();
   return !last;
 }
 
+// What the files have got of all that came in by now; the rest of it is lost.
+void RunWriter::Impl::count_rows() {
+  const std::scoped_lock lock(mutex_);
+  rows_taken_ += batch_.rows();
+  counters_.written = files_->rows_written();
+  counters_.failed = failed_at_once_ + rows_taken_ - counters_.written;
+  counters_.bytes = files_->bytes();
+}
+
 void RunWriter::Impl::finish() {
-  files_->finish(end_, "");
+  files_->finish(end_, end_reason_);
   const std::uint64_t bytes = files_->bytes();
   files_.reset();
   const std::scoped_lock lock(mutex_);
   counters_.bytes = bytes;
 }
 
-// A full disk is found before HDF5 begins to write, so the file can still say why it ends.
-void RunWriter::Impl::end_as_failed(const std::string& cause) {
+// A full disk is found before HDF5 begins to write, so the file can still say why it ends. False:
+// it is left as a killed process would leave it, readable up to the last flush.
+bool RunWriter::Impl::end_as_failed(const std::string& cause) {
+  bool ended = true;
   try {
-    files_->finish(End::failed, cause);
+    files_->end_as_failed(cause);
   } catch (const std::exception&) {
-    // The file is left as a killed process would leave it: readable up to the last flush.
+    ended = false;
   }
+  count_rows();
+  return ended;
 }
 
-void RunWriter::Impl::stop_recording(const std::string& cause, std::uint64_t lost_rows,
-                                     std::string_view advice) {
-  files_.reset();
+void RunWriter::Impl::stop_recording(const std::string& cause, std::string_view advice) {
   std::string message = fmt::format("telens: recording stopped, training goes on: {}: {}; {}",
                                     first_path_, cause, advice);
   {
     const std::scoped_lock lock(mutex_);
     state_ = State::off;
     error_ = message;
-    counters_.failed += lost_rows + queued_;
+    if (!batch_.records.empty()) first_iteration_lost_ = batch_.records.front().iteration;
+    counters_.failed += queued_;
     queued_ = 0;
     incoming_.clear();
+    batch_.clear();
     changed_.notify_all();
   }
   options_.on_error(message);
+}
+
+// The thread has ended. What was lost since a disk took no more is written down where there is room
+// for it, which was kept free, and told.
+void RunWriter::Impl::close_stopped() {
+  Counters lost;
+  {
+    const std::scoped_lock lock(mutex_);
+    lost = counters_;
+  }
+  if (files_) {
+    try {
+      files_->close(lost.failed, first_iteration_lost_);
+    } catch (const std::exception&) {
+      // The file has its end, and the warning the number.
+    }
+    const hdf5::Lock lock;
+    files_.reset();
+  }
+  if (lost.dropped + lost.failed == 0) return;
+  options_.on_warning(fmt::format(
+      "telens: {}: {} rows were not recorded: {} that found the queue full, {} that the "
+      "disk did not take or keep",
+      first_path_, lost.dropped + lost.failed, lost.dropped, lost.failed));
+}
+
+void RunWriter::Impl::tell_of_drops() {
+  if (!drops_to_tell_ || !drops_to_tell_.exchange(false)) return;
+  warn(fmt::format(
+      "telens: {}: the disk is slower than what is recorded, and rows are dropped; they are "
+      "counted "
+      "in the file. Record less, or set recording={{\"on_full\": \"block\"}} to wait for the disk",
+      first_path_));
+}
+
+// No thread holds the mutex that calls this.
+void RunWriter::Impl::warn(const std::string& text) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::recording && !stopping_) {
+      queue(1, [&](Batch& batch) {
+        batch.events.push_back({seconds_since_1970(), 0, intern_locked(Dictionary::word, "warning"),
+                                intern_locked(Dictionary::word, text), kNoName, 0});
+      });
+    }
+  }
+  options_.on_warning(text);
 }
 
 }  // namespace telens::record

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "features/record/end_on_terminate.h"
 #include "features/record/run_writer.h"
 #include "features/record/segment_series.h"
 
@@ -43,7 +45,7 @@ class RunWriter::Impl {
 
  public:
   explicit Impl(const RunOptions& options);
-  ~Impl() { close(End::clean); }
+  ~Impl() { close(End::clean, ""); }
 
   std::int32_t intern(Dictionary dictionary, std::string_view name) {
     const std::scoped_lock lock(mutex_);
@@ -53,23 +55,14 @@ class RunWriter::Impl {
   // Runs add(batch) if `rows` rows, which stay together, may be queued.
   template <typename Add>
   void enqueue(std::size_t rows, std::size_t limit, std::int64_t iteration, Add add) {
-    std::unique_lock lock(mutex_);
-    if (room(lock, {rows, rows, limit, iteration}) > 0) queue(rows, add);
+    {
+      std::unique_lock lock(mutex_);
+      if (room(lock, {rows, rows, limit, iteration}) > 0) queue(rows, add);
+    }
+    tell_of_drops();
   }
 
-  void push(std::span<const Record> records) {
-    std::unique_lock lock(mutex_);
-    while (!records.empty()) {
-      const std::size_t taken =
-          room(lock, {records.size(), 1, capacity(), records.front().iteration});
-      if (taken == 0) return;
-      queue(taken, [&](Batch& batch) {
-        batch.records.insert(batch.records.end(), records.begin(), records.begin() + taken);
-      });
-      if (options_.on_full == OnFull::drop) return;
-      records = records.subspan(taken);
-    }
-  }
+  void push(std::span<const Record> records);
 
   std::size_t capacity() const { return options_.queue_capacity; }
   std::size_t capacity_for_losses() const { return capacity() + capacity() / kReservedShare + 1; }
@@ -87,16 +80,7 @@ class RunWriter::Impl {
     work_.notify_one();
   }
 
-  void close(End end) {
-    {
-      const std::scoped_lock lock(mutex_);
-      end_ = end;
-      stopping_ = true;
-      work_.notify_one();
-    }
-    const std::scoped_lock joining(join_mutex_);
-    if (thread_.joinable()) thread_.join();
-  }
+  void close(End end, const std::string& reason);
 
   bool recording() const {
     const std::scoped_lock lock(mutex_);
@@ -150,8 +134,12 @@ class RunWriter::Impl {
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   bool write_once();
   void finish();
-  void end_as_failed(const std::string& cause);
-  void stop_recording(const std::string& cause, std::uint64_t lost_rows, std::string_view advice);
+  void count_rows();
+  bool end_as_failed(const std::string& cause);
+  void stop_recording(const std::string& cause, std::string_view advice);
+  void close_stopped();
+  void tell_of_drops();
+  void warn(const std::string& text);
 
   RunOptions options_;
   std::string first_path_;
@@ -163,6 +151,7 @@ class RunWriter::Impl {
   bool opened_ = false;
   bool stopping_ = false;
   End end_ = End::clean;
+  std::string end_reason_;
   std::string error_;
   Batch incoming_;
   std::size_t queued_ = 0;  // rows in incoming_
@@ -172,13 +161,19 @@ class RunWriter::Impl {
   std::uint64_t flushes_done_ = 0;
   Counters counters_;
   std::array<NameIds, kDictionaries> names_;
+  std::atomic<bool> drops_to_tell_ = false;
+  std::uint64_t rows_taken_ = 0;      // that the writer's thread has taken out of the queue
+  std::uint64_t failed_at_once_ = 0;  // that were not queued, since recording had stopped
 
   // The writer's thread's own.
   Batch batch_;
   std::unique_ptr<SegmentSeries> files_;
+  std::int64_t first_iteration_lost_ = 0;  // of a recording that stopped
 
   std::mutex join_mutex_;
   std::thread thread_;
+  EndOnTerminate end_on_terminate_{
+      [this](const std::string& exception) { close(End::exception, exception); }};
 };
 
 template <typename Add>

@@ -1,119 +1,144 @@
 #include "features/record/segment_reader.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <climits>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 
+#include "features/record/attributes.h"
+#include "features/record/checksum.h"
 #include "features/record/disk_space.h"
+#include "features/record/run_layout.h"
 #include "features/record/run_paths.h"
+#include "features/record/superblock.h"
 #include "features/record/text_cell.h"
 
 namespace telens::record {
 namespace {
 
-// HDF5's own name of the file access property by which its tool h5clear removes the mark that a
-// single writer left behind.
-constexpr const char* kClearStatusFlags = "clear_status_flags";
+constexpr std::uint64_t kRowsAtOnce = 128;  // a chunk of most tables
 
-template <typename T>
-T read_attribute(hid_t file, const char* name, hid_t type) {
-  const auto attribute = hdf5::checked(H5Aopen(file, name, H5P_DEFAULT), H5Aclose, name);
-  T value{};
-  hdf5::check(H5Aread(attribute, type, &value), name);
-  return value;
-}
+// A one-dimensional dataset, read piece by piece. Used under a Lock.
+class RowsOfTable {
+ public:
+  RowsOfTable(hid_t file, const std::string& name)
+      : dataset_(hdf5::checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name)),
+        type_(hdf5::checked(H5Dget_type(dataset_), H5Tclose, name)),
+        space_(hdf5::checked(H5Dget_space(dataset_), H5Sclose, name)),
+        count_(static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space_))),
+        width_(H5Tget_size(type_)) {}
 
-std::int64_t read_integer(hid_t file, const char* name) {
-  return read_attribute<std::int64_t>(file, name, H5T_NATIVE_INT64);
-}
-
-std::string read_text(hid_t file, const char* name) {
-  const auto attribute = hdf5::checked(H5Aopen(file, name, H5P_DEFAULT), H5Aclose, name);
-  const auto type = hdf5::checked(H5Aget_type(attribute), H5Tclose, name);
-  std::vector<char> text(H5Tget_size(type));
-  hdf5::check(H5Aread(attribute, type, text.data()), name);
-  return get_text(text);
-}
-
-// All bytes of a dataset of any fixed-size type, and the size of an element.
-std::pair<std::vector<char>, std::size_t> read_bytes(hid_t file, const std::string& name) {
-  const hdf5::Lock lock;
-  const auto dataset = hdf5::checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name);
-  const auto type = hdf5::checked(H5Dget_type(dataset), H5Tclose, name);
-  const auto space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name);
-  const auto count = static_cast<std::size_t>(H5Sget_simple_extent_npoints(space));
-  const std::size_t width = H5Tget_size(type);
-  std::vector<char> bytes(count * width);
-  if (count > 0) {
-    hdf5::check(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), name);
+  std::uint64_t count() const { return count_; }
+  std::size_t width() const { return width_; }
+  // Chunk by chunk: H5Dget_storage_size goes through all chunks that the table's index claims to
+  // have, which in a damaged one are 2^32.
+  bool are_all_stored() const {
+    const auto creation = hdf5::checked(H5Dget_create_plist(dataset_), H5Pclose, "a table");
+    hsize_t chunk_rows = 0;
+    if (H5Pget_chunk(creation, 1, &chunk_rows) != 1 || chunk_rows == 0) return false;
+    for (hsize_t begin = 0; begin < count_; begin += chunk_rows) {
+      hsize_t bytes = 0;
+      if (H5Dget_chunk_storage_size(dataset_, &begin, &bytes) < 0 || bytes == 0) return false;
+    }
+    return true;
   }
-  return {std::move(bytes), width};
+
+  // False: the disk or the file does not give them.
+  bool read(hsize_t begin, hsize_t count, std::span<char> bytes) const {
+    const hdf5::Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    return H5Sselect_hyperslab(space_, H5S_SELECT_SET, &begin, nullptr, &count, nullptr) >= 0 &&
+           H5Dread(dataset_, type_, memory, space_, H5P_DEFAULT, bytes.data()) >= 0;
+  }
+
+ private:
+  hdf5::Handle dataset_, type_, space_;
+  std::uint64_t count_;
+  std::size_t width_;
+};
+
+constexpr std::int64_t kMost = INT64_MAX;
+constexpr std::int64_t kMostIterations = INT64_C(1) << 53;  // files' numbers can be added up
+
+// What read() finds wrong, with the file's name.
+template <typename Read>
+auto naming(const std::string& path, Read read) {
+  try {
+    return read();
+  } catch (const RecordError& error) {
+    raise<RecordError>("{}: damaged, or changed by something else than TELens ({})", path,
+                       error.what());
+  }
 }
 
-void check_is_ours(hid_t file, const std::string& path) {
-  if (H5Aexists(file, "schema_version") <= 0 || H5Aexists(file, "telens_version") <= 0) {
+// The version of its schema.
+std::int64_t check_is_ours(hid_t file, const std::string& path) {
+  if (!has_attribute(file, "schema_version") || !has_attribute(file, "telens_version")) {
     raise<RecordError>("{}: an HDF5 file, but not a run file of TELens", path);
   }
-  const auto version = read_integer(file, "schema_version");
+  const auto [version, telens] = naming(path, [&] {
+    return std::pair(read_integer(file, "schema_version", 1, kMost),
+                     read_text(file, "telens_version"));
+  });
   if (version > kSchemaVersion) {
     raise<RecordError>(
         "{}: written by telens {} with schema version {}; this telens reads up to {}: update it",
-        path, read_text(file, "telens_version"), version, kSchemaVersion);
+        path, telens, version, kSchemaVersion);
   }
+  return version;
 }
 
-}  // namespace
-
-hdf5::Handle open_run_file(const std::string& path, Access access) {
-  const hdf5::Lock lock;
+std::uint64_t size_of(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    raise<RecordError>("{}: {}", path, std::strerror(errno));
-  }
-  if (status.st_size == 0) raise<RecordError>("{}: an empty file, not a run file", path);
-  if (H5Fis_hdf5(path.c_str()) <= 0) raise<RecordError>("{}: not an HDF5 file", path);
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
 
+hdf5::Handle open_hdf5(const std::string& path) {
   const auto properties = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   H5Pset_fclose_degree(properties, H5F_CLOSE_STRONG);
   const bool use_locks = true;
   const bool ignore_where_unsupported = true;
   H5Pset_file_locking(properties, use_locks, ignore_where_unsupported);
-  unsigned flags = H5F_ACC_RDONLY | H5F_ACC_SWMR_READ;
-  if (access == Access::repair) {
-    const bool clear = true;
-    hdf5::check(H5Pset(properties, kClearStatusFlags, &clear), path);
-    flags = H5F_ACC_RDWR;
-  }
   // How often to read metadata again that a live writer is just changing. HDF5's default of 100
   // doubles its pause from 1 ns each time and would in effect never return for a damaged file; 24
   // take 17 ms.
   hdf5::check(H5Pset_metadata_read_attempts(properties, 24), path);
-  auto file = hdf5::Handle(H5Fopen(path.c_str(), flags, properties), H5Fclose);
+  auto file =
+      hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, properties), H5Fclose);
   if (!file) raise<RecordError>("{}: truncated or damaged ({})", path, hdf5::last_error());
-  check_is_ours(file, path);
-  if (access == Access::repair) {
-    // A killed writer leaves behind the end of file that it began with: without this, what repair
-    // adds would overwrite what the writer added.
-    const hsize_t nothing_beyond_the_file = 0;
-    hdf5::check(H5Fincrement_filesize(file, nothing_beyond_the_file), path);
-  }
+  return file;
+}
+
+}  // namespace
+
+hdf5::Handle open_run_file(const std::string& path) {
+  const hdf5::Lock lock;
+  check_superblock(path);
+  auto file = open_hdf5(path);
+  const std::int64_t version = check_is_ours(file, path);
+  naming(path, [&] { check_run_layout(file, version, size_of(path)); });
   return file;
 }
 
 SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {
   const hdf5::Lock lock;
+  check_superblock(path);
   about_.path = path;
   about_.live = is_being_written(path);
-  file_ = open_run_file(path, Access::read);
+  file_ = open_run_file(path);
   try {
     read_about();
-    records_ = std::make_unique<PackedReader>(file_, "records");
+    records_ = std::make_unique<PackedReader>(file_, "records", checksums_, damage_);
     records_->keep_first(most_records);
     about_.records = records_->rows();
-    if (about_.records > 0) {
-      about_.first_iteration = records_->first().iteration;
-      about_.last_iteration = records_->last().iteration;
+    if (const auto first = records_->first()) {
+      about_.first_iteration = first->iteration;
+      about_.last_iteration = records_->last()->iteration;
+    } else {
+      about_.records = 0;  // all are damaged
     }
   } catch (const RecordError& error) {
     records_.reset();
@@ -129,58 +154,163 @@ SegmentReader::~SegmentReader() {
 }
 
 void SegmentReader::read_about() {
-  about_.schema_version = static_cast<int>(read_integer(file_, "schema_version"));
+  about_.schema_version =
+      static_cast<int>(read_integer(file_, "schema_version", 1, kSchemaVersion));
+  if (about_.schema_version >= kFirstWithChecksums) checksums_ = Checksums::verified;
   about_.telens_version = read_text(file_, "telens_version");
   about_.run_id = read_text(file_, "run_id");
-  about_.rank = static_cast<int>(read_integer(file_, "rank"));
-  about_.world_size = static_cast<int>(read_integer(file_, "world_size"));
-  about_.start_time = read_attribute<double>(file_, "start_time", H5T_NATIVE_DOUBLE);
-  about_.continues = H5Aexists(file_, "continues") > 0;
-  if (H5Aexists(file_, "records_seen") > 0) {
-    about_.thinned = {read_integer(file_, "iterations_left"),
-                      read_integer(file_, "iterations_seen"), read_integer(file_, "records_seen")};
+  about_.rank = static_cast<int>(read_integer(file_, "rank", 0, INT_MAX));
+  about_.world_size = static_cast<int>(read_integer(file_, "world_size", 1, INT_MAX));
+  about_.start_time = read_real(file_, "start_time");
+  about_.continues = has_attribute(file_, "continues");
+  if (has_attribute(file_, "records_seen")) {
+    about_.thinned = {read_integer(file_, "iterations_left", 0, kMostIterations),
+                      read_integer(file_, "iterations_seen", 0, kMostIterations),
+                      read_integer(file_, "records_seen", 0, kMost)};
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
-  struct stat status {};
-  if (::stat(about_.path.c_str(), &status) == 0) about_.bytes = status.st_size;
-  for (const auto& drop : drops()) about_.dropped += drop.rows;
+  about_.bytes = size_of(about_.path);
   for (const auto& end : read_table<StoredEnd>("end")) {
+    const bool known = end.state >= 0 && end.state <= static_cast<std::int64_t>(End::exception);
+    if (!known) raise<RecordError>("end: state {}, expected 0 to 3", end.state);
     about_.end = RunEnd{end.time, static_cast<End>(end.state), get_text(end.reason)};
   }
+  for (const auto& drop : drops()) {
+    const bool after_end = about_.end && drop.time >= about_.end->time;
+    if (drop.rows < 0) raise<RecordError>("drops: a count of {} rows", drop.rows);
+    (after_end ? about_.lost : about_.dropped) += static_cast<std::uint64_t>(drop.rows);
+  }
+}
+
+// The rows of an AppendTable have a checksum each. Where a piece of the table cannot be read at
+// all, as where its write failed, the others still are.
+template <typename Use>
+std::uint64_t SegmentReader::each_row(const std::string& name, Use use) const {
+  const hdf5::Lock lock;
+  const RowsOfTable rows(file_, name);
+  std::optional<RowsOfTable> checksums;
+  if (checksums_ == Checksums::verified) checksums.emplace(file_, name + "_crc");
+  // HDF5 would make up what was never stored.
+  if (!checksums && !rows.are_all_stored()) {
+    raise<RecordError>("{}: {} rows, of which not all are stored", name, rows.count());
+  }
+  std::vector<char> bytes;
+  std::vector<char> sums;
+  for (std::uint64_t begin = 0; begin < rows.count(); begin += kRowsAtOnce) {
+    const std::uint64_t count = std::min(kRowsAtOnce, rows.count() - begin);
+    bytes.resize(count * rows.width());
+    sums.resize(count * kChecksumBytes);
+    if (!rows.read(begin, count, bytes) || (checksums && !checksums->read(begin, count, sums))) {
+      damage_.add(name, begin, count);
+      continue;
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto row = std::span<const char>(bytes).subspan(i * rows.width(), rows.width());
+      std::uint32_t sum = 0;
+      std::memcpy(&sum, sums.data() + i * kChecksumBytes, kChecksumBytes);
+      if (checksums && sum != checksum(begin + i, row.data(), row.size())) {
+        damage_.add(name, begin + i, 1);
+      } else {
+        use(begin + i, row);
+      }
+    }
+  }
+  return rows.count();
 }
 
 template <typename Row>
 std::vector<Row> SegmentReader::read_table(const std::string& name) const {
-  const auto [bytes, width] = read_bytes(file_, name);
-  if (width != sizeof(Row)) raise<RecordError>("{}: rows of {} bytes", name, width);
-  std::vector<Row> rows(bytes.size() / sizeof(Row));
-  if (!rows.empty()) std::memcpy(rows.data(), bytes.data(), bytes.size());
+  std::vector<Row> rows;
+  each_row(name, [&](std::uint64_t, std::span<const char> bytes) {
+    if (bytes.size() != sizeof(Row)) raise<RecordError>("{}: rows of {} bytes", name, bytes.size());
+    std::memcpy(&rows.emplace_back(), bytes.data(), sizeof(Row));
+  });
   return rows;
 }
 
 std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
   const auto& layout = kDictionaryLayouts[static_cast<std::size_t>(dictionary)];
-  const auto [bytes, width] = read_bytes(file_, std::string(layout.dataset));
+  const std::string dataset(layout.dataset);
+  std::vector<std::optional<std::string>> found;
+  const std::uint64_t count =
+      each_row(dataset, [&](std::uint64_t number, std::span<const char> cell) {
+        found.resize(number + 1);
+        found[number] = get_text(cell);
+      });
+  found.resize(count);
   std::vector<std::string> names;
-  for (std::size_t at = 0; at < bytes.size(); at += width) {
-    names.push_back(get_text(std::span(bytes).subspan(at, width)));
+  const std::string file = std::filesystem::path(about_.path).filename().string();
+  for (std::size_t id = 0; id < found.size(); ++id) {
+    names.push_back(found[id].value_or(
+        fmt::format("(damaged {} {} of {})", dataset.substr(dataset.find('/') + 1), id, file)));
   }
   return names;
 }
 
-std::string SegmentReader::config_text() const {
-  return get_text(read_bytes(file_, "config").first);
+void SegmentReader::read_all() const {
+  for (const auto& layout : kDictionaryLayouts) names(layout.dictionary);
+  config_text();
+  environment();
+  records().read({}, [](std::span<const StoredRecord>) {});
+  const auto all_bins = bins();
+  for (std::uint64_t chunk = 0; chunk <= all_bins->chunks(); ++chunk) all_bins->rows_of(chunk);
+  scalars();
+  events();
+  ledger();
+  blocks();
+  drops();
 }
 
+RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
+  const auto of_plain = [&](const std::string& name, std::uint64_t first) {
+    std::uint64_t next = first;
+    each_row(name,
+             [&](std::uint64_t number, std::span<const char>) { next += number == next ? 1 : 0; });
+    return next - first;
+  };
+  const auto of_packed = [&]<typename Row>(Row, const std::string& name, std::uint64_t first) {
+    return PackedRows<Row>(file_, name, checksums_, damage_).intact_from(first);
+  };
+  RowCounts rows;
+  rows.records = records_->table().intact_from(begin.records);
+  rows.bins = of_packed(StoredBin{}, "histograms", begin.bins);
+  rows.scalars = of_plain("scalars", begin.scalars);
+  rows.ledger = of_packed(StoredLedgerRow{}, "ledger", begin.ledger);
+  rows.blocks = of_packed(StoredBlock{}, "blocks", begin.blocks);
+  rows.events = of_plain("events", begin.events);
+  rows.drops = of_plain("drops", begin.drops);
+  return rows;
+}
+
+std::vector<char> SegmentReader::read_fixed(const std::string& name) const {
+  const hdf5::Lock lock;
+  const auto dataset = hdf5::checked(H5Dopen2(file_, name.c_str(), H5P_DEFAULT), H5Dclose, name);
+  const auto type = hdf5::checked(H5Dget_type(dataset), H5Tclose, name);
+  std::vector<char> bytes(hdf5::row_count(dataset) * H5Tget_size(type));
+  bool intact =
+      bytes.empty() || H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) >= 0;
+  if (intact && checksums_ == Checksums::verified) {
+    const auto sum = read_integer(dataset, "crc", 0, UINT32_MAX);
+    intact = sum == checksum(0, bytes.data(), bytes.size());
+  }
+  if (intact) return bytes;
+  damage_.add(name, 0, 1);
+  return {};
+}
+
+std::string SegmentReader::config_text() const { return get_text(read_fixed("config")); }
+
 std::vector<std::pair<std::string, std::string>> SegmentReader::environment() const {
-  const auto [bytes, width] = read_bytes(file_, "environment");
+  const std::vector<char> bytes = read_fixed("environment");
   std::size_t name_width = 0;
+  std::size_t width = 0;
   {
     const hdf5::Lock lock;
     const auto dataset =
         hdf5::checked(H5Dopen2(file_, "environment", H5P_DEFAULT), H5Dclose, "environment");
     const auto type = hdf5::checked(H5Dget_type(dataset), H5Tclose, "environment");
-    name_width = H5Tget_member_offset(type, 1);
+    width = H5Tget_size(type);
+    name_width = std::min(H5Tget_member_offset(type, 1), width);
   }
   std::vector<std::pair<std::string, std::string>> pairs;
   for (std::size_t at = 0; at < bytes.size(); at += width) {
@@ -194,15 +324,12 @@ std::vector<StoredScalar> SegmentReader::scalars() const {
   return read_table<StoredScalar>("scalars");
 }
 
-// Count, tail, table, in this order: what grows meanwhile is left out, nothing is lost.
 template <typename Row>
 std::vector<Row> SegmentReader::read_packed_table(const std::string& name) const {
-  const auto count = read_table<std::uint64_t>(name + "_count").at(0);
-  const std::vector<Row> tail = read_table<Row>(name + "_tail");
-  std::vector<Row> rows = read_table<Row>(name);
-  if (count > rows.size()) {
-    const std::size_t more = std::min<std::size_t>(count - rows.size(), tail.size());
-    rows.insert(rows.end(), tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(more));
+  const PackedRows<Row> table(file_, name, checksums_, damage_);
+  std::vector<Row> rows;
+  for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
+    table.each_of(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
   }
   return rows;
 }
@@ -218,7 +345,7 @@ std::vector<StoredBlock> SegmentReader::blocks() const {
 std::vector<StoredDrop> SegmentReader::drops() const { return read_table<StoredDrop>("drops"); }
 
 std::unique_ptr<PackedRows<StoredBin>> SegmentReader::bins() const {
-  return std::make_unique<PackedRows<StoredBin>>(file_, "histograms");
+  return std::make_unique<PackedRows<StoredBin>>(file_, "histograms", checksums_, damage_);
 }
 
 std::vector<StoredEvent> SegmentReader::events() const { return read_table<StoredEvent>("events"); }

@@ -12,9 +12,8 @@
 
 namespace telens::record {
 
-// Opens a run file for reading, or to be repaired, and checks that it is one and not newer.
-enum class Access : std::uint8_t { read, repair };
-hdf5::Handle open_run_file(const std::string& path, Access access);
+// Opens a run file for reading and checks that it is one and not newer.
+hdf5::Handle open_run_file(const std::string& path);
 
 class SegmentReader {
  public:
@@ -24,13 +23,19 @@ class SegmentReader {
 
   const Segment& about() const { return about_; }
   const PackedReader& records() const { return *records_; }
+  // What has been found in all that was read by now. The functions below leave it out; a damaged
+  // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)".
+  const DamageLog& damage() const { return damage_; }
+  void read_all() const;  // finds all damage
+  // How many rows there are behind `begin`, up to a damaged one.
+  RowCounts intact_from(const RowCounts& begin) const;
   std::vector<std::string> names(Dictionary dictionary) const;
   std::string config_text() const;
   std::vector<std::pair<std::string, std::string>> environment() const;
   std::vector<StoredScalar> scalars() const;
   std::vector<StoredEvent> events() const;
   void read_histograms(const RecordFilter& filter, const UseStoredHistogram& use) const {
-    record::read_histograms(file_, *records_, filter, use);
+    record::read_histograms(*bins(), *records_, filter, use);
   }
   std::vector<StoredLedgerRow> ledger() const;
   std::vector<StoredBlock> blocks() const;
@@ -39,6 +44,11 @@ class SegmentReader {
 
  private:
   void read_about();
+  // Of datasets that are written once.
+  std::vector<char> read_fixed(const std::string& name) const;
+  // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
+  template <typename Use>
+  std::uint64_t each_row(const std::string& name, Use use) const;
   template <typename Row>
   std::vector<Row> read_table(const std::string& name) const;
   // A PackedTable with its tail; for tables that are short enough to be read at once.
@@ -46,6 +56,8 @@ class SegmentReader {
   std::vector<Row> read_packed_table(const std::string& name) const;
 
   Segment about_;
+  Checksums checksums_ = Checksums::none;
+  mutable DamageLog damage_;
   hdf5::Handle file_;
   std::unique_ptr<PackedReader> records_;
 };

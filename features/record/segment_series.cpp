@@ -1,12 +1,19 @@
 #include "features/record/segment_series.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "features/record/disk_space.h"
 #include "features/record/run_paths.h"
+#include "features/record/segment_reader.h"
+#include "features/record/wall_clock.h"
 
 namespace telens::record {
 namespace {
@@ -18,6 +25,22 @@ constexpr double kWorthIt = 0.9;
 // run gets coarser, and its older part first.
 constexpr double kAboutAsLarge = 0.6;
 
+// A disk that refuses a write may take the next one. Pauses before each try, 2.6 s in all; and so
+// many files at the most that one process leaves behind in this way.
+constexpr std::array<std::chrono::milliseconds, 4> kPauses{
+    std::chrono::milliseconds(0), std::chrono::milliseconds(100), std::chrono::milliseconds(500),
+    std::chrono::milliseconds(2000)};
+constexpr int kMostFailures = 32;
+
+// How many rows a file has that was abandoned, behind those that it had before.
+RowCounts rows_after(const std::string& path, const RowCounts& before) {
+  try {
+    return SegmentReader(path).intact_from(before);
+  } catch (const RecordError&) {
+    return {};
+  }
+}
+
 std::uint64_t size_of(const std::string& path) {
   std::error_code ignored;
   const std::uintmax_t bytes = std::filesystem::file_size(path, ignored);
@@ -26,8 +49,8 @@ std::uint64_t size_of(const std::string& path) {
 
 }  // namespace
 
-SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder)
-    : options_(options), folder_(folder) {
+SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell)
+    : options_(options), folder_(folder), tell_(std::move(tell)) {
   Thinning::remove_leftovers(folder, options.rank);
   if (thins()) {
     for (const SegmentFile& file : segments_in(folder)) {
@@ -47,7 +70,8 @@ std::uint64_t SegmentSeries::ended_bytes() const {
 }
 
 void SegmentSeries::write(const Batch& batch) {
-  if (!thins()) return current_->write(batch);
+  if (!current_->is_in_place()) go_on_after_removal();
+  if (!thins()) return write_to_current(batch);
   if (batch.records.size() <= kRecordsAtOnce) return write_piece(batch);
   // In pieces, so that one large batch does not make one large file.
   Batch rest = batch;
@@ -72,10 +96,117 @@ void SegmentSeries::write(const Batch& batch) {
 void SegmentSeries::write_piece(const Batch& piece) {
   const std::uint64_t after = current_->file_size() + piece.bytes() + kEndReserve;
   if (after > share() && current_->file_size() > share() / 2) begin_next();
-  current_->write(piece);
+  write_to_current(piece);
+}
+
+void SegmentSeries::write_to_current(const Batch& batch) {
+  // A file that follows begins with these.
   for (std::size_t i = 0; i < kDictionaries; ++i) {
-    names_[i].insert(names_[i].end(), piece.names[i].begin(), piece.names[i].end());
+    names_[i].insert(names_[i].end(), batch.names[i].begin(), batch.names[i].end());
   }
+  const RowCounts before = current_->written();
+  if (before.all() == 0 && !batch.records.empty()) {
+    first_iteration_ = batch.records.front().iteration;
+  }
+  try {
+    current_->write(batch);
+  } catch (const DiskFull&) {
+    throw;
+  } catch (const RecordError& failure) {
+    go_on_after_failure(batch, before, failure.what());
+  }
+}
+
+// What the abandoned file has got of the batch stays there; the rest goes into a new one.
+void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
+  rest.names = {};
+  std::string path = current_->path();
+  bool is_left = false;  // the file that could not be written
+  for (const auto pause : kPauses) {
+    if (++failures_ > kMostFailures) break;
+    std::this_thread::sleep_for(pause);
+    try {
+      if (!is_left) {
+        path = current_->path();
+        current_->abandon();
+        const std::uint64_t rows = rest.rows();
+        rest.drop_first(rows_after(path, before));
+        rows_left_ = before.all() + rows - rest.rows();
+        is_left = true;
+      }
+      leave_current(next_file(bytes()), rows_left_);
+      is_left = false;
+      before = {};
+      current_->write(rest);
+      tell_(fmt::format("{}: a write failed ({}); recording goes on in {}", path, cause,
+                        std::filesystem::path(current_->path()).filename().string()));
+      return;
+    } catch (const DiskFull&) {
+      throw;
+    } catch (const RecordError&) {
+      // The next try.
+    }
+  }
+  current_->abandon();
+  raise<RecordError>("{}", cause);
+}
+
+// The file has lost its name: with its folder, most often. Its rows are gone with it, unless it
+// was given another one.
+void SegmentSeries::go_on_after_removal() {
+  const std::string path = current_->path();
+  const bool removed = current_->is_removed();
+  const std::uint64_t rows = current_->written().all();
+  const std::string event =
+      removed ? fmt::format("{} was removed while it was written, and {} rows with it", path, rows)
+              : fmt::format("{} was moved while it was written", path);
+  if (removed) rows_lost_ = rows;
+  thinning_.reset();
+  std::unique_ptr<SegmentWriter> next;
+  try {
+    std::filesystem::create_directories(folder_);
+    next = next_file(0);
+  } catch (const std::exception& cause) {
+    raise<RecordError>("{}, and recording cannot go on: {}", event, cause.what());
+  }
+  try {
+    current_->finish(End::clean, "goes on in the next file");
+  } catch (const RecordError&) {
+    current_->abandon();
+  }
+  leave_current(std::move(next), rows - std::exchange(rows_lost_, 0));
+  ended_.clear();
+  if (removed) {
+    Batch lost;
+    lost.drops.push_back({seconds_since_1970(), first_iteration_, static_cast<std::int64_t>(rows)});
+    current_->write(lost);
+  }
+  const std::string& now = current_->path();
+  tell_(fmt::format("{}; recording goes on in {}", event,
+                    now == path ? "a new file of that name" : now));
+}
+
+// With the names that rows refer to.
+std::unique_ptr<SegmentWriter> SegmentSeries::next_file(std::uint64_t others) {
+  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  Batch names;
+  names.names = names_;
+  auto next = std::make_unique<SegmentWriter>(options_, folder_, others, /*continues=*/true);
+  try {
+    next->write(names);
+  } catch (const RecordError&) {
+    next->abandon();
+    std::filesystem::remove(next->path());
+    throw;
+  }
+  return next;
+}
+
+void SegmentSeries::leave_current(std::unique_ptr<SegmentWriter> next,
+                                  std::uint64_t rows_left_there) {
+  rows_of_others_ += rows_left_there;
+  ended_.push_back({current_->path(), size_of(current_->path()), false});
+  current_ = std::move(next);
 }
 
 // For one more file; false: there is none.
@@ -91,14 +222,10 @@ bool SegmentSeries::make_room() {
 
 void SegmentSeries::begin_next() {
   if (!make_room()) throw MaxSizeReached(options_.max_size);
-  Batch names;
-  names.names = names_;
-  auto next =
-      std::make_unique<SegmentWriter>(options_, folder_, bytes() + share(), /*continues=*/true);
-  next->write(names);
+  auto next = next_file(bytes() + share());
   current_->finish(End::clean, "goes on in the next file");
-  ended_.push_back({current_->path(), current_->file_size(), false});
-  current_ = std::move(next);
+  const std::uint64_t rows = current_->written().all();
+  leave_current(std::move(next), rows);
   begin_thinning();
 }
 
@@ -142,7 +269,25 @@ void SegmentSeries::go_on() {
 
 void SegmentSeries::finish(End end, const std::string& reason) {
   thinning_.reset();
-  current_->finish(end, reason);
+  if (!current_->is_in_place()) go_on_after_removal();
+  try {
+    current_->finish(end, reason);
+  } catch (const DiskFull&) {
+    throw;
+  } catch (const RecordError& failure) {
+    go_on_after_failure({}, current_->written(), failure.what());
+    current_->finish(end, reason);
+  }
+}
+
+void SegmentSeries::end_as_failed(const std::string& reason) {
+  thinning_.reset();
+  current_->end({seconds_since_1970(), End::failed, reason});
+}
+
+void SegmentSeries::close(std::uint64_t rows_lost, std::int64_t first_iteration_lost) {
+  if (rows_lost > 0) current_->lost(rows_lost, first_iteration_lost);
+  current_->close();
 }
 
 }  // namespace telens::record

@@ -1,11 +1,13 @@
 // The files that one process writes of one rank: a single one or, with a max_size that has room for
 // several, one after the other, the oldest of which are thinned so that all together stay below it.
-// Used by one thread; throws RecordError, after which only finish() and its destruction are
-// allowed.
+// A file that cannot be written any more, or that was removed, is followed by another one. Used by
+// one thread; throws DiskFull, after which finish() and its destruction are allowed, or another
+// RecordError, after which only its destruction is.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,17 +23,27 @@ inline constexpr std::uint64_t kLeastThinnedSize = 16 << 20;
 
 class SegmentSeries {
  public:
-  SegmentSeries(const RunOptions& options, const std::string& folder);
+  // Hears what was lost, and where the recording goes on.
+  using Tell = std::function<void(const std::string& text)>;
+  SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell);
 
   void write(const Batch& batch);  // on disk when it returns
   // The last call; the file that is being written ends so.
   void finish(End end, const std::string& reason);
+  // The same for a disk that takes no more, in two steps: what is lost from here on is known at the
+  // end of the run.
+  void end_as_failed(const std::string& reason);
+  void close(std::uint64_t rows_lost, std::int64_t first_iteration_lost);
 
   // Whether an older file is being thinned, or is to be; and a piece of that work.
   bool has_more_to_do() const { return thinning_ != nullptr; }
   void go_on();
 
   const std::string& path() const { return first_path_; }
+  // Less those that went with a removed file.
+  std::uint64_t rows_written() const {
+    return rows_of_others_ + current_->written().all() - rows_lost_;
+  }
   std::uint64_t bytes() const { return ended_bytes() + current_bytes(); }
 
  private:
@@ -47,7 +59,12 @@ class SegmentSeries {
   std::uint64_t ended_bytes() const;
   std::uint64_t current_bytes() const { return current_ ? current_->file_size() : 0; }
   void write_piece(const Batch& piece);
+  void write_to_current(const Batch& batch);
+  void go_on_after_failure(Batch rest, RowCounts before, const std::string& cause);
+  void go_on_after_removal();
   void begin_next();
+  std::unique_ptr<SegmentWriter> next_file(std::uint64_t others);
+  void leave_current(std::unique_ptr<SegmentWriter> next, std::uint64_t rows_left_there);
   void begin_thinning();
   bool make_room();
 
@@ -58,6 +75,12 @@ class SegmentSeries {
 
   RunOptions options_;
   std::string folder_;
+  Tell tell_;
+  int failures_ = 0;
+  std::uint64_t rows_of_others_ = 0;
+  std::uint64_t rows_left_ = 0;       // in a file that could not be written any more
+  std::uint64_t rows_lost_ = 0;       // of the file that is being written
+  std::int64_t first_iteration_ = 0;  // in the file that is being written
   std::string first_path_;
   std::vector<Ended> ended_;  // the oldest first
   std::unique_ptr<SegmentWriter> current_;

@@ -1,6 +1,7 @@
 #include "features/record/segment_writer.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "features/record/checksum.h"
 #include "features/record/run_paths.h"
 #include "features/record/text_cell.h"
 #include "features/record/wall_clock.h"
@@ -41,18 +43,20 @@ void write_attribute(hid_t file, const char* name, const std::string& text) {
   write_attribute(file, name, type, text.c_str());
 }
 
-// A dataset that is written once, here: `rows` rows, or a single value for H5S_SCALAR.
+// A dataset that is written once, here. Its checksum is an attribute, which HDF5 checks itself.
 void write_fixed(hid_t file, const char* name, hid_t type, const hdf5::Handle& space,
-                 const void* data) {
+                 std::span<const char> data) {
   const auto dataset = hdf5::checked(
       H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose, name);
-  hdf5::check(H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), name);
+  hdf5::check(H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data.data()), name);
+  const std::uint32_t sum = checksum(0, data.data(), data.size());
+  write_attribute(dataset, "crc", H5T_NATIVE_UINT32, &sum);
 }
 
 void write_config(hid_t file, const std::string& config) {
-  const auto type = hdf5::text_type(std::max<std::size_t>(1, config.size()));
-  write_fixed(file, "config", type, hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, "config"),
-              config.c_str());
+  const std::string text = config.empty() ? std::string(1, '\0') : config;
+  write_fixed(file, "config", hdf5::text_type(text.size()),
+              hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, "config"), text);
 }
 
 void write_environment(hid_t file, const RunOptions& options) {
@@ -63,7 +67,7 @@ void write_environment(hid_t file, const RunOptions& options) {
     value_width = std::max(value_width, value.size());
   }
   const std::size_t row_bytes = name_width + value_width;
-  std::vector<char> rows(std::max<std::size_t>(1, options.environment.size() * row_bytes));
+  std::vector<char> rows(options.environment.size() * row_bytes);
   char* row = rows.data();
   for (const auto& [name, value] : options.environment) {
     std::memcpy(row, name.data(), name.size());
@@ -77,7 +81,7 @@ void write_environment(hid_t file, const RunOptions& options) {
   const hsize_t count = options.environment.size();
   const char* name = "environment";
   write_fixed(file, name, hdf5::row_type(row_bytes, columns),
-              hdf5::checked(H5Screate_simple(1, &count, nullptr), H5Sclose, name), rows.data());
+              hdf5::checked(H5Screate_simple(1, &count, nullptr), H5Sclose, name), rows);
 }
 
 hdf5::Handle create_file(const std::string& path) {
@@ -87,7 +91,9 @@ hdf5::Handle create_file(const std::string& path) {
   const bool use_locks = true;
   const bool ignore_where_unsupported = true;
   hdf5::check(H5Pset_file_locking(access, use_locks, ignore_where_unsupported), path);
-  return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, path);
+  // Anew, also where a killed process left one behind: a link in its place is not followed.
+  ::unlink(path.c_str());
+  return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access), H5Fclose, path);
 }
 
 int first_free_segment(const std::string& folder, int rank) {
@@ -123,6 +129,22 @@ std::uint64_t Batch::bytes() const {
     if (!list.empty()) bytes += list.size() * layout.width + kNameChunkBytes;
   }
   return bytes;
+}
+
+void Batch::drop_first(const RowCounts& rows) {
+  const auto drop = [](auto& list, std::uint64_t count) {
+    list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(
+                                                std::min<std::uint64_t>(count, list.size())));
+  };
+  const auto records_gone = static_cast<std::int64_t>(rows.records);
+  drop(records, rows.records);
+  std::erase_if(bins, [&](const StoredBin& bin) { return bin.record < records_gone; });
+  for (StoredBin& bin : bins) bin.record -= records_gone;
+  drop(scalars, rows.scalars);
+  drop(ledger, rows.ledger);
+  drop(blocks, rows.blocks);
+  drop(events, rows.events);
+  drop(drops, rows.drops);
 }
 
 void Batch::clear() {
@@ -165,16 +187,29 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& path,
   const hdf5::Lock lock;
   file_ = create_file(path);
   space_ = DiskSpace(path);
+  space_.mark_live();
   space_.reserve(0);
   write_context(options, context);
   create_tables(Tail::empty);
 }
 
-SegmentWriter::~SegmentWriter() {
+// What HDF5 writes while it closes the file goes into memory.
+void SegmentWriter::abandon() {
   const hdf5::Lock lock;
+  void* handle = nullptr;
+  if (file_ && H5Fget_vfd_handle(file_, H5P_DEFAULT, &handle) >= 0 && handle != nullptr) {
+    const int memory = ::memfd_create("telens abandoned run file", MFD_CLOEXEC);
+    if (memory >= 0) {
+      ::dup3(memory, *static_cast<const int*>(handle), O_CLOEXEC);
+      ::close(memory);
+    }
+  }
   close_tables();
   file_.reset();
 }
+
+// One that was not closed has no more to write.
+SegmentWriter::~SegmentWriter() { abandon(); }
 
 void SegmentWriter::close_tables() {
   names_.clear();
@@ -195,8 +230,7 @@ bool SegmentWriter::take_name(const std::string& temporary) {
 }
 
 void SegmentWriter::write_context(const RunOptions& options, const SegmentContext& context) {
-  const bool plain = !context.continues && !context.thinned;
-  write_attribute(file_, "schema_version", plain ? kPlainSchemaVersion : kSchemaVersion);
+  write_attribute(file_, "schema_version", kSchemaVersion);
   if (context.continues) write_attribute(file_, "continues", 1);
   if (const auto& thinned = context.thinned) {
     write_attribute(file_, "iterations_left", thinned->iterations_left);
@@ -237,7 +271,7 @@ void SegmentWriter::write_names(const Batch& batch) {
     space_.reserve(names.size() * layout.width + kNameChunkBytes);
     std::vector<char> cells(names.size() * layout.width);
     for (std::size_t i = 0; i < names.size(); ++i) {
-      put_text(names[i], std::span(cells).subspan(i * layout.width, layout.width));
+      put_name(names[i], std::span(cells).subspan(i * layout.width, layout.width));
     }
     names_[index].append(cells.data(), names.size());
     names_[index].flush();
@@ -264,15 +298,17 @@ void SegmentWriter::flush(PackedTable& table) {
 
 void SegmentWriter::write(const Batch& batch) {
   write_names(batch);
-  const auto append = [&](auto& table, const auto& rows) {
+  const auto append = [&](auto& table, const auto& rows, std::uint64_t& written) {
     if (rows.empty()) return;
     space_.reserve(rows.size() * sizeof(rows.front()));
     const hdf5::Lock lock;
     table->append(rows.data(), rows.size());
     flush(*table);
+    written = table->rows();
   };
   auto bins = batch.bins;
   for (StoredBin& bin : bins) bin.record += static_cast<std::int64_t>(records_->rows());
+  append(bins_, bins, written_.bins);  // before their records: a record that is there has its bins
 
   for (std::span<const Record> rest = batch.records; !rest.empty();) {
     const auto piece = rest.first(std::min(rest.size(), kRecordsAtOnce));
@@ -281,12 +317,12 @@ void SegmentWriter::write(const Batch& batch) {
     rest = rest.subspan(piece.size());
   }
   flush(*records_);
-  append(bins_, bins);
-  append(scalars_, batch.scalars);
-  append(ledger_, batch.ledger);
-  append(blocks_, batch.blocks);
-  append(events_, batch.events);
-  append(drops_, batch.drops);
+  written_.records = records_->rows();
+  append(scalars_, batch.scalars, written_.scalars);
+  append(ledger_, batch.ledger, written_.ledger);
+  append(blocks_, batch.blocks, written_.blocks);
+  append(events_, batch.events, written_.events);
+  append(drops_, batch.drops, written_.drops);
 }
 
 void SegmentWriter::finish(End end, const std::string& reason) {
@@ -294,13 +330,33 @@ void SegmentWriter::finish(End end, const std::string& reason) {
 }
 
 void SegmentWriter::finish(const RunEnd& end) {
+  this->end(end);
+  close();
+}
+
+void SegmentWriter::end(const RunEnd& end) {
   const hdf5::Lock lock;
+  if (!file_) raise<RecordError>("{}: the file is closed", path_);
   for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) (*table)->finish();
+  written_.records = records_->rows();
   StoredEnd row{end.time, static_cast<std::int64_t>(end.state), {}};
   put_text(end.reason, row.reason);
   end_->append(&row, 1);
   end_->flush();
+}
+
+void SegmentWriter::lost(std::uint64_t rows, std::int64_t first_iteration) {
+  const hdf5::Lock lock;
+  const StoredDrop row{seconds_since_1970(), first_iteration, static_cast<std::int64_t>(rows)};
+  drops_->append(&row, 1);
+  drops_->flush();
+}
+
+void SegmentWriter::close() {
+  const hdf5::Lock lock;
   close_tables();
+  // A write that fails here can be told from one that fails while HDF5 lets go of the file.
+  hdf5::check(H5Fflush(file_, H5F_SCOPE_LOCAL), path_);
   hdf5::check(file_.reset(), path_);
   space_.release_unused();
 }

@@ -1,5 +1,6 @@
 // Writes one segment of a run: one HDF5 file with all its tables. Used by one thread; throws
-// RecordError, after which only its destruction is allowed.
+// DiskFull before anything is written, after which finish() is allowed, or another RecordError for
+// a write that failed, after which only abandon() and its destruction are.
 #pragma once
 
 #include <array>
@@ -34,7 +35,8 @@ struct Batch {
     return records.size() + bins.size() + scalars.size() + ledger.size() + blocks.size() +
            events.size();
   }
-  std::uint64_t bytes() const;  // at the most, in a file
+  std::uint64_t bytes() const;             // at the most, in a file
+  void drop_first(const RowCounts& rows);  // bins go with their records
   void clear();
 };
 
@@ -58,11 +60,24 @@ class SegmentWriter {
 
   // On disk when it returns; of a file that is written in one go, when finish() does.
   void write(const Batch& batch);
-  void finish(End end, const std::string& reason);  // the last call
-  void finish(const RunEnd& end);                   // the same
+  // The last call: end() and close().
+  void finish(End end, const std::string& reason);
+  void finish(const RunEnd& end);
+  // All rows are there, and how the run ended. Only lost() and close() may follow.
+  void end(const RunEnd& end);
+  void lost(std::uint64_t rows, std::int64_t first_iteration);  // that came after the end
+  void close();
+
+  // Closes the file without writing any more: it stays as the last flush has left it, like that of
+  // a killed process. What HDF5 still holds would be written out of order.
+  void abandon();
 
   const std::string& path() const { return path_; }
   std::uint64_t file_size() const { return space_.file_size(); }
+  const RowCounts& written() const { return written_; }  // by all calls of write()
+  // Whether the file still lies where it was created, and is not removed altogether.
+  bool is_in_place() const { return space_.is_at(path_); }
+  bool is_removed() const { return space_.is_removed(); }
 
  private:
   void write_context(const RunOptions& options, const SegmentContext& context);
@@ -88,6 +103,7 @@ class SegmentWriter {
   std::optional<AppendTable> drops_;
   std::optional<AppendTable> end_;
   std::vector<StoredRecord> stored_;
+  RowCounts written_;
 };
 
 // Of the rank's files in a run's folder.

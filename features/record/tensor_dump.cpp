@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "features/record/hdf5.h"
+#include "features/record/leftovers.h"
 
 namespace telens::record {
 namespace {
@@ -130,6 +131,13 @@ std::vector<std::byte> image_of(const TensorDump& dump) {
   return image;
 }
 
+// http://www.isthe.com/chongo/tech/comp/fnv
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 [[noreturn]] void raise_errno(const std::string& path, int error) {
   raise<RecordError>("cannot write the tensor dump {}: {}; free space, or choose another log_dir",
                      path, std::strerror(error));
@@ -140,7 +148,8 @@ class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& folder) {
     static std::atomic<unsigned> count{0};
-    path_ = fmt::format("{}/.dump.{}.{}.tmp", folder, ::getpid(), count.fetch_add(1));
+    path_ = fmt::format("{}/{}{}.{}{}", folder, kDumpPrefix, ::getpid(), count.fetch_add(1),
+                        kTemporarySuffix);
     constexpr int kMode = 0644;
     descriptor_ = ::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, kMode);
     if (descriptor_ < 0) raise_errno(path_, errno);
@@ -190,11 +199,17 @@ std::string dump_folder(const std::string& log_dir, int rank, std::int64_t itera
 }
 
 std::string dump_name(std::string_view layer, std::string_view tensor) {
+  // A name of a file has 255 bytes; the rest is for a suffix.
+  constexpr std::size_t kLongestName = 224;
   constexpr std::string_view kReplaced = "/\\:*?\"<>| .";
   std::string name = fmt::format("{}_{}", layer, tensor);
   std::ranges::replace_if(
       name, [&](char c) { return kReplaced.find(c) != kReplaced.npos || c == '\0'; }, '_');
-  return name;
+  if (name.size() <= kLongestName) return name;
+  const std::string digest = fmt::format("_{:016x}", fnv1a(fmt::format("{}_{}", layer, tensor)));
+  const std::string end = fmt::format("{}_{}", digest, tensor);
+  if (end.size() >= kLongestName) return name.substr(0, kLongestName - digest.size()) + digest;
+  return name.substr(0, kLongestName - end.size()) + end;
 }
 
 std::string write_tensor_dump(const std::string& folder, const std::string& name,

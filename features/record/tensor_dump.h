@@ -39,7 +39,8 @@ struct TensorDump {
 std::string dump_folder(const std::string& log_dir, int rank, std::int64_t iteration);
 
 // "<layer>_<tensor>" as a file may be called, without a suffix: what some file system does not
-// take, and dots, become underscores.
+// take, and dots, become underscores. A long one is cut, with a digest of the whole before the
+// tensor; the file's attributes have the names as they are.
 std::string dump_name(std::string_view layer, std::string_view tensor);
 
 // Writes <folder>/<name>.h5, or <name>.1.h5, <name>.2.h5, ... where that exists: an existing file

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "features/record/segment_copy.h"
 #include "features/record/segment_reader.h"
-#include "features/record/segment_writer.h"
 
 namespace telens::record {
 
@@ -37,27 +37,20 @@ class Thinning {
   void look();
   void choose();
   void begin_writing();
-  void copy_records();
   void finish();
   bool keeps(const StoredRecord& record, bool iteration_kept) const;
   bool keeps(std::int64_t iteration) const { return kept_.contains(iteration); }
-  void add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row);
   void add_event(Batch& batch) const;
 
   std::string path_, temporary_;
   std::unique_ptr<SegmentReader> original_;
-  std::unique_ptr<PackedRows<StoredBin>> bins_;
-  std::unique_ptr<SegmentWriter> copy_;
+  std::unique_ptr<SegmentCopy> copy_;
   std::vector<char> counts_non_finite_;  // by id of a statistic
   std::set<std::int64_t> iterations_, kept_;
   std::int64_t last_looked_at_ = 0;
   std::uint64_t next_chunk_ = 0;
   bool looked_ = false;
-
-  // Where the bins are.
-  std::vector<StoredBin> piece_of_bins_;
-  std::uint64_t next_bins_ = 0;
-  std::size_t next_bin_ = 0;
+  bool copied_ = false;
 };
 
 }  // namespace telens::record

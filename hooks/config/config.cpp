@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace telens::config {
 namespace {
@@ -51,9 +52,10 @@ void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList&
   }
 }
 
-Config::Config(std::vector<Section> sections, std::string text)
+Config::Config(std::vector<Section> sections, std::string text, std::vector<std::string> warnings)
     : sections_(std::make_shared<const std::vector<Section>>(std::move(sections))),
-      text_(std::move(text)) {}
+      text_(std::move(text)),
+      warnings_(std::move(warnings)) {}
 
 std::vector<const FeatureEntry*> Config::entries_for(std::string_view layer_name) const {
   std::vector<const FeatureEntry*> entries;
@@ -71,7 +73,7 @@ std::vector<const FeatureEntry*> Config::entries_for(std::string_view layer_name
     for (const FeatureEntry& entry : section.features) entries.push_back(&entry);
   }
   ErrorList errors;
-  const ErrorList::Context context(errors, fmt::format("layer '{}'", layer_name));
+  const ErrorList::Context context(errors, fmt::format("layer '{}'", printable(layer_name)));
   check_modifiers(entries, errors);
   errors.raise_if_any();
   return entries;

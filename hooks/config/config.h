@@ -54,7 +54,7 @@ struct Section {
 class Config {
  public:
   Config() = default;  // selects nothing
-  Config(std::vector<Section> sections, std::string text);
+  Config(std::vector<Section> sections, std::string text, std::vector<std::string> warnings = {});
 
   // The features of a layer, in the order of the text. Throws ConfigError, naming both, where two
   // sections select the layer that may not overlap, or where two features modify the same tensor
@@ -63,6 +63,9 @@ class Config {
 
   const std::vector<Section>& sections() const { return *sections_; }
 
+  // What is legal and does nothing, a line each: "debug.yaml:7:5: section 'a', feature 'b': ...".
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
   // What was loaded, for the record: the YAML text, or JSON made from a dict.
   const std::string& text() const { return text_; }
 
@@ -70,6 +73,7 @@ class Config {
   std::shared_ptr<const std::vector<Section>> sections_ =
       std::make_shared<const std::vector<Section>>();
   std::string text_;
+  std::vector<std::string> warnings_;
 };
 
 // Each throws ConfigError with all mistakes at once, a line each:

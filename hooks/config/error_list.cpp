@@ -9,23 +9,26 @@
 
 namespace telens::config {
 
-void ErrorList::add_message(const Location& where, std::string message) {
+void ErrorList::add_to(std::vector<Entry>& entries, const Location& where, std::string message) {
   if (!context_.empty()) message = fmt::format("{}: {}", fmt::join(context_, ", "), message);
   // A value that several items share (an anchor, a default beside a struct) is wrong once.
-  const bool known = std::ranges::any_of(errors_, [&](const Entry& entry) {
+  const bool known = std::ranges::any_of(entries, [&](const Entry& entry) {
     return entry.message == message && entry.where.line == where.line &&
            entry.where.column == where.column;
   });
-  if (!known) errors_.push_back({where, std::move(message)});
+  if (!known) entries.push_back({where, std::move(message)});
 }
 
-std::vector<std::string> ErrorList::lines() const {
-  std::vector<Entry> sorted = errors_;
-  std::ranges::stable_sort(sorted, {}, [](const Entry& entry) {
+std::vector<std::string> ErrorList::lines() const { return lines_of(errors_); }
+
+std::vector<std::string> ErrorList::warning_lines() const { return lines_of(warnings_); }
+
+std::vector<std::string> ErrorList::lines_of(std::vector<Entry> entries) {
+  std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
     return std::tuple(entry.where.line, entry.where.column);
   });
   std::vector<std::string> lines;
-  for (const Entry& entry : sorted) {
+  for (const Entry& entry : entries) {
     lines.push_back(fmt::format("{}: {}", to_string(entry.where), entry.message));
   }
   return lines;

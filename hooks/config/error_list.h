@@ -1,4 +1,5 @@
-// Collects the mistakes of one configuration, so that a person sees all of them at once.
+// Collects the mistakes of one configuration, so that a person sees all of them at once, and what
+// is legal but does nothing.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,14 +30,21 @@ class ErrorList {
 
   template <typename... Args>
   void add(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
-    add_message(where, fmt::format(format, std::forward<Args>(args)...));
+    add_to(errors_, where, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // What the contract allows and nobody means: told, and the configuration goes on.
+  template <typename... Args>
+  void warn(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
+    add_to(warnings_, where, fmt::format(format, std::forward<Args>(args)...));
   }
 
   bool empty() const { return errors_.empty(); }
   std::size_t size() const { return errors_.size(); }
 
-  // All messages in the order of the text: "file:line:column: context: message".
+  // All errors in the order of the text: "file:line:column: context: message".
   std::vector<std::string> lines() const;
+  std::vector<std::string> warning_lines() const;
   std::string text() const;  // one a line
 
   // Throws ConfigError with text() if there is any error.
@@ -48,10 +56,12 @@ class ErrorList {
     std::string message;
   };
 
-  void add_message(const Location& where, std::string message);
+  void add_to(std::vector<Entry>& entries, const Location& where, std::string message);
+  static std::vector<std::string> lines_of(std::vector<Entry> entries);
 
   std::vector<std::string> context_;
   std::vector<Entry> errors_;
+  std::vector<Entry> warnings_;
 };
 
 }  // namespace telens::config

@@ -79,8 +79,10 @@ struct FeatureDescription {
   bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
   bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
   std::vector<Parameter> parameters = {};
-  bool fires = false;           // sections may be started_by or kept_by the one that has it
-  bool can_be_kept = false;     // records statistics of the engine alone: kept_by may hold it back
+  bool fires = false;        // sections may be started_by or kept_by the one that has it
+  bool can_be_kept = false;  // records statistics of the engine alone: kept_by may hold it back
+  // What it records of an evaluation has names of its own: its section may have a `mode`.
+  bool names_evaluation = false;
   Validator validate = {};      // of the parameters of one selection, all together
   RecordedNames recorded = {};  // for the estimates of a plan; empty: not known
 

@@ -112,8 +112,20 @@ class Loader {
       for (Selection& selection : feature.selections) {
         selection.schedule.thin(section.keys->thinning);
       }
+      warn_of_idle_feature(feature);
     }
     section.features.push_back(std::move(feature));
+  }
+
+  void warn_of_idle_feature(const FeatureEntry& feature) {
+    if (feature.selections.empty() || !std::ranges::all_of(feature.selections, is_idle)) return;
+    const Selection& first = feature.selections.front();
+    const auto [feeds, also_feeds] = gemms_of(*tensor_from_name(*first.tensor));
+    errors_.warn(feature.location,
+                 "it does nothing: the {} has no part in {}, but in {}{}, and so it is with all "
+                 "of its GEMMs and tensors; choose GEMMs that have the tensors",
+                 *first.tensor, name_of(*first.gemm), name_of(feeds),
+                 feeds == also_feeds ? "" : fmt::format(" and {}", name_of(also_feeds)));
   }
 
   void report_unknown_feature(std::string_view feature_namespace, const MapEntry& entry) {
@@ -130,7 +142,7 @@ class Loader {
     if (is_bare) {
       names.insert(names.end(), descriptions_.namespaces().begin(),
                    descriptions_.namespaces().end());
-      for (const std::string_view key : {kLayers, kEnabled, kStartedBy, kKeptBy, kBudget}) {
+      for (const std::string_view key : {kLayers, kEnabled, kStartedBy, kKeptBy, kBudget, kMode}) {
         names.emplace_back(key);
       }
     }
@@ -203,14 +215,14 @@ Config load_config_text(std::string_view yaml, std::string_view source_name,
   const Value root = read_yaml(yaml, source_name, errors);
   std::vector<Section> sections = Loader(descriptions, errors).load(root);
   errors.raise_if_any();
-  return Config(std::move(sections), std::string(yaml));
+  return Config(std::move(sections), std::string(yaml), errors.warning_lines());
 }
 
 Config load_config_value(const Value& value, const Descriptions& descriptions) {
   ErrorList errors;
   std::vector<Section> sections = Loader(descriptions, errors).load(value);
   errors.raise_if_any();
-  return Config(std::move(sections), to_json(value));
+  return Config(std::move(sections), to_json(value), errors.warning_lines());
 }
 
 }  // namespace telens::config

@@ -65,11 +65,7 @@ std::vector<std::string> idle_selectors(const Config& config,
 
 }  // namespace
 
-bool PlanRow::idle() const {
-  if (!selection || !selection->gemm || !selection->tensor) return false;
-  const auto known = tensor_from_name(*selection->tensor);
-  return known && !belongs_to(*known, *selection->gemm);
-}
+bool PlanRow::idle() const { return selection && is_idle(*selection); }
 
 bool PlanRow::due(std::int64_t iteration) const {
   return selection && !idle() && selection->schedule.due(iteration);
@@ -112,7 +108,10 @@ Plan make_plan(const Config& config, std::span<const std::string> layer_names) {
     }
   }
   if (!errors.empty()) raise_errors(errors);
-  plan.warnings = idle_selectors(plan.config, plan.layers);
+  plan.warnings = plan.config.warnings();
+  for (std::string& each : idle_selectors(plan.config, plan.layers)) {
+    plan.warnings.push_back(std::move(each));
+  }
   return plan;
 }
 

@@ -36,7 +36,7 @@ struct Plan {
 };
 
 // Throws ConfigError with all layers that two sections select or two features modify. The warnings
-// are selectors that fit none of the layers.
+// are those of the config, and selectors that fit none of the layers.
 Plan make_plan(const Config& config, std::span<const std::string> layer_names);
 
 }  // namespace telens::config

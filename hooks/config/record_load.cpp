@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "hooks/config/suggestions.h"
+
 namespace telens::config {
 namespace {
 
@@ -184,6 +186,21 @@ std::vector<std::string> not_counted(const Plan& plan) {
   return {names.begin(), names.end()};
 }
 
+std::vector<std::string> waiting_sections(const Plan& plan) {
+  std::vector<std::string> sections;
+  for (const PlanRow& row : plan.rows) {
+    if (!row.entry->keys->waits() || row.idle()) continue;
+    if (row.entry->description->recorded && row.selection &&
+        row.entry->description->recorded(row.selection->parameters, row.tensor()).empty()) {
+      continue;
+    }
+    if (std::ranges::find(sections, row.entry->section) == sections.end()) {
+      sections.push_back(row.entry->section);
+    }
+  }
+  return sections;
+}
+
 std::string size_text(double records) {
   const double bytes = records * kBytesPerRecord;
   constexpr double kKilo = 1000, kMega = 1e6;
@@ -201,6 +218,7 @@ RecordLoad estimate_load(const Plan& plan) {
   const Changes changes = changes_of(schedules);
   RecordLoad load;
   load.not_counted = not_counted(plan);
+  load.waiting = waiting_sections(plan);
   std::optional<std::int64_t> first_due;
   for (const std::int64_t iteration : busy_iterations(schedules, changes)) {
     const std::int64_t now = records_at(records, iteration);
@@ -230,7 +248,8 @@ std::int64_t records_in(const Plan& plan, std::int64_t iteration) {
 }
 
 std::string RecordLoad::text() const {
-  std::string text = "nothing is recorded";
+  std::string text =
+      waiting.empty() ? "nothing is recorded" : "nothing is recorded from the start on";
   if (most > 0) {
     std::string when;
     if (last) when = fmt::format(" from {} to {}", first, *last);
@@ -243,7 +262,14 @@ std::string RecordLoad::text() const {
   if (!not_counted.empty()) {
     text += fmt::format("; not counted: {}", fmt::join(not_counted, ", "));
   }
-  return text;
+  return text + about_waiting(waiting);
+}
+
+std::string about_waiting(const std::vector<std::string>& sections) {
+  if (sections.empty()) return "";
+  return fmt::format("; {} only once a trigger fires: {}",
+                     sections.size() == 1 ? "a section records" : "sections that record",
+                     quoted_list(sections));
 }
 
 }  // namespace telens::config

@@ -15,7 +15,7 @@ namespace telens::config {
 inline constexpr double kBytesPerRecord = 4.7;
 
 // Records per step, if every layer runs, quantized, in every iteration: an upper bound of what one
-// rank writes.
+// rank writes before any trigger fires.
 struct RecordLoad {
   double average = 0;
   // The average is over these iterations; no last: from the first on, for ever.
@@ -24,6 +24,7 @@ struct RecordLoad {
   std::int64_t most = 0;                 // in the busiest iteration
   std::int64_t busiest = 0;              // the first such
   std::vector<std::string> not_counted;  // features of which it is not known, by qualified name
+  std::vector<std::string> waiting;      // sections that record once another one's feature fires
 
   // "9.6 records (45 bytes) a step on average, at most 96 (451 bytes) in iteration 0"
   std::string text() const;
@@ -33,5 +34,8 @@ RecordLoad estimate_load(const Plan& plan);
 
 // Of one iteration.
 std::int64_t records_in(const Plan& plan, std::int64_t iteration);
+
+// "; sections that record only once a trigger fires: 'closer_look'", or nothing.
+std::string about_waiting(const std::vector<std::string>& sections);
 
 }  // namespace telens::config

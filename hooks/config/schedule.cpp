@@ -61,6 +61,26 @@ std::vector<StepRange> parse_ranges(const Value& value, ErrorList& errors) {
   return ranges;
 }
 
+bool is_reversed(const StepRange& range) { return range.last && *range.last < range.first; }
+
+void warn_of_list(const Value& map, const Value& list, const std::vector<StepRange>& ranges,
+                  ErrorList& errors) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    if (!is_reversed(ranges[i])) continue;
+    errors.warn(list.as_list()[i].location(),
+                "the pair [{0}, {1}] ends before it begins, so it selects no iteration; write "
+                "[{1}, {0}], or remove it",
+                ranges[i].first, *ranges[i].last);
+  }
+  for (const std::string_view key : {"start_step", "end_step"}) {
+    const Value* replaced = map.find(key);
+    if (replaced == nullptr || replaced->is_null()) continue;
+    errors.warn(replaced->location(),
+                "'{}' does nothing beside 'start_end_list', which replaces it; remove one of them",
+                key);
+  }
+}
+
 }  // namespace
 
 Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
@@ -138,6 +158,34 @@ Schedule parse_schedule(const Value& map, ErrorList& errors) {
     if (!ranges.empty()) return Schedule(freq, std::move(ranges));
   }
   return Schedule(freq, {range});
+}
+
+void warn_of_idle_schedule(const Value& map, ErrorList& errors) {
+  ErrorList known;
+  const Schedule schedule = parse_schedule(map, known);
+  const Value* list = map.find("start_end_list");
+  const bool has_list = list != nullptr && list->is_list();
+  if (!known.empty()) return;
+  if (has_list && list->as_list().empty()) {
+    errors.warn(list->location(),
+                "'start_end_list' is empty and replaces nothing: it runs {}; leave it out, or name "
+                "pairs [first, last]",
+                describe(schedule));
+  } else if (has_list) {
+    warn_of_list(map, *list, schedule.ranges(), errors);
+  } else if (is_reversed(schedule.ranges().front())) {
+    const StepRange& range = schedule.ranges().front();
+    errors.warn(map.find("end_step")->location(),
+                "'end_step' {} comes before 'start_step' {}, so no iteration is selected; swap "
+                "them, or remove one",
+                *range.last, range.first);
+  }
+  const bool may_be_due =
+      std::ranges::any_of(schedule.ranges(), [](const auto& range) { return !is_reversed(range); });
+  if (!may_be_due || schedule.next_due_after(-1)) return;
+  errors.warn(map.find("freq") != nullptr ? map.find("freq")->location() : map.location(),
+              "no iteration is due: {} has none that is a multiple of 'freq'; change one of them",
+              describe(schedule));
 }
 
 }  // namespace telens::config

@@ -76,4 +76,8 @@ inline constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_st
 // -1 or null: no end), or start_end_list, [[first, last], ...], which replaces the two.
 Schedule parse_schedule(const Value& map, ErrorList& errors);
 
+// Warns of what such a map says in vain: ranges that end before they begin, keys that others
+// replace, a schedule that is never due. The keys have been parsed without an error.
+void warn_of_idle_schedule(const Value& map, ErrorList& errors);
+
 }  // namespace telens::config

@@ -34,6 +34,19 @@ std::optional<double> parse_budget(const Value& value, ErrorList& errors) {
   return std::nullopt;
 }
 
+constexpr std::array kModes{Mode::train, Mode::eval, Mode::both};
+
+Mode parse_mode(const Value& value, ErrorList& errors) {
+  std::vector<std::string> names;
+  for (const Mode mode : kModes) {
+    if (value.is_string() && value.as_string() == name_of(mode)) return mode;
+    names.emplace_back(name_of(mode));
+  }
+  errors.add(value.location(), "'{}' must be one of {}, not {}{}", kMode, quoted_list(names),
+             describe(value), value.is_string() ? suggestion(value.as_string(), names) : "");
+  return Mode::train;
+}
+
 const FeatureEntry* firing_feature(const Section& section) {
   const auto found = std::ranges::find_if(
       section.features, [](const FeatureEntry& entry) { return entry.description->fires; });
@@ -60,6 +73,7 @@ class LinkCheck {
         if (link) check_target(*link, key);
       }
       if (section.keys->kept_by) check_kept(section);
+      if (section.keys->mode != Mode::train) check_mode(section);
       check_both(*section.keys);
       check_measures(section);
       check_circle(section);
@@ -102,11 +116,27 @@ class LinkCheck {
   }
 
   std::vector<std::string> features_that_can_be_kept() const {
+    return features_with(&FeatureDescription::can_be_kept);
+  }
+
+  std::vector<std::string> features_with(bool FeatureDescription::*property) const {
     std::vector<std::string> names;
     for (const FeatureDescriptionPtr& each : descriptions_.all()) {
-      if (each->can_be_kept) names.push_back(each->name);
+      if ((*each).*property) names.push_back(each->name);
     }
     return names;
+  }
+
+  void check_mode(const Section& section) {
+    for (const FeatureEntry& entry : section.features) {
+      if (entry.description->names_evaluation || entry.description->opaque) continue;
+      errors_.add(
+          section.keys->mode_location,
+          "'{}: {}' does not go with {} ({}): evaluations are recorded under names of their "
+          "own, by {} alone; give it a section without '{}'",
+          kMode, name_of(section.keys->mode), entry.written_name, to_string(entry.location),
+          quoted_list(features_with(&FeatureDescription::names_evaluation)), kMode);
+    }
   }
 
   // The firing that starts the section would end it, and write what it has not recorded yet.
@@ -158,8 +188,21 @@ class LinkCheck {
 
 }  // namespace
 
+std::string_view name_of(Mode mode) {
+  switch (mode) {
+    case Mode::train:
+      return "train";
+    case Mode::eval:
+      return "eval";
+    case Mode::both:
+      break;
+  }
+  return "both";
+}
+
 bool is_section_key(std::string_view key) {
-  return key == kBudget || std::ranges::find(kLinkKeys, key, &LinkKey::key) != kLinkKeys.end();
+  return key == kBudget || key == kMode ||
+         std::ranges::find(kLinkKeys, key, &LinkKey::key) != kLinkKeys.end();
 }
 
 SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
@@ -177,6 +220,10 @@ SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
   if (const Value* budget = section.find(kBudget)) {
     keys.budget = parse_budget(*budget, errors);
     keys.thinning = std::make_shared<Thinning>();
+  }
+  if (const Value* mode = section.find(kMode)) {
+    keys.mode = parse_mode(*mode, errors);
+    keys.mode_location = mode->location();
   }
   return keys;
 }

@@ -2,6 +2,7 @@
 // it runs, or whether what it logs is written, and what it may cost.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,11 @@ namespace telens::config {
 inline constexpr std::string_view kStartedBy = "started_by";
 inline constexpr std::string_view kKeptBy = "kept_by";
 inline constexpr std::string_view kBudget = "budget";
+inline constexpr std::string_view kMode = "mode";
+
+// Which forwards a section's features look at.
+enum class Mode : std::uint8_t { train, eval, both };
+std::string_view name_of(Mode mode);
 
 // The parameters of a feature that fires (FeatureDescription::fires) which give these sections
 // their measure: iterations that they run, iterations that are kept.
@@ -34,6 +40,12 @@ struct SectionKeys {
   std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
   std::optional<double> budget;           // of the step time: 0.03 for 3%
   std::shared_ptr<Thinning> thinning;     // of its schedules; nullptr without a budget
+  Mode mode = Mode::train;
+  Location mode_location;  // where it is written
+
+  bool looks_at(bool evaluation) const {
+    return mode == Mode::both || (mode == Mode::eval) == evaluation;
+  }
 
   // Neither runs, nor records, before something happens.
   bool waits() const { return started_by || kept_by; }

@@ -43,6 +43,13 @@ Value overlay(Value map, const Value& item) {
   return Value(std::move(map), item.location());
 }
 
+// An empty list, where the feature is to do nothing.
+bool chooses_nothing(const Value& map, const Axis& axis) {
+  const Value* items = map.find(axis.structure);
+  if (items == nullptr) items = map.find(axis.list);
+  return items != nullptr && items->is_list() && items->as_list().empty();
+}
+
 // Expands one axis; of the two ways the struct wins. Malformed items are left out: whoever
 // validates has named them.
 std::vector<Choice> expand(const Value& map, const Axis& axis) {
@@ -90,7 +97,10 @@ class Resolver {
     }
     const std::vector<Selection> selections = select(config.without(kEnabled));
     const bool has_struct = config.find(kGemmAxis.structure) || config.find(kTensorAxis.structure);
-    if (selections.empty() && !has_struct) complete_parameters(config, description_, errors_);
+    const bool is_idle = chooses_nothing(config, kGemmAxis) || chooses_nothing(config, kTensorAxis);
+    if (selections.empty() && !has_struct && !is_idle) {
+      complete_parameters(config, description_, errors_);
+    }
     if (errors_.size() != errors_before) return {};
     for (const Selection& selection : selections) {
       if (description_.validate) description_.validate(selection.parameters, errors_);
@@ -141,10 +151,9 @@ class Resolver {
   void check_axis(const Value& map, const Axis& axis) {
     const bool is_gemm = axis.item == kGemmAxis.item;
     if (const Value* items = map.find(axis.structure)) {
-      check_not_empty(*items, axis.structure, errors_);
       check_struct(*items, axis);
+      warn_of_ignored(map, axis);
     } else if (const Value* names = map.find(axis.list)) {
-      check_not_empty(*names, axis.list, errors_);
       for (const Value& name : as_list(*names)) check_name(name, axis);
     } else {
       errors_.add(map.location(), "'{}' is missing: give '{}: [{}]' or '{}: [{{{}: {}}}]'",
@@ -155,6 +164,14 @@ class Resolver {
     // Tensors stand in each item or, for the items without, beside.
     for (const Choice& gemm : expand(map, kGemmAxis)) check_axis(gemm.keys, kTensorAxis);
     if (has_axis(map, kTensorAxis) || !has_axis(map, kGemmAxis)) check_axis(map, kTensorAxis);
+  }
+
+  void warn_of_ignored(const Value& map, const Axis& axis) {
+    const Value* list = map.find(axis.list);
+    if (list == nullptr) return;
+    errors_.warn(list->location(),
+                 "'{}' does nothing beside '{}', whose items name theirs; remove one of them",
+                 axis.list, axis.structure);
   }
 
   void check_struct(const Value& items, const Axis& axis) {
@@ -228,7 +245,10 @@ class Resolver {
         if (known) continue;  // named twice in a plain list
         selection.parameters = complete_parameters(tensor.keys, description_, errors_);
         ErrorList reported;  // each level's schedule has been checked where it stands
-        if (description_.schedule) selection.schedule = parse_schedule(tensor.keys, reported);
+        if (description_.schedule) {
+          selection.schedule = parse_schedule(tensor.keys, reported);
+          warn_of_idle_schedule(tensor.keys, errors_);
+        }
         selections.push_back(std::move(selection));
       }
     }
@@ -240,6 +260,12 @@ class Resolver {
 };
 
 }  // namespace
+
+bool is_idle(const Selection& selection) {
+  if (!selection.gemm || !selection.tensor) return false;
+  const auto known = tensor_from_name(*selection.tensor);
+  return known && !belongs_to(*known, *selection.gemm);
+}
 
 std::optional<Value> matched_config(const Value& feature_config, std::optional<Gemm> gemm,
                                     std::optional<std::string_view> tensor) {

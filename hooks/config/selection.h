@@ -22,6 +22,10 @@ struct Selection {
   Schedule schedule;
 };
 
+// Whether its tensor is neither an operand nor the result of its GEMM, so that it is never called.
+// Legal in a configuration.
+bool is_idle(const Selection& selection);
+
 // The map that a call hands to a Python feature class, made as the peer makes it: a copy of the
 // feature's configuration without `enabled` and, where the call names a gemm (or tensor), without
 // the list or struct that selected it, with `gemm` (`tensor`) and that item's keys instead.

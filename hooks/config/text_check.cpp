@@ -1,5 +1,7 @@
 #include "hooks/config/text_check.h"
 
+#include "core/base/printable.h"
+
 namespace telens::config {
 namespace {
 
@@ -12,31 +14,13 @@ bool is_control(unsigned char byte) {
   return (byte < ' ' && byte != '\t' && byte != '\n' && byte != '\r') || byte == kDelete;
 }
 
-// How many bytes the character at i has; 0 where none begins (RFC 3629: no overlong ones, no
-// surrogates, none above U+10FFFF).
-std::size_t length_of_character(std::string_view text, std::size_t i) {
-  const unsigned char lead = at(text, i);
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (i + length > text.size()) return 0;
-  const unsigned char second = at(text, i + 1);
-  const unsigned char lowest = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  const unsigned char highest = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  if (second < lowest || second > highest) return 0;
-  for (std::size_t k = 2; k < length; ++k) {
-    if ((at(text, i + k) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
 }  // namespace
 
 std::optional<BadByte> first_bad_byte(std::string_view text) {
   BadByte here;
   for (std::size_t i = 0; i < text.size();) {
     here.byte = at(text, i);
-    const std::size_t length = length_of_character(text, i);
+    const std::size_t length = utf8_length(text, i);
     if (length == 0 || is_control(here.byte)) return here;
     ++here.column;
     if (here.byte == '\n') {

@@ -5,6 +5,7 @@
 
 #include "core/modules/recomputation.h"
 #include "core/quantization/autocast.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/process_group.h"
 
 namespace telens::python {
@@ -20,7 +21,7 @@ class AutocastRegion {
  public:
   explicit AutocastRegion(AutocastOptions options) : autocast_(std::move(options)) {}
   void exit() {
-    py::gil_scoped_release no_gil;  // an amax reduction waits for other ranks
+    const WithoutGil no_gil;  // an amax reduction waits for other ranks
     autocast_.exit();
   }
 

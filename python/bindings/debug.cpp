@@ -13,7 +13,9 @@
 
 #include "core/hook_points.h"
 #include "hooks/debug.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
+#include "python/bindings/interruptions.h"
 #include "python/bindings/process_group.h"
 
 namespace telens::python {
@@ -30,8 +32,8 @@ class PythonScalarLogger final : public debug::ScalarLogger {
       : method_(share(logger.attr(method))), logger_(share(std::move(logger))) {}
 
   void log_scalar(std::string_view name, double value, std::int64_t iteration) override {
-    py::gil_scoped_acquire gil;
-    (*method_)(std::string(name), value, iteration);
+    const WithGil gil;
+    letting_interruptions_pass([&] { (*method_)(std::string(name), value, iteration); });
   }
 
  private:
@@ -61,7 +63,7 @@ void initialize(std::string config_file, std::optional<std::string> config_text,
   options.rank = rank;
   options.world_size = world_size;
   options.world = to_process_group(world);
-  py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   debug::initialize(options);
 }
 
@@ -83,7 +85,7 @@ py::dict log_tensor_stats(const std::string& layer_name, const std::string& tens
                                              .reduction_group = to_process_group(reduction_group)};
   std::vector<std::pair<std::string, double>> logged;
   {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     logged = debug::log_tensor_stats(layer_name, tensor_name, tensor, options);
   }
   py::dict values;
@@ -98,7 +100,7 @@ py::dict log_tensor_stats(const std::string& layer_name, const std::string& tens
 // The GIL is released wherever features, loggers or other ranks may be waited for.
 void bind_debug(py::module_& parent) {
   py::module_ module = parent.def_submodule("debug", "Sessions; see telens.debug.");
-  const py::call_guard<py::gil_scoped_release> no_gil;
+  const py::call_guard<WithoutGil> no_gil;
   module.def("initialize", &initialize, py::kw_only(), py::arg("config_file"),
              py::arg("config_text"), py::arg("feature_dirs"), py::arg("statistics_logger"),
              py::arg("tb_writer"), py::arg("log_dir"), py::arg("init_training_step"),
@@ -108,14 +110,16 @@ void bind_debug(py::module_& parent) {
       "refuse_to_initialize",
       [](int rank, const py::object& world) {
         const debug::ReductionGroup group = to_process_group(world);
-        const py::gil_scoped_release released;
+        const WithoutGil released;
         debug::refuse_to_initialize(rank, group);
       },
       py::arg("rank"), py::arg("world"),
       "Tells the other ranks, which wait in initialize, that this one will not come.");
   module.def("is_initialized", &debug::is_initialized);
   module.def("step", &debug::step, py::arg("loss"), no_gil);
-  module.def("end_debug", &debug::end_debug, no_gil);
+  module.def(
+      "end_debug", [](const std::string& exception) { debug::end_debug(exception); },
+      py::arg("exception"), no_gil);
   module.def("initialize_training_step", &debug::initialize_training_step, py::arg("iteration"),
              no_gil);
   module.def("iteration", &debug::iteration);
@@ -128,6 +132,8 @@ void bind_debug(py::module_& parent) {
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
              py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
              py::arg("reduction_group"));
+  module.def("note_foreign_layer", &debug::note_foreign_layer, py::arg("layer_name"),
+             py::arg("kind"), no_gil);
   module.def("list_features", &debug::list_features);
   module.def("explain_features", &debug::explain_features, py::arg("names"));
   module.def(

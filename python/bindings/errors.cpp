@@ -7,7 +7,10 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/base/interruption.h"
+#include "core/modules/backward_errors.h"
 #include "hooks/debug.h"
+#include "python/bindings/gil.h"
 
 namespace telens::python {
 
@@ -34,6 +37,14 @@ PyObject* declare(py::module_& module, const char* name, const py::tuple& bases,
   return type.ptr();
 }
 
+// Its message may quote a file, and so hold bytes that are no UTF-8.
+void set_message(PyObject* type, const char* message) {
+  const auto size = static_cast<Py_ssize_t>(std::char_traits<char>::length(message));
+  const auto text =
+      py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(message, size, "backslashreplace"));
+  if (text) PyErr_SetObject(type, text.ptr());
+}
+
 // With the exception of Python that the error came of, if it did, as its __cause__.
 void set_error(PyObject* type, const Error& error) {
   try {
@@ -45,7 +56,20 @@ void set_error(PyObject* type, const Error& error) {
   } catch (...) {
     // One of C++, whose message stands in the error's own.
   }
-  PyErr_SetString(type, error.what());
+  set_message(type, error.what());
+}
+
+// The exception of Python that ends the program.
+void set_original(const Interruption& interruption) {
+  try {
+    std::rethrow_if_nested(interruption);
+  } catch (py::error_already_set& original) {
+    original.restore();
+    return;
+  } catch (...) {
+    // One of C++.
+  }
+  PyErr_SetString(PyExc_KeyboardInterrupt, interruption.what());
 }
 
 // The most derived type first.
@@ -64,7 +88,27 @@ void translate(std::exception_ptr thrown) {
     set_error(run_stopped_type, error);
   } catch (const Error& error) {
     set_error(error_type, error);
+  } catch (const Interruption& interruption) {
+    set_original(interruption);
   }
+}
+
+// Called in a handler; what is not ours leaves the backward as it is.
+void throw_out_of_backward() {
+  try {
+    throw;
+  } catch (const Error&) {
+  } catch (const Interruption&) {
+  } catch (const py::error_already_set&) {
+  } catch (...) {
+    return;
+  }
+  const WithGil gil;
+  set_python_error();
+  // The one exception that autograd's engine takes to Python as it is, from any thread.
+  python_error error;
+  error.persist();
+  throw python_error(error);
 }
 
 }  // namespace
@@ -87,6 +131,7 @@ void bind_errors(py::module_& module) {
                              "Thrown by debug.step() where the configuration wants the run to be "
                              "stopped; everything is in the run file.");
   py::register_exception_translator(&translate);
+  set_backward_error_translator(&throw_out_of_backward);
 }
 
 void set_python_error() noexcept {
@@ -99,6 +144,8 @@ void set_python_error() noexcept {
   } catch (python_error& error) {
     error.restore();
   } catch (const Error&) {
+    translate(std::current_exception());
+  } catch (const Interruption&) {
     translate(std::current_exception());
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +14,9 @@
 #include "hooks/config/selection.h"
 #include "hooks/feature_registry.h"
 #include "python/bindings/config_value.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
+#include "python/bindings/interruptions.h"
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
@@ -34,6 +37,7 @@ class PythonFeature final : public Feature {
   // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.
   PythonFeature(py::object caller, std::set<std::string> calls, StatisticsEngine& statistics)
       : asks_for_statistics_(caller.attr("asks_for_statistics").cast<bool>()),
+        may_watch_wgrad_(caller.attr("may_watch_wgrad").cast<bool>()),
         requests_(PythonReading::make_requests(statistics)),
         caller_(share(std::move(caller))),
         calls_(std::move(calls)) {}
@@ -47,6 +51,9 @@ class PythonFeature final : public Feature {
 
   // In which iterations and of which tensors, the class alone knows.
   bool reads_statistics(TensorName, std::int64_t) const override { return asks_for_statistics_; }
+
+  // What the configuration says of wgrad was asked when the feature was made.
+  bool may_watch_wgrad() const override { return may_watch_wgrad_; }
 
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {
     return route("fp8_gemm_enabled", at, gemm, std::nullopt);
@@ -64,14 +71,16 @@ class PythonFeature final : public Feature {
   }
 
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override {
-    py::gil_scoped_acquire gil;
+    const WithGil gil;
     const bool is_input = is_gemm_input(call.tensor_name);
     const py::object out = call.out == nullptr ? py::object(py::none()) : from_operand(*call.out);
     const py::object dtype =
         is_input && call.out == nullptr ? py::cast(call.dtype) : py::object(py::none());
-    const py::object result = caller_->attr("modify_tensor")(
-        text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)), call.tensor,
-        from_quantizer(call.default_quantizer), at.iteration, dtype, out);
+    const py::object result = letting_interruptions_pass([&] {
+      return caller_->attr("modify_tensor")(
+          text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
+          call.tensor, from_quantizer(call.default_quantizer), at.iteration, dtype, out);
+    });
     if (call.out == nullptr) {
       return to_operand(result);
     }
@@ -84,53 +93,92 @@ class PythonFeature final : public Feature {
 
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override {
-    py::gil_scoped_acquire gil;
+    const WithGil gil;
     const PythonReading statistics(reading, *requests_);
     const auto operand = [](const Operand* given) {
       return given == nullptr ? py::object(py::none()) : from_operand(*given);
     };
     const py::object tensor =
         call.tensor == nullptr ? py::object(py::none()) : py::cast(*call.tensor);
-    caller_->attr("inspect_tensor")(text(at.layer_name), text(name_of(call.tensor_name)), tensor,
-                                    at.iteration, from_process_group(call.tensor_parallel.group),
-                                    call.tensor_parallel.size, operand(call.rowwise),
-                                    operand(call.columnwise), from_quantizer(call.quantizer),
-                                    statistics.object());
+    letting_interruptions_pass([&] {
+      caller_->attr("inspect_tensor")(text(at.layer_name), text(name_of(call.tensor_name)), tensor,
+                                      at.iteration, from_process_group(call.tensor_parallel.group),
+                                      call.tensor_parallel.size, operand(call.rowwise),
+                                      operand(call.columnwise), from_quantizer(call.quantizer),
+                                      statistics.object());
+    });
   }
 
   void inspect_tensor_postquantize(const FeatureCall& at,
                                    const InspectPostquantizeCall& call) override {
-    py::gil_scoped_acquire gil;
-    caller_->attr("inspect_tensor_postquantize")(
-        text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
-        from_operand(call.tensor), at.iteration, from_process_group(call.tensor_parallel.group),
-        call.tensor_parallel.size, call.rowwise);
+    const WithGil gil;
+    letting_interruptions_pass([&] {
+      caller_->attr("inspect_tensor_postquantize")(
+          text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
+          from_operand(call.tensor), at.iteration, from_process_group(call.tensor_parallel.group),
+          call.tensor_parallel.size, call.rowwise);
+    });
   }
 
  private:
   RoutingAnswer route(const char* call, const FeatureCall& at, std::optional<Gemm> gemm,
                       std::optional<TensorName> tensor) {
-    py::gil_scoped_acquire gil;
-    const py::object answer = caller_->attr("route")(
-        call, text(at.layer_name), gemm ? py::cast(text(name_of(*gemm))) : py::none(),
-        tensor ? py::cast(text(name_of(*tensor))) : py::none(), at.iteration);
+    const WithGil gil;
+    const py::object answer = letting_interruptions_pass([&] {
+      return caller_->attr("route")(
+          call, text(at.layer_name), gemm ? py::cast(text(name_of(*gemm))) : py::none(),
+          tensor ? py::cast(text(name_of(*tensor))) : py::none(), at.iteration);
+    });
     const auto [enabled, next] = answer.cast<std::pair<bool, std::optional<std::int64_t>>>();
     return {enabled, next};
   }
 
   const bool asks_for_statistics_;
+  const bool may_watch_wgrad_;
   const std::shared_ptr<PythonReading::Requests> requests_;  // used with the GIL
   GilObject caller_;
   const std::set<std::string> calls_;
 };
+
+// Where the part of a feature's configuration stands that Python calls ["gemms_struct", 0, "gemm"];
+// what it names and is not there is its parent.
+config::Location location_of(const config::FeatureEntry& entry, const py::handle& place) {
+  config::Location location = entry.location;
+  const config::Value* value = &entry.config;
+  for (const py::handle step : place) {
+    if (py::isinstance<py::int_>(step)) {
+      const auto index = step.cast<std::size_t>();
+      if (!value->is_list() || index >= value->as_list().size()) break;
+      value = &value->as_list()[index];
+      location = value->location();
+      continue;
+    }
+    if (!value->is_map()) break;
+    const auto& map = value->as_map();
+    const auto found = std::ranges::find(map, step.cast<std::string>(), &config::MapEntry::key);
+    if (found == map.end()) break;
+    location = found->key_location;
+    value = &found->value;
+  }
+  return location;
+}
 
 // make_caller(config: dict) -> (FeatureCaller, names of its calls)
 FeatureFactory make_factory(py::object make_caller) {
   return [make_caller = share(std::move(make_caller))](
              const config::FeatureEntry& entry,
              FeatureServices& services) -> std::unique_ptr<Feature> {
-    py::gil_scoped_acquire gil;
-    const py::tuple made = (*make_caller)(to_python(entry.config));
+    const WithGil gil;
+    py::tuple made;
+    try {
+      made = (*make_caller)(to_python(entry.config));
+    } catch (py::error_already_set& error) {
+      // Mistakes in the configuration say where they are (telens.debug.parameters).
+      if (!py::hasattr(error.value(), "place")) throw;
+      raise<ConfigError>("{}: section '{}', {}",
+                         to_string(location_of(entry, error.value().attr("place"))), entry.section,
+                         py::str(error.value()).cast<std::string>());
+    }
     return std::make_unique<PythonFeature>(
         py::object(made[0]), made[1].cast<std::set<std::string>>(), services.statistics());
   };
@@ -155,7 +203,7 @@ void bind_features(py::module_& module) {
       py::kw_only(), py::arg("feature_namespace"), py::arg("name"), py::arg("summary"),
       py::arg("doc"), py::arg("owner"), py::arg("make_caller"));
   module.def("log_scalar", &debug::log_scalar, py::arg("name"), py::arg("value"),
-             py::arg("iteration"), py::call_guard<py::gil_scoped_release>());
+             py::arg("iteration"), py::call_guard<WithoutGil>());
   module.def("register_namespace", &register_namespace, py::arg("name"), py::arg("owner"));
   module.def("unregister_features", &unregister_features, py::arg("owner"));
   module.def(

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "core/modules/linear_parameters.h"
+#include "python/bindings/process_group.h"
 
 namespace telens::python {
 
@@ -53,6 +54,8 @@ std::string python_type_name() {
     return "torch.dtype";
   } else if constexpr (std::is_same_v<T, at::Device>) {
     return "torch.device | str";
+  } else if constexpr (std::is_same_v<T, ProcessGroupPtr>) {
+    return "torch.distributed.ProcessGroup | None";
   } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>>) {
     return "Callable[[torch.Tensor], object] | None";
   } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
@@ -83,6 +86,8 @@ py::object to_python(const T& field) {
       parts[py::str(part.name)] = part.out_features;
     }
     return parts;
+  } else if constexpr (std::is_same_v<T, ProcessGroupPtr>) {
+    return from_process_group(field.get());
   } else {
     return py::cast(field);
   }
@@ -127,6 +132,8 @@ void read_field(const char* name, py::handle value, T& field) {
     if (!value.is_none()) {
       field = py::module_::import("torch").attr("device")(value).template cast<at::Device>();
     }
+  } else if constexpr (std::is_same_v<T, ProcessGroupPtr>) {
+    field = to_process_group(py::reinterpret_borrow<py::object>(value));
   } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
     const bool one = PyLong_Check(value.ptr());
     field = cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(value))

@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "python/bindings/gil.h"
+
 namespace telens::python {
 
 using GilObject = std::shared_ptr<const pybind11::object>;
@@ -14,7 +16,7 @@ using GilObject = std::shared_ptr<const pybind11::object>;
 inline GilObject share(pybind11::object object) {
   return {new pybind11::object(std::move(object)), [](const pybind11::object* owned) {
             if (Py_IsInitialized() != 0) {
-              pybind11::gil_scoped_acquire gil;
+              const WithGil gil;
               delete owned;
             }
           }};

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/hook_points.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
@@ -65,8 +66,8 @@ class WatchedLayer {
 
   // Asks anew, as at the start of a forward.
   void begin_forward(bool under_recipe) {
-    py::gil_scoped_release no_gil;
-    plan_ = hooks_->begin_forward({.under_recipe = under_recipe});
+    const WithoutGil no_gil;
+    plan_ = hooks_->begin_forward({.under_recipe = under_recipe, .asks_of_modified_gemms = true});
   }
 
   // Whether begin_forward would ask nobody.
@@ -90,8 +91,8 @@ class WatchedLayer {
                            const at::Tensor& tensor,
                            const std::shared_ptr<Quantizer>& default_quantizer,
                            std::optional<at::ScalarType> dtype, const py::object& out) {
-    HookListener* listener = listener_for_call();
-    if (listener == nullptr || !modify_tensor_enabled(gemm, tensor_name)) {
+    const hook_points::ListenerCall listener(plan());
+    if (!listener || !modify_tensor_enabled(gemm, tensor_name)) {
       return py::cast(tensor);
     }
     std::optional<Operand> target;
@@ -103,7 +104,7 @@ class WatchedLayer {
                                 dtype.value_or(tensor.scalar_type()),
                                 target ? &*target : nullptr};
     const Operand result = [&] {
-      py::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return listener->modify_tensor(*hooks_, *plan_, call);
     }();
     if (!target) return from_operand(result);
@@ -115,8 +116,8 @@ class WatchedLayer {
                       const py::object& rowwise, const py::object& columnwise,
                       const std::shared_ptr<Quantizer>& quantizer, const py::object& tp_group,
                       std::int64_t tp_size) {
-    HookListener* listener = listener_for_call();
-    if (listener == nullptr || !inspect_tensor_enabled(tensor_name)) {
+    const hook_points::ListenerCall listener(plan());
+    if (!listener || !inspect_tensor_enabled(tensor_name)) {
       return;
     }
     const auto operand = [](const py::object& given) {
@@ -128,28 +129,30 @@ class WatchedLayer {
     const InspectTensorCall call{tensor_named(tensor_name), tensor ? &*tensor : nullptr,
                                  first ? &*first : nullptr, second ? &*second : nullptr,
                                  quantizer.get(),           {group.get(), tp_size}};
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     listener->inspect_tensor(*hooks_, *plan_, call);
   }
 
   void inspect_tensor_postquantize(const std::string& gemm, const std::string& tensor_name,
                                    const py::object& tensor, bool rowwise,
                                    const py::object& tp_group, std::int64_t tp_size) {
-    HookListener* listener = listener_for_call();
-    if (listener == nullptr || !inspect_tensor_postquantize_enabled(gemm, tensor_name)) {
+    const hook_points::ListenerCall listener(plan());
+    if (!listener || !inspect_tensor_postquantize_enabled(gemm, tensor_name)) {
       return;
     }
     const Operand operand = to_operand(tensor);
     const ProcessGroupPtr group = to_process_group(tp_group);
     const InspectPostquantizeCall call{
         gemm_named(gemm), tensor_named(tensor_name), operand, rowwise, {group.get(), tp_size}};
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     listener->inspect_tensor_postquantize(*hooks_, *plan_, call);
   }
 
  private:
-  HookListener* listener_for_call() const {
-    return plan_ ? hook_points::listener_of(*plan_) : nullptr;
+  // Of no session where there is none.
+  const RoutingPlan& plan() const {
+    static const RoutingPlan none;
+    return plan_ ? *plan_ : none;
   }
 
   std::unique_ptr<LayerHooks> hooks_;

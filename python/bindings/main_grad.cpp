@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/modules/main_grad.h"
+#include "python/bindings/gil.h"
 
 namespace telens::python {
 
@@ -26,7 +27,7 @@ py::object object_of(const at::Tensor& parameter) {
 class AttributeMainGrads final : public MainGradSource {
  public:
   MainGrad find(const at::Tensor& parameter) override {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     const py::object owner = object_of(parameter);
     if (py::hasattr(owner, "__fsdp_param__"))
       owner.attr("main_grad") = owner.attr("get_main_grad")();
@@ -39,7 +40,7 @@ class AttributeMainGrads final : public MainGradSource {
   }
 
   void added(const at::Tensor& parameter) override {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     object_of(parameter).attr("grad_added_to_main_grad") = py::bool_(true);
   }
 };

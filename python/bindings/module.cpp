@@ -6,6 +6,7 @@
 #include "python/bindings/errors.h"
 #include "python/bindings/features.h"
 #include "python/bindings/gemm.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/layer_calls.h"
 #include "python/bindings/modules.h"
 #include "python/bindings/plan.h"
@@ -16,6 +17,7 @@
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ side of TELens.";
+  telens::python::spare_exits();
   telens::python::bind_errors(module);
   telens::python::bind_quantized_tensor(module);
   telens::python::bind_quantizers(module);

@@ -12,6 +12,7 @@
 
 #include "core/modules/module.h"
 #include "python/bindings/fields.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/module_adapter.h"
 
 namespace telens::python {
@@ -58,7 +59,7 @@ class TypedAdapter final : public ModuleAdapter {
  protected:
   Outputs forward(PyObject* args, PyObject* kwargs) override {
     const auto inputs = read_arguments<Inputs>(type().name().c_str(), args, kwargs);
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return typed_->forward(inputs);
   }
 
@@ -70,7 +71,7 @@ class TypedAdapter final : public ModuleAdapter {
     // The function is copied and destroyed with the GIL held only: here, and with the module, whose
     // last owner is a Python object.
     typed_->set_override([reference](const Inputs& inputs) {
-      py::gil_scoped_acquire gil;
+      const WithGil gil;
       const auto [args, kwargs] = write_arguments(inputs);
       return call_python(reference, args, kwargs);
     });

@@ -10,6 +10,7 @@
 #include "core/modules/rotary_embedding.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
+#include "python/bindings/fp8_state.h"
 #include "python/bindings/main_grad.h"
 #include "python/bindings/module_adapter.h"
 #include "python/bindings/module_type.h"
@@ -83,9 +84,9 @@ void bind_module_type(py::module_& module) {
 }
 
 void bind_module_adapter(py::module_& module) {
-  py::class_<ModuleAdapter, std::shared_ptr<ModuleAdapter>>(
-      module, "ModuleAdapter", "A C++ module, to be owned by a torch.nn.Module.")
-      .def_property_readonly("type", &ModuleAdapter::type, py::return_value_policy::reference)
+  AdapterClass adapter(module, "ModuleAdapter", "A C++ module, to be owned by a torch.nn.Module.");
+  bind_fp8_state(adapter);
+  adapter.def_property_readonly("type", &ModuleAdapter::type, py::return_value_policy::reference)
       .def("make_call", &make_call, "forward(owner, args: tuple, kwargs: dict)")
       .def("options", &ModuleAdapter::options)
       .def("parameters", &ModuleAdapter::parameters, "[(name, tensor)], not of children")
@@ -113,6 +114,10 @@ void bind_module_adapter(py::module_& module) {
            })
       .def("release_tensors", &ModuleAdapter::release_tensors,
            "C++ lets go of the tensors until the next forward.")
+      .def("set_tensor_parallel_group",
+           [](ModuleAdapter& adapter, const py::object& group) {
+             adapter.module().set_tensor_parallel_group(to_process_group(group));
+           })
       .def("set_debug_name", [](ModuleAdapter& adapter, const std::string& name) {
         adapter.module().set_debug_name(name);
       });
@@ -145,6 +150,9 @@ void bind_modules(py::module_& module) {
       "Every module class of the C++ core.");
   module.def("rotary_angles", &rotary_angles, py::arg("max_seq_len"), py::arg("dim"),
              py::arg("base"), "Angles [max_seq_len, 1, 1, dim], FP32.");
+  module.def(
+      "default_device", [](bool has_gpu) { return default_device(has_gpu); }, py::arg("has_gpu"),
+      "Where modules are made that name no device.");
   module.def("set_module_class", &set_module_class,
              "Tells the adapter which Python class is the common base of all modules.");
 }

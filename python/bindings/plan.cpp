@@ -44,6 +44,7 @@ py::dict load_of(const config::Plan& plan) {
   values["busiest"] = load.busiest;
   values["bytes_per_record"] = config::kBytesPerRecord;
   values["not_counted"] = load.not_counted;
+  values["waiting"] = load.waiting;
   values["text"] = load.text();
   return values;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/base/error.h"
+#include "python/bindings/gil.h"
 
 namespace telens::python {
 
@@ -123,7 +124,7 @@ void bind_storage(py::module_& module) {
             q.columnwise = columnwise ? q.columnwise : QuantizedData{};
           },
           py::arg("rowwise"), py::arg("columnwise"))
-      .def("dequantize", &dequantize, py::arg("dtype"), py::call_guard<py::gil_scoped_release>(),
+      .def("dequantize", &dequantize, py::arg("dtype"), py::call_guard<WithoutGil>(),
            "The values, rounded once to BF16, FP16 or FP32.");
 }
 

@@ -16,6 +16,7 @@
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/quantizer_like.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 
@@ -27,7 +28,7 @@ namespace {
 
 py::object quantize(Quantizer& quantizer, const at::Tensor& tensor) {
   QuantizedTensor quantized = [&] {
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     const c10::AutoGradMode no_grad(false);
     return quantizer.quantize(tensor);
   }();
@@ -42,7 +43,7 @@ py::object update_quantized(Quantizer& quantizer, const at::Tensor& source,
   }
   QuantizedTensor& storage = unwrap_quantized(target.ptr());
   {
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     const c10::AutoGradMode no_grad(false);
     quantizer.quantize_into(source, storage);
   }
@@ -78,6 +79,15 @@ ProcessGroupPtr reduction_group(const char* quantizer, bool with_amax_reduction,
         quantizer);
   }
   return to_process_group(world);
+}
+
+// An assignment writes into what the layer's quantizer looks at, so that its next cast sees it.
+void fill(const char* name, const at::Tensor& own, const at::Tensor& given) {
+  if (!own.defined()) {
+    raise<UsageError>("Float8Quantizer: it keeps no {} (it is an evaluation's)", name);
+  }
+  const c10::AutoGradMode no_grad(false);
+  own.copy_(given.reshape(own.sizes()));
 }
 
 void bind_base(py::module_& module) {
@@ -119,8 +129,14 @@ void bind_per_tensor(py::module_& module) {
            py::arg("scale"), py::arg("amax"), py::arg("fp8_dtype"), py::kw_only(),
            py::arg("rowwise") = true, py::arg("columnwise") = true,
            "scale, amax: FP32 with 1 element; amax takes the largest |x| seen.")
-      .def_property_readonly("scale", &DelayedScalingQuantizer::known_scale)
-      .def_property_readonly("amax", &DelayedScalingQuantizer::amax);
+      .def_property("scale", &DelayedScalingQuantizer::known_scale,
+                    [](DelayedScalingQuantizer& quantizer, const at::Tensor& scale) {
+                      fill("scale", quantizer.known_scale(), scale);
+                    })
+      .def_property("amax", &DelayedScalingQuantizer::amax,
+                    [](DelayedScalingQuantizer& quantizer, const at::Tensor& amax) {
+                      fill("amax", quantizer.amax(), amax);
+                    });
   py::class_<CurrentScalingQuantizer, Quantizer, std::shared_ptr<CurrentScalingQuantizer>>(
       module, "Float8CurrentScalingQuantizer", "Per-tensor FP8 with a scale from its own amax.")
       .def(py::init([](FormatId format, const py::object&, bool rowwise, bool columnwise,

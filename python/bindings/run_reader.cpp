@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "features/record/run_reader.h"
+#include "features/record/runs_beside.h"
+#include "python/bindings/gil.h"
 
 namespace telens::python {
 
@@ -70,7 +72,7 @@ py::dict read_records(const RunReader& reader, const record::RecordQuery& query)
   RecordColumns of;
   Column<double> value;
   {
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     reader.read(query, [&](int rank, std::span<const record::Record> records) {
       for (const record::Record& each : records) {
         of.add(rank, each);
@@ -88,7 +90,7 @@ py::dict read_histograms(const RunReader& reader, const record::RecordQuery& que
   RecordColumns of;
   Column<std::int64_t> bin, count;
   {
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     reader.read_histograms(query, [&](int rank, const record::Record& record,
                                       std::span<const record::HistogramBin> bins) {
       for (const record::HistogramBin& each : bins) {
@@ -110,7 +112,7 @@ py::dict read_blocks(const RunReader& reader, const record::RecordQuery& query) 
   Column<std::int64_t> block_row, block_column;
   Column<double> value;
   {
-    py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     for (const auto& [rank, row] : reader.blocks(query)) {
       of.add(rank, {row.iteration, row.layer, row.tensor, row.gemm, row.statistic});
       block_row.add(row.block_row);
@@ -140,32 +142,89 @@ void def_table(py::class_<RunReader>& type, const char* name, const char* doc) {
       py::arg("first_iteration"), py::arg("last_iteration"), py::arg("rank"), doc);
 }
 
+// Text of a file, in which a byte that belongs to no character of UTF-8 stands as "\xff": a layer
+// may have any name, and to refuse it here would be to refuse its numbers.
+py::str text_of(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+py::str path_of(const std::string& path) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
+py::list read_names(const RunReader& reader, Dictionary dictionary) {
+  py::list names;
+  for (const std::string& name : reader.names(dictionary)) names.append(text_of(name));
+  return names;
+}
+
+py::list read_environment(const RunReader& reader) {
+  py::list rows;
+  for (const auto& [name, value] : reader.environment()) {
+    rows.append(py::make_tuple(text_of(name), text_of(value)));
+  }
+  return rows;
+}
+
 py::list read_segments(const RunReader& reader) {
   py::list rows;
   for (const record::Segment& segment : reader.segments()) {
     py::dict row;
-    row["path"] = segment.path;
+    row["path"] = path_of(segment.path);
     row["rank"] = segment.rank;
     row["segment"] = segment.segment;
-    row["run_id"] = segment.run_id;
-    row["telens_version"] = segment.telens_version;
+    row["run_id"] = text_of(segment.run_id);
+    row["telens_version"] = text_of(segment.telens_version);
     row["world_size"] = segment.world_size;
     row["start_time"] = segment.start_time;
     row["ended"] = segment.end.has_value();
-    row["end_reason"] = segment.end ? segment.end->reason : std::string();
+    row["end_reason"] = text_of(segment.end ? segment.end->reason : std::string());
     row["live"] = segment.live;
     row["bytes"] = segment.bytes;
     row["records"] = segment.records;
     row["dropped"] = segment.dropped;
+    row["lost"] = segment.lost;
     rows.append(row);
   }
   return rows;
 }
 
-// Of a file that is damaged, and left out.
+// Of several runs in a log_dir (folder, id), newest first; none for any other path.
+py::list list_runs(const std::string& path) {
+  py::list runs;
+  for (const record::RunEntry& run : record::runs_beside(path)) {
+    runs.append(py::make_tuple(path_of(run.folder), path_of(run.id())));
+  }
+  return runs;
+}
+
+py::list read_damage(RunReader& reader) {
+  {
+    const py::gil_scoped_release no_gil;
+    reader.find_damage();
+  }
+  py::list rows;
+  for (const record::Damage& each : reader.damage()) {
+    py::dict row;
+    row["path"] = each.path;
+    row["table"] = each.rows.table;
+    row["first_row"] = each.rows.first_row;
+    row["rows"] = each.rows.rows;
+    rows.append(row);
+  }
+  return rows;
+}
+
+// Of what is damaged, and left out.
 void warn_in_python(const std::string& line) {
-  const py::gil_scoped_acquire held;
-  if (PyErr_WarnEx(PyExc_UserWarning, line.c_str(), 2) != 0) throw py::error_already_set();
+  const WithGil held;
+  constexpr Py_ssize_t kLevel = 2;  // the line that opened the run
+  const py::str text = text_of(line);
+  if (PyErr_WarnFormat(PyExc_UserWarning, kLevel, "%U", text.ptr()) != 0) {
+    throw py::error_already_set();
+  }
 }
 
 }  // namespace
@@ -178,6 +237,8 @@ void bind_run_reader(py::module_& module) {
       .value("statistic", Dictionary::statistic)
       .value("scope", Dictionary::scope)
       .value("word", Dictionary::word);
+  module.def("runs_beside", &list_runs, py::arg("path"),
+             "(folder, id) of several runs in a log_dir, newest first.");
   py::class_<RunReader> reader_type(module, "RunReader", "Joins the files of a run.");
   def_table<read_records>(reader_type, "records", "Columns by name; names are ids, -1 for none.");
   def_table<read_histograms>(reader_type, "histograms", "The same, a row for each bin.");
@@ -185,10 +246,11 @@ void bind_run_reader(py::module_& module) {
   reader_type
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))
-      .def("names", &RunReader::names, py::arg("dictionary"))
-      .def("config_text", &RunReader::config_text)
-      .def("environment", &RunReader::environment)
+      .def("names", &read_names, py::arg("dictionary"))
+      .def("config_text", [](const RunReader& reader) { return text_of(reader.config_text()); })
+      .def("environment", &read_environment)
       .def("segments", &read_segments, "A dict of each file, in order of rank and segment.")
+      .def("damage", &read_damage, "Reads everything; a dict for each piece that is damaged.")
       .def(
           "scalars",
           [](const RunReader& reader) {

@@ -11,7 +11,9 @@
 
 #include "core/base/error.h"
 #include "hooks/feature_registry.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
+#include "python/bindings/interruptions.h"
 
 namespace telens::python {
 
@@ -41,8 +43,9 @@ class PythonStatistic final : public StatisticDefinition {
       : caller_(share(std::move(caller))), merges_(merges) {}
 
   at::Tensor add(const at::Tensor& tensor) const override {
-    py::gil_scoped_acquire gil;
-    return caller_->attr("add")(tensor).cast<at::Tensor>();
+    const WithGil gil;
+    return letting_interruptions_pass(
+        [&] { return caller_->attr("add")(tensor).cast<at::Tensor>(); });
   }
 
   void merge(std::span<double> into, std::span<const double> from) const override {
@@ -50,15 +53,16 @@ class PythonStatistic final : public StatisticDefinition {
       StatisticDefinition::merge(into, from);
       return;
     }
-    py::gil_scoped_acquire gil;
-    const std::vector<double> merged =
-        values_of(caller_->attr("merge")(tensor_of(into), tensor_of(from)));
+    const WithGil gil;
+    const std::vector<double> merged = letting_interruptions_pass(
+        [&] { return values_of(caller_->attr("merge")(tensor_of(into), tensor_of(from))); });
     std::ranges::copy(merged, into.begin());  // the caller has counted them
   }
 
   double finish(std::span<const double> sums) const override {
-    py::gil_scoped_acquire gil;
-    return caller_->attr("finish")(tensor_of(sums)).cast<double>();
+    const WithGil gil;
+    return letting_interruptions_pass(
+        [&] { return caller_->attr("finish")(tensor_of(sums)).cast<double>(); });
   }
 
  private:

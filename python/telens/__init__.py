@@ -4,6 +4,8 @@
 sessions that watch the GEMMs inside, and ``telens.open_run`` reads what was recorded.
 """
 
+import importlib
+
 from telens._load import load_extension
 
 load_extension()
@@ -17,7 +19,18 @@ from telens._C import (  # noqa: E402
     ShapeError,
     UsageError,
 )
+from telens._own_words import translate_argument_errors  # noqa: E402
 from telens.run import Run, open_run  # noqa: E402
+
+translate_argument_errors()
+
+
+def __getattr__(name: str) -> object:
+    # `import telens` and then telens.pytorch, as with Transformer Engine; they take time to import.
+    if name in ("common", "debug", "pytorch"):
+        return importlib.import_module(f"telens.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ConfigError",

@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 from telens import _C
+from telens.pytorch.neutral_arguments import (
+    NeutralArgument,
+    constructor_arguments,
+    forward_arguments,
+)
 
 _HEADER = """\
 # Written by telens._stubs from core/modules; do not edit.
@@ -36,11 +41,13 @@ def _class(module_type: _C.ModuleType) -> str:
         f"    {field.name}: {field.type}" for field in module_type.options if _is_attribute(field)
     ]
     lines += ["    def __init__("]
-    lines += [f"        {argument}," for argument in _arguments(module_type.options)]
+    neutral = constructor_arguments(module_type.name)
+    lines += [f"        {argument}," for argument in _arguments(module_type.options, neutral)]
     lines += ["    ) -> None: ...", "    def forward("]
-    lines += [f"        {argument}," for argument in _arguments(module_type.inputs)]
+    inputs = _arguments(module_type.inputs, forward_arguments(module_type.name))
+    lines += [f"        {argument}," for argument in inputs]
     lines += ["    ) -> Any: ...", "    def __call__("]
-    lines += [f"        {argument}," for argument in _arguments(module_type.inputs)]
+    lines += [f"        {argument}," for argument in inputs]
     lines += ["    ) -> Any: ...", ""]
     return "\n".join(lines)
 
@@ -51,11 +58,16 @@ def _is_attribute(field: _C.FieldInfo) -> bool:
     return field.name not in ("bias", *placement) and not field.type.startswith("Callable")
 
 
-def _arguments(fields: list[_C.FieldInfo]) -> list[str]:
+def _arguments(fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument]) -> list[str]:
     arguments = ["self"]
     for field in fields:
         default = "" if field.default is ... else f" = {field.default!r}".replace("'", '"')
         arguments.append(f"{field.name}: {field.type}{default}")
+    if neutral:
+        arguments.append("*")
+    for each in neutral.values():
+        default = repr(each.default).replace("'", '"')
+        arguments.append(f"{each.name}: Any = {default}")
     return arguments
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens._names import among, refusal
 
 if TYPE_CHECKING:
     import pandas
@@ -14,14 +17,33 @@ if TYPE_CHECKING:
 __all__ = ["Run", "open_run"]
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_NEVER = (_INT64_MAX, _INT64_MIN)
+
+_OF_BLOCKS = [
+    f"block_{name}{copy}" for name in ("underflows%", "mse") for copy in ("", "_columnwise")
+]
 
 
 def open_run(path: str | os.PathLike) -> Run:
-    """Opens a run: its folder, one of its .h5 files, or a log_dir with one run.
+    """Opens a run: its folder, one of its .h5 files, or a log_dir.
 
-    Works while the run is being written and after its process was killed. Raises
+    Of a log_dir with several runs it opens the newest, as the command does, and a UserWarning names
+    it. Works while the run is being written and after its process was killed. Raises
     ``telens.RecordError`` with a line that names the file and the cause.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise refusal("open_run", "path", "a path", path)
+    path = os.fspath(path)
+    runs = _C.runs_beside(os.fsencode(path))
+    if runs:
+        (newest, run_id), (another, _), *_ = runs
+        warnings.warn(
+            f"open_run: {path} holds {len(runs)} runs; this is the newest, {run_id}. For another "
+            f"name its folder, as in {another}",
+            UserWarning,
+            stacklevel=2,
+        )
+        path = newest
     return Run(path)
 
 
@@ -29,7 +51,7 @@ class Run:
     """A recorded run; the files of its ranks and segments are joined."""
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self._reader = _C.RunReader(os.fspath(path))
+        self._reader = _C.RunReader(os.fsencode(path))
 
     @property
     def config(self) -> str:
@@ -43,14 +65,31 @@ class Run:
 
     @property
     def segments(self) -> pandas.DataFrame:
-        """One row a file: rank, segment, start, end, bytes, records, dropped, ..."""
+        """One row a file: rank, segment, start, end, bytes, records, dropped, ...
+
+        ``dropped`` rows found the queue full or went with a removed file, ``lost`` ones came after
+        the disk took no more.
+        """
         import pandas
 
         return pandas.DataFrame(self._reader.segments())
 
+    @property
+    def damage(self) -> pandas.DataFrame:
+        """Rows that are not what was written: path, table, first_row, rows. Reads all files.
+
+        They are left out of everything that is read, with a warning when they are come upon.
+        """
+        import pandas
+
+        return pandas.DataFrame(
+            self._reader.damage(), columns=["path", "table", "first_row", "rows"]
+        )
+
     def names(self, kind: str) -> list[str]:
         """All names of a kind: layer, tensor, gemm, statistic, scope."""
-        return self._reader.names(_C.Dictionary.__members__[kind])
+        kinds = _C.Dictionary.__members__
+        return self._reader.names(kinds[among("Run.names", "kind", kind, [*kinds])])
 
     def records(
         self,
@@ -78,6 +117,9 @@ class Run:
             (first, last), both inclusive, None for no end
         rank
             of this rank alone
+
+        A name that the run does not have, and a pattern that fits none of its layers, are errors,
+        which say what is near; so is a rank that wrote none of its files.
         """
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
         return self._table(self._reader.records(**query))
@@ -121,16 +163,21 @@ class Run:
         block_column (in blocks, of the tensor as a matrix), value. The arguments are those of
         ``records``.
         """
+        if statistic in _OF_BLOCKS and statistic not in self.names("statistic"):
+            statistic, iterations = None, _NEVER  # no block was bad
         query = self._query(layer, tensor, None, statistic, iterations, rank)
         return self._table(self._reader.blocks(**query))
 
     def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> dict:
-        first, last = iterations
+        first, last = _range(iterations)
+        ranks = sorted({segment["rank"] for segment in self._reader.segments()})
+        if rank is not None and (isinstance(rank, bool) or rank not in ranks):
+            raise _C.UsageError(f"Run: rank must be one of {_listed(ranks)}, not {rank!r}")
         return {
-            "layers": self._ids("layer", layer and re.compile(layer).search),
-            "tensors": self._ids("tensor", tensor and tensor.__eq__),
-            "gemms": self._ids("gemm", gemm and gemm.__eq__),
-            "statistics": self._ids("statistic", statistic and statistic.__eq__),
+            "layers": self._layers(layer),
+            "tensors": self._ids("tensor", tensor),
+            "gemms": self._ids("gemm", gemm),
+            "statistics": self._ids("statistic", statistic),
             "first_iteration": _INT64_MIN if first is None else first,
             "last_iteration": _INT64_MAX if last is None else last,
             "rank": rank,
@@ -177,10 +224,39 @@ class Run:
             rows, columns=["rank", "time", "iteration", "kind", "text", "layer"]
         )
 
-    def _ids(self, kind: str, accepts) -> list[int] | None:
-        if accepts is None:
+    def _ids(self, kind: str, name: str | None) -> list[int] | None:
+        names = self.names(kind)
+        # A run without records has no names; there is nothing to be misspelt.
+        if name is None or not names:
             return None
-        return [index for index, name in enumerate(self.names(kind)) if accepts(name)]
+        return [names.index(among("Run", kind, name, names))]
+
+    def _layers(self, pattern: str | None) -> list[int] | None:
+        names = self.names("layer")
+        if pattern is None or not names:
+            return None
+        try:
+            search = re.compile(pattern).search
+        except (re.error, TypeError) as error:
+            expected = f"a regular expression ({error})"
+            raise refusal("Run", "layer", expected, pattern) from error
+        ids = [index for index, name in enumerate(names) if search(name)]
+        return ids or [
+            names.index(among("Run", "layer", pattern, names, "a pattern that fits one"))
+        ]
+
+
+def _range(iterations: Any) -> tuple[int | None, int | None]:
+    try:
+        first, last = (each if each is None else operator.index(each) for each in iterations)
+        return first, last
+    except (TypeError, ValueError):
+        pass
+    raise refusal("Run", "iterations", "a pair (first, last) of integers or None", iterations)
+
+
+def _listed(values: list) -> str:
+    return ", ".join(map(str, values))
 
 
 def _edges(statistics, bins):

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "core/modules/normalize.h"
 #include "tests/core/double_reference.h"
@@ -60,6 +61,39 @@ TEST_F(Normalizing, equals_the_definition_in_double_precision_for_every_row_leng
       const at::Tensor y = apply(of, x.tensor, weight.tensor, bias.tensor);
       EXPECT_TRUE(near(y, reference(of, x.reference, weight.reference, bias.reference), 1e-5,
                        columns == 1 ? 1e-4 : 1e-5));
+    }
+  }
+}
+
+// Squares of numbers from 2^64 on are no FP32 numbers, nor are those of small subnormal ones.
+TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
+  constexpr double kSmallest = 0x1p-149;
+  for (const Case& of : kCases) {
+    for (const double magnitude : {3e37, 1e20, 1e19, 1e10, 1e-19, 1e-30, 1e-44}) {
+      SCOPED_TRACE(magnitude);
+      const Leaf x((at::randn({5, 200}, at::kDouble) * magnitude).to(at::kFloat));
+      const Leaf weight(at::randn({200})), bias(at::randn({200}));
+      const at::Tensor y = apply(of, x.tensor, weight.tensor, bias.tensor);
+      const at::Tensor expected = reference(of, x.reference, weight.reference, bias.reference);
+      EXPECT_TRUE(near(y, expected, 1e-5, 1e-6));
+      y.backward(at::ones_like(y));
+      expected.backward(at::ones_like(expected));
+      const double step = 3e-6 * x.reference.grad().abs().max().item<double>();
+      EXPECT_TRUE(near(x.tensor.grad(), x.reference.grad(), 1e-4, step + 16 * kSmallest));
+      EXPECT_TRUE(near(weight.tensor.grad(), weight.reference.grad(), 1e-4, 1e-5));
+    }
+  }
+}
+
+TEST_F(Normalizing, passes_infinities_and_nan_on_as_the_definition_does) {
+  for (const Case& of : kCases) {
+    for (const double special : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      at::Tensor x = at::randn({2, 40});
+      x[0][3] = special;
+      const at::Tensor weight = at::ones({40}), bias = at::zeros({40});
+      const at::Tensor doubles = x.to(at::kDouble);
+      EXPECT_TRUE(
+          near(apply(of, x, weight, bias), reference(of, doubles, weight, bias), 1e-5, 1e-6));
     }
   }
 }

@@ -57,6 +57,26 @@ TEST(AdvanceHistory, drops_the_oldest_row_and_begins_one_of_zeros) {
   EXPECT_TRUE(at::equal(history, at::tensor({0.0F, 0.0F, 0.0F, 1.0F, 2.0F, 3.0F}).view({3, 2})));
 }
 
+TEST(UpdateWindows, take_and_leave_the_columns_of_a_larger_history) {
+  for (const std::int64_t length : {1, 2, 40}) {
+    for (const char* algorithm : {"max", "most_recent"}) {
+      const at::Tensor whole = at::rand({length, 7}), scales = at::rand({7});
+      const at::Tensor before = whole.clone();
+      const auto columns = [](const at::Tensor& of) { return of.narrow(of.dim() - 1, 3, 3); };
+      const at::Tensor history = columns(whole).clone(), scale = columns(scales).clone();
+      const at::Tensor amax = ops::amax_of_history(columns(whole), algorithm);
+      EXPECT_TRUE(at::equal(amax, ops::amax_of_history(history, algorithm)));
+      const ops::WindowFormula formula{.algorithm = algorithm};
+      ops::update_windows({{columns(whole)}, {columns(scales)}, {kFp8Max}}, formula);
+      ops::update_windows({{history}, {scale}, {kFp8Max}}, formula);
+      EXPECT_TRUE(at::equal(columns(whole), history)) << length;
+      EXPECT_TRUE(at::equal(columns(scales), scale)) << length;
+      EXPECT_TRUE(at::equal(whole.narrow(1, 0, 3), before.narrow(1, 0, 3))) << length;
+      EXPECT_TRUE(at::equal(whole.narrow(1, 6, 1), before.narrow(1, 6, 1))) << length;
+    }
+  }
+}
+
 TEST(ScalingOperators, have_the_shapes_of_their_results_on_meta) {
   const at::Tensor scale = ops::scale_from_amax(on_meta({3, 2}), kFp8Max, 0, false);
   EXPECT_TRUE(scale.is_meta());

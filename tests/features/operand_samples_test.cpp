@@ -46,6 +46,29 @@ TEST(OperandSamples, hold_the_values_at_their_places_in_any_layout_and_dtype) {
   }
 }
 
+TEST(OperandSamples, take_no_more_memory_than_they_may_and_count_what_is_missing) {
+  constexpr std::size_t kBytesOfOne = 10 * (8 + 4);
+  OperandSamples samples(10, 100, 5 * kBytesOfOne);
+  for (std::int64_t iteration = 0; iteration < 4; ++iteration) {
+    for (const char* layer : {"a", "b"}) {
+      samples.add(layer, TensorName::activation, iteration, at::ones({100}));
+    }
+    samples.end_iteration(iteration);
+  }
+  const OperandSamples::Kept kept = samples.take();
+  ASSERT_EQ(kept.iterations.size(), 2U) << "the newest";
+  EXPECT_EQ(kept.iterations.front().iteration, 2);
+  EXPECT_EQ(kept.left_out, 4);
+
+  for (int layer = 0; layer < 8; ++layer) {
+    samples.add(std::to_string(layer), TensorName::activation, 9, at::ones({100}));
+  }
+  const OperandSamples::Kept of_one_iteration = samples.take();
+  ASSERT_EQ(of_one_iteration.iterations.size(), 1U);
+  EXPECT_EQ(of_one_iteration.iterations.front().samples.size(), 5U);
+  EXPECT_EQ(of_one_iteration.left_out, 3);
+}
+
 TEST(OperandSamples, lie_all_over_the_tensor_at_different_places) {
   const OperandSample sample = sampled(at::zeros({100, 100}), 50);
   const std::set<std::int64_t> places(sample.positions.begin(), sample.positions.end());

@@ -1,6 +1,7 @@
 // What a kill -9 or a full disk leaves behind: every record older than two seconds, and every one
 // that a flush has reported, in a file that opens.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -14,8 +15,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "features/record/hdf5.h"
@@ -26,7 +29,7 @@ namespace {
 
 // The faults that the pwrite below commits on behalf of the disk.
 struct Fault {
-  enum Kind { none, kill_in_the_middle, disk_full };
+  enum Kind { none, kill_in_the_middle, disk_full, one_error, errors };
   std::atomic<Kind> kind = none;
   std::atomic<long> writes_left = 0;
 };
@@ -49,6 +52,11 @@ extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offse
       errno = ENOSPC;
       return -1;
     }
+    if (fault.kind == Fault::one_error || fault.kind == Fault::errors) {
+      if (fault.kind == Fault::one_error) fault.kind = Fault::none;
+      errno = EIO;
+      return -1;
+    }
     ::pwrite64(file, bytes, whole_pages_of_a_half(count, offset), offset);
     ::kill(::getpid(), SIGKILL);
   }
@@ -58,6 +66,8 @@ extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offse
 namespace telens::record {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -164,8 +174,8 @@ void expect_nothing_lost(const Child& child, Clock::time_point death) {
   EXPECT_FALSE(before.end.has_value());
   EXPECT_FALSE(before.live);
   const std::string& path = before.path;
-  EXPECT_EQ(repair(path), Repair::repaired);
-  EXPECT_EQ(repair(path), Repair::nothing_to_do);
+  EXPECT_TRUE(repair(path).done);
+  EXPECT_FALSE(repair(path).done);
   expect_plain_hdf5_opens(path);
   const auto repaired = read_all(path);
   EXPECT_THAT(repaired, SizeIs(records.size()));
@@ -238,10 +248,264 @@ TEST(RecordCrash, a_write_that_fails_stops_recording_and_keeps_what_was_flushed)
   }
 }
 
+// Records, histograms, losses and events in several batches, each of which is flushed.
+struct Written {
+  std::int64_t records = 0;
+  int histograms = 0, losses = 0, events = 0;
+};
+void write_some(RunWriter& writer, int batches, Written& written) {
+  for (int i = 0; i < batches; ++i) {
+    const std::int64_t end = written.records + 1500 * (i % 4) + 700;
+    writer.push(numbered_records(written.records, end));
+    Record record = numbered_record(end);
+    record.value = 12;
+    writer.histogram(record, std::array<HistogramBin, 2>{{{3, 5}, {200, 7}}});
+    written.records = end + 1;
+    ++written.histograms;
+    writer.scalar(written.losses, "loss", 2.0 * written.losses);
+    writer.event(written.events, "note", fmt::format("text {}", written.events));
+    ++written.losses;
+    ++written.events;
+    writer.flush();
+  }
+}
+
+void expect_all_there(const std::string& path, const Written& written) {
+  RunReader run(path, [](const std::string& line) { ADD_FAILURE() << line; });
+  run.find_damage();
+  std::vector<Record> records;
+  run.read({}, [&](int, std::span<const Record> some) {
+    records.insert(records.end(), some.begin(), some.end());
+  });
+  ASSERT_THAT(records, SizeIs(written.records));
+  for (std::int64_t i = 0; i < written.records; ++i) {
+    ASSERT_EQ(records[static_cast<std::size_t>(i)].iteration, i);
+  }
+  EXPECT_EQ(run.record_count(), static_cast<std::uint64_t>(written.records));
+  int histograms = 0;
+  run.read_histograms({}, [&](int, const Record&, std::span<const HistogramBin> bins) {
+    EXPECT_THAT(bins, SizeIs(2));
+    ++histograms;
+  });
+  EXPECT_EQ(histograms, written.histograms);
+  const auto losses = run.scalars();
+  ASSERT_THAT(losses, SizeIs(written.losses));
+  for (int i = 0; i < written.losses; ++i) {
+    EXPECT_EQ(losses[static_cast<std::size_t>(i)].value, 2.0 * i);
+  }
+  int events = 0;
+  for (const Event& event : run.events()) {
+    const auto& words = run.names(Dictionary::word);
+    if (words[event.kind] != "note") continue;
+    EXPECT_EQ(words[event.text], fmt::format("text {}", events));
+    ++events;
+  }
+  EXPECT_EQ(events, written.events);
+}
+
+TEST(RecordCrash, one_write_that_fails_costs_no_row_wherever_it_is) {
+  int failures = 0;
+  for (long writes = 0; writes < 160; writes += writes < 40 ? 1 : 5) {
+    SCOPED_TRACE(fmt::format("after {} writes", writes));
+    const TemporaryFolder folder;
+    RunOptions options = options_in(folder);
+    std::vector<std::string> warnings;
+    options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+    auto writer = RunWriter::open(options);
+    name_everything(*writer);
+    Written written;
+    write_some(*writer, 2, written);
+    fault.writes_left = writes;
+    fault.kind = Fault::one_error;
+    write_some(*writer, 6, written);
+    writer->close();
+    const bool failed = fault.kind == Fault::none;
+    fault.kind = Fault::none;
+    failures += failed ? 1 : 0;
+    EXPECT_TRUE(writer->error().empty()) << writer->error();
+    EXPECT_EQ(writer->counters().failed, 0U);
+    if (!warnings.empty()) {
+      EXPECT_THAT(warnings, SizeIs(1));
+      EXPECT_THAT(warnings.front(), HasSubstr("Input/output error"));
+      EXPECT_THAT(warnings.front(), HasSubstr("recording goes on in rank00000.s001.h5"));
+    }
+    expect_all_there(folder.path(), written);
+    if (::testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(failures, 40);
+}
+
+TEST(RecordCrash, writes_that_fail_for_good_end_the_recording_and_cost_nothing_older) {
+  for (const long writes : {0, 1, 2, 3, 5, 8, 13, 21, 34, 55}) {
+    const TemporaryFolder folder;
+    RunOptions options = options_in(folder);
+    std::vector<std::string> errors, warnings;
+    options.on_error = [&](const std::string& line) { errors.push_back(line); };
+    options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+    const auto writer = RunWriter::open(options);
+    name_everything(*writer);
+    Written written;
+    write_some(*writer, 3, written);
+    const auto safe = written.records;
+    fault.writes_left = writes;
+    fault.kind = Fault::errors;
+    write_some(*writer, 4, written);
+    writer->close();
+    fault.kind = Fault::none;
+    ASSERT_THAT(errors, SizeIs(1)) << writes;
+    EXPECT_THAT(errors.front(), HasSubstr("Input/output error"));
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr("rows were not recorded")));
+    RunReader run(folder.path(), [](const std::string& line) { ADD_FAILURE() << line; });
+    run.find_damage();
+    EXPECT_GE(run.record_count(), static_cast<std::uint64_t>(safe)) << writes;
+  }
+}
+
+// What happens to a run's folder from outside.
+TEST(RecordCrash, a_removed_folder_is_told_at_once_and_recording_goes_on_in_a_new_one) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  std::vector<std::string> warnings;
+  options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+  const auto writer = RunWriter::open(options);
+  name_everything(*writer);
+  writer->push(numbered_records(0, 5000));
+  writer->flush();
+  std::filesystem::remove_all(folder.path() / "telens");
+  writer->push(numbered_records(5000, 5010));
+  writer->flush();
+  ASSERT_THAT(warnings, ElementsAre(AllOf(HasSubstr("was removed while it was written"),
+                                          HasSubstr("5000 rows"), HasSubstr("goes on in"))));
+  writer->push(numbered_records(5010, 6000));
+  writer->close();
+  EXPECT_THAT(warnings, SizeIs(2));
+  EXPECT_THAT(warnings.back(), HasSubstr("5000 rows were not recorded"));
+  const auto records = read_all(folder.path());
+  EXPECT_THAT(records, SizeIs(1000));
+  EXPECT_TRUE(are_numbered_from(5000, records));
+  const RunReader run(folder.path());
+  EXPECT_EQ(run.names(Dictionary::layer).at(6), "name6");
+  EXPECT_EQ(run.segments().front().dropped, 5000U);
+}
+
+TEST(RecordCrash, a_folder_removed_before_the_end_is_told) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  std::vector<std::string> warnings;
+  options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+  const auto writer = RunWriter::open(options);
+  writer->push(numbered_records(0, 100));
+  writer->flush();
+  std::filesystem::remove_all(folder.path() / "telens");
+  writer->close();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_THAT(warnings.front(), HasSubstr("100 rows"));
+  EXPECT_EQ(RunReader(folder.path()).segments().front().dropped, 100U);
+}
+
+TEST(RecordCrash, a_folder_that_cannot_be_made_again_ends_the_recording_with_the_reason) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  std::vector<std::string> errors;
+  options.on_error = [&](const std::string& line) { errors.push_back(line); };
+  options.on_warning = [](const std::string&) {};
+  const auto writer = RunWriter::open(options);
+  writer->push(numbered_records(0, 100));
+  writer->flush();
+  std::filesystem::remove_all(folder.path() / "telens");
+  { std::ofstream(folder.path() / "telens") << "a file in its place"; }
+  writer->push(numbered_records(100, 200));
+  writer->flush();
+  EXPECT_THAT(errors, ElementsAre(AllOf(HasSubstr("was removed while it was written, and 100 rows"),
+                                        HasSubstr("cannot go on"))));
+  EXPECT_EQ(writer->counters().failed, 200U);
+}
+
+// In a process of its own; how it ended.
+template <typename Run>
+int status_of(Run run) {
+  const pid_t process = ::fork();
+  if (process == 0) {
+    run();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(process, &status, 0);
+  return status;
+}
+
+std::string killed_run(const TemporaryFolder& folder, Written& written) {
+  status_of([&] {
+    const auto writer = RunWriter::open(options_in(folder));
+    name_everything(*writer);
+    write_some(*writer, 7, written);
+    ::kill(::getpid(), SIGKILL);
+  });
+  // The child's counts.
+  for (int i = 0; i < 7; ++i) written.records += 1500 * (i % 4) + 701;
+  written.histograms = written.losses = written.events = 7;
+  return run_files(folder.path()).front();
+}
+
+TEST(RecordCrash, repair_leaves_the_file_as_it_was_wherever_it_is_interrupted) {
+  const TemporaryFolder folder;
+  Written written;
+  const std::string path = killed_run(folder, written);
+  expect_all_there(path, written);
+  const auto bytes = std::filesystem::file_size(path);
+  for (const Fault::Kind kind : {Fault::kill_in_the_middle, Fault::disk_full, Fault::one_error}) {
+    for (long writes = 0; writes < 2000; writes += 1 + writes / 16) {
+      SCOPED_TRACE(fmt::format("fault {} after {} writes", static_cast<int>(kind), writes));
+      const int status = status_of([&] {
+        fault.writes_left = writes;
+        fault.kind = kind;
+        try {
+          ::_exit(repair(path).done ? 0 : 3);
+        } catch (const RecordError&) {
+          ::_exit(1);
+        }
+      });
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;  // it needs no more writes
+      EXPECT_EQ(std::filesystem::file_size(path), bytes);
+      expect_all_there(path, written);
+      if (::testing::Test::HasFailure()) return;
+    }
+    expect_all_there(path, written);
+    EXPECT_TRUE(only_segment(path).end.has_value()) << "it never got to its end";
+    std::filesystem::remove_all(folder.path() / "telens");
+    written = {};
+    ASSERT_EQ(killed_run(folder, written), path);
+  }
+  EXPECT_TRUE(repair(path).done);
+  expect_all_there(path, written);
+  expect_plain_hdf5_opens(path);
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "telens/run")) {
+    left.push_back(entry.path().string());
+  }
+  EXPECT_THAT(left, ElementsAre(path));  // nothing of those that were interrupted
+}
+
+TEST(RecordCrash, a_run_that_an_exception_ends_says_so) {
+  const TemporaryFolder folder;
+  const int status = status_of([&] {
+    const auto writer = RunWriter::open(options_in(folder));
+    writer->push(numbered_records(0, 10));
+    std::thread([] { throw std::out_of_range("batch 7 of 5"); }).join();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
+  const Segment segment = only_segment(folder.path().string());
+  ASSERT_TRUE(segment.end.has_value());
+  EXPECT_EQ(segment.end->state, End::exception);
+  EXPECT_EQ(segment.end->reason, "std::out_of_range: batch 7 of 5");
+  EXPECT_EQ(segment.records, 10U);
+}
+
 // Pushes until recording stops; the file then says so itself and holds all that was written.
 void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) {
-  std::vector<std::string> errors;
+  std::vector<std::string> errors, warnings;
   options.on_error = [&](const std::string& error) { errors.push_back(error); };
+  options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
   options.on_full = OnFull::block;
   const auto writer = RunWriter::open(options);
   ASSERT_TRUE(writer->recording()) << writer->error();
@@ -261,6 +525,10 @@ void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) 
   const Segment segment = only_segment(options.log_dir);
   ASSERT_TRUE(segment.end.has_value());
   EXPECT_EQ(segment.end->state, End::failed);
+  EXPECT_GT(counters.failed, 0U);
+  EXPECT_EQ(segment.lost, counters.failed);
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr(fmt::format("{} rows were not recorded", counters.failed))));
   EXPECT_THAT(segment.end->reason, HasSubstr(cause));
   expect_plain_hdf5_opens(segment.path);
   const auto records = read_all(options.log_dir);

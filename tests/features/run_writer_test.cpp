@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "tests/features/record_fixture.h"
@@ -15,6 +16,7 @@
 namespace telens::record {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -111,11 +113,15 @@ TEST(RunWriter, a_full_queue_drops_the_newest_and_says_so_in_the_file) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.queue_capacity = 10;
+  std::vector<std::string> warnings;
+  options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
   const auto writer = RunWriter::open(options);
   name_everything(*writer);
   writer->push(numbered_records(0, 1000));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("rows are dropped")));  // while it happens, and once
   writer->close();
-  EXPECT_EQ(writer->counters().written, 10U);
+  EXPECT_THAT(warnings, ElementsAre(_, HasSubstr("990 rows were not recorded: 990 that found")));
+  EXPECT_EQ(writer->counters().written, 10U + 1);  // and the warning
   EXPECT_EQ(writer->counters().dropped, 990U);
   const auto read = read_all(folder.path());
   EXPECT_THAT(read, SizeIs(10));
@@ -230,8 +236,27 @@ TEST(RunWriter, a_name_that_does_not_fit_is_cut_at_a_whole_character) {
   for (int i = 0; i < 200; ++i) name += "ü";
   RunWriter::open(options_in(folder))->intern(Dictionary::layer, name);
   const std::string kept = RunReader(folder.path()).names(Dictionary::layer).front();
-  EXPECT_EQ(kept.size(), 255U);  // 127 characters of two bytes, and the mark
-  EXPECT_EQ(kept, name.substr(0, 254) + "~");
+  EXPECT_EQ(kept.size(), 255U);  // 119 characters of two bytes, the mark and 16 digits
+  EXPECT_EQ(kept.substr(0, 239), name.substr(0, 238) + "~");
+}
+
+TEST(RunWriter, names_that_begin_alike_stay_different_names) {
+  const TemporaryFolder folder;
+  const std::string begin(300, 'x');
+  {
+    const auto writer = RunWriter::open(options_in(folder));
+    std::vector<Record> records(4);
+    const std::vector<std::string> names{begin + "1", begin + "2", std::string("a\0b", 3),
+                                         std::string("a\0c", 3)};
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      records[i].layer = writer->intern(Dictionary::layer, names[i]);
+      records[i].value = static_cast<double>(i);
+    }
+    writer->push(records);
+  }
+  std::set<std::int32_t> layers;
+  for (const Record& record : read_all(folder.path())) layers.insert(record.layer);
+  EXPECT_THAT(layers, SizeIs(4));
 }
 
 TEST(RunWriter, a_restart_adds_a_segment_and_its_repeated_iterations_count_once) {

@@ -1,6 +1,12 @@
 // Plugins: the sample is loaded and run, and everything that is no fitting plugin is refused with
 // the reason.
+#include <elf.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 #include "hooks/plugin_note.h"
 #include "hooks/plugin_versions.h"
@@ -15,6 +21,7 @@ using ::testing::HasSubstr;
 using testing::stored_values;
 using testing::StoredValue;
 using testing::TemporaryFolder;
+using ::testing::ThrowsMessage;
 
 namespace fs = std::filesystem;
 
@@ -148,6 +155,22 @@ TEST_F(PluginTest, a_damaged_library_is_refused_wherever_it_ends) {
     std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<std::streamsize>(size));
     EXPECT_THROW(read_plugin_note(path), UsageError) << size;
   }
+}
+
+TEST_F(PluginTest, a_library_with_a_damaged_number_of_segments_is_refused) {
+  std::string damaged = testing::text_of(SAMPLE_PLUGIN);
+  const std::uint16_t segments = UINT16_MAX;
+  std::memcpy(damaged.data() + offsetof(Elf64_Ehdr, e_phnum), &segments, sizeof(segments));
+  const fs::path path = plugins.path() / "damaged.so";
+  std::ofstream(path, std::ios::binary) << damaged;
+  EXPECT_THAT([&] { read_plugin_note(path); },
+              ThrowsMessage<UsageError>(HasSubstr("65535 segments")));
+}
+
+TEST_F(PluginTest, a_pipe_is_no_plugin) {
+  const fs::path path = plugins.path() / "pipe.so";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT([&] { read_plugin_note(path); }, ThrowsMessage<UsageError>(HasSubstr("no file")));
 }
 
 TEST_F(PluginTest, a_folder_that_is_missing_is_an_error) {

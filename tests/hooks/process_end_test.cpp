@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <utility>
 
+#include "hooks/termination_flush.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {
@@ -167,6 +169,21 @@ TEST_F(SessionTest, a_session_that_sigterm_will_not_save_says_so) {
   std::ifstream err(folder.path() / "stderr");
   const std::string text{std::istreambuf_iterator<char>(err), {}};
   EXPECT_THAT(text, HasSubstr("SIGTERM will not save what this session records"));
+}
+
+TEST_F(SessionTest, sigterm_ends_the_process_though_the_disk_hangs) {
+  const auto begin = std::chrono::steady_clock::now();
+  const int status = status_of_child([] {
+    const debug::TerminationFlush hangs(
+        [] {
+          for (;;) pause();
+        },
+        std::chrono::milliseconds(300));
+    ::raise(SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {

@@ -24,7 +24,7 @@ std::vector<std::int64_t> iterations_of(const std::vector<Row>& rows) {
 }
 
 TEST(KeptRows, are_those_of_the_last_iterations) {
-  KeptRows kept(2);
+  KeptRows kept(2, /*most_rows=*/100);
   for (std::int64_t i = 0; i < 5; ++i) kept.add(i, rows_of(i, 1));
   EXPECT_FALSE(kept.overflowed());
   EXPECT_THAT(iterations_of(kept.take()), ElementsAre(3, 4));
@@ -32,7 +32,7 @@ TEST(KeptRows, are_those_of_the_last_iterations) {
 }
 
 TEST(KeptRows, grow_old_also_where_no_rows_come) {
-  KeptRows kept(2);
+  KeptRows kept(2, /*most_rows=*/100);
   kept.add(0, rows_of(0, 1));
   kept.add(1, {});
   kept.add(2, {});

@@ -142,8 +142,8 @@ class FakeLayer {
 
   void input(const RoutingPlan& plan, TensorName name, const at::Tensor& x,
              Quantizer* quantizer = nullptr, bool first_microbatch = true) {
-    HookListener* listener = hook_points::listener_of(plan);
-    if (listener == nullptr) return;
+    const hook_points::ListenerCall listener(plan);
+    if (!listener) return;
     Operand operand = x;
     if (quantizer != nullptr) operand = quantizer->quantize(x);
     const auto [first, second] = gemms_of(name);
@@ -163,8 +163,8 @@ class FakeLayer {
   }
 
   void output(const RoutingPlan& plan, TensorName name, const at::Tensor& x) {
-    HookListener* listener = hook_points::listener_of(plan);
-    if (listener != nullptr && plan.inspects(name)) {
+    const hook_points::ListenerCall listener(plan);
+    if (listener && plan.inspects(name)) {
       listener->inspect_tensor(hooks, plan, {name, &x, nullptr, nullptr, nullptr, {}});
     }
   }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <regex>
 
+#include "core/base/interruption.h"
 #include "hooks/text_log.h"
 #include "tests/hooks/session_fixture.h"
 
@@ -35,6 +36,22 @@ TEST_F(SessionTest, messages_that_never_repeat_are_forgotten_in_the_end) {
   const auto lines = static_cast<std::size_t>(std::ranges::count(log, '\n'));
   EXPECT_EQ(lines, debug::SeenTexts::kMost + 2);  // the first was written again
   EXPECT_THAT(log.substr(log.size() - 6), "first\n");
+}
+
+TEST_F(SessionTest, no_name_or_message_forges_a_line_of_a_log_or_reaches_a_terminal_as_it_is) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  const std::string forged = "2026-01-01 00:00:00,000 - INFO - all is fine";
+  ::testing::internal::CaptureStderr();
+  debug::log_message("one\n" + forged + "\x1b[2J", "layer\n" + forged, debug::LogLevel::warning);
+  const std::string shown = ::testing::internal::GetCapturedStderr();
+  FakeLayer("layer\n" + forged).run();
+  debug::end_debug();
+  for (const std::string& text : {messages(), statistics_log(), shown}) {
+    EXPECT_THAT(text, HasSubstr("layer\\n" + forged));
+    EXPECT_THAT(text, Not(HasSubstr("\n" + forged)));
+    EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  }
+  EXPECT_THAT(messages(), HasSubstr("one\n    " + forged + "\\x1b[2J\n"));
 }
 
 TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
@@ -101,17 +118,46 @@ TEST_F(SessionTest, a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_f
 }
 
 class FailingLogger final : public ScalarLogger {
+ public:
   void log_scalar(std::string_view, double, std::int64_t) override {
+    ++calls;
     throw std::runtime_error("no connection");
   }
+  int calls = 0;
 };
 
-TEST_F(SessionTest, a_logger_that_throws_leaves_the_session_in_order) {
+TEST_F(SessionTest, a_logger_that_throws_is_told_once_and_not_called_again) {
+  const auto logger = std::make_shared<FailingLogger>();
   debug::InitializeOptions failing = options(section(kMaxOfActivation));
-  failing.statistics_logger = std::make_shared<FailingLogger>();
+  failing.statistics_logger = logger;
+  failing.default_logging_enabled = true;
   debug::initialize(failing);
+  FakeLayer layer;
+  for (int i = 0; i < 3; ++i) {
+    layer.run();
+    debug::step();
+  }
+  EXPECT_EQ(debug::iteration(), 3);
+  debug::end_debug();
+  EXPECT_EQ(logger->calls, 1);
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=1", "2:layer=1"));
+  EXPECT_THAT(statistics_log(), HasSubstr("iteration=000002")) << "the other one goes on";
+  const std::string log = messages();
+  const std::size_t told = log.find("a logger of statistics failed: no connection");
+  ASSERT_NE(told, log.npos);
+  EXPECT_EQ(log.find("no connection", told + 50), log.npos);
+}
+
+class InterruptedLogger final : public ScalarLogger {
+  void log_scalar(std::string_view, double, std::int64_t) override { throw Interruption(); }
+};
+
+TEST_F(SessionTest, what_interrupts_a_logger_ends_the_program_and_leaves_the_session_in_order) {
+  debug::InitializeOptions interrupted = options(section(kMaxOfActivation));
+  interrupted.statistics_logger = std::make_shared<InterruptedLogger>();
+  debug::initialize(interrupted);
   FakeLayer().run();
-  EXPECT_THROW(debug::step(), std::runtime_error);
+  EXPECT_THROW(debug::step(), Interruption);
   EXPECT_EQ(debug::iteration(), 1);
   debug::end_debug();
   EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));

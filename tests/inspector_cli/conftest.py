@@ -11,6 +11,7 @@ COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
 WRITE_HISTOGRAMS = os.environ.get(
     "TELENS_WRITE_HISTOGRAMS", str(ROOT / "build/tests/write_histograms")
 )
+WRITE_LINES = os.environ.get("TELENS_WRITE_LINES", str(ROOT / "build/tests/write_lines"))
 WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run"))
 
 
@@ -51,6 +52,36 @@ def two_ranks(tmp_path_factory):
     for rank in "01":
         subprocess.run([WRITE_HISTOGRAMS, str(log_dir), rank], check=True)
     return log_dir
+
+
+class Lines:
+    """What a run is to hold, as write_lines.cpp reads it."""
+
+    def __init__(self):
+        self.lines = []
+
+    def record(self, iteration, layer, tensor, statistic, value, gemm="-"):
+        self.lines.append(f"record\t{iteration}\t{layer}\t{tensor}\t{gemm}\t{statistic}\t{value}")
+
+    def scalar(self, iteration, name, value):
+        self.lines.append(f"scalar\t{iteration}\t{name}\t{value}")
+
+    def event(self, iteration, kind, text, layer):
+        self.lines.append(f"event\t{iteration}\t{kind}\t{text}\t{layer}")
+
+    def warm_up(self, iteration, *layers):
+        for layer in layers:
+            self.event(iteration, "warm_up", "no amax history yet: the scale is 1", layer)
+
+    def write(self, log_dir):
+        text = "\n".join(self.lines)
+        subprocess.run([WRITE_LINES, str(log_dir)], input=text, text=True, check=True)
+        return log_dir
+
+
+@pytest.fixture
+def lines():
+    return Lines()
 
 
 @pytest.fixture(scope="session")

@@ -143,6 +143,32 @@ def test_a_plan_that_does_nothing_says_so(telens, tmp_path, layers):
     assert result.stdout.endswith("0 of 4 layers have features\nnothing is recorded\n")
 
 
+WAITING = """\
+spike:
+  enabled: True
+  layers: {layer_types: [all]}
+  telens:
+    Trigger: {enabled: True, when: loss spikes > 2x, start: 10}
+closer_look:
+  enabled: True
+  started_by: spike
+  layers: {layer_types: [all]}
+  transformer_engine:
+    LogTensorStats: {enabled: True, tensors: activation, stats: [max]}
+"""
+
+
+def test_what_a_trigger_may_start_is_not_called_nothing(telens, tmp_path, layers):
+    config = tmp_path / "waiting.yaml"
+    config.write_text(WAITING)
+    expected = "a section records only once a trigger fires: 'closer_look'"
+    plan = ("plan", config, "--layers", layers)
+    assert telens(*plan).stdout.endswith(f"nothing is recorded from the start on; {expected}\n")
+    assert telens(*plan, "--iteration", 3).stdout.endswith(f"; {expected}\n")
+    load = json.loads(telens(*plan, "--format", "json").stdout)["load"]
+    assert (load["most_records"], load["waiting"]) == (0, ["closer_look"])
+
+
 def test_all_mistakes_of_a_config_come_at_once_with_their_places(telens, tmp_path, layers):
     config = tmp_path / "wrong.yaml"
     config.write_text(CONFIG.replace("freq", "frequency").replace("wgrad", "wgrat"))

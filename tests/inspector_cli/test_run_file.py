@@ -42,7 +42,7 @@ def test_losses_and_context(file):
     assert scalars["value"][0] == 4.0
     assert file["config"][()].decode() == "everything:\n  enabled: True\n"
     assert [tuple(row) for row in file["environment"][:]] == [(b"torch", b"2.11.0")]
-    assert file.attrs["schema_version"] == 1
+    assert file.attrs["schema_version"] == 3
     assert file.attrs["run_id"] == b"run"
     assert (file.attrs["rank"], file.attrs["world_size"]) == (0, 1)
     assert file["end"][0]["state"] == 0

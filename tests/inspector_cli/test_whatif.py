@@ -76,9 +76,11 @@ def test_exponents_give_bounds_and_say_so(telens, one_rank):
 
 
 def test_the_worst_tensor_comes_first(whatif, one_rank):
-    # 4 % of the activation overflow, 25 % of the gradient vanish under the first scale, 1.
+    # 4 % of the activation overflow. 25 % of the gradient vanish under the first scale, 1: it was
+    # seen in that iteration alone, which is warm-up.
     rows = whatif(one_rank, "--amax", "most_recent")
-    assert [row["tensor"] for row in rows] == ["activation", "gradient", "output"]
+    assert [row["tensor"] for row in rows] == ["activation", "output", "gradient"]
+    assert [row["warm-up"] for row in rows] == ["1", "1", "1"]
     assert rows[0]["iterations"] == "2"
     assert len(whatif(one_rank, "--top", 1)) == 1
 

@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         promise="one pass: features share one read of a tensor",
         file="features/statistics_engine.cpp",
-        before="    observation.read(x, set_, read);",
-        after="    ops::statistics(x, read.casts);\n    observation.read(x, set_, read);",
+        before="    observation->read(x, set_, read);",
+        after="    ops::statistics(x, read.casts);\n    observation->read(x, set_, read);",
         program="one_pass_test",
         tests="OnePassTest.features_share_one_read*",
     ),
@@ -222,8 +222,8 @@ MUTANTS = (
     Mutant(
         promise="a forked child's layers run as if nobody watched",
         file="hooks/debug.cpp",
-        before="[] { hook_points::install(nullptr, 0); }",
-        after="[] {}",
+        before="hook_points::prepare_forks();",
+        after="",
         program="session_test",
         tests="*forked_childs_layers*",
     ),
@@ -350,7 +350,7 @@ MUTANTS = (
     Mutant(
         promise="one collective: what a rank decides takes effect on all ranks in the same step",
         file="hooks/session.cpp",
-        before="  if (!has_several_ranks(options_.world)) decisions.follow_own(iteration());",
+        before="  if (!has_several_ranks(world_)) decisions.follow_own(iteration());",
         after="  decisions.follow_own(iteration());",
         program="pytest",
         tests="tests/python/test_trigger.py::test_what_one_rank_sees_stops_all_ranks_in_the_same_step",

@@ -11,6 +11,7 @@ from debug_helpers import Scalars, logging_of, message_log, section
 import telens
 import telens.debug as debug
 import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
 
 MAXIMA = logging_of(["activation"], ["max"])
 
@@ -232,3 +233,60 @@ def test_numbers_of_all_kinds_are_recorded_and_levels_go_by_name(tmp_path):
         debug.log_message("as a name", level="warning")
     assert "WARNING" in message_log(tmp_path)
     assert os.listdir(tmp_path / "telens")
+
+
+# ---- arguments of the compiled part, in words of our own
+
+
+E4M3 = te.DType.kFloat8E4M3
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: te.Float8Quantizer("a", ONE, E4M3), "Float8Quantizer: scale must be a tensor of"),
+        (lambda: te.Float8Quantizer(torch.ones(2), ONE, E4M3), "scale must be a tensor of one ele"),
+        (lambda: te.Float8Quantizer(ONE), "it needs scale, amax, fp8_dtype; there is no amax and"),
+        (lambda: te.Float8Quantizer(ONE, ONE, "E4M3"), "fp8_dtype must be a DType, not 'E4M3'"),
+        (lambda: te.Float8Quantizer(ONE, ONE, E4M3, rowise=True), "did you mean 'rowwise'"),
+        (lambda: te.MXFP8Quantizer(E4M3, True), "takes 1 arguments by position .fp8_dtype., got 2"),
+        (lambda: te.MXFP8Quantizer(E4M3, fp8_dtype=E4M3), "fp8_dtype was given twice"),
+        (lambda: te.NVFP4Quantizer(rowwise="x"), "NVFP4Quantizer: rowwise must be a boolean"),
+        (lambda: te.Float8BlockQuantizer(E4M3, block_scaling_dim=3), "must be 1 or 2, not 3"),
+        (
+            lambda: te.Float8CurrentScalingQuantizer(E4M3, "cpu", amax_epsilon=-1),
+            "amax_epsilon must be a number from 0 on",
+        ),
+        (lambda: te.MXFP8Quantizer(E4M3)("a"), r"Quantizer: takes \(self: .* tensor: torch.Tensor"),
+        (lambda: te.MXFP8Quantizer(E4M3).set_usage(rowwise="x"), r"set_usage: .*rowwise: str"),
+        (lambda: te.autocast(enabled="no").__enter__(), r"autocast: takes \(enabled: bool, "),
+        (lambda: te.fp8_model_init(enabled="no").__enter__(), "enabled must be a boolean"),
+        (lambda: te.fp8_model_init(recipe="x").__enter__(), "recipe must be one of telens.common"),
+        (lambda: te.checkpoint(3, ONE), "checkpoint: function must be a function or a module"),
+        (lambda: te.RotaryPositionEmbedding("a"), "RotaryPositionEmbedding: takes"),
+        (lambda: te.Linear(16, 16).set_debug_name(3), "set_debug_name: takes"),
+        (lambda: te.convert(torch.nn.Linear(16, 16), filter="mlp"), "filter must be a function"),
+        (lambda: debug.set_weight_tensor_tp_group_reduce("x"), "debug.set_weight_tensor_tp_group"),
+        (lambda: debug.plan({}, ["a"], iteration=-1), "iteration must be an iteration, or None"),
+        (lambda: debug.initialize("", recording=[1]), "recording must be a dict of on_full"),
+        (lambda: debug.initialize("", feature_dirs=[3]), "feature_dirs must be a path, not 3"),
+        (lambda: debug.initialize("", default_logging_enabled="no"), "debug.initialize: takes"),
+    ],
+)
+def test_wrong_arguments_are_told_in_words_of_this_library(tmp_path, monkeypatch, call, message):
+    monkeypatch.chdir(tmp_path)
+    with refused(message) as error:
+        call()
+    assert "incompatible" not in str(error.value)
+    assert "telens._C" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["amax_compute_algo", "scaling_factor_compute_algo"])
+def test_a_function_of_a_recipe_that_returns_no_tensor_is_named(name):
+    layer, x = te.Linear(16, 16), torch.ones(16, 16)
+    recipe = DelayedScaling(**{name: lambda *_: 3})
+    with refused(f"DelayedScaling: {name} must be a function that returns a tensor, not 3"):
+        for _ in range(2):
+            with te.autocast(recipe=recipe):
+                layer(x).sum().backward()

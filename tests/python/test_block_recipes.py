@@ -291,17 +291,17 @@ def test_quantizers_fill_what_they_made(name):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "rows", "message"),
+    ("recipe", "features", "message"),
     [
-        (MXFP8BlockScaling(), 48, r"activation has shape \[48, 64\].*divisible by 32"),
+        (MXFP8BlockScaling(), 48, r"weight has shape \[48, 64\].*divisible by 32"),
         (Float8BlockScaling(), 40, r"divisible by 16"),
         (NVFP4BlockScaling(), 40, r"divisible by 16"),
     ],
 )
-def test_shapes_that_a_gemm_does_not_take_are_named(recipe, rows, message):
-    layer = te.Linear(64, 64, device="cpu", name="decoder.proj")
+def test_features_that_a_gemm_does_not_take_are_named(recipe, features, message):
+    layer = te.Linear(64, features, device="cpu", name="decoder.proj")
     with te.autocast(recipe=recipe), pytest.raises(telens.ShapeError, match=message) as error:
-        layer(torch.randn(rows, 64))
+        layer(torch.randn(32, 64))
     assert "decoder.proj" in str(error.value)
 
 

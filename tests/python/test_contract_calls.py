@@ -543,3 +543,36 @@ def test_postquantize_without_a_gemm_is_about_the_first_or_second_of_the_tensor(
         tell("mine", tensor_name="activation", tensor=x, rowwise=False, tp_size=1)
     told = note.of("inspect_tensor_postquantize")
     assert [each["gemm"] for each in told] == ["fprop", "wgrad"]
+
+
+@pytest.mark.parametrize("tensors", [["activation", "weight"], ["weight"], ["output"]])
+def test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_both_operands(
+    tmp_path, tensors
+):
+    fake = config_of("FakeQuant", gemms=["fprop"], tensors=tensors, quant_format="FP8E4M3")
+    with debug.session(fake, log_dir=tmp_path):
+        calls = debug.transformer_engine
+        assert not calls.fp8_gemm_enabled("fc", gemm="fprop")
+        assert calls.fp8_gemm_enabled("fc", gemm="dgrad")
+        assert calls.modify_tensor_enabled("fc", gemm="fprop", tensor_name=tensors[0])
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        ("FakeQuant", {"gemms": []}),
+        ("FakeQuant", {"gemms": [], "tensors": ["weight"], "quant_format": "FP8E4M3"}),
+        ("DisableFP8GEMM", {"gemms": []}),
+        ("LogTensorStats", {"tensors": [], "stats": ["max"]}),
+    ],
+)
+def test_a_feature_with_an_empty_list_of_gemms_or_tensors_does_nothing(tmp_path, layer, x, feature):
+    plain = forward(layer, x, fp8=True)
+    name, keys = feature
+    scalars = Scalars()
+    with debug.session(config_of(name, **keys), log_dir=tmp_path, statistics_logger=scalars):
+        calls = debug.transformer_engine
+        assert all(calls.fp8_gemm_enabled("fc", gemm=gemm) for gemm in ("fprop", "dgrad", "wgrad"))
+        assert torch.equal(forward(layer, x, fp8=True), plain)
+        debug.step()
+    assert scalars.rows == []

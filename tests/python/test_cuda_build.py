@@ -1,6 +1,7 @@
 """What a build with CUDA contains, read from the library itself: no GPU needed.
 
-Environment: TELENS_CUDA=ON  a library without CUDA is a failure, no reason to skip.
+Environment: TELENS_CUDA=ON              a library without CUDA is a failure, no reason to skip
+             TELENS_CUDA_TARGETS=90a     what it was built for, if not for everything
 """
 
 import os
@@ -14,10 +15,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import sass_limits
 from cuda_binaries import find_cuobjdump
+from sass_listing import Usage
 
 # nvcc names machine code by architecture; the listing may leave out the suffix (sm_90a as sm_90).
-MACHINE_CODE = {"Hopper": r"\.sm_90a?\.cubin", "Blackwell": r"\.sm_100[af]?\.cubin"}
+MACHINE_CODE = {"90a": r"\.sm_90a?\.cubin", "100f": r"\.sm_100[af]?\.cubin"}
 PTX = r"\.(sm|compute)_90\.ptx"
 
 # One kernel of every operation: a name that its .cu file alone has.
@@ -89,8 +92,13 @@ def tool() -> str:
     return found
 
 
+@pytest.fixture(scope="module")
+def targets() -> list[str]:
+    return os.environ.get("TELENS_CUDA_TARGETS", "90a;100f;90-virtual").split(";")
+
+
 def test_library_has_machine_code_for_hopper_and_blackwell_and_ptx_for_newer_cards(
-    cuda_library, tool
+    cuda_library, tool, targets
 ):
     def listed(option: str) -> str:
         return subprocess.run(
@@ -98,13 +106,17 @@ def test_library_has_machine_code_for_hopper_and_blackwell_and_ptx_for_newer_car
         ).stdout
 
     elf = listed("--list-elf")
-    for card, pattern in MACHINE_CODE.items():
-        assert re.search(pattern, elf), f"no machine code for {card} in:\n{elf}"
-    ptx = listed("--list-ptx")
-    assert re.search(PTX, ptx), f"no PTX for compute_90 in:\n{ptx}"
+    for target, pattern in MACHINE_CODE.items():
+        if target in targets:
+            assert re.search(pattern, elf), f"no machine code for {target} in:\n{elf}"
+    if "90-virtual" in targets:
+        ptx = listed("--list-ptx")
+        assert re.search(PTX, ptx), f"no PTX for compute_90 in:\n{ptx}"
 
 
-def test_every_kernel_is_there_and_keeps_its_registers(cuda_library, tool):
+def test_every_kernel_is_there_and_keeps_its_registers(cuda_library, tool, targets):
+    if "90a" not in targets:
+        pytest.skip(f"built for {targets}, limits are those of 90a")
     usage = subprocess.run(
         [tool, "--dump-resource-usage", "-arch", "sm_90a", str(cuda_library)],
         capture_output=True,
@@ -118,6 +130,48 @@ def test_every_kernel_is_there_and_keeps_its_registers(cuda_library, tool):
     spilled = {name: used for name, used in functions if "STACK:0" not in used}
     unexpected = [name for name in spilled if MAY_SPILL not in name]
     assert not unexpected, f"local memory (register spills): {[spilled[n] for n in unexpected]}"
+
+
+def test_machine_code_of_hot_kernels_keeps_its_limits(cuda_library, tool, targets):
+    if "90a" not in targets:
+        pytest.skip(f"built for {targets}, limits are those of 90a")
+    found = sass_limits.measured(tool, [cuda_library])
+    assert not sass_limits.faults_of(found), "\n".join(sass_limits.table(found))
+
+
+LISTING = """
+        /*0010*/                   LDG.E.128 R4, desc[UR6][R2.64] ;
+        /*0020*/                   {second} ;
+        /*0030*/                   FADD R12, R4, R5 ;
+        /*0040*/                   {third} ;
+        /*0050*/              @!P0 BRA 0x10 ;
+        /*0060*/                   CALL.REL.NOINC 0x200 ;
+        /*0070*/                   EXIT ;
+"""
+LOAD = "LDG.E.128 R8, desc[UR6][R2.64+0x10]"
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "registers", "stack", "fault"),
+    [
+        (LOAD, "NOP", 32, 0, None),
+        ("NOP", LOAD, 32, 0, "1 wide loads before the first is used, not 2"),
+        ("FADD R20, R4, R4", LOAD, 32, 0, "1 wide loads before"),
+        (LOAD, "LDG.E.U16 R13, desc[UR6][R2.64]", 32, 0, "1 loads of 32 bits or less in loops"),
+        (LOAD, "CALL.REL.NOINC 0x200", 32, 0, "1 calls in loops, more than 0"),
+        (LOAD, "NOP", 33, 0, "33 registers a thread, more than 32"),
+        (LOAD, "NOP", 32, 8, "8 bytes of stack, more than 0"),
+    ],
+)
+def test_a_kernel_that_falls_behind_a_limit_is_named_with_what_it_takes(
+    second, third, registers, stack, fault
+):
+    limits = (sass_limits.Limit("kernel<BF16>", in_flight=2, registers=32),)
+    text = LISTING.format(second=second, third=third)
+    code = sass_limits.read_code(text, Usage(registers, stack))
+    faults = sass_limits.faults_of({"kernel<BF16>": code}, limits)
+    assert faults == [] if fault is None else fault in faults[0] and len(faults) == 1
+    assert "no such kernel" in sass_limits.faults_of({}, limits)[0]
 
 
 def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):

@@ -73,7 +73,8 @@ def x() -> torch.Tensor:
 
 
 def recorded(log_dir, statistic, **where) -> list[float]:
-    records = telens.open_run(log_dir).records(statistic=statistic, **where)
+    records = telens.open_run(log_dir).records(**where)
+    records = records[records["statistic"] == statistic]
     return records.sort_values("iteration")["value"].tolist()
 
 

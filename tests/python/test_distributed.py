@@ -1,5 +1,6 @@
 """Modules under DDP and FSDP2, two processes over gloo."""
 
+import json
 import os
 import pathlib
 
@@ -308,3 +309,78 @@ def test_a_rank_that_keeps_its_weights_statistics_to_itself_keeps_nobody_waiting
         (1, 8.0),
         (1, 8.0),
     ]
+
+
+def different_configurations(rank: int, folder: str) -> None:
+    def section(**feature) -> dict:
+        return {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "transformer_engine": {
+                "LogTensorStats": {"enabled": True, "tensors": ["activation"]} | feature
+            },
+        }
+
+    # Rank 1 would reduce in other iterations than rank 0, and wait for ever.
+    config = {"watch": section(stats=["max"], freq=1 + rank), "same": {"enabled": False}}
+    layer = te.Linear(32, 32, name="fc")
+    with debug.session(config, log_dir=folder):
+        assert debug.get_tensor_reduction_group() is None
+        for step in range(4):
+            layer(torch.full((16, 32), 10.0 * step + rank))
+            debug.step()
+
+
+def test_ranks_with_different_configurations_are_told_and_record_values_of_their_own(tmp_path):
+    run_ranks(different_configurations, str(tmp_path))
+    run = telens.open_run(tmp_path)
+    records = run.records(statistic="max")
+    values = sorted(zip(records["iteration"], records["value"], strict=True))
+    assert values == [(0, 0.0), (0, 1.0), (1, 10.0), (2, 20.0), (2, 21.0), (3, 30.0)]
+    assert records["scope"].isna().all()  # of a rank alone
+    for rank in range(2):
+        log = tmp_path / "nvdlfw_inspect_logs" / f"nvdlfw_inspect_globalrank-{rank}.log"
+        assert (
+            "the ranks have different configurations, section 'watch' of rank 1 differing"
+            in log.read_text()
+        )
+
+
+def configured_alike(rank: int, folder: str) -> None:
+    config = {
+        "section": {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "transformer_engine": {
+                "LogTensorStats": {"enabled": True, "stats": ["max"], "tensors": ["activation"]}
+            },
+        }
+    }
+    # Comments, order of text and disabled sections are no difference.
+    text = pathlib.Path(folder) / f"config{rank}.yaml"
+    text.write_text(("# of rank 1\n" if rank else "") + json.dumps(config))
+    with debug.session(text, log_dir=folder):
+        assert debug.get_tensor_reduction_group() is not None
+
+
+def test_configurations_that_say_the_same_are_the_same(tmp_path):
+    run_ranks(configured_alike, str(tmp_path))
+
+
+def late_group(rank: int, folder: str) -> None:
+    dist.destroy_process_group()
+    os.environ |= {"TELENS_RUN_ID": "run", "RANK": str(rank), "WORLD_SIZE": "2"}
+    debug.initialize("", log_dir=folder)
+    store = dist.FileStore(f"{folder}/another_store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    debug.record("who", float(rank))
+    debug.step()
+    debug.end_debug()
+
+
+def test_sessions_that_begin_before_their_process_group_have_the_ranks_of_the_environment(tmp_path):
+    run_ranks(late_group, str(tmp_path))
+    run = telens.open_run(tmp_path)
+    assert sorted(run.segments["rank"]) == [0, 1]
+    log = tmp_path / "nvdlfw_inspect_logs" / "nvdlfw_inspect_globalrank-1.log"
+    assert "came before torch.distributed.init_process_group" in log.read_text()

@@ -245,7 +245,7 @@ def test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it(tmp_p
     divisor = 32 if name in MXFP8 else 16
     assert "feature 'FakeQuant' of section 'section' in layer 'fc'" in message
     assert "the weight of fprop has shape [24, 64]" in message
-    assert f"{name} needs both divisible by {divisor}" in message
+    assert f"{name} needs its rows and columns divisible by {divisor}" in message
 
 
 def test_formats_with_one_scale_take_any_shape(tmp_path):

@@ -207,6 +207,33 @@ def test_declared_parameters_are_checked_when_they_are_loaded(tmp_path, declared
         load(config, tmp_path)
 
 
+def test_mistakes_in_the_configuration_of_a_class_carry_file_and_line(tmp_path, declared):
+    path = tmp_path / "debug.yaml"
+    path.write_text(
+        "watch:\n"
+        "  enabled: True\n"
+        "  layers: {layer_types: all}\n"
+        "  transformer_engine:\n"
+        "    Inspecting:\n"
+        "      enabled: True\n"
+        "      threshold: 1\n"
+        "      tensors_struct:\n"
+        "        - tensor: weight\n"
+        "        - {tensor: activation, bit: 3}\n"
+    )
+    text = path.read_text()
+    for mistake, place in (
+        (text, "10:32"),
+        (text.replace("threshold: 1", "threshold: high").replace("bit:", "bits:"), "7:7"),
+        (text.replace("activation, bit", "actvation, bits"), "10:12"),
+        (text.replace("      threshold: 1\n", "").replace("bit:", "bits:"), "5:5"),
+    ):
+        path.write_text(mistake)
+        with pytest.raises(telens.ConfigError) as error:
+            debug.initialize(path, log_dir=tmp_path)
+        assert str(error.value).startswith(f"{path}:{place}: section 'watch', feature 'transformer")
+
+
 def test_declared_parameters_have_defaults_and_are_explained(tmp_path, declared, capsys):
     struct = [{"tensor": "weight", "threshold": 2}, {"tensor": "activation", "threshold": 3}]
     config = {"enabled": True, "tensors_struct": struct, "bits": 8}

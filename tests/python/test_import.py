@@ -1,5 +1,6 @@
 """Importing the package: the torch that it was built with, its errors, its stubs."""
 
+import importlib
 import subprocess
 import sys
 
@@ -37,6 +38,37 @@ def test_errors_are_a_tree_that_python_knows():
     assert issubclass(telens.ShapeError, telens.UsageError)
     assert issubclass(telens.ConfigError, telens.UsageError)
     assert issubclass(telens.RecordError, telens.Error)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("telens.pytorch.attention", ["DotProductAttention", "MultiheadAttention"]),
+        ("telens.pytorch.attention.rope", ["RotaryPositionEmbedding"]),
+        ("telens.pytorch.attention.dot_product_attention", ["DotProductAttention"]),
+        ("telens.pytorch.attention.multi_head_attention", ["MultiheadAttention"]),
+        ("telens.pytorch.transformer", ["TransformerLayer"]),
+        ("telens.pytorch.distributed", ["checkpoint"]),
+        ("telens.pytorch.fp8", ["FP8GlobalStateManager", "fp8_autocast"]),
+    ],
+)
+def test_what_scripts_import_from_modules_of_transformer_engine_is_there(path, names):
+    import telens.pytorch as te
+
+    module = importlib.import_module(path)
+    for name in names:
+        assert getattr(module, name) is getattr(te, name)
+    if path.count(".") == 2:  # te.attention, te.fp8, ...
+        assert getattr(te, path.rsplit(".", 1)[1]) is module
+
+
+def test_importing_the_package_reaches_its_parts_as_transformer_engines_does():
+    program = (
+        "import telens; telens.pytorch.Linear, telens.common.recipe.DelayedScaling; "
+        "telens.debug.step(); telens.nothing"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "module 'telens' has no attribute 'nothing'" in result.stderr
 
 
 def test_the_former_name_of_the_quantization_module_is_importable():

@@ -67,6 +67,12 @@ def test_a_plan_warns_and_prints_and_becomes_a_table():
     assert len(frame) == len(plan)
 
 
+def test_a_printed_plan_holds_no_control_characters_of_names():
+    printed = str(debug.plan(CONFIG, "layers.0.fc1\n\x1b[2J\u202e"))
+    assert r"layers.0.fc1\n\x1b[2J\u202e" in printed
+    assert all(line.isprintable() for line in printed.splitlines())
+
+
 def test_a_plan_that_selects_nothing_is_empty():
     nothing = {"section": CONFIG["watch"] | {"layers": {"layer_types": "fc2"}}}
     plan = debug.plan(nothing, ["layers.0.fc1"])

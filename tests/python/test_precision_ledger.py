@@ -212,3 +212,28 @@ def test_a_run_without_a_ledger_is_wrong_use(tmp_path, layer, x, command):
     result = command(tmp_path)
     assert result.returncode == 2
     assert "this run has no ledger; switch the feature PrecisionLedger on" in result.stderr
+
+
+@pytest.mark.parametrize("named_before", [True, False])
+def test_linear_layers_of_others_are_listed_first_and_told_of_once(
+    tmp_path, x, command, named_before
+):
+    model = torch.nn.Sequential(
+        te.Linear(32, 32, params_dtype=torch.bfloat16), torch.nn.Linear(32, 32).bfloat16()
+    )
+    config = ledger_config(["FP8", {"format": "high_precision", "layers": "model.1"}])
+    if named_before:
+        debug.infer_and_assign_layer_names(model)
+    with debug.session(config, log_dir=tmp_path):
+        if not named_before:
+            debug.infer_and_assign_layer_names(model)
+        train(model, x, steps=2, **FP8)
+    first, *others = rows_of(command, tmp_path)
+    assert (first["layer"], first["gemm"]) == ("model.1", "all")
+    assert first["ran"] == "not seen: torch's Linear"
+    assert first["fallback"] == "yes"
+    assert "telens.pytorch.convert replaces it" in first["why"]
+    assert {row["layer"] for row in others} == {"model.0"}
+    log = message_log(tmp_path)
+    assert log.count("a linear layer of the model (model.1) is not of TELens") == 1
+    assert "was about no GEMM" not in log

@@ -157,6 +157,25 @@ def test_a_step_on_a_master_copy_trains_a_quantized_model(x, in_fp8):
     assert losses[-1] < 0.7 * losses[0]
 
 
+def test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names():
+    with te.fp8_model_init(preserve_high_precision_init_val=True):
+        torch.manual_seed(3)
+        layer = te.Linear(32, 32, device="cpu")
+    torch.manual_seed(3)
+    plain = te.Linear(32, 32, device="cpu")
+    weight = layer.weight
+    assert hasattr(weight, "_high_precision_init_val")
+    assert weight.get_high_precision_init_val() is weight._high_precision_init_val
+    assert torch.equal(weight._high_precision_init_val, plain.weight)
+    layer.half().float()
+    assert torch.equal(layer.weight.get_high_precision_init_val(), plain.weight)
+    layer.weight.clear_high_precision_init_val()
+    assert not hasattr(layer.weight, "_high_precision_init_val")
+    assert layer.weight.get_high_precision_init_val() is None
+    with te.fp8_model_init():
+        assert not hasattr(te.Linear(32, 32).weight, "_high_precision_init_val")
+
+
 def test_the_gradient_of_a_quantized_weight_has_high_precision(x):
     model = make_quantized_model()
     model(x).sum().backward()

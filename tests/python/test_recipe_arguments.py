@@ -8,6 +8,7 @@ import pickle
 import warnings
 import weakref
 
+import numpy
 import pytest
 import torch
 
@@ -307,3 +308,83 @@ def test_a_recipe_is_pickled_by_the_name_that_it_always_had(recipe_class):
         assert b"telens.common.recipe" in pickled
         assert b"block_recipes" not in pickled
         assert pickle.loads(pickled) == recipe
+
+
+RECIPES = [DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling, Float8BlockScaling]
+RECIPES += [NVFP4BlockScaling]
+WRONG = {
+    "int": ["a", 1.5, None, True, [1]],
+    "bool": ["no", 2, None, 0.5],
+    "tuple[bool, bool, bool]": ["no", (True, False), (True, "no", False), None],
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field", "value"),
+    [
+        (recipe, field.name, value)
+        for recipe in RECIPES
+        for field in dataclasses.fields(recipe)
+        for value in WRONG.get(field.type, [])
+        if field.init and field.name not in ("fp8_dpa", "fp8_mha", "row_scaled_activation")
+    ],
+)
+def test_every_argument_of_a_plain_type_refuses_another_one(recipe, field, value):
+    with pytest.raises(telens.UsageError, match=f"{recipe.__name__}: {field} must be "):
+        recipe(**{field: value})
+
+
+def test_arguments_that_numpy_made_are_taken():
+    recipe = DelayedScaling(
+        margin=numpy.int64(1), reduce_amax=numpy.bool_(True), power_of_2_scale=1
+    )
+    assert forward(recipe).isfinite().all()
+
+
+@pytest.mark.parametrize("margin", [19, 1000, -19, -1000])
+def test_a_margin_that_leaves_nothing_of_a_tensor_is_refused(margin):
+    with pytest.raises(telens.UsageError, match=f"must lie between -18 and 18, not {margin}"):
+        DelayedScaling(margin=margin)
+    recipe = DelayedScaling()
+    recipe.margin = margin
+    with pytest.raises(telens.UsageError, match="must lie between"):
+        forward(recipe)
+
+
+def test_with_the_largest_margin_the_largest_value_is_not_lost():
+    layer, x = te.Linear(16, 16, bias=False), torch.ones(16, 16)
+    for margin, survives in ((18, True), (-18, True)):
+        with te.autocast(recipe=DelayedScaling(margin=margin, amax_history_len=1)):
+            for _ in range(2):
+                out = layer(x)
+        assert bool(out.abs().sum() > 0) is survives
+
+
+@pytest.mark.parametrize("algorithm", ["value", "__class__", "median", None, 3])
+def test_an_unknown_amax_algorithm_is_refused(algorithm):
+    with pytest.raises(telens.UsageError, match="amax_compute_algo must be 'max', 'most_recent'"):
+        DelayedScaling(amax_compute_algo=algorithm)
+
+
+def test_a_scale_algorithm_that_is_no_function_is_refused():
+    with pytest.raises(telens.UsageError, match="scaling_factor_compute_algo must be a function"):
+        DelayedScaling(scaling_factor_compute_algo="default")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"amax_epsilon": "a"}, "QParams: amax_epsilon must be a number, not 'a'"),
+        ({"amax_epsilon": -1.0}, "amax_epsilon must be a number from 0 on"),
+        ({"amax_epsilon": float("nan")}, "amax_epsilon must be a number from 0 on"),
+        ({"power_2_scale": "no"}, "QParams: power_2_scale must be a boolean"),
+    ],
+)
+def test_parameters_of_quantization_are_checked(options, message):
+    with pytest.raises(telens.UsageError, match=message):
+        QParams(**options)
+
+
+def test_parameters_of_gemms_are_checked():
+    with pytest.raises(telens.UsageError, match="MMParams: use_split_accumulator must be a bool"):
+        MMParams(use_split_accumulator="no")

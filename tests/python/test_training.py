@@ -252,19 +252,6 @@ def test_a_resumed_run_is_bit_equal_to_an_uninterrupted_one():
     assert steps(resumed, resumed_optimizer, 5) == expected
 
 
-def test_whether_the_hardware_does_it_natively_can_be_asked_with_the_reason():
-    available, reason = te.is_fp8_available(return_reason=True)
-    assert available == te.is_fp8_available()
-    assert available or "emulated" in reason
-    for ask in (
-        te.is_mxfp8_available,
-        te.is_nvfp4_available,
-        te.is_fp8_block_scaling_available,
-        te.is_bf16_available,
-    ):
-        assert isinstance(ask(), bool)
-
-
 @pytest.mark.parametrize("tracker", ["distribute_saved_activations", "get_rng_state_tracker"])
 def test_checkpoint_refuses_by_name_what_it_does_not_do(tracker):
     model, x = make_model(), make_batch()

@@ -13,10 +13,11 @@ from test_text import MACHINE_PATH
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu_checks import build, steps  # noqa: E402
+import gpu_check  # noqa: E402
+from gpu_checks import build, rehearsal, steps  # noqa: E402
 from gpu_checks.context import Context  # noqa: E402
 from gpu_checks.pytest_output import counts, skip_reasons  # noqa: E402
-from gpu_checks.report import ESSENTIAL, Report  # noqa: E402
+from gpu_checks.report import ESSENTIAL, Report, digest_of_sources  # noqa: E402
 from gpu_checks.runner import Commands, Failed, OutOfTime, Runner, Skipped, Step  # noqa: E402
 from gpu_rows.groups import GROUPS, rows_of  # noqa: E402
 
@@ -198,8 +199,96 @@ def test_rows_of_the_benchmarks_are_part_of_the_report(tmp_path):
     report.rows_path.write_text('[{"name": "a row"}]')
     report.write()
     assert written(report)["benchmarks"] == [{"name": "a row"}]
-    report_in(tmp_path)
-    assert not report.rows_path.exists(), "rows of an earlier check are not this one's"
+
+
+# ---- a second call
+
+
+def outcomes(report: dict) -> dict[str, str]:
+    return {name: step["outcome"] for name, step in report["steps"].items()}
+
+
+def test_a_second_call_goes_on_where_the_first_stopped(tmp_path):
+    runs = []
+
+    def step(name, outcome=None, **about):
+        def action():
+            runs.append(name)
+            if outcome and runs.count(name) == 1:
+                raise outcome
+
+        return Step(name, 9, action, **about)
+
+    wanted = (
+        step("configure", prepares=True),
+        step("fails", Failed("exited 1")),
+        step(ESSENTIAL),
+        step("skips", Skipped("no sanitizer")),
+    )
+    first = run(tmp_path, *wanted)
+    assert outcomes(first)["fails"] == "failed"
+    assert first["calls"] == 1
+    runs_of_first = len(runs)
+    second = run(tmp_path, *wanted)
+    # What failed comes last, so that it takes no time from what has not been tried.
+    assert runs[runs_of_first:] == ["configure", "skips", "fails"]
+    assert set(outcomes(second).values()) == {"passed"}
+    assert (second["calls"], second["passed"]) == (2, True)
+
+
+def test_a_call_that_was_killed_is_gone_on_with(tmp_path):
+    report = report_in(tmp_path)
+    report.steps = {"one": {"outcome": "passed"}, "two": {"outcome": "running"}}
+    report.rows_path.write_text('[{"name": "a row"}]')
+    report.write()
+    later = report_in(tmp_path)
+    assert later.has_passed("one")
+    assert later.steps["two"] == {"outcome": "skipped", "reason": "the check ended while it ran"}
+    assert json.loads(later.rows_path.read_text()) == [{"name": "a row"}]
+
+
+@pytest.mark.parametrize("difference", ["sources", "card", "torch", "afresh", "damage"])
+def test_results_of_anything_else_are_not_gone_on_with(tmp_path, monkeypatch, difference):
+    report = Report(tmp_path, MACHINE | {"torch": "2.11.0"}, ROOT)
+    report.steps = {"one": {"outcome": "passed"}}
+    report.rows_path.write_text('[{"name": "a row"}]')
+    report.write()
+    machine = MACHINE | {"torch": "2.11.0"}
+    if difference == "sources":
+        monkeypatch.setattr("gpu_checks.report.digest_of_sources", lambda root: "another")
+    elif difference == "card":
+        # The name of the file would be another too; a file may be renamed.
+        text = report.path.read_text().replace("NVIDIA H200", "NVIDIA H100")
+        report.path.write_text(text)
+    elif difference == "torch":
+        machine["torch"] = "2.12.0"
+    elif difference == "damage":
+        report.path.write_text("{")
+    later = Report(tmp_path, machine, ROOT, afresh=difference == "afresh")
+    assert later.steps == {}
+    assert not later.rows_path.exists()
+
+
+def test_sources_are_known_by_their_contents_with_or_without_a_repository(tmp_path):
+    for name in ("core/a.cpp", "tests/b.py", "benchmarks/results/c.json", "docs/d.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    first = digest_of_sources(tmp_path)
+    (tmp_path / "benchmarks/results/c.json").write_text("2")
+    (tmp_path / "docs/d.md").write_text("2")
+    assert digest_of_sources(tmp_path) == first
+    (tmp_path / "tests/b.py").write_text("2")
+    changed = digest_of_sources(tmp_path)
+    assert changed != first
+    (tmp_path / "tests/b.py").rename(tmp_path / "tests/e.py")
+    assert digest_of_sources(tmp_path) not in (first, changed)
+
+
+def test_a_copy_of_the_report_is_written_wherever_it_is_asked_for(tmp_path):
+    report = Report(tmp_path / "out", MACHINE, ROOT, copies=tmp_path / "copies")
+    report.write()
+    copy = tmp_path / "copies" / report.path.name
+    assert copy.read_text() == report.path.read_text()
 
 
 def test_pytest_is_understood():
@@ -266,8 +355,9 @@ def test_every_step_runs_and_the_report_says_so(context):
     report = run_all(context)
     assert {step["outcome"] for step in report["steps"].values()} == {"passed"}, report
     assert report["passed"] is True
-    for of_file in report["steps"][ESSENTIAL]["details"].values():
-        assert of_file["tests"] == {"passed": 3, "skipped": 1}
+    for name, step in report["steps"].items():
+        if name.startswith(ESSENTIAL):
+            assert step["details"]["tests"] == {"passed": 3, "skipped": 1}
 
 
 def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
@@ -277,15 +367,17 @@ def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
     runs = [words for words in context.commands.words if words.split()[-1] in files]
     assert {words.split()[-1] for words in runs} == files
     assert len(runs) == len(files)
-    assert set(report["steps"][ESSENTIAL]["details"]) == files
+    assert {steps.name_of_tests(file) for file in files} <= set(report["steps"])
 
 
-def test_a_file_that_fails_stops_no_other_and_fails_the_step(context):
-    context.commands = FakeCommands(**{"test_cuda.py": Failed("python exited 1:\nillegal access")})
-    step = run_all(context)["steps"][ESSENTIAL]
-    assert step["outcome"] == "failed"
-    assert "tests/python/test_cuda.py: python exited 1:\nillegal access" in step["reason"]
-    assert any(words.endswith("test_cuda_statistics.py") for words in context.commands.words)
+def test_a_file_that_fails_stops_no_other(context):
+    failure = Failed("python exited 1:\nillegal access")
+    context.commands = FakeCommands(**{"no:cacheprovider tests/python/test_cuda.py": failure})
+    report = run_all(context)
+    step = report["steps"][steps.name_of_tests("test_cuda.py")]
+    assert (step["outcome"], step["reason"]) == ("failed", "python exited 1:\nillegal access")
+    assert outcomes(report)[steps.name_of_tests("test_cuda_statistics.py")] == "passed"
+    assert report["passed"] is False
 
 
 def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
@@ -303,8 +395,7 @@ def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
 
 def test_a_sanitizer_that_runs_out_of_time_found_nothing_so_far(context):
     cut = OutOfTime("compute-sanitizer ran out of time", "a PASSED\nb PASSED\nc ")
-    context.commands = FakeCommands(**{"kernel_substring": cut, "initcheck": cut})
-    context.commands.answers = {"torch.ones": ""} | context.commands.answers
+    context.commands = FakeCommands(**{"--tool": cut})
     report = run_all(context)
     step = report["steps"]["compute-sanitizer memcheck"]
     assert step["outcome"] == "skipped"
@@ -316,7 +407,7 @@ def test_without_a_build_nothing_of_it_is_tried(context):
     context.commands = FakeCommands(**{"--build": Failed("cmake exited 1:\nptxas fatal")})
     report = run_all(context)
     assert report["steps"][steps.COMPILE]["outcome"] == "failed"
-    assert report["steps"][ESSENTIAL]["outcome"] == "skipped"
+    assert report["steps"][steps.name_of_tests("test_cuda.py")]["outcome"] == "skipped"
     assert "ptxas fatal" in report["steps"][steps.COMPILE]["reason"]
     assert not any("-m pytest" in words for words in context.commands.words)
 
@@ -324,13 +415,13 @@ def test_without_a_build_nothing_of_it_is_tried(context):
 def test_a_run_in_which_every_test_skipped_itself_is_a_failure(context):
     context.commands = FakeCommands(**{"-m pytest": "==== 40 skipped in 2.10s ====\n"})
     report = run_all(context)
-    assert "no test ran" in report["steps"][ESSENTIAL]["reason"]
+    assert "no test ran" in report["steps"][steps.name_of_tests("test_cuda.py")]["reason"]
     assert report["passed"] is False
 
 
 def test_a_sanitizer_that_does_not_work_here_is_skipped_with_its_words(context):
-    probe = {"torch.ones": Failed("compute-sanitizer exited 1:\nDevice not supported")}
-    context.commands = FakeCommands(**probe)
+    refused = Failed("compute-sanitizer exited 1:\nDevice not supported")
+    context.commands = FakeCommands(**{"--tool": refused})
     report = run_all(context)
     step = report["steps"]["compute-sanitizer racecheck"]
     assert step["outcome"] == "skipped"
@@ -385,14 +476,93 @@ def test_each_group_of_benchmarks_is_a_step_of_its_own(context):
     assert len(asked) == len(GROUPS)
 
 
-def test_what_must_run_fits_into_ten_minutes(context):
-    """Everything up to the comparison with the CPU, if every step takes all of its time."""
-    seconds = 0
-    for step in steps.steps(context):
-        seconds += step.seconds
-        if step.name == ESSENTIAL:
-            break
-    assert seconds <= 600
+def test_what_is_most_worth_knowing_comes_first(context):
+    names = [step.name for step in steps.steps(context) if not step.prepares]
+    assert names[:3] == [
+        steps.name_of_tests("test_cuda.py"),
+        "benchmarks: memory_bound",
+        "benchmarks: linear",
+    ]
+
+
+def test_a_known_card_is_built_for_alone(context):
+    context.capability = (9, 0)
+    build.configure(context)
+    assert "-DTELENS_CUDA_TARGETS=90a" in context.commands.words[-1]
+    assert context.environment()["TELENS_CUDA_TARGETS"] == "90a"
+    context.capability = (12, 1)
+    build.configure(context)
+    assert "TELENS_CUDA_TARGETS" not in context.commands.words[-1]
+
+
+def test_of_a_library_built_elsewhere_only_the_python_module_is_compiled(context, tmp_path):
+    context.prebuilt = tmp_path / "prebuilt"
+    report = run_all(context)
+    assert report["passed"] is True
+    assert "CPU tests" not in report["steps"]
+    (configured,) = [words for words in context.commands.words if "cmake -S" in words]
+    assert f"-S {ROOT / 'cmake/prebuilt'}" in configured
+    assert f"-DTELENS_PREBUILT={context.prebuilt}" in configured
+    (built,) = [words for words in context.commands.words if "--build" in words]
+    assert built.endswith("--target telens_python")
+    assert any(
+        str(context.prebuilt / "tests/host_grid_test") in words for words in context.commands.words
+    )
+    environment = context.environment()
+    assert environment["TELENS_LIBRARY"] == str(context.prebuilt / "lib/libtelens.so")
+    assert str(context.prebuilt / "lib") in environment["LD_LIBRARY_PATH"]
+    assert environment["TELENS_PACKAGES"] == str(context.build / "python")
+
+
+# ---- the rehearsal
+
+
+def test_a_rehearsal_says_what_each_call_does_and_what_it_keeps(capsys):
+    wanted = [
+        Step("configure", 60, None, expected=50, prepares=True),
+        Step(ESSENTIAL, 60, None, ("configure",), expected=40),
+        Step("rows", 60, None, ("configure",), expected=50, keeps_parts=True),
+        Step("sanitizer", 60, None, expected=8),
+    ]
+    assert rehearsal.rehearse(wanted, MACHINE, ROOT, limit=100) == 2
+    first, second = capsys.readouterr().out.split("call 2, ")
+    assert "passed      40.0 s  " + ESSENTIAL in first
+    assert "skipped     10.0 s  rows" in first
+    assert "1 steps kept" in second
+    # What was measured of the rows before the cut is kept.
+    assert "passed      40.0 s  rows" in second
+    assert ESSENTIAL not in second
+
+
+def test_a_rehearsal_of_a_step_that_fits_into_no_call_says_so():
+    endless = [Step("compile", 900, None, expected=900)]
+    with pytest.raises(ValueError, match="not done in 12 calls of 100 s"):
+        rehearsal.rehearse(endless, MACHINE, ROOT, limit=100)
+
+
+@pytest.mark.parametrize("prebuilt", [True, False])
+def test_with_a_library_built_elsewhere_the_check_needs_two_calls_of_ten_minutes(
+    context, tmp_path, prebuilt
+):
+    context.capability = (9, 0)
+    context.prebuilt = tmp_path if prebuilt else None
+    calls = rehearsal.rehearse(steps.steps(context), MACHINE, ROOT, gpu_check.LIMIT)
+    assert calls <= (2 if prebuilt else 4)
+
+
+def test_what_is_too_large_to_be_carried_is_told(capsys):
+    rehearsal.print_sizes({"sources": 6 << 20, "dist/portable": 22 << 20})
+    assert "28.0 MiB  in all, of at most 64" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"70.0 MiB are more than 64: carry less"):
+        rehearsal.print_sizes({"sources": 70 << 20})
+
+
+def test_a_copy_without_a_repository_has_the_same_sources(tmp_path):
+    for name in ("core/a.cpp", "build-gpu/b.o", "dist/portable/c.a", ".venv/d", "Makefile"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {str(path.relative_to(tmp_path)) for path in gpu_check.sources_of(tmp_path)}
+    assert found == {"core", "core/a.cpp", "Makefile"}
 
 
 def test_a_row_has_a_name_of_its_own():

@@ -22,34 +22,40 @@ HWY_INLINE FloatVec sigmoid(FloatVec z) {
   return hn::Div(constant(1), hn::Add(constant(1), hn::Exp(kFloats, exponent)));
 }
 
-// A function of an element: its value and its derivative.
+// A function of an element: its value, and its gradient where `outer` is that of the value.
 
-// The form loses no digits where s is small, which 1 + tanh would.
+// The form loses no digits where s is small, which 1 + tanh would. A cubic term of zero is left
+// out, not multiplied by zero: x^2 overflows from |x| = 2^64 on, and 0 * Inf is NaN.
 template <typename Coefficients>
 struct SigmoidWeighted {
   static HWY_INLINE FloatVec argument(FloatVec x) {
-    const FloatVec factor =
-        hn::MulAdd(constant(Coefficients::kCubic), hn::Mul(x, x), constant(Coefficients::kLinear));
+    FloatVec factor = constant(Coefficients::kLinear);
+    if constexpr (Coefficients::kCubic != 0) {
+      factor = hn::MulAdd(constant(Coefficients::kCubic), hn::Mul(x, x), factor);
+    }
     return hn::Mul(x, factor);
   }
   static HWY_INLINE FloatVec value(FloatVec x) { return hn::Mul(x, sigmoid(argument(x))); }
-  static HWY_INLINE FloatVec derivative(FloatVec x) {
+  static HWY_INLINE FloatVec gradient(FloatVec outer, FloatVec x) {
     const FloatVec s = sigmoid(argument(x));
-    const FloatVec square = hn::Min(hn::Mul(x, x), constant(ops::kLargestSquare));
-    const FloatVec slope =
-        hn::MulAdd(constant(3 * Coefficients::kCubic), square, constant(Coefficients::kLinear));
+    FloatVec slope = constant(Coefficients::kLinear);
+    if constexpr (Coefficients::kCubic != 0) {
+      const FloatVec square = hn::Min(hn::Mul(x, x), constant(ops::kLargestSquare));
+      slope = hn::MulAdd(constant(3 * Coefficients::kCubic), square, slope);
+    }
     const FloatVec bell = hn::Mul(s, hn::Sub(constant(1), s));
-    return hn::MulAdd(hn::Mul(x, bell), slope, s);
+    return hn::Mul(outer, hn::MulAdd(hn::Mul(x, bell), slope, s));
   }
 };
 
-// NaN passes: it is not below zero.
+// As torch's relu and its gradient: NaN passes, since it is not below zero, and where x is not
+// positive the gradient is +0, whatever came: not a product with zero, which Inf makes NaN.
 struct Relu {
   static HWY_INLINE FloatVec value(FloatVec x) {
     return hn::IfThenElse(hn::Lt(x, constant(0)), constant(0), x);
   }
-  static HWY_INLINE FloatVec derivative(FloatVec x) {
-    return hn::IfThenElseZero(hn::Gt(x, constant(0)), constant(1));
+  static HWY_INLINE FloatVec gradient(FloatVec outer, FloatVec x) {
+    return hn::IfThenZeroElse(hn::Le(x, constant(0)), outer);
   }
 };
 
@@ -58,9 +64,9 @@ struct SquaredRelu {
     const FloatVec positive = Relu::value(x);
     return hn::Mul(positive, positive);
   }
-  static HWY_INLINE FloatVec derivative(FloatVec x) {
-    const FloatVec positive = Relu::value(x);
-    return hn::Add(positive, positive);
+  static HWY_INLINE FloatVec gradient(FloatVec outer, FloatVec x) {
+    const FloatVec half = hn::Mul(outer, x);  // doubled last: 2 * x may overflow
+    return Relu::gradient(hn::Add(half, half), x);
   }
 };
 
@@ -84,12 +90,12 @@ template <typename Function, typename T>
 void backward_elements(const ActivationRow& row, const T* grad, const T* x, T* dx) {
   if (!row.gated) {
     map_lanes(row.length, dx,
-              [&](auto at) HWY_ATTR { return hn::Mul(at(grad), Function::derivative(at(x))); });
+              [&](auto at) HWY_ATTR { return Function::gradient(at(grad), at(x)); });
     return;
   }
   const T* gate = x + row.length;
   map_lanes(row.length, dx, [&](auto at) HWY_ATTR {
-    return hn::Mul(hn::Mul(at(grad), at(gate)), Function::derivative(at(x)));
+    return Function::gradient(hn::Mul(at(grad), at(gate)), at(x));
   });
   map_lanes(row.length, dx + row.length,
             [&](auto at) HWY_ATTR { return hn::Mul(at(grad), Function::value(at(x))); });

@@ -5,7 +5,8 @@
 // scale (2 + 4 significant bits). So decoding is exact, a BF16 GEMM multiplies exactly (8 x 8
 // significant bits fit FP32's 24) and accumulates in FP32. Where values or products would leave the
 // normal range, which the scales tell, operands are decoded to FP32. The scales of tensors are
-// applied to the FP32 sum as alpha, and the result is rounded once.
+// applied to the FP32 sum as alpha, and the result is rounded once. Where FP32 does not hold what
+// comes between the scales and the result, the product is one of FP64.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -17,6 +18,7 @@
 
 #include "core/formats/formats.h"
 #include "core/kernels/cpu/decode_row_by_row.h"
+#include "core/kernels/cpu/gemm_in_double.h"
 #include "core/kernels/cpu/scale_range.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/gemm_checks.h"
@@ -79,14 +81,6 @@ bool are_normal(const GemmOperand& a, const GemmOperand& b) {
   return std::min({left, right, left + right}) >= BF16::kMinExponent;
 }
 
-// [rows, blocks of K]: the scales of 128-blocks row by row.
-at::Tensor scales_of_rows(const GemmOperand& operand) {
-  return operand.mode == ScalingMode::block_2d
-             ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode),
-                                  operand.codes.size(0))
-             : operand.scale_inv;
-}
-
 // Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
 at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
   ops::report_gemm_choice(
@@ -122,6 +116,12 @@ bool goes_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
   return in_128_blocks && !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
 }
 
+// FP32, where the scales let no single GEMM make the product; undefined elsewhere.
+at::Tensor product_of_unruly_scales(const GemmOperand& a, const GemmOperand& b) {
+  if (leaves_fp32(a, b)) return product_in_double(a, b);
+  return goes_by_blocks_of_k(a, b) ? gemm_by_blocks_of_k(a, b) : at::Tensor();
+}
+
 at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
                 const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
                 std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
@@ -133,8 +133,7 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm(a, b, given_bias, out_dtype);
   const at::Tensor bias = ops::bias_of_16_bits(ops::or_undefined(given_bias));
-  if (goes_by_blocks_of_k(a, b)) {
-    const at::Tensor sums = gemm_by_blocks_of_k(a, b);
+  if (const at::Tensor sums = product_of_unruly_scales(a, b); sums.defined()) {
     return (bias.defined() ? sums.add_(bias) : sums).to(out_dtype);
   }
   const std::string_view obstacle = obstacle_to_bf16(a, b, out_dtype);
@@ -163,8 +162,8 @@ void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
   ops::check_gemm_accumulate(a, b, out);
   at::Tensor sum = out;
-  if (goes_by_blocks_of_k(a, b)) {
-    sum.add_(gemm_by_blocks_of_k(a, b));
+  if (const at::Tensor product = product_of_unruly_scales(a, b); product.defined()) {
+    sum.add_(product);
     return;
   }
   // LibTorch adds no product of BF16 operands to a FP32 tensor.

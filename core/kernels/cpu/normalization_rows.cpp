@@ -14,28 +14,47 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
+// What normalizes a row.
+struct RowStatistics {
+  float mean;
+  float rstd;
+  bool overflowed;  // squares of the deviations left FP32's range
+};
+
+// In units of 2^72 the squares of all FP32 numbers, and sums of 2^15 of them, are FP32 numbers.
+constexpr float kLargeRowUnit = 0x1p-72F;
+
 // The variance from the deviations, not from the mean square: in FP32 the difference of two nearly
 // equal numbers would leave nothing of a small variance around a large mean.
+template <bool centered, bool in_large_units, typename T>
+RowStatistics measure_row(const NormForwardJob& job, const T* x) {
+  constexpr float kUnit = in_large_units ? kLargeRowUnit : 1.0F;
+  const auto count = static_cast<float>(job.columns);
+  const auto value = [&](auto at) HWY_ATTR {
+    return in_large_units ? hn::Mul(at(x), hn::Set(kFloats, kUnit)) : at(x);
+  };
+  float mean = 0;
+  if constexpr (centered) mean = sum_lanes(job.columns, value) / count;
+  const FloatVec means = hn::Set(kFloats, mean);
+  const float squares = sum_lanes(job.columns, [&](auto at) HWY_ATTR {
+    const FloatVec deviation = hn::Sub(value(at), means);
+    return hn::Mul(deviation, deviation);
+  });
+  const float rstd = 1.0F / std::sqrt(squares / count + job.eps * kUnit * kUnit);
+  return {mean / kUnit, rstd * kUnit, !std::isfinite(squares)};
+}
+
 template <bool centered, typename T>
 void normalize_row(const NormForwardJob& job, std::int64_t row) {
   const std::int64_t n = job.columns;
   const T* x = static_cast<const T*>(job.x) + row * n;
-  const auto count = static_cast<float>(n);
+  RowStatistics statistics = measure_row<centered, false>(job, x);
+  if (statistics.overflowed) statistics = measure_row<centered, true>(job, x);
+  if constexpr (centered) job.mean[row] = statistics.mean;
+  job.rstd[row] = statistics.rstd;
 
-  float mean = 0;
-  if constexpr (centered) {
-    mean = sum_lanes(n, [&](auto at) HWY_ATTR { return at(x); }) / count;
-    job.mean[row] = mean;
-  }
-  const FloatVec means = hn::Set(kFloats, mean);
-  const float squares = sum_lanes(n, [&](auto at) HWY_ATTR {
-    const FloatVec deviation = hn::Sub(at(x), means);
-    return hn::Mul(deviation, deviation);
-  });
-  const float rstd = 1.0F / std::sqrt(squares / count + job.eps);
-  job.rstd[row] = rstd;
-
-  const FloatVec factor = hn::Set(kFloats, rstd);
+  const FloatVec means = hn::Set(kFloats, statistics.mean);
+  const FloatVec factor = hn::Set(kFloats, statistics.rstd);
   T* y = static_cast<T*>(job.y) + row * n;
   if (job.beta == nullptr) {
     map_lanes(n, y, [&](auto at) HWY_ATTR {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "core/formats/formats.h"
@@ -66,7 +67,80 @@ int exponent_of_smallest_power(const at::Tensor& scales) {
   return (smallest >> FP32::kMantissaBits) - FP32::kBias;
 }
 
+// Of FP32 numbers that are finite and not zero.
+struct ExponentRange {
+  int smallest = std::numeric_limits<int>::max();
+  int largest = std::numeric_limits<int>::min();
+};
+
+ExponentRange exponents_of(const at::Tensor& scales) {
+  std::uint32_t smallest = FP32::kTopExponentCode;
+  std::uint32_t largest = 0;
+  for_each_scale<std::uint32_t>(scales, [&](std::uint32_t bits) {
+    const std::uint32_t magnitude = bits & FP32::kMagnitudeMask;
+    const bool counts = magnitude != 0 && magnitude < FP32::kTopExponentCode;
+    smallest = std::min(smallest, counts ? magnitude : smallest);
+    largest = std::max(largest, counts ? magnitude : largest);
+  });
+  if (largest == 0) return {};
+  return {std::ilogb(std::bit_cast<float>(smallest)), std::ilogb(std::bit_cast<float>(largest))};
+}
+
+int exponent_of_largest_e8m0(const at::Tensor& scales) {
+  std::uint8_t largest = 0;
+  for_each_scale<std::uint8_t>(scales, [&](std::uint8_t code) {
+    largest = std::max(largest, code == E8M0::kNanCode ? largest : code);
+  });
+  return largest - E8M0::kBias;
+}
+
+int exponent_of_largest_code(FormatId format) {
+  return format == FormatId::e5m2 ? E5M2::kMaxExponent : E4M3::kMaxExponent;
+}
+
+// The product of the scales of two tensors. LibTorch's products lose a factor that is NaN.
+bool leaves_fp32(float a, float b) { return !std::isnormal(a * b); }
+
+// A sum over a block of K under the left scale: an FP32 number in normal range, or zero.
+bool sums_leave_fp32(const GemmOperand& left) {
+  // 128 x the largest E5M2 x the largest E4M3 < 2^32; the product of their smallest is 2^-25.
+  constexpr int kLargestSum = 32;
+  constexpr int kSmallestSum = kSmallestExponent<E5M2> + kSmallestExponent<E4M3>;
+  const auto [smallest, largest] = exponents_of(left.scale_inv);
+  return largest != ExponentRange().largest && (largest >= FP32::kMaxExponent + 1 - kLargestSum ||
+                                                smallest < FP32::kMinExponent - kSmallestSum);
+}
+
 }  // namespace
+
+bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
+  const auto one_of = [&](const auto& values_leave) { return values_leave(a) || values_leave(b); };
+  const auto beyond = [](const GemmOperand& operand, int largest_scale) {
+    return largest_scale + exponent_of_largest_code(operand.format) > FP32::kMaxExponent;
+  };
+  switch (a.mode) {
+    case ScalingMode::tensor:
+      return leaves_fp32(*a.scale_inv.const_data_ptr<float>(),
+                         *b.scale_inv.const_data_ptr<float>());
+    case ScalingMode::mxfp8:
+      return one_of([&](const GemmOperand& operand) {
+        return beyond(operand, exponent_of_largest_e8m0(operand.scale_inv));
+      });
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      if (!has_powers_of_two(a.scale_inv) || !has_powers_of_two(b.scale_inv)) {
+        return sums_leave_fp32(a);
+      }
+      return one_of([&](const GemmOperand& operand) {
+        const int largest = exponents_of(operand.scale_inv).largest;
+        return largest != ExponentRange().largest && beyond(operand, largest);
+      });
+    case ScalingMode::nvfp4:
+      break;
+  }
+  return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
+                     *b.tensor_scale.const_data_ptr<float>());
+}
 
 bool has_powers_of_two(const at::Tensor& scales) {
   constexpr std::int32_t kMantissa = (1 << FP32::kMantissaBits) - 1;

@@ -15,4 +15,10 @@ bool has_powers_of_two(const at::Tensor& scales);
 // count; of 128-blocks they count with their scale, 1.
 int exponent_of_smallest_value(const ops::GemmOperand& operand);
 
+// Whether a product of the operands may leave FP32's range on its way to a result that does not:
+// the product of two scales of tensors that is no normal number (NaN among them); values under
+// scales of blocks that are powers of two, beyond FP32's largest; sums of 128-blocks under the left
+// scale alone, where scales are no powers of two.
+bool leaves_fp32(const ops::GemmOperand& a, const ops::GemmOperand& b);
+
 }  // namespace telens

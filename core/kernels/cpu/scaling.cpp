@@ -31,18 +31,50 @@ at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilo
 // Rows that are compared at once: with any number of slots they fill vectors.
 constexpr std::int64_t kRowBlock = 16;
 
-// The largest amax of each slot. Amaxes are not negative, and the bits of such floats are in the
-// order of their values; a NaN has the largest bits of all, so one in the window wins: the amax is
-// then not finite and keeps the scale.
-std::vector<std::uint32_t> largest_by_slot(const float* history, std::int64_t rows,
-                                           std::int64_t slots) {
+// A history [rows, slots] whose rows lie `stride` elements apart.
+struct History {
+  float* values;
+  std::int64_t rows;
+  std::int64_t slots;
+  std::int64_t stride;
+
+  explicit History(const at::Tensor& history)
+      : values(history.mutable_data_ptr<float>()),
+        rows(history.size(0)),
+        slots(history.size(1)),
+        stride(history.stride(0)) {}
+
+  bool is_dense() const { return stride == slots || rows == 1; }
+  float* row(std::int64_t index) const { return values + index * stride; }
+  std::size_t bytes(std::int64_t count) const {
+    return static_cast<std::size_t>(count * slots) * sizeof(float);
+  }
+
+  // Rows one after the other.
+  void copy_rows(std::int64_t first, std::int64_t count, std::uint32_t* to) const {
+    if (is_dense()) {
+      std::memcpy(to, row(first), bytes(count));
+      return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::memcpy(to + i * slots, row(first + i), bytes(1));
+    }
+  }
+};
+
+// The largest amax of each slot in the first `rows`. Amaxes are not negative, and the bits of such
+// floats are in the order of their values; a NaN has the largest bits of all, so one in the window
+// wins: the amax is then not finite and keeps the scale.
+std::vector<std::uint32_t> largest_by_slot(const History& history, std::int64_t rows) {
+  const std::int64_t slots = history.slots;
   const auto block = static_cast<std::size_t>(kRowBlock * slots);
   std::vector<std::uint32_t> largest(block, 0);
   std::vector<std::uint32_t> bits(block);
   for (std::int64_t row = 0; row < rows; row += kRowBlock) {
-    const auto count = static_cast<std::size_t>(std::min(kRowBlock, rows - row) * slots);
-    std::memcpy(bits.data(), history + row * slots, count * sizeof(float));
-    for (std::size_t i = 0; i < count; ++i) largest[i] = std::max(largest[i], bits[i]);
+    const std::int64_t count = std::min(kRowBlock, rows - row);
+    history.copy_rows(row, count, bits.data());
+    const auto filled = static_cast<std::size_t>(count * slots);
+    for (std::size_t i = 0; i < filled; ++i) largest[i] = std::max(largest[i], bits[i]);
   }
   for (std::size_t i = static_cast<std::size_t>(slots); i < block; ++i) {
     std::uint32_t& slot = largest[i % static_cast<std::size_t>(slots)];
@@ -57,7 +89,7 @@ at::Tensor amax_of_history(const at::Tensor& amax_history, c10::string_view algo
   const std::int64_t length = algorithm == "max" ? amax_history.size(0) : 1;
   const std::int64_t slots = amax_history.size(1);
   at::Tensor amax = at::empty({slots}, amax_history.options());
-  const auto largest = largest_by_slot(amax_history.const_data_ptr<float>(), length, slots);
+  const auto largest = largest_by_slot(History(amax_history), length);
   std::memcpy(amax.mutable_data_ptr<float>(), largest.data(),
               static_cast<std::size_t>(slots) * sizeof(float));
   return amax;
@@ -75,17 +107,20 @@ void update_scale(const at::Tensor& amax, at::Tensor& scale, const at::Tensor& f
   }
 }
 
-void begin_row(const at::Tensor& amax_history) {
-  const auto slots = static_cast<std::size_t>(amax_history.size(1));
-  const auto rows = static_cast<std::size_t>(amax_history.size(0));
-  float* history = amax_history.mutable_data_ptr<float>();
-  std::memmove(history + slots, history, (rows - 1) * slots * sizeof(float));
-  std::memset(history, 0, slots * sizeof(float));
+void begin_row(const History& history) {
+  if (history.is_dense()) {
+    std::memmove(history.row(1), history.row(0), history.bytes(history.rows - 1));
+  } else {
+    for (std::int64_t row = history.rows - 1; row > 0; --row) {
+      std::memcpy(history.row(row), history.row(row - 1), history.bytes(1));
+    }
+  }
+  std::memset(history.row(0), 0, history.bytes(1));
 }
 
 void advance_history(at::Tensor& amax_history) {
   ops::check_history("advance_history", amax_history);
-  begin_row(amax_history);
+  begin_row(History(amax_history));
 }
 
 void update_windows(at::TensorList amax_histories, at::TensorList scales,
@@ -93,12 +128,11 @@ void update_windows(at::TensorList amax_histories, at::TensorList scales,
                     bool power_of_two) {
   ops::check_update_windows(amax_histories, scales, fp8_max, algorithm);
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    const at::Tensor& history = amax_histories[i];
-    const std::int64_t slots = history.size(1);
-    const std::int64_t length = algorithm == "max" ? history.size(0) : 1;
-    const auto largest = largest_by_slot(history.const_data_ptr<float>(), length, slots);
+    const History history(amax_histories[i]);
+    const std::int64_t length = algorithm == "max" ? history.rows : 1;
+    const auto largest = largest_by_slot(history, length);
     float* scale = scales[i].mutable_data_ptr<float>();
-    for (std::size_t slot = 0; slot < static_cast<std::size_t>(slots); ++slot) {
+    for (std::size_t slot = 0; slot < static_cast<std::size_t>(history.slots); ++slot) {
       scale[slot] =
           delayed_scale(std::bit_cast<float>(largest[slot]), scale[slot],
                         static_cast<float>(fp8_max[i]), static_cast<int>(margin), power_of_two);

@@ -6,21 +6,26 @@
 namespace telens::cuda {
 namespace {
 
+// Blocks of threads that a multiprocessor is to hold.
+constexpr int kResident = blocks_with(40);
+constexpr int kBackwardResident = blocks_with(64);
+
 template <typename Format, typename Function, int pack_width>
-__global__ void __launch_bounds__(kThreads) activate_kernel(ActivationArguments arguments) {
+__global__ void __launch_bounds__(kThreads, kResident)
+    activate_kernel(ActivationArguments arguments) {
   __shared__ BlockMaximum shared;
   activate<Format, Function, pack_width>(arguments, GpuThread(), shared);
 }
 
 template <typename Format, typename Function, int pack_width>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBackwardResident)
     activate_backward_kernel(ActivationGradientArguments arguments) {
   activate_backward<Format, Function, pack_width>(arguments, GpuThread());
 }
 
-unsigned grid_of(std::int64_t size, int pack_width, const LaunchContext& context) {
+unsigned grid_of(std::int64_t size, int pack_width, int resident, const LaunchContext& context) {
   const std::int64_t per_block = std::int64_t{kThreads} * pack_width;
-  return grid_for((size + per_block - 1) / per_block, 8, context);
+  return grid_for((size + per_block - 1) / per_block, resident, context);
 }
 
 }  // namespace
@@ -36,10 +41,10 @@ cudaError_t launch_activation(const ActivationArguments& arguments, FormatId for
                         is_aligned(arguments.y, 16) && is_aligned(arguments.codes, kWidth);
       if (fits) {
         activate_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, kWidth, kResident, context), kThreads, 0, context.stream>>>(arguments);
       } else {
         activate_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, 1, kResident, context), kThreads, 0, context.stream>>>(arguments);
       }
       return cudaGetLastError();
     });
@@ -58,10 +63,12 @@ cudaError_t launch_activation_backward(const ActivationGradientArguments& argume
                         is_aligned(arguments.grad, 16) && is_aligned(arguments.dx, 16);
       if (fits) {
         activate_backward_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, kWidth, kBackwardResident, context), kThreads, 0, context.stream>>>(
+                arguments);
       } else {
         activate_backward_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, 1, kBackwardResident, context), kThreads, 0, context.stream>>>(
+                arguments);
       }
       return cudaGetLastError();
     });

@@ -1,8 +1,12 @@
 // Activation functions, plain and gated, and their gradients: device code. Arithmetic is FP32; what
-// is stored is rounded once. A fused quantization encodes the rounded values, so that its codes are
-// those of the activation followed by quantize.
+// is stored is rounded once; what is rounded to 16 bits may have approximations in it. A fused
+// quantization encodes the rounded values, so that its codes are those of the activation followed
+// by quantize.
 #pragma once
 
+#include <type_traits>
+
+#include "core/kernels/cuda/approximations.cuh"
 #include "core/kernels/cuda/quantize.cuh"
 #include "core/ops/activation_formula.h"
 #include "core/ops/activation_layout.h"
@@ -32,31 +36,100 @@ struct ActivationGradientArguments {
   void* dx;  // as x
 };
 
-TELENS_DEVICE float sigmoid(float z) { return 1.0F / (1.0F + std::exp(-z)); }
+// A sigmoid s, and s * (1 - s).
+struct SigmoidAndBell {
+  float sigmoid;
+  float bell;
+};
 
-template <typename Coefficients>
-struct SigmoidWeighted {
-  static TELENS_DEVICE float weight(float x) {
-    return sigmoid(x * (Coefficients::kCubic * (x * x) + Coefficients::kLinear));
-  }
-  static TELENS_DEVICE float value(float x) { return x * weight(x); }
-  static TELENS_DEVICE float derivative(float x) {
-    const float s = weight(x);
-    const float square = x * x < ops::kLargestSquare ? x * x : ops::kLargestSquare;
-    const float slope = 3 * Coefficients::kCubic * square + Coefficients::kLinear;
-    return x * (s * (1.0F - s)) * slope + s;
+struct ExactSigmoid {
+  static TELENS_DEVICE SigmoidAndBell of(float z) {
+    const float s = 1.0F / (1.0F + std::exp(-z));
+    return {s, s * (1.0F - s)};
   }
 };
 
-// NaN passes: it is not below zero.
+// (1 / (1 / 4 + 2^y / 4)) / 4 with y = -z * log2(e): both approximations then reach as far down as
+// FP32 and ExactSigmoid do, to e^-z = 2^128. |y| is at most 128 there, rounded by 2^-24 of it and
+// made with a log2(e) that is wrong by 2^-26, which 2^y shows as |z| * 1.25 * 2^-24, at most
+// 2^-17.2; the approximations add 2^-22 + 2^-23, the addition 2^-24. So its relative error is below
+// 2^-17, where BF16 rounds at 2^-9 and FP16 at 2^-12.
+//
+// 1 - s is 2^y * s: the difference would show the error of an s near 1, which a large x multiplies.
+// The power is bounded for that: Inf * 0 is NaN.
+template <typename Functions>
+struct FastSigmoid {
+  static TELENS_DEVICE SigmoidAndBell of(float z) {
+    constexpr float kLog2OfE = 1.4426950408889634F;
+    constexpr float kLargestPower = 0x1p127F;
+    const float power = Functions::exp2(multiply_add(z, -kLog2OfE, -2.0F));  // a quarter of it
+    const float reciprocal = Functions::reciprocal(0.25F + power);
+    const float s = 0.25F * reciprocal;
+    const float bounded = power < kLargestPower ? power : kLargestPower;
+    return {s, s * (bounded * reciprocal)};
+  }
+};
+
+template <typename Format>
+using SigmoidFor =
+    std::conditional_t<Format::kWidth == 16, FastSigmoid<Approximations>, ExactSigmoid>;
+
+// A function of an element: its value, and its gradient where `outer` is that of the value, by the
+// sigmoid given.
+
+// A cubic term of zero is left out, not multiplied by zero: x^2 overflows from |x| = 2^64 on, and
+// 0 * Inf is NaN.
+template <typename Coefficients>
+struct SigmoidWeighted {
+  static TELENS_DEVICE float argument(float x) {
+    if constexpr (Coefficients::kCubic == 0) {
+      return x * Coefficients::kLinear;
+    } else {
+      return x * (Coefficients::kCubic * (x * x) + Coefficients::kLinear);
+    }
+  }
+  template <typename Sigmoid>
+  static TELENS_DEVICE float value(float x) {
+    return x * Sigmoid::of(argument(x)).sigmoid;
+  }
+  template <typename Sigmoid>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    const SigmoidAndBell s = Sigmoid::of(argument(x));
+    float slope = Coefficients::kLinear;
+    if constexpr (Coefficients::kCubic != 0) {
+      const float square = x * x < ops::kLargestSquare ? x * x : ops::kLargestSquare;
+      slope = 3 * Coefficients::kCubic * square + Coefficients::kLinear;
+    }
+    return outer * (x * s.bell * slope + s.sigmoid);
+  }
+};
+
+// As torch's relu and its gradient: NaN passes, since it is not below zero, and where x is not
+// positive the gradient is +0, whatever came: not a product with zero, which Inf makes NaN.
 struct Relu {
-  static TELENS_DEVICE float value(float x) { return x < 0.0F ? 0.0F : x; }
-  static TELENS_DEVICE float derivative(float x) { return x > 0.0F ? 1.0F : 0.0F; }
+  static TELENS_DEVICE float positive(float x) { return x < 0.0F ? 0.0F : x; }
+  static TELENS_DEVICE float where_positive(float outer, float x) {
+    return x <= 0.0F ? 0.0F : outer;
+  }
+  template <typename>
+  static TELENS_DEVICE float value(float x) {
+    return positive(x);
+  }
+  template <typename>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    return where_positive(outer, x);
+  }
 };
 
 struct SquaredRelu {
-  static TELENS_DEVICE float value(float x) { return Relu::value(x) * Relu::value(x); }
-  static TELENS_DEVICE float derivative(float x) { return 2 * Relu::value(x); }
+  template <typename>
+  static TELENS_DEVICE float value(float x) {
+    return Relu::positive(x) * Relu::positive(x);
+  }
+  template <typename>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    return Relu::where_positive(2 * (outer * x), x);  // doubled last: 2 * x may overflow
+  }
 };
 
 // Calls visitor.operator()<Function>().
@@ -65,115 +138,157 @@ decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& v
   return ops::dispatch_activation<SigmoidWeighted, Relu, SquaredRelu>(function, visitor);
 }
 
-// Where pack `i` of the results finds its inputs: those activated, and the factors behind them.
+// Where the inputs of results [row, column ...] lie: what is activated, and the factors.
 struct ActivationPlace {
   std::int64_t activated;
   std::int64_t factor;
+
+  static TELENS_DEVICE ActivationPlace of(std::int64_t row, std::int64_t column, std::int64_t width,
+                                          bool gated) {
+    const std::int64_t start = row * (gated ? 2 * width : width) + column;
+    return {start, start + width};
+  }
 };
 
-TELENS_DEVICE ActivationPlace place_of(std::int64_t element, std::int64_t width, bool gated) {
-  if (!gated) return {element, element};
-  const std::int64_t start = element / width * 2 * width + element % width;
-  return {start, start + width};
+// visit(row, column) for the packs of rows of `width` that are this thread's. Rows are found by
+// additions: a division of 64-bit numbers takes as long as a pack.
+template <int pack_width, typename Thread, typename Visit>
+TELENS_DEVICE void for_each_pack_of_rows(const Thread& thread, std::int64_t rows,
+                                         std::int64_t width, const Visit& visit) {
+  const std::int64_t first = (thread.block() * kThreads + thread.index()) * pack_width;
+  const std::int64_t step = thread.blocks() * kThreads * pack_width;
+  const std::int64_t step_rows = step / width;
+  const std::int64_t step_columns = step % width;
+  std::int64_t row = first / width;
+  std::int64_t column = first % width;
+  while (row < rows) {
+    visit(row, column);
+    row += step_rows;
+    column += step_columns;
+    if (column >= width) {
+      column -= width;
+      ++row;
+    }
+  }
 }
 
-// Results of the function, rounded.
-template <typename Format, typename Function, int pack_width>
-TELENS_DEVICE Pack<typename Format::Bits, pack_width> activated_pack(const typename Format::Bits* x,
-                                                                     const ActivationPlace& place,
-                                                                     bool gated) {
-  const auto activated = load_pack<pack_width>(x + place.activated);
-  float values[pack_width];
-  TELENS_UNROLL
-  for (int j = 0; j < pack_width; ++j) {
-    values[j] = Function::value(widen<Format>(activated.values[j]));
+// What a result is made of. Factors are loaded before anything is computed.
+template <typename Format, int size>
+struct ActivationInputs {
+  using Elements = Words<typename Format::Bits, size>;
+  Elements activated;
+  Elements factors;  // of a gated activation
+
+  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments, std::int64_t row,
+                                           std::int64_t column) {
+    const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
+    const auto place = ActivationPlace::of(row, column, arguments.width, arguments.gated);
+    ActivationInputs inputs{load_words<size>(x + place.activated), {}};
+    if (arguments.gated) inputs.factors = load_words<size>(x + place.factor);
+    return inputs;
   }
-  if (gated) {
-    const auto factors = load_pack<pack_width>(x + place.factor);
+
+  // The results, rounded.
+  template <typename Function>
+  TELENS_DEVICE Elements apply(bool gated) const {
+    float values[size];
     TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) values[j] *= widen<Format>(factors.values[j]);
+    for (int j = 0; j < size; ++j) {
+      values[j] = Function::template value<SigmoidFor<Format>>(widen_at<Format>(activated, j));
+    }
+    if (gated) {
+      TELENS_UNROLL
+      for (int j = 0; j < size; ++j) values[j] *= widen_at<Format>(factors, j);
+    }
+    return narrow_all<Format>(values);
   }
-  Pack<typename Format::Bits, pack_width> y;
-  TELENS_UNROLL
-  for (int j = 0; j < pack_width; ++j) y.values[j] = narrow<Format>(values[j]);
-  return y;
-}
+};
 
 // `width` of a pack divides the width of a row, and all addresses are aligned to packs, or it is 1.
 template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& thread,
                             BlockMaximum& shared) {
   using Bits = typename Format::Bits;
-  const auto* x = static_cast<const Bits*>(arguments.x);
-  const std::int64_t size = arguments.rows * arguments.width;
   const Scale scale = Scale::from(arguments.codes != nullptr ? *arguments.scale : 1.0F);
   std::uint32_t largest = 0;
-  for (std::int64_t i = (thread.block() * kThreads + thread.index()) * pack_width; i < size;
-       i += thread.blocks() * kThreads * pack_width) {
-    const auto y = activated_pack<Format, Function, pack_width>(
-        x, place_of(i, arguments.width, arguments.gated), arguments.gated);
-    if (arguments.y != nullptr) store_pack(static_cast<Bits*>(arguments.y) + i, y);
-    if (arguments.codes != nullptr) {
-      store_pack(arguments.codes + i, arguments.format == FormatId::e4m3
-                                          ? quantize_pack<Format, E4M3>(y, scale, largest)
-                                          : quantize_pack<Format, E5M2>(y, scale, largest));
+  for_each_pack_of_rows<pack_width>(
+      thread, arguments.rows, arguments.width, [&](std::int64_t row, std::int64_t column) {
+        const auto inputs = ActivationInputs<Format, pack_width>::at(arguments, row, column);
+        const auto y = inputs.template apply<Function>(arguments.gated);
+        const std::int64_t at = row * arguments.width + column;
+        if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
+        if (arguments.codes != nullptr) {
+          store_words(arguments.codes + at,
+                      quantize_words<Format>(arguments.format, y, scale, largest));
+        }
+      });
+  if (arguments.amax != nullptr) {
+    update_amax<Format>(thread, largest_lane<Format>(largest), arguments.amax, shared);
+  }
+}
+
+// What the gradients of one pack of a row are made of.
+template <typename Format, int size>
+struct ActivationGradientInputs {
+  using Elements = Words<typename Format::Bits, size>;
+  Elements grad;
+  Elements activated;
+  Elements factors;  // of a gated activation
+
+  static TELENS_DEVICE ActivationGradientInputs at(const ActivationGradientArguments& arguments,
+                                                   std::int64_t row, std::int64_t column,
+                                                   bool with_factors) {
+    using Bits = typename Format::Bits;
+    const auto* x = static_cast<const Bits*>(arguments.x);
+    const auto* grad = static_cast<const Bits*>(arguments.grad);
+    const auto place = ActivationPlace::of(row, column, arguments.width, arguments.gated);
+    ActivationGradientInputs inputs{load_words<size>(grad + row * arguments.width + column),
+                                    load_words<size>(x + place.activated),
+                                    {}};
+    if (with_factors) inputs.factors = load_words<size>(x + place.factor);
+    return inputs;
+  }
+
+  // The gradients of what is activated, rounded.
+  template <typename Function>
+  TELENS_DEVICE Elements of_activated(bool with_factors) const {
+    float dx[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      float outer = widen_at<Format>(grad, j);  // the gradient of what the function returned
+      if (with_factors) outer *= widen_at<Format>(factors, j);
+      dx[j] =
+          Function::template gradient<SigmoidFor<Format>>(outer, widen_at<Format>(activated, j));
     }
+    return narrow_all<Format>(dx);
   }
-  if (arguments.amax != nullptr) update_amax<Format>(thread, largest, arguments.amax, shared);
-}
 
-// The gradients of what is activated, rounded. factors: of a gated activation; nullptr: none.
-template <typename Format, typename Function, int size>
-TELENS_DEVICE Pack<typename Format::Bits, size> gradient_of_activated(
-    const Pack<typename Format::Bits, size>& grad,
-    const Pack<typename Format::Bits, size>& activated,
-    const Pack<typename Format::Bits, size>* factors) {
-  Pack<typename Format::Bits, size> dx;
-  TELENS_UNROLL
-  for (int j = 0; j < size; ++j) {
-    float outer = widen<Format>(grad.values[j]);  // the gradient of what the function returned
-    if (factors != nullptr) outer *= widen<Format>(factors->values[j]);
-    dx.values[j] = narrow<Format>(outer * Function::derivative(widen<Format>(activated.values[j])));
+  // Those of a gated activation's factors.
+  template <typename Function>
+  TELENS_DEVICE Elements of_factors() const {
+    float dx[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      dx[j] = widen_at<Format>(grad, j) *
+              Function::template value<SigmoidFor<Format>>(widen_at<Format>(activated, j));
+    }
+    return narrow_all<Format>(dx);
   }
-  return dx;
-}
-
-// Those of a gated activation's factors.
-template <typename Format, typename Function, int size>
-TELENS_DEVICE Pack<typename Format::Bits, size> gradient_of_factors(
-    const Pack<typename Format::Bits, size>& grad,
-    const Pack<typename Format::Bits, size>& activated) {
-  Pack<typename Format::Bits, size> dx;
-  TELENS_UNROLL
-  for (int j = 0; j < size; ++j) {
-    dx.values[j] = narrow<Format>(widen<Format>(grad.values[j]) *
-                                  Function::value(widen<Format>(activated.values[j])));
-  }
-  return dx;
-}
+};
 
 template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate_backward(const ActivationGradientArguments& arguments,
                                      const Thread& thread) {
-  using Bits = typename Format::Bits;
-  const auto* x = static_cast<const Bits*>(arguments.x);
-  auto* dx = static_cast<Bits*>(arguments.dx);
-  const std::int64_t size = arguments.rows * arguments.width;
-  for (std::int64_t i = (thread.block() * kThreads + thread.index()) * pack_width; i < size;
-       i += thread.blocks() * kThreads * pack_width) {
-    const ActivationPlace place = place_of(i, arguments.width, arguments.gated);
-    const auto grad = load_pack<pack_width>(static_cast<const Bits*>(arguments.grad) + i);
-    const auto activated = load_pack<pack_width>(x + place.activated);
-    if (arguments.gated) {
-      const auto factors = load_pack<pack_width>(x + place.factor);
-      store_pack(dx + place.factor, gradient_of_factors<Format, Function>(grad, activated));
-      store_pack(dx + place.activated,
-                 gradient_of_activated<Format, Function>(grad, activated, &factors));
-    } else {
-      store_pack(dx + place.activated,
-                 gradient_of_activated<Format, Function, pack_width>(grad, activated, nullptr));
-    }
-  }
+  auto* dx = static_cast<typename Format::Bits*>(arguments.dx);
+  for_each_pack_of_rows<pack_width>(
+      thread, arguments.rows, arguments.width, [&](std::int64_t row, std::int64_t column) {
+        const bool gated = arguments.gated;
+        const auto inputs =
+            ActivationGradientInputs<Format, pack_width>::at(arguments, row, column, gated);
+        const auto place = ActivationPlace::of(row, column, arguments.width, gated);
+        store_words(dx + place.activated, inputs.template of_activated<Function>(gated));
+        if (gated) store_words(dx + place.factor, inputs.template of_factors<Function>());
+      });
 }
 
 }  // namespace telens::cuda

@@ -20,19 +20,15 @@ TELENS_DEVICE void amax(const AmaxArguments& arguments, const Thread& thread,
   using Bits = typename Format::Bits;
   using Maxima = Magnitudes<Format, nan>;
   std::uint32_t largest = 0;  // in every lane
-  for_each_pack<width, kAmaxUnroll>(thread, static_cast<const Bits*>(arguments.x), arguments.size,
-                                    [&]<int size>(const Pack<Bits, size>& pack, std::int64_t) {
-                                      if constexpr (size == 1) {
-                                        largest = Maxima::larger(largest,
-                                                                 Maxima::of_word(pack.values[0]));
-                                      } else {
-                                        TELENS_UNROLL
-                                        for (const std::uint32_t word : Maxima::of(pack).values) {
-                                          largest = Maxima::larger(largest, word);
-                                        }
-                                      }
-                                    });
-  update_amax<Format>(thread, Maxima::code(Maxima::largest_lane(largest)), arguments.amax, shared);
+  for_each_pack<width, kAmaxUnroll, AsWords>(thread, static_cast<const Bits*>(arguments.x),
+                                             arguments.size, [&](const auto& x, std::int64_t) {
+                                               TELENS_UNROLL
+                                               for (const std::uint32_t word : x.words) {
+                                                 largest =
+                                                     Maxima::larger(largest, Maxima::of_word(word));
+                                               }
+                                             });
+  update_amax<Format>(thread, Maxima::code(largest_lane<Format>(largest)), arguments.amax, shared);
 }
 
 }  // namespace telens::cuda

@@ -8,7 +8,7 @@ namespace telens::cuda {
 // Of one row, one code a byte.
 template <bool whole>
 TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, std::int64_t row,
-                               std::int64_t column, const Eight<std::uint8_t>& of_row) {
+                               std::int64_t column, const EightWords<std::uint8_t>& of_row) {
   if (row >= matrix.rows) return;
   store_within<whole>(codes + row * matrix.columns, column, matrix.columns, of_row);
 }
@@ -17,14 +17,15 @@ TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, s
 template <bool whole>
 TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix& matrix,
                                          std::int64_t row, std::int64_t column,
-                                         const Eight<std::uint8_t>& of_row) {
+                                         const EightWords<std::uint8_t>& of_row) {
   if (row >= matrix.rows) return;
-  Pack<std::uint8_t, kColumnsOfThread / 2> bytes;
-  TELENS_UNROLL
-  for (int i = 0; i < kColumnsOfThread / 2; ++i) {
-    const bool has_second = whole || column + 2 * i + 1 < matrix.columns;
-    const int second = has_second ? of_row.values[2 * i + 1] << 4 : 0;
-    bytes.values[i] = static_cast<std::uint8_t>(of_row.values[2 * i] | second);
+  // A byte's upper half from the byte above, then every second byte.
+  const auto merged = [](std::uint32_t four) { return four | four >> 4; };
+  Words<std::uint8_t, kColumnsOfThread / 2> bytes{
+      {permute_bytes(merged(of_row.words[0]), merged(of_row.words[1]), 0x6420)}};
+  const std::int64_t left = matrix.columns - column;
+  if (!whole && 0 < left && left < kColumnsOfThread) {
+    bytes.words[0] &= 0xffffffffU >> (4 * (kColumnsOfThread - left));
   }
   const std::int64_t width = (matrix.columns + 1) / 2;
   store_within<whole>(codes + row * width, column / 2, width, bytes);
@@ -34,15 +35,14 @@ TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix&
 template <bool whole>
 TELENS_DEVICE void store_pairs_down_columns(std::uint8_t* codes, const BlockMatrix& matrix,
                                             std::int64_t row, std::int64_t column,
-                                            const Eight<std::uint8_t>& upper,
-                                            const Eight<std::uint8_t>& lower) {
+                                            const EightWords<std::uint8_t>& upper,
+                                            const EightWords<std::uint8_t>& lower) {
   if (row >= matrix.rows) return;
   const bool has_second = row + 1 < matrix.rows;
-  Eight<std::uint8_t> bytes;
+  EightWords<std::uint8_t> bytes;
   TELENS_UNROLL
-  for (int i = 0; i < kColumnsOfThread; ++i) {
-    const int second = has_second ? lower.values[i] << 4 : 0;
-    bytes.values[i] = static_cast<std::uint8_t>(upper.values[i] | second);
+  for (int i = 0; i < bytes.kWords; ++i) {
+    bytes.words[i] = upper.words[i] | (has_second ? lower.words[i] << 4 : 0);
   }
   store_within<whole>(codes + row / 2 * matrix.columns, column, matrix.columns, bytes);
 }
@@ -50,7 +50,8 @@ TELENS_DEVICE void store_pairs_down_columns(std::uint8_t* codes, const BlockMatr
 // The codes of a thread's rows as the rowwise and as the columnwise orientation have them.
 template <bool two_a_byte, bool whole, int rows>
 TELENS_DEVICE void store_rowwise(std::uint8_t* codes, const BlockMatrix& matrix, std::int64_t row,
-                                 std::int64_t column, const Eight<std::uint8_t> (&of_rows)[rows]) {
+                                 std::int64_t column,
+                                 const EightWords<std::uint8_t> (&of_rows)[rows]) {
   TELENS_UNROLL
   for (int i = 0; i < rows; ++i) {
     if constexpr (two_a_byte) {
@@ -64,7 +65,7 @@ TELENS_DEVICE void store_rowwise(std::uint8_t* codes, const BlockMatrix& matrix,
 template <bool two_a_byte, bool whole, int rows>
 TELENS_DEVICE void store_columnwise(std::uint8_t* codes, const BlockMatrix& matrix,
                                     std::int64_t row, std::int64_t column,
-                                    const Eight<std::uint8_t> (&of_rows)[rows]) {
+                                    const EightWords<std::uint8_t> (&of_rows)[rows]) {
   if constexpr (two_a_byte) {
     TELENS_UNROLL
     for (int i = 0; i < rows; i += 2) {

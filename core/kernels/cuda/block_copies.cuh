@@ -44,7 +44,7 @@ struct CopiesOfThread {
   CodesOfThread<packed ? CodePairs::along_row : CodePairs::none, kCopiesRows> first;
   static constexpr int kLines = packed ? 2 : 1;
   CodesOfThread<packed ? CodePairs::down_columns : CodePairs::none, kCopiesRows / kLines> second;
-  Eight<std::uint32_t> values[kCopiesRows];
+  EightWords<std::uint32_t> values[kCopiesRows];
 
   template <bool whole>
   TELENS_DEVICE void load(const CopiesArguments& arguments, std::int64_t row, std::int64_t column) {
@@ -59,7 +59,7 @@ struct CopiesOfThread {
 
   TELENS_DEVICE Eight<std::uint32_t> of_second(int i, const Eight<float>& scales) const {
     if constexpr (decoded) {
-      return values[i];
+      return bits_as<Eight<std::uint32_t>>(values[i]);
     } else {
       return decode_eight<Input, FP32>(second.line(i / kLines, i % kLines), scales);
     }

@@ -27,7 +27,7 @@ TELENS_DEVICE void quantize_along_rows(const Part& part, const Scaling& scaling,
   const std::int64_t row = part.row();
   const std::int64_t column = part.column();
   const bool has_scale = column % Scaling::kBlock == 0 && column < matrix.columns;
-  Eight<std::uint8_t> codes[Part::kRows];
+  EightWords<std::uint8_t> codes[Part::kRows];
   TELENS_UNROLL
   for (int i = 0; i < Part::kRows; ++i) {
     const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(Maxima::of(part.x[i])),
@@ -89,7 +89,7 @@ TELENS_DEVICE void quantize_along_columns(const Part& part, const Scaling& scali
 
   const Eight<float> factors = load_pack<kColumnsOfThread>(
       &shared.factors[part.row_in_tile / Scaling::kBlock][part.column_in_tile]);
-  Eight<std::uint8_t> codes[Part::kRows];
+  EightWords<std::uint8_t> codes[Part::kRows];
   TELENS_UNROLL
   for (int i = 0; i < Part::kRows; ++i) {
     codes[i] = part.encode(scaling, i, [&](int column) { return factors.values[column]; });

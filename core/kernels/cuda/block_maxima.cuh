@@ -1,8 +1,7 @@
 // Largest magnitudes, NaNs among them or left out: device code.
 #pragma once
 
-#include "core/kernels/cuda/lanes.cuh"
-#include "core/kernels/cuda/packs.cuh"
+#include "core/kernels/cuda/words.cuh"
 #include "core/ops/block_scale_formula.h"
 
 namespace telens::cuda {
@@ -23,28 +22,24 @@ struct Magnitudes {
   static TELENS_DEVICE std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
     return LaneMath<Input>::max_unsigned(a, b);
   }
-  static TELENS_DEVICE std::uint32_t largest_lane(std::uint32_t word) {
-    if constexpr (kLanes<Input> == 1) return word;
-    return larger(word, word >> 16) & 0xffffU;
-  }
 
   // Of a pack of whole words.
   template <int size>
-  using Words = Pack<std::uint32_t, size / kLanes<Input>>;
+  using MaximaOf = Pack<std::uint32_t, size / kLanes<Input>>;
 
   template <int size>
-  static TELENS_DEVICE Words<size> of(const Pack<typename Input::Bits, size>& x) {
-    auto words = bits_as<Words<size>>(x);
+  static TELENS_DEVICE MaximaOf<size> of(const Words<typename Input::Bits, size>& x) {
+    MaximaOf<size> maxima;
     TELENS_UNROLL
-    for (std::uint32_t& word : words.values) word = of_word(word);
-    return words;
+    for (int i = 0; i < x.kWords; ++i) maxima.values[i] = of_word(x.words[i]);
+    return maxima;
   }
   template <int size>
   static TELENS_DEVICE std::uint32_t largest(const Pack<std::uint32_t, size>& words) {
     std::uint32_t word = words.values[0];
     TELENS_UNROLL
     for (int i = 1; i < size; ++i) word = larger(word, words.values[i]);
-    return largest_lane(word);
+    return largest_lane<Input>(word);
   }
 
   // The magnitude as a code of Input; 0 where nothing was a number.

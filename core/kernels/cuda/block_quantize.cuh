@@ -25,9 +25,9 @@ struct Mxfp8Scaling {
     return {code, mxfp8_factor(code)};
   }
   template <typename Input, bool whole, typename FactorOf>
-  TELENS_DEVICE Eight<std::uint8_t> encode(const Eight<typename Input::Bits>& x, std::int64_t,
-                                           const FactorOf& factor_of) const {
-    return encode_pack<Input, Output>(x, 0, factor_of);
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t, const FactorOf& factor_of) const {
+    return encode_words<Input, Output>(x, 0, factor_of);
   }
 };
 
@@ -49,9 +49,9 @@ struct Fp8BlockScaling {
     return {1.0F / scale, scale};
   }
   template <typename Input, bool whole, typename FactorOf>
-  TELENS_DEVICE Eight<std::uint8_t> encode(const Eight<typename Input::Bits>& x, std::int64_t,
-                                           const FactorOf& factor_of) const {
-    return encode_pack<Input, Output>(x, 0, factor_of);
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t, const FactorOf& factor_of) const {
+    return encode_words<Input, Output>(x, 0, factor_of);
   }
 };
 

@@ -6,7 +6,7 @@
 //   static constexpr bool kTwoCodesAByte
 //   static constexpr bool kOneScaleASquare           else as many as a square has lines
 //   BlockScale<ScaleCode> scale_of(float amax) const
-//   Eight<std::uint8_t> encode<Input, whole>(x, index, factor_of) const
+//   EightWords<std::uint8_t> encode<Input, whole>(x, index, factor_of) const
 //       the codes of x[i] * factor_of(i), one a byte; index: of x[0], counted through the whole
 //       matrix, a multiple of 8 if `whole`
 #pragma once
@@ -30,7 +30,7 @@ struct TilePart {
   std::int64_t tile_column;
   int row_in_tile;
   int column_in_tile;
-  Eight<Bits> x[kRows];
+  EightWords<Bits> x[kRows];
 
   template <typename Thread>
   TELENS_DEVICE TilePart(const BlockMatrix& of, std::int64_t first_row, std::int64_t first_column,
@@ -48,14 +48,14 @@ struct TilePart {
 
   // The codes of row i.
   template <typename FactorOf>
-  TELENS_DEVICE Eight<std::uint8_t> encode(const Scaling& scaling, int i,
-                                           const FactorOf& factor_of) const {
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const Scaling& scaling, int i,
+                                                const FactorOf& factor_of) const {
     const std::int64_t index = (row() + i) * matrix.columns + column();
     return scaling.template encode<Input, whole>(x[i], index, factor_of);
   }
 
   // The largest magnitudes of the columns.
-  using Columns = typename Maxima::template Words<kColumnsOfThread>;
+  using Columns = typename Maxima::template MaximaOf<kColumnsOfThread>;
   TELENS_DEVICE Columns column_maxima() const {
     Columns maxima = Maxima::of(x[0]);
     TELENS_UNROLL

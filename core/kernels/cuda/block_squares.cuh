@@ -84,7 +84,7 @@ TELENS_DEVICE void quantize_squares(const BlockMatrix& matrix,
         const Part part(matrix, row, column, thread);
         const auto scale = scaling.scale_of(detail::largest_of_square(part, thread, shared));
         detail::store_square_scale<Scaling>(part, outputs, scale.stored);
-        Eight<std::uint8_t> codes[Part::kRows];
+        EightWords<std::uint8_t> codes[Part::kRows];
         TELENS_UNROLL
         for (int i = 0; i < Part::kRows; ++i) {
           codes[i] = part.encode(scaling, i, [&](int) { return scale.factor; });

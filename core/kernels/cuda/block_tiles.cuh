@@ -3,7 +3,7 @@
 // A block of threads takes tiles of 128 columns; a thread has 8 columns of a few rows.
 #pragma once
 
-#include "core/kernels/cuda/packs.cuh"
+#include "core/kernels/cuda/words.cuh"
 
 namespace telens::cuda {
 
@@ -43,6 +43,8 @@ inline constexpr int kRowGroupsOfWarp = kWarp / kThreadsAcross;         // 2
 
 template <typename T>
 using Eight = Pack<T, kColumnsOfThread>;
+template <typename T>
+using EightWords = Words<T, kColumnsOfThread>;
 
 // Tiles for blocks of that size: a block down the columns takes whole warps.
 template <int block>
@@ -78,6 +80,11 @@ constexpr std::int64_t tiles_of_matrix(std::int64_t rows, std::int64_t columns, 
   return tiles_of(rows, tile_rows) * tiles_of(columns, kTileColumns);
 }
 
+// tile / across. No memory holds 2^32 tiles, and a division of 64 bits is a function call.
+TELENS_DEVICE std::int64_t quotient_of_tiles(std::int64_t tile, std::int64_t across) {
+  return static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(across);
+}
+
 // Calls visit(row, column) for the first element of every tile of this block of threads.
 template <int tile_rows, typename Thread, typename Visit>
 TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::int64_t columns,
@@ -85,7 +92,8 @@ TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::i
   const std::int64_t across = tiles_of(columns, kTileColumns);
   const std::int64_t tiles = across * tiles_of(rows, tile_rows);
   for (std::int64_t tile = thread.block(); tile < tiles; tile += thread.blocks()) {
-    visit(tile / across * tile_rows, tile % across * kTileColumns);
+    const std::int64_t band = quotient_of_tiles(tile, across);
+    visit(band * tile_rows, (tile - band * across) * kTileColumns);
   }
 }
 
@@ -106,6 +114,19 @@ TELENS_DEVICE Pack<T, size> load_within(const T* row, std::int64_t column, std::
 
 template <bool whole, int size, typename T>
 TELENS_DEVICE void store_within(T* row, std::int64_t column, std::int64_t columns,
+                                const Words<T, size>& values) {
+  if constexpr (whole) {
+    if (column < columns) store_words(row + column, values);
+  } else {
+    TELENS_UNROLL
+    for (int i = 0; i < size; ++i) {
+      if (column + i < columns) row[column + i] = static_cast<T>(values.at(i));
+    }
+  }
+}
+
+template <bool whole, int size, typename T>
+TELENS_DEVICE void store_within(T* row, std::int64_t column, std::int64_t columns,
                                 const Pack<T, size>& values) {
   if constexpr (whole) {
     if (column < columns) store_pack(row + column, values);
@@ -120,13 +141,24 @@ TELENS_DEVICE void store_within(T* row, std::int64_t column, std::int64_t column
 // A thread's elements, zeros beyond the matrix.
 template <typename Bits, bool whole, int rows>
 TELENS_DEVICE void load_rows(const BlockMatrix& matrix, std::int64_t row, std::int64_t column,
-                             Eight<Bits> (&x)[rows]) {
+                             EightWords<Bits> (&x)[rows]) {
+  const Bits* const first = static_cast<const Bits*>(matrix.x) + row * matrix.columns;
+  if constexpr (whole) {
+    // No load has a condition of its own: all are in flight before the first is used.
+    if (row + rows <= matrix.rows && column < matrix.columns) {
+      TELENS_UNROLL
+      for (int i = 0; i < rows; ++i) {
+        x[i] = load_words<kColumnsOfThread>(first + column + i * matrix.columns);
+      }
+      return;
+    }
+  }
   TELENS_UNROLL
   for (int i = 0; i < rows; ++i) {
     x[i] = {};
     if (row + i < matrix.rows) {
-      x[i] = load_within<kColumnsOfThread, whole>(
-          static_cast<const Bits*>(matrix.x) + (row + i) * matrix.columns, column, matrix.columns);
+      x[i] = words_of(
+          load_within<kColumnsOfThread, whole>(first + i * matrix.columns, column, matrix.columns));
     }
   }
 }

@@ -1,8 +1,7 @@
 // What a thread adds up of a cast: device code.
 #pragma once
 
-#include <cmath>
-
+#include "core/kernels/cuda/approximations.cuh"
 #include "core/kernels/cuda/conversions.cuh"
 #include "core/ops/statistics_layout.h"
 
@@ -28,14 +27,6 @@ struct CastAccumulator {
 
 // A sum of squared errors above it does not show what underflowed.
 inline constexpr float kNoticeableError = 0x1p-110F;
-
-TELENS_DEVICE float multiply_add(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return __fmaf_rn(a, b, c);
-#else
-  return std::fma(a, b, c);
-#endif
-}
 
 TELENS_DEVICE float magnitude_of(float value) {
   return bits_as<float>(bits_as<std::uint32_t>(value) & FP32::kMagnitudeMask);

@@ -51,6 +51,22 @@ TELENS_DEVICE typename Format::Bits narrow(float value) {
   }
 }
 
+// Those of two values in BF16 or FP16, the first in the lower half. A NaN becomes one of any sign.
+template <SignedFormat Format>
+TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t pair;  // the instruction's first operand becomes the upper half
+  if constexpr (Format::kId == FormatId::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+#else
+  return narrow<Format>(first) | static_cast<std::uint32_t>(narrow<Format>(second)) << 16;
+#endif
+}
+
 // The codes of two magnitudes, saturating, the first in the low byte. Values are not negative or
 // NaN of any sign; a NaN becomes 0x7f.
 template <SignedFormat Format>

@@ -90,8 +90,8 @@ FourTensors normalize_and_quantize(const NormCall& call, const Matrix& matrix) {
   const DeviceScope scope(call.operation, call.x);
   const FormatId format = ops::norm_format(call.x);
   const at::Tensor rows = for_packs(call.x);
-  const at::Tensor gamma = ops::norm_gamma(call.weight, call.zero_centered_gamma);
-  const at::Tensor beta = call.bias ? ops::norm_parameter(*call.bias) : at::Tensor();
+  const at::Tensor gamma = for_packs(ops::norm_gamma(call.weight, call.zero_centered_gamma));
+  const at::Tensor beta = call.bias ? for_packs(ops::norm_parameter(*call.bias)) : at::Tensor();
   const auto statistic = call.x.options().dtype(at::kFloat);
   const at::Tensor mean = call.centered ? at::empty({matrix.rows}, statistic) : at::Tensor();
   const at::Tensor rstd = at::empty({matrix.rows}, statistic);

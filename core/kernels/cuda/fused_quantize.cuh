@@ -14,47 +14,55 @@ template <typename Input>
 struct EncodeFp8 {
   FormatId format;
 
-  TELENS_DEVICE Pack<std::uint8_t, kColumnsOfThread> operator()(
-      const Pack<typename Input::Bits, kColumnsOfThread>& pack, const Scale& scale,
+  TELENS_DEVICE Fp8Words<kColumnsOfThread> operator()(
+      const Words<typename Input::Bits, kColumnsOfThread>& x, const Scale& scale,
       std::uint32_t& largest) const {
-    return format == FormatId::e4m3 ? quantize_pack<Input, E4M3>(pack, scale, largest)
-                                    : quantize_pack<Input, E5M2>(pack, scale, largest);
+    return quantize_words<Input>(format, x, scale, largest);
   }
 };
 
-// Normalized rows, whose mean and rstd are known.
+// Normalized rows, whose mean and rstd are known. gamma and beta are aligned to 16 bytes.
 template <typename Format>
 struct NormSource {
+  using Elements = Words<typename Format::Bits, kColumnsOfThread>;
+  struct Fetched {
+    Elements x;
+    float mean;
+    float rstd;
+  };
+  using Columns = NormFactors<kColumnsOfThread>;
+  static constexpr bool kFetchesTile = false;
+
   const NormArguments& arguments;
 
-  TELENS_DEVICE Pack<typename Format::Bits, kColumnsOfThread> load(std::int64_t row,
-                                                                   std::int64_t column) const {
-    using Bits = typename Format::Bits;
-    const float mean = arguments.mean != nullptr ? arguments.mean[row] : 0.0F;
-    const float rstd = arguments.rstd[row];
-    auto pack = load_pack<kColumnsOfThread>(static_cast<const Bits*>(arguments.x) +
-                                            row * arguments.columns + column);
-    TELENS_UNROLL
-    for (int j = 0; j < kColumnsOfThread; ++j) {
-      pack.values[j] = narrow<Format>(
-          normalized(widen<Format>(pack.values[j]), mean, rstd, arguments.gamma[column + j],
-                     arguments.beta != nullptr ? arguments.beta + column + j : nullptr));
-    }
-    return pack;
+  TELENS_DEVICE Fetched fetch(std::int64_t row, std::int64_t column) const {
+    const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
+    return {load_words<kColumnsOfThread>(x + row * arguments.columns + column),
+            arguments.mean != nullptr ? arguments.mean[row] : 0.0F, arguments.rstd[row]};
+  }
+  TELENS_DEVICE Columns of_columns(std::int64_t column) const {
+    return Columns::of(arguments, column);
+  }
+  TELENS_DEVICE Elements finish(const Fetched& fetched, const Columns& columns) const {
+    return columns.template apply<Format>(fetched.x, fetched.mean, fetched.rstd);
   }
 };
 
 // Activated rows. arguments.width is that of a row, of plain activations too.
 template <typename Format, typename Function>
 struct ActivationSource {
+  using Fetched = ActivationInputs<Format, kColumnsOfThread>;
+  using Columns = NoColumns;
+  static constexpr bool kFetchesTile = false;
+
   const ActivationArguments& arguments;
 
-  TELENS_DEVICE Pack<typename Format::Bits, kColumnsOfThread> load(std::int64_t row,
-                                                                   std::int64_t column) const {
-    return activated_pack<Format, Function, kColumnsOfThread>(
-        static_cast<const typename Format::Bits*>(arguments.x),
-        place_of(row * arguments.width + column, arguments.width, arguments.gated),
-        arguments.gated);
+  TELENS_DEVICE Fetched fetch(std::int64_t row, std::int64_t column) const {
+    return Fetched::at(arguments, row, column);
+  }
+  TELENS_DEVICE Columns of_columns(std::int64_t) const { return {}; }
+  TELENS_DEVICE typename Fetched::Elements finish(const Fetched& fetched, const Columns&) const {
+    return fetched.template apply<Function>(arguments.gated);
   }
 };
 
@@ -63,25 +71,26 @@ struct ActivationSource {
 // cache, since the tiles of one band of rows run side by side.
 template <typename Format, typename Function>
 struct ActivationGradientSource {
+  using Inputs = ActivationGradientInputs<Format, kColumnsOfThread>;
+  struct Fetched {
+    Inputs inputs;
+    bool of_factors;
+  };
+  using Columns = NoColumns;
+  static constexpr bool kFetchesTile = false;
+
   const ActivationGradientArguments& arguments;
 
-  TELENS_DEVICE Pack<typename Format::Bits, kColumnsOfThread> load(std::int64_t row,
-                                                                   std::int64_t column) const {
-    using Bits = typename Format::Bits;
-    const auto* x = static_cast<const Bits*>(arguments.x);
+  TELENS_DEVICE Fetched fetch(std::int64_t row, std::int64_t column) const {
     const bool of_factors = column >= arguments.width;
-    const std::int64_t element =
-        row * arguments.width + (of_factors ? column - arguments.width : column);
-    const ActivationPlace place = place_of(element, arguments.width, arguments.gated);
-    const auto grad =
-        load_pack<kColumnsOfThread>(static_cast<const Bits*>(arguments.grad) + element);
-    const auto activated = load_pack<kColumnsOfThread>(x + place.activated);
-    if (of_factors) return gradient_of_factors<Format, Function>(grad, activated);
-    if (!arguments.gated) {
-      return gradient_of_activated<Format, Function, kColumnsOfThread>(grad, activated, nullptr);
-    }
-    const auto factors = load_pack<kColumnsOfThread>(x + place.factor);
-    return gradient_of_activated<Format, Function>(grad, activated, &factors);
+    return {Inputs::at(arguments, row, of_factors ? column - arguments.width : column,
+                       arguments.gated && !of_factors),
+            of_factors};
+  }
+  TELENS_DEVICE Columns of_columns(std::int64_t) const { return {}; }
+  TELENS_DEVICE typename Inputs::Elements finish(const Fetched& fetched, const Columns&) const {
+    return fetched.of_factors ? fetched.inputs.template of_factors<Function>()
+                              : fetched.inputs.template of_activated<Function>(arguments.gated);
   }
 };
 

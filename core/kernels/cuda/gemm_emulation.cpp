@@ -81,16 +81,30 @@ struct RowScales {
   RowPowers powers;
 };
 
-RowScales row_scales(const GemmOperand& operand) {
-  const at::Tensor scales =
-      operand.mode == ScalingMode::block_2d
-          ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode), operand.codes.size(0))
-          : operand.scale_inv;
+RowScales without_powers(const at::Tensor& scales) {
   const at::Tensor bits = scales.abs().amax(1, true).view(at::kInt);
   RowPowers powers =
       row_powers(at::div(bits, std::int64_t{1} << FP32::kMantissaBits, "floor").to(at::kInt));
   const at::Tensor inverse = power_of_two(at::neg(powers.half));
   return {at::mul(scales, inverse).mul_(inverse), std::move(powers)};
+}
+
+RowScales row_scales(const GemmOperand& operand) {
+  return without_powers(
+      operand.mode == ScalingMode::block_2d
+          ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode), operand.codes.size(0))
+          : operand.scale_inv);
+}
+
+// The sums under the scales of two tensors, whose product may leave FP32's range where the result
+// does not: their digits in one product, then their exponents.
+at::Tensor under_scales_of_tensors(at::Tensor sums, const at::Tensor& scale_a,
+                                   const at::Tensor& scale_b) {
+  const RowScales a = without_powers(scale_a.view({1, 1}));
+  const RowScales b = without_powers(scale_b.view({1, 1}));
+  sums.mul_(at::mul(a.scales, b.scales));
+  put_back(sums, a.powers, b.powers);
+  return sums;
 }
 
 at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
@@ -118,8 +132,8 @@ at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
 at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16Product& multiply) {
   switch (a.mode) {
     case ScalingMode::tensor:
-      return multiply(values_of_codes(a), values_of_codes(b))
-          .mul_(at::mul(a.scale_inv, b.scale_inv));
+      return under_scales_of_tensors(multiply(values_of_codes(a), values_of_codes(b)), a.scale_inv,
+                                     b.scale_inv);
     case ScalingMode::mxfp8:
       return sums_of_mxfp8(a, b, multiply);
     case ScalingMode::block_1d:
@@ -128,8 +142,9 @@ at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16P
     case ScalingMode::nvfp4:
       break;
   }
-  return multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv))
-      .mul_(at::mul(a.tensor_scale, b.tensor_scale));
+  return under_scales_of_tensors(
+      multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv)), a.tensor_scale,
+      b.tensor_scale);
 }
 
 at::Tensor with_bias(at::Tensor sums, const at::Tensor& bias, at::ScalarType dtype) {

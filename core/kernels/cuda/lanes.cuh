@@ -16,6 +16,18 @@ TELENS_DEVICE constexpr std::uint32_t in_every_lane(std::uint32_t code) {
   return kLanes<Format> == 1 ? code : code | code << 16;
 }
 
+// The FP32 value of the code in a lane of a word.
+template <typename Format>
+TELENS_DEVICE float widen_lane(std::uint32_t word, int lane) {
+  if constexpr (Format::kId == FormatId::bf16) {
+    return bits_as<float>(lane == 0 ? word << 16 : word & 0xffff0000U);
+  } else if constexpr (kLanes<Format> == 1) {
+    return bits_as<float>(word);
+  } else {
+    return widen<Format>(static_cast<typename Format::Bits>(lane == 0 ? word : word >> 16));
+  }
+}
+
 template <typename Format>
 struct LaneMath {
   static TELENS_DEVICE std::uint32_t max_unsigned(std::uint32_t a, std::uint32_t b) {
@@ -35,5 +47,12 @@ struct LaneMath {
     return static_cast<std::int32_t>(a) < static_cast<std::int32_t>(b) ? a : b;
   }
 };
+
+// The largest of a word's lanes.
+template <typename Format>
+TELENS_DEVICE std::uint32_t largest_lane(std::uint32_t word) {
+  if constexpr (kLanes<Format> == 1) return word;
+  return LaneMath<Format>::max_unsigned(word, word >> 16) & 0xffffU;
+}
 
 }  // namespace telens::cuda

@@ -1,5 +1,4 @@
 // Products of plain operands on CUDA: cuBLASLt's, of operands as they lie in memory.
-#include <ATen/Context.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -8,6 +7,7 @@
 
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/lt_product.h"
+#include "core/kernels/cuda/tf32.h"
 #include "core/ops/gemm_choice.h"
 #include "core/ops/matmul_checks.h"
 #include "core/ops/optional_tensor.h"
@@ -17,7 +17,7 @@ namespace {
 
 // FP32 operands are multiplied as they are, unless the user lets torch round them.
 bool takes_tf32(const at::Tensor& a) {
-  if (a.scalar_type() != at::kFloat || !at::globalContext().allowTF32CuBLAS()) return false;
+  if (a.scalar_type() != at::kFloat || !allows_tf32()) return false;
   ops::report_gemm_choice({"FP32 GEMM in TF32", "torch's settings allow TF32"});
   return true;
 }

@@ -8,9 +8,10 @@
 namespace telens::cuda {
 
 // Blocks of a grid that adds up, by the tensor's size alone: which part of it a block reads decides
-// in which order sums are merged, and results should not depend on the card. 4 blocks on each of
-// 132 multiprocessors are 528.
-inline constexpr std::int64_t kMaxStatisticsBlocks = 512;
+// in which order sums are merged, and results should not depend on the card. The statistics kernel
+// has 3 blocks on a multiprocessor: 396 run at once on 132 (H100, H200), more on newer cards. One
+// more block than run at once would take as long as all of them again.
+inline constexpr std::int64_t kMaxStatisticsBlocks = 384;
 
 constexpr std::int64_t statistics_grid(std::int64_t pieces) {
   return pieces < 1 ? 1 : pieces < kMaxStatisticsBlocks ? pieces : kMaxStatisticsBlocks;

@@ -6,14 +6,17 @@
 namespace telens::cuda {
 namespace {
 
+// Blocks of threads that a multiprocessor is to hold.
+constexpr int kResident = blocks_with(48);
+
 template <typename Format, int pack_width>
-__global__ void __launch_bounds__(kThreads) normalize_kernel(NormArguments arguments) {
+__global__ void __launch_bounds__(kThreads, kResident) normalize_kernel(NormArguments arguments) {
   __shared__ NormShared shared;
   normalize<Format, pack_width>(arguments, GpuThread(), shared);
 }
 
 template <typename Format, int pack_width>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kResident)
     normalize_backward_kernel(NormGradientArguments arguments) {
   __shared__ NormShared shared;
   normalize_backward<Format, pack_width>(arguments, GpuThread(), shared);
@@ -30,10 +33,11 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t launch_normalize(const NormArguments& arguments, FormatId format,
                              const LaunchContext& context) {
   if (arguments.rows == 0) return cudaSuccess;
-  const unsigned grid = grid_for(arguments.rows, 8, context);
+  const unsigned grid = grid_for(arguments.rows, kResident, context);
   return dispatch_high_precision(format, [&]<typename Format>() {
     constexpr int kWidth = kPackOf<typename Format::Bits>;
     const bool fits = arguments.columns % kWidth == 0 && is_aligned(arguments.x, 16) &&
+                      is_aligned(arguments.gamma, 16) && is_aligned(arguments.beta, 16) &&
                       is_aligned(arguments.y, 16) && is_aligned(arguments.codes, kWidth);
     if (fits) {
       normalize_kernel<Format, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
@@ -47,11 +51,12 @@ cudaError_t launch_normalize(const NormArguments& arguments, FormatId format,
 cudaError_t launch_normalize_backward(const NormGradientArguments& arguments, FormatId format,
                                       const LaunchContext& context) {
   if (arguments.rows == 0) return cudaSuccess;
-  const unsigned grid = grid_for(arguments.rows, 8, context);
+  const unsigned grid = grid_for(arguments.rows, kResident, context);
   return dispatch_high_precision(format, [&]<typename Format>() {
     constexpr int kWidth = kPackOf<typename Format::Bits>;
     const bool fits = arguments.columns % kWidth == 0 && is_aligned(arguments.x, 16) &&
-                      is_aligned(arguments.grad, 16) && is_aligned(arguments.dx, 16);
+                      is_aligned(arguments.gamma, 16) && is_aligned(arguments.grad, 16) &&
+                      is_aligned(arguments.dx, 16);
     if (fits) {
       normalize_backward_kernel<Format, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
     } else {

@@ -6,6 +6,7 @@
 // the first: a row of 8192 BF16 elements is 16 KB of its 256.
 #pragma once
 
+#include "core/kernels/cuda/approximations.cuh"
 #include "core/kernels/cuda/quantize.cuh"
 
 namespace telens::cuda {
@@ -83,11 +84,35 @@ TELENS_DEVICE TwoSums sum_of_block(const Thread& thread, TwoSums sums, NormShare
   return all;
 }
 
-// One element, to be rounded by the caller.
-TELENS_DEVICE float normalized(float x, float mean, float rstd, float gamma, const float* beta) {
-  const float value = (x - mean) * rstd * gamma;
-  return beta != nullptr ? value + *beta : value;
-}
+// gamma and beta of a few columns. The addresses are aligned as the packs are.
+template <int size>
+struct NormFactors {
+  Pack<float, size> gamma;
+  Pack<float, size> beta;
+  bool has_beta;
+
+  static TELENS_DEVICE NormFactors of(const NormArguments& arguments, std::int64_t column) {
+    NormFactors factors{load_pack<size>(arguments.gamma + column), {}, arguments.beta != nullptr};
+    if (factors.has_beta) factors.beta = load_pack<size>(arguments.beta + column);
+    return factors;
+  }
+
+  // The normalized elements, rounded.
+  template <typename Format>
+  TELENS_DEVICE Words<typename Format::Bits, size> apply(
+      const Words<typename Format::Bits, size>& x, float mean, float rstd) const {
+    float y[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      const float value = (widen_at<Format>(x, j) - mean) * rstd * gamma.values[j];
+      y[j] = has_beta ? value + beta.values[j] : value;
+    }
+    return narrow_all<Format>(y);
+  }
+};
+
+// In units of 2^72 the squares of all FP32 numbers, and sums of 2^15 of them, are FP32 numbers.
+inline constexpr float kLargeRowUnit = 0x1p-72F;
 
 // visit(pack's column) for the packs of a row that are this thread's.
 template <int pack_width, typename Thread, typename Visit>
@@ -107,41 +132,49 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
   const std::int64_t columns = arguments.columns;
   const auto count = static_cast<float>(columns);
   const auto* x = static_cast<const Bits*>(arguments.x) + row * columns;
-  const auto sum = [&](const auto& term) {
+  // accumulate(sum of the thread, element) over the row.
+  const auto sum = [&](const auto& accumulate) {
     float of_thread = 0;
     for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
-      const auto pack = load_pack<pack_width>(x + column);
+      const auto pack = load_words<pack_width>(x + column);
       TELENS_UNROLL
-      for (int j = 0; j < pack_width; ++j) of_thread += term(widen<Format>(pack.values[j]));
+      for (int j = 0; j < pack_width; ++j) accumulate(of_thread, widen_at<Format>(pack, j));
     });
     return sum_of_block(thread, {of_thread, 0}, shared).first;
   };
   // The variance from the deviations: in FP32 the difference of two nearly equal numbers would
-  // leave nothing of a small variance around a large mean.
-  const float mean =
-      arguments.mean != nullptr ? sum([](float value) { return value; }) / count : 0.0F;
-  const float squares = sum([&](float value) { return (value - mean) * (value - mean); });
-  const float rstd = 1.0F / std::sqrt(squares / count + arguments.eps);
+  // leave nothing of a small variance around a large mean. In units of 1 the products are exact,
+  // and the multiply-adds are additions; a row whose squares overflow is measured in larger ones.
+  float unit = 1.0F;
+  float center = 0.0F;
+  float squares = 0.0F;
+  while (true) {
+    if (arguments.mean != nullptr) {
+      center = sum([&](float& all, float value) { all = multiply_add(value, unit, all); }) / count;
+    }
+    squares = sum([&](float& all, float value) {
+      const float deviation = multiply_add(value, unit, -center);
+      all += deviation * deviation;
+    });
+    if (squares <= FP32::kMax || unit != 1.0F) break;
+    unit = kLargeRowUnit;
+  }
+  const float mean = center * (unit == 1.0F ? 1.0F : 1.0F / kLargeRowUnit);
+  const float rstd = 1.0F / std::sqrt(squares / count + arguments.eps * unit * unit) * unit;
   if (thread.index() == 0) {
     if (arguments.mean != nullptr) arguments.mean[row] = mean;
     arguments.rstd[row] = rstd;
   }
   if (arguments.y == nullptr && arguments.codes == nullptr) return;
   for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
-    const auto pack = load_pack<pack_width>(x + column);
-    Pack<Bits, pack_width> y;
-    TELENS_UNROLL
-    for (int j = 0; j < pack_width; ++j) {
-      y.values[j] = narrow<Format>(
-          normalized(widen<Format>(pack.values[j]), mean, rstd, arguments.gamma[column + j],
-                     arguments.beta != nullptr ? arguments.beta + column + j : nullptr));
-    }
+    const auto pack = load_words<pack_width>(x + column);
+    const auto factors = NormFactors<pack_width>::of(arguments, column);
+    const auto y = factors.template apply<Format>(pack, mean, rstd);
     const std::int64_t at = row * columns + column;
-    if (arguments.y != nullptr) store_pack(static_cast<Bits*>(arguments.y) + at, y);
+    if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
     if (arguments.codes != nullptr) {
-      store_pack(arguments.codes + at, arguments.format == FormatId::e4m3
-                                           ? quantize_pack<Format, E4M3>(y, scale, largest)
-                                           : quantize_pack<Format, E5M2>(y, scale, largest));
+      store_words(arguments.codes + at,
+                  quantize_words<Format>(arguments.format, y, scale, largest));
     }
   });
 }
@@ -155,7 +188,7 @@ TELENS_DEVICE void normalize(const NormArguments& arguments, const Thread& threa
     normalize_row<Format, pack_width>(arguments, row, scale, largest, thread, shared);
   }
   if (arguments.amax != nullptr) {
-    update_amax<Format>(thread, largest, arguments.amax, shared.maximum);
+    update_amax<Format>(thread, largest_lane<Format>(largest), arguments.amax, shared.maximum);
   }
 }
 
@@ -172,14 +205,15 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
     const auto* grad = static_cast<const Bits*>(arguments.grad) + row * columns;
     const float mean = arguments.mean != nullptr ? arguments.mean[row] : 0.0F;
     const float rstd = arguments.rstd[row];
-    // visit(column + j, j, g, h)
+    // visit(j, g, h)
     const auto visit_elements = [&](std::int64_t column, const auto& visit) {
-      const auto values = load_pack<pack_width>(x + column);
-      const auto grads = load_pack<pack_width>(grad + column);
+      const auto values = load_words<pack_width>(x + column);
+      const auto grads = load_words<pack_width>(grad + column);
+      const auto gamma = load_pack<pack_width>(arguments.gamma + column);
       TELENS_UNROLL
       for (int j = 0; j < pack_width; ++j) {
-        visit(j, widen<Format>(grads.values[j]) * arguments.gamma[column + j],
-              (widen<Format>(values.values[j]) - mean) * rstd);
+        visit(j, widen_at<Format>(grads, j) * gamma.values[j],
+              (widen_at<Format>(values, j) - mean) * rstd);
       }
     };
     TwoSums sums{0, 0};  // of g and of g * h
@@ -193,11 +227,11 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
     const float mean_g = arguments.mean != nullptr ? sums.first / count : 0.0F;
     const float mean_gh = sums.second / count;
     for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
-      Pack<Bits, pack_width> dx;
-      visit_elements(column, [&](int j, float g, float h) {
-        dx.values[j] = narrow<Format>(rstd * (g - mean_g - h * mean_gh));
-      });
-      store_pack(static_cast<Bits*>(arguments.dx) + row * columns + column, dx);
+      float dx[pack_width];
+      visit_elements(column,
+                     [&](int j, float g, float h) { dx[j] = rstd * (g - mean_g - h * mean_gh); });
+      store_words(static_cast<Bits*>(arguments.dx) + row * columns + column,
+                  narrow_all<Format>(dx));
     });
   }
 }

@@ -53,44 +53,39 @@ struct Nvfp4Scaling {
   }
 
   template <typename Input, bool whole, typename FactorOf>
-  TELENS_DEVICE Eight<std::uint8_t> encode(const Eight<typename Input::Bits>& x, std::int64_t index,
-                                           const FactorOf& factor_of) const {
-    Eight<std::uint8_t> codes;
-    if constexpr (!by_chance) {
-      TELENS_UNROLL
-      for (int i = 0; i < kColumnsOfThread; ++i) {
-        codes.values[i] = nearest<Input>(x.values[i], factor_of(i));
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t index,
+                                                const FactorOf& factor_of) const {
+    EightWords<std::uint8_t> codes;
+    TELENS_UNROLL
+    for (int four = 0; four < kColumnsOfThread; four += 4) {
+      PhiloxCounter random{};
+      if constexpr (by_chance && whole) {
+        random = words.of_four(static_cast<std::uint64_t>(index + four));
       }
-    } else if constexpr (whole) {
+      std::uint32_t word = 0;
       TELENS_UNROLL
-      for (int four = 0; four < kColumnsOfThread; four += 4) {
-        const PhiloxCounter random = words.of_four(static_cast<std::uint64_t>(index + four));
-        TELENS_UNROLL
-        for (int i = four; i < four + 4; ++i) {
-          const float value = widen<Input>(x.values[i]) * factor_of(i);
-          codes.values[i] = encode_e2m1_stochastically(value, random[i - four]);
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (by_chance && !whole) {
+          random[i] = words.of_one(static_cast<std::uint64_t>(index + four + i));
         }
+        word |= code_of<Input>(x, four + i, factor_of(four + i), random[i]) << (8 * i);
       }
-    } else {
-      TELENS_UNROLL
-      for (int i = 0; i < kColumnsOfThread; ++i) {
-        const float value = widen<Input>(x.values[i]) * factor_of(i);
-        const std::uint32_t random = words.of_one(static_cast<std::uint64_t>(index + i));
-        codes.values[i] = encode_e2m1_stochastically(value, random);
-      }
+      codes.words[four / 4] = word;
     }
     return codes;
   }
 
  private:
-  // A NaN's code is positive.
+  // Of element i. A NaN's code is positive.
   template <typename Input>
-  static TELENS_DEVICE std::uint8_t nearest(typename Input::Bits x, float factor) {
-    constexpr int kToCode = Input::kWidth - E2M1::kWidth;
-    const typename Input::Bits magnitude = x & Input::kMagnitudeMask;
-    const float value = widen<Input>(magnitude) * factor;
-    const std::uint32_t sign = value == value ? (x & Input::kSignMask) >> kToCode : 0;
-    return static_cast<std::uint8_t>(encode_e2m1_magnitude(value) | sign);
+  static TELENS_DEVICE std::uint32_t code_of(const EightWords<typename Input::Bits>& x, int i,
+                                             float factor, std::uint32_t random) {
+    const float value = widen_at<Input>(x, i) * factor;
+    if constexpr (by_chance) return encode_e2m1_stochastically(value, random);
+    const auto bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t code = encode_e2m1_magnitude(bits_as<float>(bits & FP32::kMagnitudeMask));
+    return value == value ? code | (bits >> 28 & 8U) : code;
   }
 };
 

@@ -25,29 +25,40 @@ TELENS_DEVICE void store_pack(T* address, const Pack<T, size>& pack) {
   *reinterpret_cast<Pack<T, size>*>(address) = pack;
 }
 
+// How for_each loads neighbours.
+struct AsPacks {
+  template <int size, typename T>
+  static TELENS_DEVICE Pack<T, size> load(const T* address) {
+    return load_pack<size>(address);
+  }
+};
+
 // Calls visit(pack, offset) once for every element below `size`, with packs of `width` elements
-// that start at multiples of width, and packs of one for the rest. All threads of the grid share
-// the work; each loads `unroll` packs before it visits the first. With width > 1, x must be aligned
-// to a pack.
-template <int width, int unroll, typename T, typename Thread, typename Visit>
+// that start at multiples of width, and packs of one for the last few. All threads of the grid
+// share the work; each loads `unroll` packs before it visits the first. With width > 1, x must be
+// aligned to a pack. Loader: AsPacks, or AsWords (words.cuh).
+template <int width, int unroll, typename Loader = AsPacks, typename T, typename Thread,
+          typename Visit>
 TELENS_DEVICE void for_each_pack(const Thread& thread, const T* x, std::int64_t size,
                                  Visit&& visit) {
-  constexpr std::int64_t kTile = std::int64_t{kThreads} * width * unroll;
+  constexpr std::int64_t kStep = std::int64_t{kThreads} * width;
+  constexpr std::int64_t kTile = kStep * unroll;
   for (std::int64_t tile = thread.block() * kTile; tile < size; tile += thread.blocks() * kTile) {
+    const std::int64_t first = tile + thread.index() * width;
     if (tile + kTile <= size) {
-      const std::int64_t first = tile + thread.index() * width;
-      Pack<T, width> packs[unroll];
+      decltype(Loader::template load<width>(x)) packs[unroll];
       TELENS_UNROLL
-      for (int i = 0; i < unroll; ++i) {
-        packs[i] = load_pack<width>(x + first + std::int64_t{i} * kThreads * width);
-      }
+      for (int i = 0; i < unroll; ++i)
+        packs[i] = Loader::template load<width>(x + first + i * kStep);
       TELENS_UNROLL
-      for (int i = 0; i < unroll; ++i) {
-        visit(packs[i], first + std::int64_t{i} * kThreads * width);
-      }
+      for (int i = 0; i < unroll; ++i) visit(packs[i], first + i * kStep);
     } else {
-      for (std::int64_t i = tile + thread.index(); i < size; i += kThreads) {
-        visit(load_pack<1>(x + i), i);
+      for (std::int64_t i = first; i + width <= size; i += kStep) {
+        visit(Loader::template load<width>(x + i), i);
+      }
+      if constexpr (width > 1) {
+        const std::int64_t last = size - size % width + thread.index();
+        if (last < size) visit(Loader::template load<1>(x + last), last);
       }
     }
   }

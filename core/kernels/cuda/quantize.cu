@@ -6,8 +6,12 @@
 namespace telens::cuda {
 namespace {
 
+// Blocks of threads that a multiprocessor is to hold.
+constexpr int kQuantizeResident = blocks_with(32);
+
 template <typename Input, typename Output, int width>
-__global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeArguments arguments) {
+__global__ void __launch_bounds__(kThreads, kQuantizeResident)
+    quantize_kernel(QuantizeArguments arguments) {
   __shared__ BlockMaximum shared;
   quantize<Input, Output, width>(arguments, GpuThread(), shared);
 }
@@ -21,7 +25,8 @@ cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, 
     return dispatch_fp8(output, [&]<typename Output>() {
       constexpr int kWidth = kPackOf<typename Input::Bits>;
       constexpr std::int64_t kTile = tile_of(kWidth, kQuantizeUnroll);
-      const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
+      const unsigned grid =
+          grid_for((arguments.size + kTile - 1) / kTile, kQuantizeResident, context);
       if (is_aligned(arguments.x, 16) && is_aligned(arguments.codes, kWidth)) {
         quantize_kernel<Input, Output, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
       } else {

@@ -1,8 +1,7 @@
 // x -> FP8 codes under one scale, and the running amax, in one read of x: device code.
 #pragma once
 
-#include "core/kernels/cuda/conversions.cuh"
-#include "core/kernels/cuda/packs.cuh"
+#include "core/kernels/cuda/words.cuh"
 
 namespace telens::cuda {
 
@@ -27,45 +26,78 @@ struct Scale {
   }
 };
 
+// Codes of FP8 in words.
+template <int size>
+using Fp8Words = Words<std::uint8_t, size>;
+
+namespace detail {
+
+// The signs of elements i to i + 3, each at bit 7 of its byte; zeros beside them.
+template <typename Input, int size>
+TELENS_DEVICE std::uint32_t signs_of_four(const Words<typename Input::Bits, size>& x, int i) {
+  constexpr std::uint32_t kSigns = 0x80808080U;
+  const std::uint32_t* words = x.words + i / kLanes<Input>;
+  if constexpr (kLanes<Input> == 2) {
+    return permute_bytes(words[0], words[1], 0x7531) & kSigns;
+  } else {
+    return permute_bytes(permute_bytes(words[0], words[1], 0x0073),
+                         permute_bytes(words[2], words[3], 0x0073), 0x5410) &
+           kSigns;
+  }
+}
+
+}  // namespace detail
+
 // The codes of x[i] * scale_of(i), saturating. Scales are not negative or NaN; `sign` is
 // exclusive-or of every element's.
 template <typename Input, typename Output, int size, typename ScaleOf>
-TELENS_DEVICE Pack<std::uint8_t, size> encode_pack(const Pack<typename Input::Bits, size>& x,
-                                                   std::uint32_t sign, const ScaleOf& scale_of) {
-  using Bits = typename Input::Bits;
-  const auto scaled = [&](int i) {
-    const Bits magnitude = x.values[i] & Input::kMagnitudeMask;
-    return widen<Input>(magnitude) * scale_of(i);
-  };
-  const auto sign_of = [&](int i) {
-    return (x.values[i] & Input::kSignMask) >> (Input::kWidth - 8) ^ sign;
-  };
-  Pack<std::uint8_t, size> codes;
+TELENS_DEVICE Fp8Words<size> encode_words(const Words<typename Input::Bits, size>& x,
+                                          std::uint32_t sign, const ScaleOf& scale_of) {
+  const auto magnitudes = magnitudes_of<Input>(x);
+  const auto scaled = [&](int i) { return widen_at<Input>(magnitudes, i) * scale_of(i); };
+  Fp8Words<size> codes;
   if constexpr (size == 1) {
-    const std::uint32_t code = encode_magnitudes<Output>(scaled(0), 0.0F) | sign_of(0);
-    codes.values[0] = static_cast<std::uint8_t>(code);
+    const std::uint32_t sign_of_code =
+        (x.words[0] & Input::kSignMask) >> (Input::kWidth - 8) ^ sign;
+    codes.words[0] = encode_magnitudes<Output>(scaled(0), 0.0F) | sign_of_code;
   } else {
     TELENS_UNROLL
-    for (int i = 0; i < size; i += 2) {
-      const std::uint32_t pair =
-          encode_magnitudes<Output>(scaled(i), scaled(i + 1)) | sign_of(i) | sign_of(i + 1) << 8;
-      codes.values[i] = static_cast<std::uint8_t>(pair);
-      codes.values[i + 1] = static_cast<std::uint8_t>(pair >> 8);
+    for (int i = 0; i < size; i += 4) {
+      const std::uint32_t low = encode_magnitudes<Output>(scaled(i), scaled(i + 1));
+      const std::uint32_t high = encode_magnitudes<Output>(scaled(i + 2), scaled(i + 3));
+      codes.words[i / 4] = permute_bytes(low, high, 0x5410) |
+                           (detail::signs_of_four<Input>(x, i) ^ sign * 0x01010101U);
     }
   }
   return codes;
 }
 
-// The codes of a pack under one scale; `largest` takes the magnitudes.
-template <typename Input, typename Output, int size>
-TELENS_DEVICE Pack<std::uint8_t, size> quantize_pack(const Pack<typename Input::Bits, size>& x,
-                                                     const Scale& scale, std::uint32_t& largest) {
+// The largest magnitudes in every lane, NaNs above all.
+template <typename Input, int size>
+TELENS_DEVICE std::uint32_t larger_lanes(std::uint32_t largest,
+                                         const Words<typename Input::Bits, size>& x) {
   TELENS_UNROLL
-  for (int i = 0; i < size; ++i) {
-    const std::uint32_t magnitude = x.values[i] & Input::kMagnitudeMask;
-    largest = magnitude > largest ? magnitude : largest;
+  for (const std::uint32_t word : magnitudes_of<Input>(x).words) {
+    largest = LaneMath<Input>::max_unsigned(largest, word);
   }
-  return encode_pack<Input, Output>(x, scale.sign, [&](int) { return scale.magnitude; });
+  return largest;
+}
+
+// The codes of a pack under one scale; `largest` takes the magnitudes, one in every lane.
+template <typename Input, typename Output, int size>
+TELENS_DEVICE Fp8Words<size> quantize_words(const Words<typename Input::Bits, size>& x,
+                                            const Scale& scale, std::uint32_t& largest) {
+  largest = larger_lanes<Input>(largest, x);
+  return encode_words<Input, Output>(x, scale.sign, [&](int) { return scale.magnitude; });
+}
+
+// The same, where the format is known at run time.
+template <typename Input, int size>
+TELENS_DEVICE Fp8Words<size> quantize_words(FormatId output,
+                                            const Words<typename Input::Bits, size>& x,
+                                            const Scale& scale, std::uint32_t& largest) {
+  return output == FormatId::e4m3 ? quantize_words<Input, E4M3>(x, scale, largest)
+                                  : quantize_words<Input, E5M2>(x, scale, largest);
 }
 
 template <typename Input, typename Output, int width, typename Thread>
@@ -74,12 +106,14 @@ TELENS_DEVICE void quantize(const QuantizeArguments& arguments, const Thread& th
   using Bits = typename Input::Bits;
   const Scale scale = Scale::from(*arguments.scale);
   std::uint32_t largest = 0;
-  for_each_pack<width, kQuantizeUnroll>(
+  for_each_pack<width, kQuantizeUnroll, AsWords>(
       thread, static_cast<const Bits*>(arguments.x), arguments.size,
-      [&]<int size>(const Pack<Bits, size>& pack, std::int64_t offset) {
-        store_pack(arguments.codes + offset, quantize_pack<Input, Output>(pack, scale, largest));
+      [&]<int size>(const Words<Bits, size>& x, std::int64_t offset) {
+        store_words(arguments.codes + offset, quantize_words<Input, Output>(x, scale, largest));
       });
-  if (arguments.amax != nullptr) update_amax<Input>(thread, largest, arguments.amax, shared);
+  if (arguments.amax != nullptr) {
+    update_amax<Input>(thread, largest_lane<Input>(largest), arguments.amax, shared);
+  }
 }
 
 }  // namespace telens::cuda

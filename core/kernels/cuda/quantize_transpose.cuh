@@ -47,23 +47,28 @@ struct TransposeShared {
 
 namespace detail {
 
-// The sums of the thread's rows, from the first to the last of them. Rows beyond the matrix are
-// zeros.
-template <typename Input>
-TELENS_DEVICE void leave_sums(
-    const Pack<typename Input::Bits, kColumnsOfThread> (&x)[kPasses][kRowsOfThread], int thread,
-    TransposeShared& shared) {
-  TELENS_UNROLL
-  for (int j = 0; j < kColumnsOfThread; ++j) {
-    float sum = 0;
+// The sums of a thread's columns over its rows, from the first to the last of them. Rows beyond the
+// matrix are zeros.
+struct ColumnSums {
+  float sums[kColumnsOfThread] = {};
+
+  template <typename Input>
+  TELENS_DEVICE void add(const Words<typename Input::Bits, kColumnsOfThread> (&x)[kRowsOfThread]) {
     TELENS_UNROLL
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int j = 0; j < kColumnsOfThread; ++j) {
       TELENS_UNROLL
-      for (int i = 0; i < kRowsOfThread; ++i) sum += widen<Input>(x[pass][i].values[j]);
+      for (int i = 0; i < kRowsOfThread; ++i) sums[j] += widen_at<Input>(x[i], j);
     }
-    shared.sums[thread / kThreadsAcross][thread % kThreadsAcross * kColumnsOfThread + j] = sum;
   }
-}
+
+  TELENS_DEVICE void leave(int thread, TransposeShared& shared) const {
+    TELENS_UNROLL
+    for (int j = 0; j < kColumnsOfThread; ++j) {
+      shared.sums[thread / kThreadsAcross][thread % kThreadsAcross * kColumnsOfThread + j] =
+          sums[j];
+    }
+  }
+};
 
 TELENS_DEVICE float sum_of_column(int column, const TransposeShared& shared) {
   float sum = 0;
@@ -71,15 +76,29 @@ TELENS_DEVICE float sum_of_column(int column, const TransposeShared& shared) {
   return sum;
 }
 
+// fetched[i] of the rows from `row` on, all of which lie inside or none. All loads are in flight
+// before the first is used: none has a condition of its own.
+template <typename Source, int rows>
+TELENS_DEVICE void fetch_rows(const Source& source, std::int64_t row, std::int64_t column,
+                              typename Source::Fetched (&fetched)[rows]) {
+  TELENS_UNROLL
+  for (int i = 0; i < rows; ++i) fetched[i] = source.fetch(row + i, column);
+}
+
 }  // namespace detail
 
-// source.load(row, column): 8 elements of a row as bits of Input. encode(pack, scale, largest):
-// their codes.
+// A source makes 8 elements of a row, in two steps:
+//   using Fetched = ...; Fetched fetch(row, column) const                 only loads
+//   using Columns = ...; Columns of_columns(column) const                 what all rows share
+//   Words<Bits, 8> finish(const Fetched&, const Columns&) const           as bits of Input
+//   static constexpr bool kFetchesTile                                    else half a tile at a
+//   time
+// encode(words, scale, largest): their codes.
 template <typename Input, typename Source, typename Encode, typename Thread>
 TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const Encode& encode,
                               const Thread& thread, TransposeShared& shared) {
   using namespace detail;
-  using Bits = typename Input::Bits;
+  using Elements = Words<typename Input::Bits, kColumnsOfThread>;
   const Scale scale = Scale::from(cast.scale != nullptr ? *cast.scale : 1.0F);
   const std::int64_t tiles_across = tiles_of(cast.columns, kTransposeTile);
   const std::int64_t tiles = tiles_across * tiles_of(cast.rows, kTransposeTile);
@@ -88,33 +107,54 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
   std::uint32_t largest = 0;
 
   for (std::int64_t tile = thread.block(); tile < tiles; tile += thread.blocks()) {
-    const std::int64_t row0 = tile / tiles_across * kTransposeTile;
-    const std::int64_t column0 = tile % tiles_across * kTransposeTile;
+    const std::int64_t band = quotient_of_tiles(tile, tiles_across);
+    const std::int64_t row0 = band * kTransposeTile;
+    const std::int64_t column0 = (tile - band * tiles_across) * kTransposeTile;
     const std::int64_t column = column0 + first_column;
+    // The thread's rows of a pass, 4 of 16, lie inside or beyond the matrix together.
+    const auto is_inside = [&](int pass) {
+      return row0 + pass * kRowsOfPass + first_row < cast.rows && column < cast.columns;
+    };
+    const auto row_of_pass = [&](int pass) { return row0 + pass * kRowsOfPass + first_row; };
 
-    Pack<Bits, kColumnsOfThread> x[kPasses][kRowsOfThread] = {};
-    TELENS_UNROLL
-    for (int pass = 0; pass < kPasses; ++pass) {
-      TELENS_UNROLL
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        const std::int64_t row = row0 + pass * kRowsOfPass + first_row + i;
-        if (row < cast.rows && column < cast.columns) x[pass][i] = source.load(row, column);
+    typename Source::Fetched fetched[kPasses][kRowsOfThread];
+    typename Source::Columns of_columns{};
+    if (is_inside(0)) of_columns = source.of_columns(column);
+    if constexpr (Source::kFetchesTile) {
+      if (is_inside(kPasses - 1)) {
+        TELENS_UNROLL
+        for (int pass = 0; pass < kPasses; ++pass) {
+          fetch_rows(source, row_of_pass(pass), column, fetched[pass]);
+        }
+      } else if (is_inside(0)) {
+        fetch_rows(source, row_of_pass(0), column, fetched[0]);
       }
     }
+    ColumnSums sums;
     TELENS_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
-      Pack<std::uint8_t, kColumnsOfThread> codes[kRowsOfThread];
-      TELENS_UNROLL
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        codes[i] = encode(x[pass][i], scale, largest);
-        const std::int64_t row = row0 + pass * kRowsOfPass + first_row + i;
-        if (cast.codes != nullptr && row < cast.rows && column < cast.columns) {
-          store_pack(cast.codes + row * cast.columns + column, codes[i]);
+      const bool inside = is_inside(pass);
+      Fp8Words<kColumnsOfThread> codes[kRowsOfThread] = {};
+      if (inside) {
+        if constexpr (!Source::kFetchesTile) {
+          fetch_rows(source, row_of_pass(pass), column, fetched[pass]);
+        }
+        Elements x[kRowsOfThread];
+        TELENS_UNROLL
+        for (int i = 0; i < kRowsOfThread; ++i) x[i] = source.finish(fetched[pass][i], of_columns);
+        if (cast.column_sums != nullptr) sums.template add<Input>(x);
+        TELENS_UNROLL
+        for (int i = 0; i < kRowsOfThread; ++i) codes[i] = encode(x[i], scale, largest);
+        if (cast.codes != nullptr) {
+          TELENS_UNROLL
+          for (int i = 0; i < kRowsOfThread; ++i) {
+            store_words(cast.codes + (row_of_pass(pass) + i) * cast.columns + column, codes[i]);
+          }
         }
       }
       leave_columns(codes, pass * kRowsOfPass + first_row, first_column, shared.tile);
     }
-    if (cast.column_sums != nullptr) leave_sums<Input>(x, thread.index(), shared);
+    if (cast.column_sums != nullptr) sums.leave(thread.index(), shared);
     thread.sync();
 
     if (cast.transposed != nullptr) {
@@ -122,23 +162,33 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
     }
     if (cast.column_sums != nullptr && thread.index() < kTransposeTile &&
         column0 + thread.index() < cast.columns) {
-      cast.column_sums[tile / tiles_across * cast.columns + column0 + thread.index()] =
+      cast.column_sums[band * cast.columns + column0 + thread.index()] =
           sum_of_column(thread.index(), shared);
     }
     thread.sync();  // before the next tile overwrites the columns
   }
-  if (cast.amax != nullptr) update_amax<Input>(thread, largest, cast.amax, shared.maximum);
+  if (cast.amax != nullptr) {
+    update_amax<Input>(thread, largest_lane<Input>(largest), cast.amax, shared.maximum);
+  }
 }
+
+// What a source has for all rows, where that is nothing.
+struct NoColumns {};
 
 template <typename Input>
 struct MatrixSource {
+  using Fetched = Words<typename Input::Bits, kColumnsOfThread>;
+  using Columns = NoColumns;
+  static constexpr bool kFetchesTile = true;
+
   const typename Input::Bits* x;
   std::int64_t columns;
 
-  TELENS_DEVICE Pack<typename Input::Bits, kColumnsOfThread> load(std::int64_t row,
-                                                                  std::int64_t column) const {
-    return load_pack<kColumnsOfThread>(x + row * columns + column);
+  TELENS_DEVICE Fetched fetch(std::int64_t row, std::int64_t column) const {
+    return load_words<kColumnsOfThread>(x + row * columns + column);
   }
+  TELENS_DEVICE Columns of_columns(std::int64_t) const { return {}; }
+  TELENS_DEVICE Fetched finish(const Fetched& fetched, const Columns&) const { return fetched; }
 };
 
 template <typename Input, typename Output, typename Thread>
@@ -146,8 +196,8 @@ TELENS_DEVICE void quantize_transpose(const QuantizeTransposeArguments& argument
                                       const Thread& thread, TransposeShared& shared) {
   using Bits = typename Input::Bits;
   const MatrixSource<Input> source{static_cast<const Bits*>(arguments.x), arguments.columns};
-  const auto encode = [](const auto& pack, const Scale& scale, std::uint32_t& largest) {
-    return quantize_pack<Input, Output>(pack, scale, largest);
+  const auto encode = [](const auto& x, const Scale& scale, std::uint32_t& largest) {
+    return quantize_words<Input, Output>(x, scale, largest);
   };
   cast_tiles<Input>(arguments.cast(), source, encode, thread, shared);
 }

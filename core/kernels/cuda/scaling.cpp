@@ -11,7 +11,8 @@ namespace telens::cuda {
 namespace {
 
 AmaxHistory history_of(const at::Tensor& amax_history) {
-  return {amax_history.mutable_data_ptr<float>(), amax_history.size(0), amax_history.size(1)};
+  return {amax_history.mutable_data_ptr<float>(), amax_history.size(0), amax_history.size(1),
+          amax_history.stride(0)};
 }
 
 at::Tensor scale_from_amax_cuda(const at::Tensor& amax, double fp8_max, double epsilon,

@@ -24,11 +24,17 @@ TELENS_DEVICE void scale_from_amax(const ScaleFromAmaxArguments& arguments, cons
   }
 }
 
-// A history [length, slots]; row 0 is the newest.
+// A history [length, slots] whose rows lie `stride` elements apart; row 0 is the newest.
 struct AmaxHistory {
   float* rows;
   std::int64_t length;
   std::int64_t slots;
+  std::int64_t stride;
+
+  // Where element i is, counted row by row.
+  TELENS_DEVICE std::int64_t offset(std::int64_t i) const {
+    return stride == slots ? i : i / slots * stride + i % slots;
+  }
 };
 
 // A NaN wins: the amax is then not finite and keeps the scale.
@@ -40,7 +46,7 @@ TELENS_DEVICE float amax_of_slot(const AmaxHistory& history, std::int64_t length
                                  const Thread& thread) {
   float amax = history.rows[slot];
   for (std::int64_t row = thread.index() % kWarp; row < length; row += kWarp) {
-    amax = larger_or_nan(history.rows[row * history.slots + slot], amax);
+    amax = larger_or_nan(history.rows[row * history.stride + slot], amax);
   }
   for (int mask = kWarp / 2; mask > 0; mask /= 2) {
     amax = larger_or_nan(thread.shuffle_xor(amax, mask), amax);
@@ -89,9 +95,9 @@ TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thr
   std::int64_t end = (history.length - 1) * slots;
   while (end > 0) {
     const std::int64_t i = end - kThreads + thread.index();
-    const float value = i >= 0 ? history.rows[i] : 0.0F;
+    const float value = i >= 0 ? history.rows[history.offset(i)] : 0.0F;
     thread.sync();  // what the others have read may be overwritten
-    if (i >= 0) history.rows[i + slots] = value;
+    if (i >= 0) history.rows[history.offset(i + slots)] = value;
     thread.sync();
     end -= kThreads;
   }

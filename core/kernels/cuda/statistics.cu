@@ -9,7 +9,7 @@ namespace {
 // The arguments stay where the launch puts them: a copy, which indexing its casts needs otherwise,
 // would also hide from the compiler that x lies in global memory.
 template <typename Format>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, kStatisticsResident)
     statistics_kernel(const __grid_constant__ StatisticsArguments arguments,
                       const std::int64_t* gate) {
   if (is_shut(gate)) return;

@@ -20,6 +20,9 @@ namespace telens::cuda {
 // Casts of one launch: their accumulators fill 36 KB of shared memory. More need another read.
 inline constexpr int kCastsOfLaunch = 6;
 
+// Blocks of threads that a multiprocessor is to hold.
+inline constexpr int kStatisticsResident = blocks_with(80);
+
 constexpr std::int64_t statistics_blocks(std::int64_t size) {
   return statistics_grid((size + kStatisticsChunk - 1) / kStatisticsChunk);
 }

@@ -42,7 +42,7 @@ struct CastOfThread {
   static constexpr int kRows = kDecodeRows * Codes::kLinesOfByte;
 
   Codes codes;
-  Eight<typename X::Bits> x[kRows];
+  EightWords<typename X::Bits> x[kRows];
 
   TELENS_DEVICE void load(const CastMatrix& matrix, std::int64_t row_of_bytes,
                           std::int64_t column) {
@@ -61,7 +61,7 @@ struct CastOfThread {
         codes.line(i / Codes::kLinesOfByte, i % Codes::kLinesOfByte), scales);
     TELENS_UNROLL
     for (int c = 0; c < kColumnsOfThread; ++c) {
-      visit(c, widen<X>(x[i].values[c]), c < count ? bits_as<float>(after.values[c]) : 0.0F,
+      visit(c, widen_at<X>(x[i], c), c < count ? bits_as<float>(after.values[c]) : 0.0F,
             scales.values[c]);
     }
   }

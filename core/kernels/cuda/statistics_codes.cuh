@@ -125,16 +125,4 @@ TELENS_DEVICE int count_below(std::uint32_t word, std::uint32_t limit) {
   }
 }
 
-// The FP32 value of lane 0 or 1 of a word.
-template <typename Format>
-TELENS_DEVICE float widen_lane(std::uint32_t word, int lane) {
-  if constexpr (Format::kId == FormatId::bf16) {
-    return bits_as<float>(lane == 0 ? word << 16 : word & 0xffff0000U);
-  } else if constexpr (kLanes<Format> == 1) {
-    return bits_as<float>(word);
-  } else {
-    return widen<Format>(static_cast<typename Format::Bits>(lane == 0 ? word : word >> 16));
-  }
-}
-
 }  // namespace telens::cuda

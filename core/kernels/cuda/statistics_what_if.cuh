@@ -120,14 +120,11 @@ struct WhatIfElements {
 
   template <bool whole>
   TELENS_DEVICE void load(const BlockMatrix& matrix, std::int64_t row, std::int64_t column) {
-    Eight<typename Input::Bits> x[kWhatIfRows];
+    EightWords<typename Input::Bits> x[kWhatIfRows];
     load_rows<typename Input::Bits, whole>(matrix, row, column, x);
     TELENS_UNROLL
     for (int i = 0; i < kWhatIfRows; ++i) {
-      rows[i] = bits_as<Pack<std::uint32_t, kWords>>(x[i]);
-      TELENS_UNROLL
-      for (std::uint32_t& word : rows[i].values)
-        word &= in_every_lane<Input>(Input::kMagnitudeMask);
+      rows[i] = bits_as<Pack<std::uint32_t, kWords>>(magnitudes_of<Input>(x[i]));
     }
   }
 

@@ -25,7 +25,7 @@ TELENS_DEVICE void transpose_codes(const TransposeCodesArguments& arguments, con
   for_each_tile<kTransposeTile>(
       thread, rows, columns, [&](std::int64_t row0, std::int64_t column0) {
         const std::int64_t column = column0 + first_column;
-        Pack<std::uint8_t, kColumnsOfThread> codes[kPasses][kRowsOfThread] = {};
+        Words<std::uint8_t, kColumnsOfThread> codes[kPasses][kRowsOfThread] = {};
         TELENS_UNROLL
         for (int pass = 0; pass < kPasses; ++pass) {
           TELENS_UNROLL
@@ -33,7 +33,7 @@ TELENS_DEVICE void transpose_codes(const TransposeCodesArguments& arguments, con
             const std::int64_t row = row0 + pass * kRowsOfPass + first_row + i;
             if (row < rows && column < columns) {
               codes[pass][i] =
-                  load_pack<kColumnsOfThread>(arguments.codes + row * columns + column);
+                  load_words<kColumnsOfThread>(arguments.codes + row * columns + column);
             }
           }
         }

@@ -6,15 +6,14 @@
 #pragma once
 
 #include "core/kernels/cuda/block_tiles.cuh"
-#include "core/kernels/cuda/conversions.cuh"
+#include "core/kernels/cuda/words.cuh"
 
 namespace telens::cuda {
 
 inline constexpr int kTransposeTile = kTileColumns;  // and as many rows
 
+// [column][word], a word being the codes of 4 consecutive rows, at placed_word().
 struct TransposeTile {
-  // [column][word], a word being the codes of 4 consecutive rows. Groups of 4 words are swapped so
-  // that the words that a warp writes lie in different banks.
   alignas(16) std::uint32_t words[kTransposeTile][kTransposeTile / 4];
 };
 
@@ -39,30 +38,34 @@ constexpr int kPasses = kTransposeTile / kRowsOfPass;                   // 2
 constexpr int kWordsOfColumn = kTransposeTile / 4;                      // 32
 constexpr int kChunksOfColumn = kWordsOfColumn / 4;                     // 8, of 16 bytes
 
-// Where chunk `chunk` of a column lies.
+// Where chunk `chunk` of a column lies: the threads of a row write in different groups of 4 banks,
+// 8 of them; the other 8, which have the columns from 64 on, in the other half of each group.
 TELENS_DEVICE int placed_chunk(int column, int chunk) {
   return chunk ^ ((column / kColumnsOfThread) % kChunksOfColumn);
 }
+TELENS_DEVICE bool has_halves_swapped(int column) { return column >= kTransposeTile / 2; }
+
+// Where the word of rows 4 * word to 4 * word + 3 lies in a column. A warp writes two consecutive
+// words, the first an even one, of 16 columns 8 apart: each to a bank of its own.
+TELENS_DEVICE int placed_word(int column, int word) {
+  return 4 * placed_chunk(column, word / 4) + (word % 4 ^ (has_halves_swapped(column) ? 2 : 0));
+}
 
 // The thread's 4 rows of 8 codes, `first_row` being the first of them in the tile.
-TELENS_DEVICE void leave_columns(const Pack<std::uint8_t, kColumnsOfThread> (&codes)[kRowsOfThread],
-                                 int first_row, int first_column, TransposeTile& tile) {
+TELENS_DEVICE void leave_columns(
+    const Words<std::uint8_t, kColumnsOfThread> (&codes)[kRowsOfThread], int first_row,
+    int first_column, TransposeTile& tile) {
   TELENS_UNROLL
   for (int half = 0; half < 2; ++half) {
     std::uint32_t rows[4];
     std::uint32_t columns[4];
     TELENS_UNROLL
-    for (int row = 0; row < 4; ++row) {
-      const std::uint8_t* bytes = codes[row].values + 4 * half;
-      rows[row] =
-          bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<std::uint32_t>(bytes[3]) << 24;
-    }
+    for (int row = 0; row < 4; ++row) rows[row] = codes[row].words[half];
     transpose_bytes(rows, columns);
-    const int word = first_row / 4;
     TELENS_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int column = first_column + 4 * half + i;
-      tile.words[column][4 * placed_chunk(column, word / 4) + word % 4] = columns[i];
+      tile.words[column][placed_word(first_column, first_row / 4)] = columns[i];
     }
   }
 }
@@ -76,12 +79,18 @@ TELENS_DEVICE void store_columns(const Thread& thread, const TransposeTile& tile
                                  std::int64_t column0, std::int64_t rows, std::int64_t columns,
                                  std::uint8_t* transposed) {
   using namespace detail;
-  for (int i = thread.index(); i < kTransposeTile * kChunksOfColumn; i += kThreads) {
-    const int of_column = i / kChunksOfColumn;
-    const int chunk = i % kChunksOfColumn;
-    const std::int64_t row = row0 + 16 * chunk;
+  constexpr int kColumnsAtOnce = kThreads / kChunksOfColumn;  // 32
+  const int chunk = thread.index() % kChunksOfColumn;
+  const std::int64_t row = row0 + 16 * chunk;
+  TELENS_UNROLL
+  for (int first = 0; first < kTransposeTile; first += kColumnsAtOnce) {
+    const int of_column = first + thread.index() / kChunksOfColumn;
     if (column0 + of_column < columns && row < rows) {
-      const auto words = load_pack<4>(&tile.words[of_column][4 * placed_chunk(of_column, chunk)]);
+      Pack<std::uint32_t, 4> words =
+          load_pack<4>(&tile.words[of_column][4 * placed_chunk(of_column, chunk)]);
+      if (has_halves_swapped(first)) {
+        words = {{words.values[2], words.values[3], words.values[0], words.values[1]}};
+      }
       store_pack(reinterpret_cast<std::uint32_t*>(transposed + (column0 + of_column) * rows + row),
                  words);
     }

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from telens import _C
+from telens.common.field_types import check_fields
 from telens.common.recipe_base import Format, Recipe
 from telens.common.recipe_parameters import (
     SPLIT_ACCUMULATOR,
@@ -28,8 +29,8 @@ __all__: list[str] = []
 class MXFP8BlockScaling(Recipe):
     """Every 32 elements along a row share a power of two as scale (OCP Microscaling Formats 1.0).
 
-    Rows and columns are quantized separately from the high-precision tensor. All dimensions of a
-    GEMM must be divisible by 32.
+    Rows and columns are quantized separately from the high-precision tensor. Features must be
+    divisible by 32; tokens may be any number.
 
     Parameters
     ----------
@@ -143,7 +144,8 @@ class NVFP4BlockScaling(Recipe):
     """E2M1; every 16 elements share an E4M3 scale, all of them one FP32 scale.
 
     By default the training recipe of "Pretraining Large Language Models with NVFP4"
-    (arXiv:2509.25149). All dimensions of a GEMM must be divisible by 16.
+    (arXiv:2509.25149). Features must be divisible by 16; tokens may be any
+    number.
 
     Parameters
     ----------
@@ -202,6 +204,7 @@ class NVFP4BlockScaling(Recipe):
                 "NVFP4BlockScaling: fp4_format must be Format.E2M1 and fp8_format Format.E4M3, not "
                 f"{self.fp4_format} and {self.fp8_format}"
             )
+        check_fields(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from telens import _C
+from telens.common.field_types import check_fields
 from telens.common.recipe_base import Format, Recipe
 from telens.common.recipe_parameters import check_unsupported
 
@@ -70,6 +71,7 @@ class CustomRecipe(Recipe):
                 "CustomRecipe: qfactory must be a function from a QuantizerRole to a quantizer, "
                 f"not {type(self.qfactory).__name__}"
             )
+        check_fields(self)
         if self.quantization_alignment < 1:
             raise _C.UsageError(
                 "CustomRecipe: quantization_alignment must be at least 1, not "

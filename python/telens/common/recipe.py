@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from telens import _C
+from telens._names import refusal
 from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
@@ -51,6 +52,9 @@ for _recipe in (Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling):
     _recipe.__module__ = __name__
 
 
+# E4M3 reaches from 2^-10, below which all rounds to zero, to 448: 2^18.8 apart.
+_LARGEST_MARGIN = 18
+
 AmaxFunction = Callable[[torch.Tensor], torch.Tensor]
 ScaleFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "DelayedScaling"], torch.Tensor]
 
@@ -65,7 +69,7 @@ class DelayedScaling(Recipe):
     Parameters
     ----------
     margin
-        the scale is divided by 2^margin
+        the scale is divided by 2^margin; from -18 to 18
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     amax_history_len
@@ -124,12 +128,22 @@ class DelayedScaling(Recipe):
     def _check(self) -> None:
         super()._check()
         check_gemm_parameters(self, needs_split_accumulator=False)
-        if not callable(self.amax_compute_algo) and not hasattr(
-            _C.AmaxAlgorithm, self.amax_compute_algo
+        if not callable(self.amax_compute_algo) and (
+            self.amax_compute_algo not in _C.AmaxAlgorithm.__members__
         ):
             raise _C.UsageError(
                 "DelayedScaling: amax_compute_algo must be 'max', 'most_recent' or a function, not "
                 f"{self.amax_compute_algo!r}"
+            )
+        compute_scale = self.scaling_factor_compute_algo
+        if compute_scale is not None and not callable(compute_scale):
+            expected = "a function, or None for the formula"
+            raise refusal("DelayedScaling", "scaling_factor_compute_algo", expected, compute_scale)
+        if abs(self.margin) > _LARGEST_MARGIN:
+            raise _C.UsageError(
+                f"DelayedScaling: margin must lie between -{_LARGEST_MARGIN} and "
+                f"{_LARGEST_MARGIN}, not {self.margin}: the scale is divided by 2^margin, and "
+                "beyond that every value of E4M3 becomes 0 or 448"
             )
         if self.amax_history_len < 1:
             raise _C.UsageError(
@@ -144,17 +158,34 @@ class DelayedScaling(Recipe):
             margin=self.margin,
             amax_history_len=self.amax_history_len,
             algorithm=_C.AmaxAlgorithm.__members__.get(str(algorithm), _C.AmaxAlgorithm.max),
-            amax_function=algorithm if callable(algorithm) else None,
+            amax_function=(
+                _returning_tensor("amax_compute_algo", algorithm) if callable(algorithm) else None
+            ),
             scale_function=(
                 None
                 if compute_scale is None
-                else lambda amax, scale, largest: compute_scale(amax, scale, largest, self)
+                else _returning_tensor(
+                    "scaling_factor_compute_algo",
+                    lambda amax, scale, largest: compute_scale(amax, scale, largest, self),
+                )
             ),
             reduce_amax=self.reduce_amax,
             power_of_2_scale=self.power_of_2_scale,
             split_accumulators=split_accumulators(self),
             override_linear_precision=tuple(self.override_linear_precision),
         )
+
+
+def _returning_tensor(
+    name: str, function: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    def call(*args: torch.Tensor) -> torch.Tensor:
+        result = function(*args)
+        if not isinstance(result, torch.Tensor):
+            raise refusal("DelayedScaling", name, "a function that returns a tensor", result)
+        return result
+
+    return call
 
 
 @dataclass

@@ -8,6 +8,7 @@ import functools
 from typing import Any, ClassVar, NamedTuple
 
 from telens import _C
+from telens.common.field_types import check_fields
 from telens.common.recipe_parameters import check_unsupported
 
 __all__: list[str] = []
@@ -94,6 +95,7 @@ class Recipe:
                 f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
                 + _REASONS_AGAINST[self.fp8_format]
             )
+        check_fields(self)
 
     def _hint_at_order(self) -> str:
         return ""

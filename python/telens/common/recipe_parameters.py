@@ -4,10 +4,13 @@ alone: their defaults are accepted, other values are errors."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from telens import _C
+from telens._names import refusal
+from telens.common.field_types import check_fields
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,11 @@ class QParams:
     random_hadamard_transform: bool = False  # NVFP4: rotates what feeds wgrad
     stochastic_rounding: bool = False  # NVFP4
     fp4_2d_quantization: bool = False  # NVFP4: one scale for 16x16 elements
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (math.isfinite(self.amax_epsilon) and self.amax_epsilon >= 0):
+            raise refusal("QParams", "amax_epsilon", "a number from 0 on", self.amax_epsilon)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class MMParams:
     """
 
     use_split_accumulator: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import operator
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from telens import _C
+from telens._names import among, nearest, refusal
 
-__all__: list[str] = []
-
-# Letters that have to agree for a name to be taken for a misspelt one (1: all).
-_LIKENESS = 0.6
-
-
-def nearest(written: Any, names: Iterable[str]) -> str:
-    """ " (did you mean 'fprop'?)", or nothing where no name is near."""
-    matches = difflib.get_close_matches(str(written), list(names), 1, _LIKENESS)
-    return f" (did you mean '{matches[0]}'?)" if matches else ""
-
-
-def refusal(function: str, argument: str, expected: str, got: Any) -> _C.UsageError:
-    """The error of an argument that is something else than expected."""
-    shown = f"{got!r} (a {type(got).__name__})" if type(got) in _SHOWN else type(got).__name__
-    return _C.UsageError(f"{function}: {argument} must be {expected}, not {shown}")
-
-
-# Values of other types may be long, and say less than their type.
-_SHOWN = (bool, int, float, str, bytes, type(None), tuple)
+# Others take nearest and refusal from here.
+__all__ = ["nearest", "refusal"]
 
 
 def text(function: str, argument: str, value: Any, *, empty: bool = False) -> str:
@@ -86,12 +67,7 @@ def number(function: str, argument: str, value: Any) -> float:
 
 def one_of(function: str, argument: str, value: Any, names: tuple[str, ...]) -> str:
     """One of the names; the error says which is nearest."""
-    if value not in names:
-        raise _C.UsageError(
-            f"{function}: {argument} must be one of {', '.join(names)}, not {value!r}"
-            f"{nearest(value, names)}"
-        )
-    return value
+    return among(function, argument, value, list(names))
 
 
 def level(function: str, value: Any) -> int:

@@ -13,6 +13,9 @@ from telens.debug.arguments import refusal
 
 __all__: list[str] = []
 
+# The deepest configuration that has a meaning has about ten levels.
+_MOST_LEVELS = 100
+
 
 def source_of(function: str, config: Any) -> tuple[str, str | None]:
     """The path of a configuration ("": none), and its text if it is a dict.
@@ -27,19 +30,25 @@ def source_of(function: str, config: Any) -> tuple[str, str | None]:
     return os.fspath(config), None
 
 
-def _text(function: str, place: str, value: Any) -> str:
+def _text(function: str, place: str, value: Any, level: int = 0) -> str:
     """The value as JSON but for numbers, which are YAML's: 1e-05 would be a string there."""
+    if level > _MOST_LEVELS:
+        start = place if len(place) <= 60 else place[:60] + "..."
+        raise _C.UsageError(
+            f"{function}: the configuration has more than {_MOST_LEVELS} levels at '{start}'; "
+            "does it contain itself?"
+        )
     if isinstance(value, Mapping):
         inside = f"{place}." if place else ""
         items = (
-            f"{json.dumps(str(key))}: {_text(function, f'{inside}{key}', each)}"
+            f"{json.dumps(str(key))}: {_text(function, f'{inside}{key}', each, level + 1)}"
             for key, each in value.items()
         )
         return "{" + ", ".join(items) + "}"
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        items = (_text(function, f"{place}[{i}]", each) for i, each in enumerate(value))
+        items = (_text(function, f"{place}[{i}]", each, level + 1) for i, each in enumerate(value))
         return "[" + ", ".join(items) + "]"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -50,7 +59,7 @@ def _text(function: str, place: str, value: Any) -> str:
     if isinstance(value, float):
         return _number(float(value))
     if hasattr(value, "item") and hasattr(value, "tolist"):
-        return _text(function, place, value.tolist())
+        return _text(function, place, value.tolist(), level + 1)
     raise _C.UsageError(
         f"{function}: the configuration's key '{place}' has a {type(value).__name__}; a "
         "configuration has strings, numbers, booleans, None, lists and dicts"

@@ -9,6 +9,7 @@ from typing import Any
 
 from telens import _C
 from telens.debug.feature_checks import checked_answer
+from telens.debug.features.api import TEConfigAPIMapper
 
 # Calls whose configuration is that of a GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
@@ -30,6 +31,31 @@ class FeatureCaller:
         self.asks_for_statistics = "inspect_tensor" in self._keywords and (
             "statistics" in inspect.signature(feature.inspect_tensor).parameters
         )
+
+        self.may_watch_wgrad = self._may_watch_wgrad()
+
+    def _may_watch_wgrad(self) -> bool:
+        """Whether the configuration lets the class ask for the product of wgrad in any iteration.
+
+        Only the mapper that goes by names is sure to answer alike in all of them.
+        """
+        if not self.calls & {"inspect_tensor_enabled", "modify_tensor_enabled"}:
+            return False
+        parser = type(self._feature).parse_config_and_api
+        if parser is not TEConfigAPIMapper.parse_config_and_api:
+            return True
+        wgrad = {
+            "inspect_tensor_enabled": {"tensor_name": "wgrad"},
+            "modify_tensor_enabled": {"gemm": "wgrad", "tensor_name": "wgrad"},
+        }
+        try:
+            return any(
+                self._match(call, arguments)[0]
+                for call, arguments in wgrad.items()
+                if call in self.calls
+            )
+        except Exception:  # told where the class is first asked
+            return True
 
     @property
     def calls(self) -> set[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 
 import torch
 
+from telens import _C
 from telens.debug.arguments import refusal
 from telens.pytorch.module import Module
 
@@ -17,6 +19,9 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
 
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
     list of models (chunks of a pipeline) is named as one model would be.
+
+    A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: those
+    of the running session, or of the next one that begins while the model lives.
     """
     models = [model]
     if not isinstance(model, torch.nn.Module) and isinstance(model, Iterable):
@@ -29,8 +34,30 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
         for module, name in _named(each, "model"):
             if isinstance(module, Module):
                 module.set_debug_name(name)
-            else:
-                module.name = name
+                continue
+            module.name = name
+            if _is_linear(module):
+                _foreign.append(weakref.ref(module))
+    tell_of_foreign_layers()
+
+
+# Linear layers of other libraries in models that were named.
+_foreign: list[weakref.ref[torch.nn.Module]] = []
+
+
+def tell_of_foreign_layers() -> None:
+    """Tells the session of the linear layers that call none of its features."""
+    _foreign[:] = {id(module): ref for ref in _foreign if (module := ref()) is not None}.values()
+    for module in (ref() for ref in _foreign):
+        if module is not None and isinstance(module.name, str):
+            kind = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
+            _C.debug.note_foreign_layer(module.name, kind)
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    names = (type(module).__module__, type(module).__name__)
+    is_conv1d = names == ("transformers.pytorch_utils", "Conv1D")
+    return isinstance(module, torch.nn.Linear) or is_conv1d
 
 
 def _named(module: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, str]]:

@@ -80,6 +80,10 @@ def described(documentation: str, parameters: Sequence[Parameter] | None) -> str
     return "\n".join([documentation, "", "Parameters:", *map(str, parameters)]).strip()
 
 
+# Keys and indices that lead to a part of a feature's configuration.
+Place = tuple[str | int, ...]
+
+
 class ConfigCheck:
     """Checks the configuration of one feature class when it is loaded."""
 
@@ -92,10 +96,11 @@ class ConfigCheck:
 
     def checked(self, config: dict) -> dict:
         """The configuration with the defaults of what it leaves out. Throws UsageError."""
-        self._check_keys(config, "", ())
+        self._check_keys(config, (), ())
         for parameter in self._parameters or ():
             if parameter.default is REQUIRED and not _is_given(config, parameter.name):
-                raise self._error("", f"'{parameter.name}' is missing; {_expected(parameter)}")
+                expected = _expected(parameter)
+                raise self._error((), f"'{parameter.name}' is missing; it must be {expected}")
         defaults = {
             each.name: each.default
             for each in self._parameters or ()
@@ -103,59 +108,64 @@ class ConfigCheck:
         }
         return defaults | config
 
-    def _check_keys(self, config: dict, place: str, own: tuple[str, ...]) -> None:
+    def _check_keys(self, config: dict, place: Place, own: tuple[str, ...]) -> None:
         declared = {each.name: each for each in self._parameters or ()}
         for key, value in config.items():
             if key in declared:
                 if not declared[key].fits(value):
-                    got = f", not {value!r}"
-                    raise self._error(place, f"'{key}' is wrong; {_expected(declared[key])}{got}")
+                    text = f"'{key}' is wrong; it must be {_expected(declared[key])}, not {value!r}"
+                    raise self._error(place, text, key)
             elif self._selects_by_name and key in _SELECTION:
                 self._check_selection(key, value, place)
             elif key not in own and key != "enabled":
                 self._check_other_key(key, place, [*declared, *own])
         if own and "enabled" in config:
-            raise self._error(place, "'enabled' may not stand here; it stands beside the struct")
+            text = "'enabled' may not stand here; it stands beside the struct"
+            raise self._error(place, text, "enabled")
 
-    def _check_other_key(self, key: str, place: str, known: list[str]) -> None:
+    def _check_other_key(self, key: str, place: Place, known: list[str]) -> None:
         if self._selects_by_name:
             known = [*known, *_SELECTION]
         if self._parameters is not None:
-            takes = ", ".join(map(repr, known))
-            raise self._error(
-                place, f"unknown key '{key}'{nearest(key, known)}; it takes {takes or 'none'}"
-            )
+            takes = ", ".join(map(repr, known)) or "none"
+            text = f"unknown key '{key}'{nearest(key, known)}; it takes {takes}"
+            raise self._error(place, text, key)
         near = difflib.get_close_matches(key, _SELECTION, 1, _LIKENESS)
         if self._selects_by_name and near:
-            raise self._error(place, f"unknown key '{key}' (did you mean '{near[0]}'?)")
+            raise self._error(place, f"unknown key '{key}' (did you mean '{near[0]}'?)", key)
 
-    def _check_selection(self, key: str, value: Any, place: str) -> None:
-        inside = f"{place}.{key}" if place else key
+    def _check_selection(self, key: str, value: Any, place: Place) -> None:
+        inside = (*place, key)
         if key in _LISTS:
-            for name in _listed(value):
-                self._check_name(inside, name, _LISTS[key])
+            for index, name in enumerate(_listed(value)):
+                self._check_name(inside, name, _LISTS[key], index)
             return
         own, names = _STRUCTS[key]
         for index, item in enumerate(_listed(value)):
-            at = f"{inside}[{index}]"
+            at = (*inside, index)
             if not isinstance(item, dict) or own not in item:
                 raise self._error(at, f"expected a mapping with '{own}', not {item!r}")
-            self._check_name(f"{at}.{own}", item[own], names)
+            self._check_name((*at, own), item[own], names)
             self._check_keys(item, at, (own,))
 
-    def _check_name(self, place: str, name: Any, names: tuple[str, ...]) -> None:
+    def _check_name(
+        self, place: Place, name: Any, names: tuple[str, ...], *deeper: str | int
+    ) -> None:
         if name not in names:
-            raise self._error(
-                place, f"{name!r} is none of {', '.join(names)}{nearest(name, names)}"
-            )
+            text = f"{name!r} is none of {', '.join(names)}{nearest(name, names)}"
+            raise self._error(place, text, *deeper)
 
-    def _error(self, place: str, text: str) -> _C.ConfigError:
-        where = f", {place}" if place else ""
-        return _C.ConfigError(f"feature '{self._feature}'{where}: {text}")
+    def _error(self, place: Place, text: str, *deeper: str | int) -> _C.ConfigError:
+        """``deeper``: where, below the place that is named, the mistake itself stands."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        where = "".join(steps).lstrip(".")
+        error = _C.ConfigError(f"feature '{self._feature}'{', ' if where else ''}{where}: {text}")
+        error.place = (*place, *deeper)  # what the session makes file, line and column of
+        return error
 
 
 def _expected(parameter: Parameter) -> str:
-    return f"it must be {_TYPE_NAMES[parameter.type]}"
+    return _TYPE_NAMES[parameter.type]
 
 
 def _is_given(config: dict, name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from telens import _C
 from telens.debug import arguments
 from telens.debug.configuration import source_of
+from telens.debug.printing import printable
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +33,8 @@ class Plan:
     load
         what would be recorded if every layer runs quantized: ``average_records`` a step, from
         iteration ``first`` to ``last`` (None: for ever), ``most_records`` in iteration ``busiest``,
-        ``bytes_per_record``, ``not_counted`` (features of which it is not known), ``text``
+        ``bytes_per_record``, ``not_counted`` (features of which it is not known), ``waiting``
+        (sections that record once a trigger fires), ``text``
     """
 
     rows: list[dict[str, Any]]
@@ -52,13 +54,16 @@ class Plan:
         return pandas.DataFrame(self.rows, columns=[*_COLUMNS, "parameters"])
 
     def __str__(self) -> str:
-        table = [_COLUMNS, *([row[name] or "" for name in _COLUMNS] for row in self.rows)]
+        table = [
+            _COLUMNS,
+            *([printable(row[name] or "") for name in _COLUMNS] for row in self.rows),
+        ]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in table
         ]
-        warnings = [f"warning: {warning}" for warning in self.warnings]
+        warnings = [f"warning: {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, "", *warnings, self.load["text"]])
 
 
@@ -80,4 +85,7 @@ def plan(
     names = [layer_names] if isinstance(layer_names, str) else list(layer_names)
     for name in names:
         arguments.text("debug.plan", "layer_names", name, empty=True)
+    if iteration is not None:
+        expected = "an iteration, or None for all"
+        iteration = arguments.integer("debug.plan", "iteration", iteration, expected)
     return Plan(**_C.debug.plan(path, text, names, iteration))

@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from telens import _C
 from telens.debug import arguments
 from telens.debug.calls import LayerCalls
 from telens.debug.configuration import source_of
+from telens.debug.layer_names import tell_of_foreign_layers
 from telens.debug.logging import get_logger
+from telens.debug.printing import printable
 from telens.debug.registry import Registry, take_registered
 
 __all__ = [
@@ -47,6 +49,9 @@ transformer_engine = LayerCalls()
 
 # What the session was told last, for feature classes that reduce themselves.
 _weights_are_reduced = True
+
+# Whether the session began before torch.distributed; False once that was told.
+_began_without_group = False
 
 # Owners of the features that the running session's feature_dirs registered.
 _session_owners: list[str] = []
@@ -130,6 +135,9 @@ def initialize(
         _session_owners.extend(take_registered())
         _forget_session_features()
         raise
+    global _began_without_group
+    _began_without_group = group is None
+    tell_of_foreign_layers()
     _end_at_exit()
 
 
@@ -137,18 +145,34 @@ def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
     # A loss on a GPU makes the host wait for it: not where nobody records it.
     recorded = loss is not None and _C.debug.is_initialized()
+    _tell_of_a_late_group()
     _C.debug.step(arguments.number("debug.step", "loss", loss) if recorded else None)
 
 
 def end_debug() -> None:
-    """Ends the session: flushes everything. Nothing without a session."""
+    """Ends the session: flushes everything. Nothing without a session.
+
+    Where an exception is just leaving the script, the run says that this one has ended it.
+    """
     global _weights_are_reduced
     try:
-        _C.debug.end_debug()
+        _C.debug.end_debug(_leaving_exception())
     finally:
         _weights_are_reduced = True
         _forget_session_features()
         transformer_engine.forget()
+
+
+def _leaving_exception() -> str:
+    """ "ValueError: its message" of the one that is being handled, or that ended the script."""
+    exception = sys.exc_info()[1] or _exception_at_exit
+    # How generators, iterators and sys.exit() say that all went well.
+    regular = isinstance(exception, (StopIteration, StopAsyncIteration, GeneratorExit))
+    finished = isinstance(exception, SystemExit) and not exception.code
+    if exception is None or regular or finished:
+        return ""
+    text = f"{type(exception).__name__}: {exception}".strip().removesuffix(":")
+    return text.splitlines()[0]
 
 
 @contextlib.contextmanager
@@ -222,7 +246,7 @@ def list_features() -> list[str]:
     """Prints the features' names on rank 0, and returns them."""
     names = _C.debug.list_features()
     if _rank() == 0:
-        print("\n".join(names))
+        print("\n".join(map(printable, names)))
     return names
 
 
@@ -293,9 +317,11 @@ def _folders(feature_dirs: Any) -> list[pathlib.Path]:
     # "" is no folder, as it is no config_file; Path would make the current one of it.
     named = [each for each in ([feature_dirs] if one else feature_dirs) if each != ""]
     kept = []
-    for folder in map(pathlib.Path, named):
+    for each in named:
+        folder = pathlib.Path(arguments.path("debug.initialize", "feature_dirs", each))
         if folder.parts[-3:] == _PEER_FEATURES:
-            print(f"telens: skipped feature folder {folder}: built-in features are always there")
+            skipped = printable(str(folder))
+            print(f"telens: skipped feature folder {skipped}: built-in features are always there")
         elif not folder.is_dir():
             raise _C.UsageError(f"debug.initialize: feature_dirs: there is no folder {folder}")
         else:
@@ -346,6 +372,9 @@ def _forget_session_features() -> None:
 
 
 def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
+    if not isinstance(recording, Mapping):
+        expected = "a dict of on_full ('drop' or 'block') and max_size (bytes)"
+        raise arguments.refusal("debug.initialize", "recording", expected, recording)
     unknown = set(recording) - {"on_full", "max_size"}
     on_full = recording.get("on_full", "drop")
     if unknown or on_full not in ("drop", "block"):
@@ -370,21 +399,60 @@ def _check_loggers(statistics_logger: Any, tb_writer: Any) -> None:
 
 
 def _rank() -> int:
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return _rank_of_environment()[0]
+
+
+def _rank_of_environment() -> tuple[int, int]:
+    """RANK and WORLD_SIZE as torchrun sets them; (0, 1) without them."""
+    try:
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 0, 1
+    return (rank, world_size) if 0 <= rank < world_size else (0, 1)
 
 
 def _world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
+    """This rank, the number of ranks, and their group if there is one yet.
+
+    Before ``init_process_group`` the launcher's environment tells: ranks must not take each other's
+    files for their own.
+    """
     if not torch.distributed.is_initialized():
-        return 0, 1, None
+        return *_rank_of_environment(), None
     return _rank(), torch.distributed.get_world_size(), torch.distributed.group.WORLD
 
 
+def _tell_of_a_late_group() -> None:
+    global _began_without_group
+    if not _began_without_group or not torch.distributed.is_initialized():
+        return
+    _began_without_group = False
+    if torch.distributed.get_world_size() == 1 or not _C.debug.is_initialized():
+        return
+    message = (
+        "debug.initialize came before torch.distributed.init_process_group: every rank records its "
+        "own values, nothing is reduced; initialize the process group first"
+    )
+    _C.debug.log_message(message, "", logging.WARNING, "")
+
+
 _exit_handler_set = False
+_exception_at_exit: BaseException | None = None
+
+
+def _end_of_script() -> None:
+    global _exception_at_exit
+    # The one that the interpreter has printed; that of an interactive session may be long ago.
+    if not hasattr(sys, "ps1") and not sys.flags.interactive:
+        _exception_at_exit = getattr(sys, "last_value", None)
+    end_debug()
 
 
 def _end_at_exit() -> None:
     # Before the interpreter goes, which loggers and features in Python need.
     global _exit_handler_set
     if not _exit_handler_set:
-        atexit.register(end_debug)
+        atexit.register(_end_of_script)
         _exit_handler_set = True

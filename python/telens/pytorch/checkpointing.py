@@ -10,6 +10,7 @@ import torch
 import torch.utils.checkpoint
 
 from telens import _C
+from telens._names import refusal
 
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 
@@ -43,6 +44,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     ``get_rng_state_tracker`` are refused but for their defaults, False and None. Every other
     keyword goes to the function.
     """
+    if not callable(function):
+        raise refusal("checkpoint", "function", "a function or a module", function)
     options = {
         name: kwargs.pop(name)
         for name in ("preserve_rng_state", "determinism_check")

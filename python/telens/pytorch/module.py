@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import io
 import warnings
 from typing import Any, ClassVar
 
 import torch
 
 from telens import _C
+from telens._names import refusal
 from telens.pytorch._compile import mark_graph_break
+from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
+from telens.pytorch.neutral_arguments import (
+    ALIASES,
+    NeutralArgument,
+    constructor_arguments,
+    forward_arguments,
+    take,
+)
 from telens.pytorch.tensor import initial_parameter
 
-_EXTRA_STATE = "_extra_state"
+EXTRA_STATE = "_extra_state"
 # Options that say where parameters are made; later on the parameters themselves tell.
 _PLACEMENT = ("device", "params_dtype")
 # First bytes of what Transformer Engine puts into `_extra_state`: pickle, or torch.save's zip.
@@ -29,9 +39,20 @@ class Module(torch.nn.Module):
     """
 
     _type: ClassVar[_C.ModuleType]  # the C++ class; set in each subclass
+    # What it takes besides, at the values that change nothing; set in each subclass.
+    _neutral_arguments: ClassVar[dict[str, NeutralArgument]] = {}
+    _neutral_of_forward: ClassVar[dict[str, NeutralArgument]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
+        # Not super(): some of these are torch's own classes too (_LIKE_TORCH), which would make
+        # their parameters here.
+        torch.nn.Module.__init__(self)
+        owner = self._type.name
+        for alias, name in ALIASES.get(owner, {}).items():
+            if kwargs.get(alias) is not None:
+                kwargs.setdefault(name, kwargs[alias])
+            kwargs.pop(alias, None)
+        kwargs = take(owner, self._neutral_arguments, kwargs)
         device = torch.get_default_device()  # of torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
@@ -39,6 +60,8 @@ class Module(torch.nn.Module):
 
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
+            kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
         return self._telens_call(self, args, kwargs)
 
     # ------------------------------------------------------------------ construction
@@ -84,9 +107,14 @@ class Module(torch.nn.Module):
         state = self.__dict__.copy()
         adapter = state.pop("_telens_adapter")
         del state["_telens_call"]
+        # A process group is of its process, and the FP8 state is read where it is.
+        state.pop("_telens_fp8_meta", None)
+        if state.get("tp_group") is not None:
+            state["tp_group"] = None
         # Without init_method and its like: the values are in the parameters.
         state["_telens_options"] = {
-            name: None if callable(value) else value for name, value in adapter.options().items()
+            name: None if callable(value) or name == "tp_group" else value
+            for name, value in adapter.options().items()
         }
         state["_telens_extra_state"] = adapter.extra_state()
         return state
@@ -127,15 +155,28 @@ class Module(torch.nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         # A checkpoint of plain torch modules has none; amax histories then start empty.
-        if prefix + _EXTRA_STATE in missing_keys:
-            missing_keys.remove(prefix + _EXTRA_STATE)
+        if prefix + EXTRA_STATE in missing_keys:
+            missing_keys.remove(prefix + EXTRA_STATE)
+
+    # ------------------------------------------------------------------ tensor parallelism
+
+    def set_tensor_parallel_group(self, tp_group: torch.distributed.ProcessGroup | None) -> None:
+        """The group that the layers inside hand to the calls of debug features.
+
+        A copy or a pickle of the module has none.
+        """
+        for module in self.modules():
+            if isinstance(module, Module):
+                module._telens_adapter.set_tensor_parallel_group(tp_group)
+                if "tp_group" in module.__dict__:
+                    module.__dict__["tp_group"] = tp_group
 
     # ------------------------------------------------------------------ texts
 
     def set_debug_name(self, name: str) -> None:
         """Names the layer for debug configurations, as the argument ``name`` does."""
-        self.name = name
         self._telens_adapter.set_debug_name(name)
+        self.name = name
 
     def extra_repr(self) -> str:
         defaults = {field.name: field.default for field in self._type.options}
@@ -146,27 +187,81 @@ class Module(torch.nn.Module):
         )
 
 
-class _WithExtraState:
+class WithExtraState:
     """What modules with amax histories and scales have besides."""
 
+    @property
+    def fp8_meta(self) -> dict[str, Any]:
+        """The FP8 state as Transformer Engine has it: ``fp8_meta["scaling_fwd"].scale`` and so on.
+
+        ``recipe``, ``num_gemms``, ``fp8_max_fwd``, ``fp8_max_bwd``, and, once there is any state,
+        ``scaling_fwd`` and ``scaling_bwd`` (``RecipeState``), whose tensors are the layer's own.
+        """
+        return fp8_meta_of(self)
+
+    @property
+    def quantizers(self) -> dict[str, list[_C.Quantizer | None]]:
+        """``quantizers["scaling_fwd"][i]``: input, weight and output of each GEMM, and
+        ``["scaling_bwd"]``: the gradients of output and input.
+
+        They are those that the layer uses; a copy of one is changed without effect on it.
+        """
+        return quantizers_of(self)
+
     def get_extra_state(self) -> torch.Tensor:
-        """Amax histories and scales as plain bytes (uint8, 1-D); empty before any FP8 forward."""
+        """Amax histories and scales as plain bytes (uint8, 1-D); empty before any FP8 forward.
+
+        An empty one is left out of a state_dict: what never ran in FP8 has the keys of a module of
+        torch.
+        """
         state = self._telens_adapter.extra_state()
         return torch.empty(0, dtype=torch.uint8) if state is None else state
 
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if destination[prefix + EXTRA_STATE].numel() == 0:
+            del destination[prefix + EXTRA_STATE]
+
     def set_extra_state(self, state: torch.Tensor | None) -> None:
-        """Restores what ``get_extra_state`` returned."""
-        if state is None or not isinstance(state, torch.Tensor) or state.numel() == 0:
+        """Restores what ``get_extra_state`` returned; None and an empty one leave all as it is.
+
+        Transformer Engine's, a pickle, is left out with a warning.
+        """
+        if state is None:
             return
-        head = bytes(state.flatten()[:2].cpu().to(torch.uint8).tolist())
-        if head.startswith(_FOREIGN_EXTRA_STATE):
+        if _is_of_transformer_engine(state):
             warnings.warn(
-                f"{type(self).__name__}: the checkpoint's {_EXTRA_STATE} is Transformer Engine's "
+                f"{type(self).__name__}: the checkpoint's {EXTRA_STATE} is Transformer Engine's "
                 "pickle, which is not read; amax histories and scales start anew",
                 stacklevel=2,
             )
             return
-        self._telens_adapter.set_extra_state(state.cpu())
+        if not isinstance(state, torch.Tensor):
+            expected = "a tensor of uint8, as get_extra_state returns it, or None"
+            raise refusal(f"{type(self).__name__}.set_extra_state", "state", expected, state)
+        if state.numel() != 0:
+            self._telens_adapter.set_extra_state(state.cpu())
+
+
+def _is_of_transformer_engine(state: Any) -> bool:
+    if isinstance(state, io.BytesIO):  # as Transformer Engine writes it
+        return True
+    if isinstance(state, torch.Tensor):
+        if state.dtype != torch.uint8:
+            return False
+        head = bytes(state.flatten()[:2].tolist())
+    else:
+        head = state[:2] if isinstance(state, bytes | bytearray) else b""
+    return head.startswith(_FOREIGN_EXTRA_STATE)
+
+
+# Classes that are torch's of the same name too: whatever treats those in a way of its own (LoRA of
+# PEFT, weight decay in the Trainer of transformers, initialization of weights) treats ours so.
+_LIKE_TORCH = {
+    "Linear": (torch.nn.Linear, {}),
+    "LayerNorm": (torch.nn.LayerNorm, {"elementwise_affine": True}),
+    "RMSNorm": (torch.nn.RMSNorm, {"elementwise_affine": True}),
+}
 
 
 _classes: dict[str, type[Module]] = {}
@@ -174,13 +269,21 @@ _classes: dict[str, type[Module]] = {}
 
 def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
     """The Python class of a C++ module class, with its signature and documentation."""
-    bases = (_WithExtraState, Module) if module_type.has_extra_state else (Module,)
+    bases = (WithExtraState, Module) if module_type.has_extra_state else (Module,)
+    of_torch, attributes = _LIKE_TORCH.get(module_type.name, (None, {}))
     made = type(
         module_type.name,
-        bases,
-        {"_type": module_type, "__module__": module_name, "__doc__": _documentation(module_type)},
+        bases if of_torch is None else (*bases, of_torch),
+        {
+            "_type": module_type,
+            "_neutral_arguments": constructor_arguments(module_type.name),
+            "_neutral_of_forward": forward_arguments(module_type.name),
+            "__module__": module_name,
+            "__doc__": _documentation(module_type),
+            **attributes,
+        },
     )
-    made.__signature__ = _signature(module_type.options)
+    made.__signature__ = _signature(module_type.options, made._neutral_arguments)
     _classes[module_type.name] = made
     return made
 
@@ -198,17 +301,23 @@ def _takes(fields: list[_C.FieldInfo], name: str) -> bool:
     return any(field.name == name for field in fields)
 
 
-def _signature(fields: list[_C.FieldInfo]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
+def _signature(
+    fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument]
+) -> inspect.Signature:
+    own = [
         inspect.Parameter(
             field.name,
-            kind,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=inspect.Parameter.empty if field.default is ... else field.default,
             annotation=field.type,
         )
         for field in fields
-    )
+    ]
+    others = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
+        for each in neutral.values()
+    ]
+    return inspect.Signature(own + others)
 
 
 def _documentation(module_type: _C.ModuleType) -> str:
@@ -222,6 +331,11 @@ def _documentation(module_type: _C.ModuleType) -> str:
     lines = [module_type.doc]
     lines += section("Parameters", module_type.options)
     lines += section("Arguments of forward", module_type.inputs)
+    title = "Of Transformer Engine, at values that change nothing"
+    neutral = constructor_arguments(module_type.name) | forward_arguments(module_type.name)
+    if neutral:
+        lines += ["", title, "-" * len(title)]
+        lines += [f"{each.name} : {each.works}" for each in neutral.values()]
     return "\n".join(lines) + "\n"
 
 

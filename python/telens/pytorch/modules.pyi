@@ -27,6 +27,8 @@ class Linear(Module):
     fuse_wgrad_accumulation: bool
     name: str | None
     parameters_split: Mapping[str, int] | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         in_features: int,
@@ -39,6 +41,22 @@ class Linear(Module):
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         parameters_split: Mapping[str, int] | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        parallel_mode: Any = None,
+        ub_overlap_ag: Any = False,
+        ub_overlap_rs: Any = False,
+        ub_overlap_rs_dgrad: Any = False,
+        ub_bulk_dgrad: Any = False,
+        ub_bulk_wgrad: Any = False,
+        rng_tracker_name: Any = None,
+        ub_name: Any = None,
+        delay_wgrad_compute: Any = False,
+        symmetric_ar_type: Any = None,
+        save_original_input: Any = False,
     ) -> None: ...
     def forward(
         self,
@@ -64,6 +82,8 @@ class GroupedLinear(Module):
     return_bias: bool
     fuse_wgrad_accumulation: bool
     name: str | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         num_gemms: int,
@@ -76,18 +96,39 @@ class GroupedLinear(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        parallel_mode: Any = None,
+        rng_tracker_name: Any = None,
+        ub_overlap_ag: Any = False,
+        ub_overlap_rs: Any = False,
+        ub_name: Any = None,
+        delay_wgrad_compute: Any = False,
+        save_original_input: Any = False,
+        single_grouped_weight: Any = False,
+        single_grouped_bias: Any = False,
+        use_grouped_tensor: Any = None,
     ) -> None: ...
     def forward(
         self,
         inp: torch.Tensor,
         m_splits: int | Sequence[int],
         is_first_microbatch: bool | None = None,
+        *,
+        out: Any = None,
+        dgrad_out: Any = None,
     ) -> Any: ...
     def __call__(
         self,
         inp: torch.Tensor,
         m_splits: int | Sequence[int],
         is_first_microbatch: bool | None = None,
+        *,
+        out: Any = None,
+        dgrad_out: Any = None,
     ) -> Any: ...
 
 class LayerNorm(Module):
@@ -103,6 +144,9 @@ class LayerNorm(Module):
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        *,
+        sequence_parallel: Any = None,
+        sm_margin: Any = 0,
     ) -> None: ...
     def forward(
         self,
@@ -126,6 +170,9 @@ class RMSNorm(Module):
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        *,
+        sequence_parallel: Any = None,
+        sm_margin: Any = 0,
     ) -> None: ...
     def forward(
         self,
@@ -149,6 +196,8 @@ class LayerNormLinear(Module):
     fuse_wgrad_accumulation: bool
     name: str | None
     parameters_split: Mapping[str, int] | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         in_features: int,
@@ -165,18 +214,37 @@ class LayerNormLinear(Module):
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         parameters_split: Mapping[str, int] | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        parallel_mode: Any = None,
+        ub_overlap_ag: Any = False,
+        ub_overlap_rs: Any = False,
+        ub_overlap_rs_dgrad: Any = False,
+        ub_bulk_dgrad: Any = False,
+        ub_bulk_wgrad: Any = False,
+        ub_name: Any = None,
+        delay_wgrad_compute: Any = False,
+        symmetric_ar_type: Any = None,
+        return_layernorm_output_gathered: Any = False,
     ) -> None: ...
     def forward(
         self,
         inp: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
+        *,
+        fp8_grad: Any = False,
     ) -> Any: ...
     def __call__(
         self,
         inp: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
+        *,
+        fp8_grad: Any = False,
     ) -> Any: ...
 
 class LayerNormMLP(Module):
@@ -192,6 +260,8 @@ class LayerNormMLP(Module):
     zero_centered_gamma: bool
     fuse_wgrad_accumulation: bool
     name: str | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         hidden_size: int,
@@ -209,6 +279,24 @@ class LayerNormMLP(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        ub_overlap_ag: Any = False,
+        ub_overlap_rs: Any = False,
+        ub_overlap_rs_dgrad: Any = False,
+        ub_bulk_dgrad: Any = False,
+        ub_bulk_wgrad: Any = False,
+        set_parallel_mode: Any = False,
+        seq_length: Any = None,
+        micro_batch_size: Any = None,
+        return_layernorm_output_gathered: Any = False,
+        delay_wgrad_compute: Any = False,
+        symmetric_ar_type: Any = None,
+        activation_params: Any = None,
+        checkpoint: Any = False,
     ) -> None: ...
     def forward(
         self,
@@ -240,6 +328,22 @@ class DotProductAttention(Module):
         qkv_format: str = "sbhd",
         attn_mask_type: str = "causal",
         softmax_scale: float | None = None,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        tp_size: Any = 1,
+        tp_group: Any = None,
+        layer_number: Any = None,
+        attention_type: Any = "self",
+        cp_group: Any = None,
+        cp_global_ranks: Any = None,
+        cp_stream: Any = None,
+        cp_comm_type: Any = "p2p",
+        softmax_type: Any = "vanilla",
+        return_max_logit: Any = False,
+        name: Any = None,
     ) -> None: ...
     def forward(
         self,
@@ -249,6 +353,32 @@ class DotProductAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
+        fp8_output: Any = False,
+        bf16_backward: Any = False,
+        num_splits: Any = 1,
+        score_mod: Any = None,
+        score_mod_bprop: Any = None,
+        score_mod_tensors: Any = None,
+        score_mod_bprop_tensors: Any = None,
+        qkv_layer: Any = None,
+        kv_layer: Any = None,
+        qkv_interleave_dim: Any = -3,
     ) -> Any: ...
     def __call__(
         self,
@@ -258,6 +388,32 @@ class DotProductAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
+        fp8_output: Any = False,
+        bf16_backward: Any = False,
+        num_splits: Any = 1,
+        score_mod: Any = None,
+        score_mod_bprop: Any = None,
+        score_mod_tensors: Any = None,
+        score_mod_bprop_tensors: Any = None,
+        qkv_layer: Any = None,
+        kv_layer: Any = None,
+        qkv_interleave_dim: Any = -3,
     ) -> Any: ...
 
 class MultiheadAttention(Module):
@@ -283,6 +439,8 @@ class MultiheadAttention(Module):
     softmax_scale: float | None
     fuse_wgrad_accumulation: bool
     name: str | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         hidden_size: int,
@@ -310,6 +468,26 @@ class MultiheadAttention(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        set_parallel_mode: Any = False,
+        seq_length: Any = None,
+        micro_batch_size: Any = None,
+        rotary_pos_interleaved: Any = False,
+        qk_norm_type: Any = None,
+        qk_norm_eps: Any = 1e-06,
+        qk_norm_before_rope: Any = False,
+        softmax_type: Any = "vanilla",
+        ub_overlap_ag: Any = False,
+        ub_overlap_rs: Any = False,
+        ub_overlap_rs_dgrad: Any = False,
+        ub_bulk_dgrad: Any = False,
+        ub_bulk_wgrad: Any = False,
     ) -> None: ...
     def forward(
         self,
@@ -319,6 +497,22 @@ class MultiheadAttention(Module):
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
     ) -> Any: ...
     def __call__(
         self,
@@ -328,6 +522,22 @@ class MultiheadAttention(Module):
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
     ) -> Any: ...
 
 class TransformerLayer(Module):
@@ -357,6 +567,8 @@ class TransformerLayer(Module):
     softmax_scale: float | None
     fuse_wgrad_accumulation: bool
     name: str | None
+    tp_group: torch.distributed.ProcessGroup | None
+    tp_size: int
     def __init__(
         self,
         hidden_size: int,
@@ -388,6 +600,31 @@ class TransformerLayer(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        tp_size: int = 1,
+        *,
+        sequence_parallel: Any = False,
+        get_rng_state_tracker: Any = None,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        set_parallel_mode: Any = False,
+        seq_length: Any = None,
+        micro_batch_size: Any = None,
+        rotary_pos_interleaved: Any = False,
+        qk_norm_type: Any = None,
+        qk_norm_eps: Any = 1e-06,
+        qk_norm_before_rope: Any = False,
+        softmax_type: Any = "vanilla",
+        ub_overlap_ag: Any = True,
+        ub_overlap_rs: Any = True,
+        ub_overlap_rs_dgrad: Any = False,
+        ub_bulk_dgrad: Any = True,
+        ub_bulk_wgrad: Any = True,
+        ub_tp_comm_overlap: Any = False,
+        enc_dec_window_size: Any = None,
+        enc_dec_bottom_right_diagonal: Any = None,
+        drop_path_rate: Any = 0.0,
+        activation_params: Any = None,
     ) -> None: ...
     def forward(
         self,
@@ -399,6 +636,24 @@ class TransformerLayer(Module):
         enc_dec_attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
+        enc_dec_window_size: Any = None,
+        enc_dec_bottom_right_diagonal: Any = None,
     ) -> Any: ...
     def __call__(
         self,
@@ -410,4 +665,22 @@ class TransformerLayer(Module):
         enc_dec_attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        *,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        checkpoint_core_attention: Any = False,
+        core_attention_bias_type: Any = "no_bias",
+        core_attention_bias: Any = None,
+        alibi_slopes: Any = None,
+        fast_zero_fill: Any = True,
+        inference_params: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        cu_seqlens_q_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        max_seqlen_q: Any = None,
+        max_seqlen_kv: Any = None,
+        pad_between_seqs: Any = None,
+        enc_dec_window_size: Any = None,
+        enc_dec_bottom_right_diagonal: Any = None,
     ) -> Any: ...

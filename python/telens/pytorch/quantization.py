@@ -1,38 +1,35 @@
-"""The autocast region, what it can run on, and FP8 weights."""
+"""The autocast region and the state that it sets."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from telens import _C
 from telens.common.recipe import DelayedScaling, Recipe
+from telens.pytorch import availability
+from telens.pytorch.availability import *  # noqa: F403
+from telens.pytorch.recipes_in_use import remember, running
+from telens.pytorch.tensor import model_init
 
 __all__ = [
     "FP8GlobalStateManager",
     "autocast",
     "fp8_autocast",
+    "get_default_fp8_recipe",
     "get_default_recipe",
-    "is_bf16_available",
-    "is_fp8_available",
-    "is_fp8_block_scaling_available",
-    "is_mxfp8_available",
-    "is_nvfp4_available",
+    *availability.__all__,
 ]
-
-# Compute capabilities that multiply the format natively.
-_HOPPER = (9, 0)
-_BLACKWELL = (10, 0)
-_ADA = (8, 9)
-_AMPERE = (8, 0)
 
 
 def get_default_recipe() -> Recipe:
     """The recipe of an autocast that names none: delayed scaling."""
     return DelayedScaling()
+
+
+get_default_fp8_recipe = get_default_recipe
 
 
 @contextlib.contextmanager
@@ -63,11 +60,15 @@ def autocast(
         raise TypeError(
             f"autocast: recipe must be one of telens.common.recipe, not {type(recipe).__name__}"
         )
-    native = (recipe or get_default_recipe())._native()
+    recipe = recipe or get_default_recipe()
+    native = recipe._native()
+    remember(recipe, native)
     region = _C.enter_autocast(enabled, calibrating, native, amax_reduction_group)
+    running.regions.append((recipe, amax_reduction_group))
     try:
         yield
     finally:
+        running.regions.pop()
         region.exit()
 
 
@@ -87,44 +88,6 @@ def fp8_autocast(
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 
-def _native_from(capability: tuple[int, int], what: str, return_reason: bool) -> Any:
-    """Whether the first GPU has at least this compute capability."""
-    if not torch.cuda.is_available():
-        reason = f"{what} needs a GPU; none is available, so it is emulated exactly"
-    elif torch.cuda.get_device_capability() < capability:
-        found = ".".join(map(str, torch.cuda.get_device_capability()))
-        wanted = ".".join(map(str, capability))
-        reason = f"{what} needs compute capability {wanted}, this GPU has {found}; it is emulated"
-    else:
-        reason = ""
-    return (not reason, reason) if return_reason else not reason
-
-
-def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the hardware multiplies FP8 itself; emulation works all the same."""
-    return _native_from(_ADA, "FP8", return_reason)
-
-
-def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the hardware multiplies MXFP8 itself."""
-    return _native_from(_BLACKWELL, "MXFP8", return_reason)
-
-
-def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the hardware multiplies NVFP4 itself."""
-    return _native_from(_BLACKWELL, "NVFP4", return_reason)
-
-
-def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the hardware multiplies FP8 with scales of 128-blocks itself."""
-    return _native_from(_HOPPER, "FP8 block scaling", return_reason)
-
-
-def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the hardware multiplies BF16 itself."""
-    return _native_from(_AMPERE, "BF16", return_reason)
-
-
 class FP8GlobalStateManager:
     """What scripts for Transformer Engine ask and reset by this name."""
 
@@ -142,10 +105,41 @@ class FP8GlobalStateManager:
     def reset() -> None:
         """Does nothing: amax histories belong to their modules and regions end with their block."""
 
-    is_fp8_available = staticmethod(is_fp8_available)
-    is_mxfp8_available = staticmethod(is_mxfp8_available)
-    is_nvfp4_available = staticmethod(is_nvfp4_available)
-    is_fp8_block_scaling_available = staticmethod(is_fp8_block_scaling_available)
+    @staticmethod
+    def get_fp8_recipe() -> Recipe:
+        """The recipe of this thread's innermost autocast, or the default one."""
+        return running.regions[-1][0] if running.regions else get_default_recipe()
+
+    @staticmethod
+    def get_fp8_group() -> torch.distributed.ProcessGroup | None:
+        """The group over which this thread's innermost autocast reduces amaxes."""
+        return running.regions[-1][1] if running.regions else None
+
+    @staticmethod
+    def with_fp8_parameters() -> bool:
+        """Whether modules that are made now keep their weights in low precision only."""
+        return model_init.recipe is not None
+
+    @staticmethod
+    def with_high_precision_init_val() -> bool:
+        """Whether they keep the values before quantization too."""
+        return model_init.recipe is not None and model_init.preserve
+
+    @staticmethod
+    def fp8_graph_capturing() -> bool:
+        """False: a region is captured into a graph as it is."""
+        return False
+
+    @staticmethod
+    def get_meta_tensor_key(forward: bool = True) -> str:
+        """The key of a direction in a module's ``fp8_meta`` and ``quantizers``."""
+        return "scaling_fwd" if forward else "scaling_bwd"
+
+    # Pairs (True, how), as in Transformer Engine.
+    is_fp8_available = staticmethod(availability.check_fp8_support)
+    is_mxfp8_available = staticmethod(availability.check_mxfp8_support)
+    is_nvfp4_available = staticmethod(availability.check_nvfp4_support)
+    is_fp8_block_scaling_available = staticmethod(availability.check_fp8_block_scaling_support)
 
 
 def _default_sf_compute(

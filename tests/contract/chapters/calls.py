@@ -51,15 +51,15 @@ STATEMENTS = (
         "`fp8_gemm_enabled` is asked only under a recipe.",
         "RoutingTest.fp8_gemm_enabled_is_asked_only_under_a_recipe",
         ROUTING,
-        "(!under_recipe || modifies_both_operands(plan, question.gemm))",
-        "modifies_both_operands(plan, question.gemm)",
+        "return request.under_recipe &&",
+        "return",
     ),
     Statement(
-        "It is not asked where both operands are modified.",
+        "It is not asked by layers where both operands are modified.",
         "RoutingTest.fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified",
         ROUTING,
-        "!under_recipe || modifies_both_operands(plan, question.gemm)",
-        "!under_recipe || modifies_both_operands(RoutingPlan{}, question.gemm)",
+        "!modifies_both_operands(plan, gemm)",
+        "!modifies_both_operands(RoutingPlan{}, gemm)",
     ),
     Statement(
         "The answer is a bool or `(bool, next_iteration)`; a bare bool is asked again in the next "
@@ -261,10 +261,8 @@ STATEMENTS = (
         "`modify_tensor` outranks `fp8_gemm_enabled`.",
         "test_contract_calls.py::test_modify_tensor_outranks_fp8_gemm_enabled",
         ROUTING,
-        "        (!under_recipe || modifies_both_operands(plan, question.gemm))) {\n"
-        "      continue;\n    }\n",
-        "        (!under_recipe || modifies_both_operands(RoutingPlan{}, question.gemm))) {\n"
-        "      continue;\n    }\n"
+        "!is_asked(question.gemm, plan, request)) continue;\n",
+        "!is_asked(question.gemm, RoutingPlan{}, request)) continue;\n"
         "    const FeatureCall at{layer_name_, iteration};\n"
         "    if (question.call == Call::fp8_gemm &&\n"
         "        !ask(*features_[question.feature]->feature, question, at).enabled) {\n"
@@ -350,8 +348,24 @@ STATEMENTS = (
     Statement(
         "A misspelt GEMM or tensor is an error with the nearest name *(ours)*.",
         MINE + "test_a_misspelt_name_is_an_error_with_the_nearest",
-        "python/telens/debug/arguments.py",
-        "    if value not in names:",
-        "    if False:",
+        "python/telens/_names.py",
+        "    if value in names:",
+        "    if True:",
+    ),
+    Statement(
+        "Layers hand the `tp_group` and `tp_size` that they were given to every call.",
+        "test_tensor_parallel_group.py::"
+        "test_layers_hand_the_group_that_they_were_given_to_every_call",
+        "core/modules/linear_operation.h",
+        "set_tensor_parallel(options.tp_group,",
+        "set_tensor_parallel({},",
+    ),
+    Statement(
+        "Only a layer whose wgrad the configuration may ever look at makes it apart from "
+        "`main_grad`; the others keep the addition of `fuse_wgrad_accumulation` *(ours)*.",
+        "test_main_grad.py::test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps",
+        "hooks/scheduled_feature.cpp",
+        "return ((does_.inspect || does_.modify) && selection(Gemm::wgrad, TensorName::wgrad)) ||",
+        "return does_.inspect || does_.modify ||",
     ),
 )

@@ -152,6 +152,13 @@ STATEMENTS = (
     ),
     # ---- gemms and tensors
     Statement(
+        "`gemms: []` and `tensors: []` choose none: the feature does nothing.",
+        "Selections.an_empty_list_of_gemms_or_tensors_chooses_none",
+        SELECTION,
+        "return items != nullptr && items->is_list() && items->as_list().empty();",
+        "return items == nullptr;",
+    ),
+    Statement(
         "`gemms: [...]` and `tensors: [...]` select every pair of the two.",
         "Selections.gemms_times_tensors_with_defaults_filled_in",
         SELECTION,

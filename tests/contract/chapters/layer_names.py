@@ -9,8 +9,8 @@ STATEMENTS = (
         "A layer is called by its `name=`.",
         "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
         "core/hook_points.cpp",
-        "    name_ = std::move(name);\n    asleep",
-        "    asleep",
+        "    name_ = std::move(name);\n    // Another name",
+        "    // Another name",
     ),
     Statement(
         "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",

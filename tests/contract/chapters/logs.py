@@ -77,8 +77,8 @@ STATEMENTS = (
         "A message of a layer begins with `LAYER=<layer>: `.",
         PEER + "test_texts_of_one_calling_line_are_all_written",
         TEXT_LOG,
-        'fmt::format("LAYER={}: {}", layer_name, message)',
-        'fmt::format("LAYER {}: {}", layer_name, message)',
+        'fmt::format("LAYER={}: {}", printable(layer_name), text)',
+        'fmt::format("LAYER {}: {}", printable(layer_name), text)',
     ),
     Statement(
         "WARNING and above are also on stderr, after `NVDLFW INSPECT - `.",

@@ -134,11 +134,54 @@ STATEMENTS = (
     ),
     Statement(
         "`is_fp8_available(return_reason=)` and its kin for mxfp8, nvfp4, fp8_block_scaling and "
-        "bf16 tell whether the hardware does it itself; emulation works all the same.",
-        OBJECTS + "test_whether_the_hardware_does_it_can_be_asked_and_emulation_works_all_the_same",
+        "bf16 are true where it runs, emulated or not, and the reason says how *(ours: the peer "
+        "knows no emulation)*.",
+        "test_availability.py::test_what_is_emulated_is_available_and_the_reason_says_so",
+        "python/telens/pytorch/availability.py",
+        'return True, f"{what} runs emulated exactly on the CPU: {why}"',
+        'return False, f"{what} runs emulated exactly on the CPU: {why}"',
+    ),
+    Statement(
+        "`check_fp8_support()` and its kin, also as `FP8GlobalStateManager.is_fp8_available()`, "
+        "return the pair.",
+        "test_availability.py::test_scripts_ask_by_the_names_of_each_version",
         QUANTIZATION,
-        "return (not reason, reason) if return_reason else not reason",
-        "return not reason",
+        "is_fp8_available = staticmethod(availability.check_fp8_support)",
+        "is_fp8_available = staticmethod(availability.is_fp8_available)",
+    ),
+    Statement(
+        '`module.fp8_meta["scaling_fwd"]` and `["scaling_bwd"]` have `scale`, `scale_inv` and '
+        "`amax_history` of the module's GEMMs as they are at the moment; what is written there the "
+        "next cast uses.",
+        "test_fp8_meta.py::test_what_is_shown_is_live_and_what_is_written_the_next_cast_uses",
+        "python/bindings/fp8_state.cpp",
+        "return Window(window.amax_history, window.scale);",
+        "return Window(window.amax_history, window.scale.clone());",
+    ),
+    Statement(
+        '`module.quantizers["scaling_fwd"][i]` is the layer\'s own: input, weight and output of '
+        "each GEMM; backward the gradients of output and input.",
+        "test_fp8_meta.py::test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own",
+        "python/bindings/fp8_state.cpp",
+        "if (is_backward(role) == backward) all.push_back(own[role]);",
+        "if (is_backward(role) == backward) all.insert(all.begin(), own[role]);",
+    ),
+    Statement(
+        "`fp8_model_init(preserve_high_precision_init_val=True)` keeps the values before "
+        "quantization as `_high_precision_init_val` of the parameter.",
+        "test_quantized_tensor.py::"
+        "test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names",
+        "python/telens/pytorch/tensor/initial_values.py",
+        "parameter._high_precision_init_val = value",
+        "parameter._high_precision_init_val = value.clone().zero_()",
+    ),
+    Statement(
+        "Every argument of Transformer Engine's modules is taken at its default; another value of "
+        "one that is not there yet is refused by its name *(ours)*.",
+        "test_neutral_arguments.py::test_another_value_is_refused_by_the_name_of_the_argument",
+        "python/telens/pytorch/neutral_arguments.py",
+        "if not argument.takes(given[name], context):",
+        "if False:",
     ),
     Statement(
         "`FP8GlobalStateManager.reset()` may be called, and the manager be asked.",
@@ -167,7 +210,7 @@ STATEMENTS = (
         "A quantizer of FP8 refuses E2M1 by name *(ours)*.",
         ATTRIBUTES + "test_a_quantizer_of_fp8_refuses_e2m1_by_name",
         "python/telens/pytorch/tensor/quantizer_arguments.py",
-        "if isinstance(fp8_dtype, _C.DType) and fp8_dtype not in _FP8:",
+        "if fp8_dtype not in _FP8:",
         "if False:",
     ),
 )

@@ -44,8 +44,8 @@ STATEMENTS = (
         "Small values do not read 0: the run file holds them in full, and can be queried.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
         "python/telens/run.py",
-        'self._ids("layer", layer and re.compile(layer).search),',
-        'self._ids("layer", layer and re.compile(layer + "_").search),',
+        "search = re.compile(pattern).search",
+        'search = re.compile(pattern + "_").search',
     ),
     Statement(
         "FakeQuant takes the MXFP8 formats, without a GPU.",

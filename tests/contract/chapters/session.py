@@ -124,18 +124,19 @@ STATEMENTS = (
         "A second `initialize` without `end_debug` is an error, and the first session goes on.",
         "SessionTest.a_second_initialize_is_an_error_and_the_first_session_goes_on",
         "hooks/debug.cpp",
-        '  if (open_session()) {\n    raise<UsageError>("debug.initialize:',
-        '  if (false) {\n    raise<UsageError>("debug.initialize:',
+        "if (process().session || process().begins) {",
+        "if (process().begins) {",
     ),
     Statement(
         "A failed `initialize` leaves no session.",
         "SessionTest.a_failed_initialize_leaves_no_session",
         "hooks/debug.cpp",
-        "  open_session() = std::make_unique<Session>(options);",
+        "  const auto session = std::make_shared<Session>(options);",
+        "  std::shared_ptr<Session> session;\n"
         "  try {\n"
-        "    open_session() = std::make_unique<Session>(options);\n"
+        "    session = std::make_shared<Session>(options);\n"
         "  } catch (const ConfigError&) {\n"
-        "    open_session() = std::make_unique<Session>(InitializeOptions{.log_dir = "
+        "    process().session = std::make_shared<Session>(InitializeOptions{.log_dir = "
         "options.log_dir});\n"
         "    throw;\n"
         "  }",
@@ -151,15 +152,15 @@ STATEMENTS = (
         "`step`, `end_debug` and `initialize_training_step` without a session do nothing.",
         "SessionTest.step_and_ends_without_a_session_do_nothing_and_other_calls_raise",
         "hooks/debug.cpp",
-        "if (open_session()) open_session()->step(loss);",
-        'session_for("step").step(loss);',
+        "if (const auto session = open_session()) session->step(loss);",
+        'session_for("step")->step(loss);',
     ),
     Statement(
         "All other functions without a session raise.",
         "test_debug_session.py::test_without_a_session_steps_do_nothing_and_other_calls_raise",
         "hooks/debug.cpp",
-        'session_for("record").record_scalar(name, value);',
-        'if (open_session()) session_for("record").record_scalar(name, value);',
+        'session_for("record")->record_scalar(name, value);',
+        'if (open_session()) session_for("record")->record_scalar(name, value);',
     ),
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
@@ -173,19 +174,15 @@ STATEMENTS = (
         "that wait for another one.",
         "RoutingTest.setting_the_iteration_wakes_a_sleeping_layer_also_backwards",
         "hooks/layer_listener.cpp",
-        "void LayerListener::install() { number_ = hook_points::install(this, iteration()); }",
-        "void LayerListener::install() {\n"
-        "  if (number_ == 0) number_ = hook_points::install(this, iteration());\n"
-        "}",
+        "  number_ = hook_points::install(this, iteration(), std::move(owner));",
+        "  if (number_ == 0) number_ = hook_points::install(this, iteration(), std::move(owner));",
     ),
     Statement(
         "`end_debug()` hands over what was not stepped yet *(ours: the peer loses it)*.",
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
         "hooks/session.cpp",
-        "  // The other ranks may be gone: what was not stepped stays this rank's.\n"
-        "  delivery_->deliver("
-        "take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));\n",
-        "",
+        "      deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));",
+        "      nullptr;",
     ),
     Statement(
         "`list_features()` and `explain_features()` print on rank 0, and there alone.",
@@ -266,8 +263,15 @@ STATEMENTS = (
         "`step(loss)` keeps the loss of the iteration that ends *(ours)*.",
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
         "hooks/session.cpp",
-        'if (loss) delivery_->run_file().scalar(ending, "loss", *loss);',
-        'if (loss) delivery_->run_file().scalar(ending + 1, "loss", *loss);',
+        'delivery_->run_file().scalar(iteration, "loss", loss);',
+        'delivery_->run_file().scalar(iteration + 1, "loss", loss);',
+    ),
+    Statement(
+        "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",
+        "test_loss_not_finite.py::test_a_loss_that_is_not_finite_is_told_in_its_step",
+        "hooks/session.cpp",
+        "loss_is_not_finite_ = !std::isfinite(loss);",
+        "loss_is_not_finite_ = false;",
     ),
     Statement(
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
@@ -334,7 +338,7 @@ STATEMENTS = (
         "*(ours)*.",
         "test_debug_session.py::test_a_session_left_open_is_closed_at_exit_with_python_loggers",
         SESSIONS,
-        "atexit.register(end_debug)",
+        "atexit.register(_end_of_script)",
         "pass",
     ),
     Statement(
@@ -348,23 +352,24 @@ STATEMENTS = (
         "A model may outlive a session and is watched by the next one *(ours)*.",
         "RoutingTest.a_layer_without_features_wakes_up_in_the_next_session",
         "hooks/layer_listener.cpp",
-        "hook_points::tick_of(number_ + 1, 0);",
-        "hook_points::tick_of(number_ + 2, 0);",
+        "hook_points::tick_of(number + 1, 0);",
+        "hook_points::tick_of(number + 2, 0);",
     ),
     Statement(
         "A layer that was built before `initialize` is watched *(ours: the peer leaves it out "
         "silently)*.",
         "test_contract_session.py::test_a_layer_that_was_built_before_the_session_is_watched",
         "core/hook_points.cpp",
-        "    asleep_until_ = {1, 1};",
-        "    const std::uint64_t first = hook_points::session_count == 0 ? ~0ULL : 1;\n"
-        "    asleep_until_ = {first, first};",
+        "for (auto& tick : *sleeps) tick.store(1, std::memory_order_relaxed);",
+        "for (auto& tick : *sleeps)\n"
+        "        tick.store(hook_points::session_count == 0 ? ~0ULL : 1);",
     ),
     Statement(
-        "An exception of a logger passes through, and leaves the session in order.",
-        "SessionTest.a_logger_that_throws_leaves_the_session_in_order",
-        "hooks/session.cpp",
-        "  decide(logged, collected.decisions);",
-        "  decide(logged, collected.decisions);\n  delivery_->deliver(logged);",
+        "A logger that throws is told once and not called again, and training goes on *(ours: "
+        "there the exception passes through)*.",
+        "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
+        "hooks/delivery.cpp",
+        "      return true;\n    }\n  });",
+        "      return false;\n    }\n  });",
     ),
 )

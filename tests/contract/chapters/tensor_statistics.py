@@ -270,6 +270,16 @@ STATEMENTS = (
         "return !parts_.empty();",
     ),
     Statement(
+        "An evaluation between two `step()`s is left out, or with the section's `mode: both` "
+        "recorded under names of its own *(ours: the peer merges it into the training's "
+        "statistics)*.",
+        "test_evaluation_mode.py::"
+        "test_an_evaluation_between_two_steps_leaves_the_statistics_of_the_training_alone",
+        "hooks/config/section_keys.h",
+        "return mode == Mode::both || (mode == Mode::eval) == evaluation;",
+        "return true;",
+    ),
+    Statement(
         "Of a weight the first micro-batch counts.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
         OBSERVATION,

@@ -13,6 +13,7 @@
 
 #include "core/ops/block_quantize.h"
 #include "core/ops/quantize.h"
+#include "tests/core/gemm_scales.h"
 #include "tests/core/matrix_data.h"
 #include "tests/core/modules/same_tensor.h"
 
@@ -270,6 +271,13 @@ TEST(GemmEmulation, of_zeros_is_zero_and_infinite_where_the_cpu_is) {
   const Operand large = quantized(filled(std::ldexp(1.0, 120)), kMxfp8, false);
   EXPECT_TRUE(same_bits(emulated(large, large), of_the_cpu(large, large)));
   EXPECT_TRUE(emulated(large, large).isinf().all().item<bool>());
+}
+
+TEST(GemmEmulation, a_product_that_fp32_holds_is_right_however_far_apart_its_scales_are) {
+  at::manual_seed(33);
+  expect_products_in_double([](const ScaledOperand& a, const ScaledOperand& b) {
+    return cuda::emulated_sums(a.view(), b.view(), fp32_product);
+  });
 }
 
 TEST(GemmEmulation, rounds_a_sum_with_its_bias_once) {

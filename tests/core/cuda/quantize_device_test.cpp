@@ -256,42 +256,53 @@ TEST(DequantizeDevice, values_are_those_of_the_cpu) {
 
 struct Nothing {};
 
-TEST(ScalingDevice, a_window_ends_as_its_three_operations_do_it) {
+// Its rows are the first columns of rows that lie `stride` apart.
+void expect_window_ends(std::int64_t length, bool most_recent, std::int64_t stride) {
   constexpr std::int64_t kSlots = 3;
+  std::vector<float> history(static_cast<std::size_t>(length * stride));
+  std::mt19937 engine(5);
+  for (float& amax : history) amax = std::uniform_real_distribution<float>(0, 9)(engine);
+  const auto place = [&](std::int64_t row, std::int64_t slot) {
+    return static_cast<std::size_t>(row * stride + slot);
+  };
+  if (length == 16) history[place(1, 1)] = std::nanf("");
+  if (length == 2) history[place(1, 2)] = kInfinity;
+  const std::vector<float> old_scale{2.0F, 3.0F, 4.0F};
+
+  std::vector<float> fused_history = history;
+  std::vector<float> fused_scale = old_scale;
+  cuda::UpdateWindowsArguments arguments{{}, most_recent, 1, true};
+  arguments.windows[0] = {
+      {fused_history.data(), length, kSlots, stride}, fused_scale.data(), 448.0F};
+  run_grid<Nothing>(1, Order::shuffled, [&](const HostThread& thread, Nothing&) {
+    cuda::update_windows(arguments, thread);
+  });
+
+  for (std::int64_t slot = 0; slot < stride; ++slot) {
+    const bool own = slot < kSlots;
+    float amax = history[place(0, slot)];
+    for (std::int64_t row = 1; row < (most_recent ? 1 : length); ++row) {
+      const float value = history[place(row, slot)];
+      if (std::isnan(value) || value > amax) amax = value;
+    }
+    const auto i = static_cast<std::size_t>(slot);
+    if (own) {
+      EXPECT_EQ(fused_scale[i], delayed_scale(amax, old_scale[i], 448.0F, 1, true));
+    }
+    for (std::int64_t row = 0; row < length; ++row) {
+      const float moved = row == 0 ? 0.0F : history[place(row - 1, slot)];
+      EXPECT_EQ(bits_of(fused_history[place(row, slot)]),
+                bits_of(own ? moved : history[place(row, slot)]))
+          << row << ", " << slot;
+    }
+  }
+}
+
+TEST(ScalingDevice, a_window_ends_as_its_three_operations_do_it) {
   for (const std::int64_t length : {1, 2, 16, 1024}) {
     for (const bool most_recent : {false, true}) {
-      std::vector<float> history(static_cast<std::size_t>(length * kSlots));
-      std::mt19937 engine(5);
-      for (float& amax : history) amax = std::uniform_real_distribution<float>(0, 9)(engine);
-      if (length == 16) history[4] = std::nanf("");
-      if (length == 2) history = {0, 1, 2, 0, 5, kInfinity};
-      const std::vector<float> old_scale{2.0F, 3.0F, 4.0F};
-
-      std::vector<float> fused_history = history;
-      std::vector<float> fused_scale = old_scale;
-      cuda::UpdateWindowsArguments arguments{{}, most_recent, 1, true};
-      arguments.windows[0] = {{fused_history.data(), length, kSlots}, fused_scale.data(), 448.0F};
-      run_grid<Nothing>(1, Order::shuffled, [&](const HostThread& thread, Nothing&) {
-        cuda::update_windows(arguments, thread);
-      });
-
-      for (std::int64_t slot = 0; slot < kSlots; ++slot) {
-        const auto at = [&](std::int64_t row) {
-          return history[static_cast<std::size_t>(row * kSlots + slot)];
-        };
-        float amax = at(0);
-        for (std::int64_t row = 1; row < (most_recent ? 1 : length); ++row) {
-          if (std::isnan(at(row)) || at(row) > amax) amax = at(row);
-        }
-        const auto i = static_cast<std::size_t>(slot);
-        EXPECT_EQ(fused_scale[i], delayed_scale(amax, old_scale[i], 448.0F, 1, true));
-        EXPECT_EQ(fused_history[i], 0.0F);
-        for (std::int64_t row = 1; row < length; ++row) {
-          EXPECT_EQ(bits_of(fused_history[static_cast<std::size_t>(row * kSlots + slot)]),
-                    bits_of(at(row - 1)))
-              << row;
-        }
-      }
+      expect_window_ends(length, most_recent, 3);
+      expect_window_ends(length, most_recent, 7);
     }
   }
 }

@@ -78,6 +78,11 @@ TEST_F(Attention, equals_softmax_in_double_precision_under_every_mask) {
   const at::Tensor queries = last_padded(4, 1), keys = last_padded(7, 3);
   expect_as_reference(with_mask("padding"), longer, {queries, keys},
                       queries.transpose(2, 3).logical_or(keys).logical_not());
+  // The first sample's keys are three longer than its queries, the second's one.
+  const at::Tensor diagonals = at::stack({causal(4, 7, 3), causal(4, 7, 1)}).unsqueeze(1);
+  expect_as_reference(
+      with_mask("padding_causal_bottom_right"), longer, {queries, keys},
+      queries.transpose(2, 3).logical_or(keys).logical_not().logical_and(diagonals));
 
   const at::Tensor arbitrary = (at::rand({2, 4, 6, 6}) < 0.4);
   arbitrary.select(-1, 0).fill_(false);

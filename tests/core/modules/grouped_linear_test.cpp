@@ -225,23 +225,6 @@ TEST_F(GroupedLinearTest, says_what_is_wrong_with_its_splits) {
       ThrowsMessage<ShapeError>(HasSubstr("GroupedLinear: m_splits has 0 numbers")));
 }
 
-TEST_F(GroupedLinearTest, names_the_gemm_whose_split_fp8_cannot_take) {
-  EXPECT_THAT(
-      [&] {
-        run(recipes()[2], x_, {32, 40, 24});
-      },
-      ThrowsMessage<ShapeError>(HasSubstr(
-          "moe.gemm_1: activation has shape [40, 64], as a matrix [40, 64]; FP8 GEMMs need "
-          "both divisible by 16")));
-  GroupedLinear unnamed(grouped_options(""));
-  Autocast autocast(autocast_options(recipes()[2]));
-  EXPECT_THAT(
-      [&] {
-        unnamed.forward({x_, {32, 40, 24}});
-      },
-      ThrowsMessage<ShapeError>(HasSubstr("GroupedLinear.gemm_1: activation has shape")));
-}
-
 TEST(GroupedLinearOptions, of_nothing_are_refused_by_name) {
   GroupedLinearOptions options = grouped_options();
   options.num_gemms = -1;

@@ -207,7 +207,7 @@ TEST_F(KeptWeight, stored_in_fp8_is_modified_by_features) {
   listener.inspected = [&](const InspectTensorCall& call) { originals.push_back(call.tensor); };
   for (const bool fp8 : {false, true}) {
     const at::Tensor output = run(std::nullopt, fp8);
-    hook_points::install(nullptr, 0);
+    hook_points::remove(&listener);
     const at::Tensor plain = run(std::nullopt, fp8);
     hook_points::install(&listener, 0);
     EXPECT_TRUE(at::allclose(output, -plain)) << "fp8: " << fp8;

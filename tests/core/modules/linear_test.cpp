@@ -229,13 +229,9 @@ TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
       linear.forward(x);
     };
   };
-  EXPECT_THAT(run(at::ones({30, 32}, at::kBFloat16)),
-              ThrowsMessage<ShapeError>(HasSubstr(
-                  "layers.0.fc1: activation has shape [30, 32], as a matrix [30, 32]; FP8 GEMMs "
-                  "need both divisible by 16")));
-  EXPECT_THAT(
-      run(at::ones({16, 31}, at::kBFloat16)),
-      ThrowsMessage<ShapeError>(HasSubstr("activation has shape [16, 31]; expected [..., 32]")));
+  EXPECT_THAT(run(at::ones({16, 31}, at::kBFloat16)),
+              ThrowsMessage<ShapeError>(
+                  HasSubstr("layers.0.fc1: activation has shape [16, 31]; expected [..., 32]")));
   EXPECT_THAT(
       run(at::ones({16, 32})),
       ThrowsMessage<ShapeError>(HasSubstr("activation has dtype Float and weight BFloat16")));

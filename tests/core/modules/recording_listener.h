@@ -21,7 +21,7 @@ class RecordingListener final : public HookListener {
       : plan_(plan), modification_(std::move(modification)) {
     hook_points::install(this, 0);
   }
-  ~RecordingListener() override { hook_points::install(nullptr, 0); }
+  ~RecordingListener() override { hook_points::remove(this); }
 
   RoutingPlan route(LayerHooks&, const RoutingRequest&) override {
     ++routed;

@@ -194,6 +194,21 @@ TEST(Selections, a_name_twice_in_a_plain_list_counts_once) {
               ElementsAre("fprop - {}"));
 }
 
+TEST(Selections, an_empty_list_of_gemms_or_tensors_chooses_none) {
+  for (const char* feature : {
+           "    Gemms: {enabled: True, gemms: []}\n",
+           "    Gemms: {enabled: True, gemms_struct: []}\n",
+           "    Watch: {enabled: True, what: a, tensors: []}\n",
+           "    Watch: {enabled: True, tensors: []}\n",
+           "    Watch: {enabled: True, what: a, tensors_struct: []}\n",
+           "    Modify: {enabled: True, gemms: []}\n",
+           "    Modify: {enabled: True, gemms: [], tensors: weight, how: round}\n",
+           "    Modify: {enabled: True, how: round, gemms_struct: [{gemm: fprop, tensors: []}]}\n",
+       }) {
+    EXPECT_THAT(selections_of(feature), ::testing::IsEmpty()) << feature;
+  }
+}
+
 TEST(Selections, a_feature_that_chooses_nothing_has_one_selection) {
   EXPECT_THAT(selections_of("    Layer: {enabled: True}\n"), ElementsAre("- - {}"));
 }
@@ -340,19 +355,8 @@ constexpr Mistake kMistakes[] = {
     {"    Gemms: {enabled: True, gemms: [1]}",
      "f.yaml:5:36: section 's', feature 'Gemms': 'gemms' must be a list of strings, not "
      "the number 1"},
-    {"    Gemms: {enabled: True, gemms: []}",
-     "f.yaml:5:35: section 's', feature 'Gemms': 'gemms' is empty; name at least one, or write "
-     "'enabled: False' to switch off what it belongs to"},
-    {"    Gemms: {enabled: True, gemms_struct: []}",
-     "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' is empty; name at least one, or "
-     "write 'enabled: False' to switch off what it belongs to"},
     {"    Watch: {enabled: True, what: [], tensors: []}",
      "f.yaml:5:34: section 's', feature 'Watch': 'what' is empty; name at least one, or write "
-     "'enabled: False' to switch off what it belongs to\n"
-     "f.yaml:5:47: section 's', feature 'Watch': 'tensors' is empty; name at least one, or write "
-     "'enabled: False' to switch off what it belongs to"},
-    {"    Modify: {enabled: True, how: round, gemms_struct: [{gemm: fprop, tensors: []}]}",
-     "f.yaml:5:79: section 's', feature 'Modify': 'tensors' is empty; name at least one, or write "
      "'enabled: False' to switch off what it belongs to"},
     {"    Gemms: {enabled: True, gemms_struct: {gemm: fprop}}",
      "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' must be a list of "
@@ -432,7 +436,7 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
   EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engin: {}}"),
             "f.yaml:1:48: section 's': unknown feature or namespace 'transformer_engin' (did you "
             "mean 'transformer_engine'?); expected one of 'Free', 'base', 'telens', "
-            "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget'");
+            "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget', 'mode'");
   EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
             "f.yaml:1:48: section 's': the namespace 'base' has no feature 'Watch'; it belongs "
             "under 'transformer_engine:'");

@@ -19,8 +19,11 @@ from telens._C import (
     NVFP4Quantizer,
     Quantizer,
 )
+from telens._names import refusal
+from telens.common.field_types import is_boolean
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
+from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
 
 __all__ = [
@@ -271,7 +274,7 @@ class _ModelInit(threading.local):
     preserve = False
 
 
-_model_init = _ModelInit()
+model_init = _ModelInit()
 
 
 @contextlib.contextmanager
@@ -293,16 +296,24 @@ def fp8_model_init(
         tells the weights' format and scaling; default: delayed scaling, whose weights are E4M3 with
         a scale of their own amax, since what is stored has no history
     preserve_high_precision_init_val
-        the initial values are kept on the CPU: ``parameter.get_high_precision_init_val()``,
-        ``parameter.clear_high_precision_init_val()``
+        the initial values are kept on the CPU, as ``parameter._high_precision_init_val``:
+        ``parameter.get_high_precision_init_val()``, ``parameter.clear_high_precision_init_val()``
     """
-    before = _model_init.recipe, _model_init.preserve
-    _model_init.recipe = (recipe or DelayedScaling()) if enabled else None
-    _model_init.preserve = preserve_high_precision_init_val
+    for name, value in (
+        ("enabled", enabled),
+        ("preserve_high_precision_init_val", preserve_high_precision_init_val),
+    ):
+        if not is_boolean(value):
+            raise refusal("fp8_model_init", name, "a boolean", value)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise refusal("fp8_model_init", "recipe", "one of telens.common.recipe", recipe)
+    before = model_init.recipe, model_init.preserve
+    model_init.recipe = (recipe or DelayedScaling()) if enabled else None
+    model_init.preserve = preserve_high_precision_init_val
     try:
         yield
     finally:
-        _model_init.recipe, _model_init.preserve = before
+        model_init.recipe, model_init.preserve = before
 
 
 quantized_model_init = fp8_model_init
@@ -310,16 +321,16 @@ quantized_model_init = fp8_model_init
 
 def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Parameter:
     """The parameter of a fresh module: quantized for the weights of GEMMs inside fp8_model_init."""
-    if _model_init.recipe is None or not is_gemm_weight:
+    if model_init.recipe is None or not is_gemm_weight:
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
-    quantizer = _model_init.recipe._native().make_weight_quantizer()
+    quantizer = model_init.recipe._native().make_weight_quantizer()
     if quantizer is None:  # a custom recipe leaves weights as they are
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
     made = quantizer(tensor.detach())
+    quantizer.set_usage(rowwise=True, columnwise=True)
     made._quantizer = quantizer
     parameter = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    if _model_init.preserve:
-        kept = [tensor.detach().cpu()]
-        parameter.get_high_precision_init_val = lambda: kept[0] if kept else None
-        parameter.clear_high_precision_init_val = kept.clear
+    if model_init.preserve:
+        keep_high_precision_init_val(parameter, tensor.detach().cpu())
     return parameter

@@ -1,0 +1,30 @@
+// Whether torch's settings let FP32 operands of products on CUDA be rounded to TF32.
+#pragma once
+
+namespace telens::cuda {
+
+bool allows_tf32();
+
+namespace detail {
+
+template <typename Context, typename Precision, typename Backend, typename Operation>
+bool is_tf32(const Context& context, Precision (Context::*precision)(Backend, Operation) const) {
+  return (context.*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
+}
+
+// `context`: torch's. torch 2.8 has one setting for all. Later versions have one for each backend
+// and operation, which 2.9 knows by strings and newer ones by enumerators; there the getter of 2.8
+// throws where a setting of its own was given to products.
+template <typename Context>
+bool products_are_tf32(const Context& context) {
+  if constexpr (requires { context.float32Precision("cuda", "matmul"); }) {
+    return context.float32Precision("cuda", "matmul") == "tf32";
+  } else if constexpr (requires { &Context::float32Precision; }) {
+    return is_tf32(context, &Context::float32Precision);
+  } else {
+    return context.allowTF32CuBLAS();
+  }
+}
+
+}  // namespace detail
+}  // namespace telens::cuda

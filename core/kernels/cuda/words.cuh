@@ -1,0 +1,123 @@
+// Codes in registers, as 32-bit words: device code.
+//
+// A compiler keeps each element of an array of 16-bit or 8-bit integers in a register of its own,
+// and puts a load of 16 bytes apart into them as soon as it has come. Words stay as they were
+// loaded.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/kernels/cuda/lanes.cuh"
+#include "core/kernels/cuda/packs.cuh"
+
+namespace telens::cuda {
+
+// `size` neighbours of type T, the first in the lowest lane of the first word. One alone lies in
+// the lowest lane of its word, below zeros.
+template <typename T, int size>
+struct Words {
+  static constexpr int kLanes = 4 / static_cast<int>(sizeof(T));
+  static constexpr int kWords = size == 1 ? 1 : size / kLanes;
+  static_assert(size == 1 || kWords * kLanes == size, "whole words");
+
+  std::uint32_t words[kWords];
+
+  // Element i in the lowest lane of a word, below zeros.
+  TELENS_DEVICE std::uint32_t at(int i) const {
+    constexpr std::uint32_t kOfLane = 0xffffffffU >> (32 - 8 * sizeof(T));
+    return words[i / kLanes] >> (i % kLanes * 8 * static_cast<int>(sizeof(T))) & kOfLane;
+  }
+};
+
+template <typename T, int size>
+TELENS_DEVICE Words<T, size> words_of(const Pack<T, size>& pack) {
+  if constexpr (size == 1) {
+    return {{static_cast<std::uint32_t>(pack.values[0])}};
+  } else {
+    return bits_as<Words<T, size>>(pack);
+  }
+}
+
+// The address is aligned as Pack<T, size> is.
+template <int size, typename T>
+TELENS_DEVICE Words<T, size> load_words(const T* address) {
+  if constexpr (size == 1) {
+    return {{static_cast<std::uint32_t>(*address)}};
+  } else {
+#if defined(__CUDA_ARCH__)
+    constexpr int kWords = Words<T, size>::kWords;
+    return bits_as<Words<T, size>>(
+        load_pack<kWords>(reinterpret_cast<const std::uint32_t*>(address)));
+#else
+    Words<T, size> words;
+    std::memcpy(&words, address, sizeof words);
+    return words;
+#endif
+  }
+}
+
+template <typename T, int size>
+TELENS_DEVICE void store_words(T* address, const Words<T, size>& words) {
+  if constexpr (size == 1) {
+    *address = static_cast<T>(words.words[0]);
+  } else {
+#if defined(__CUDA_ARCH__)
+    constexpr int kWords = Words<T, size>::kWords;
+    store_pack(reinterpret_cast<std::uint32_t*>(address),
+               bits_as<Pack<std::uint32_t, kWords>>(words));
+#else
+    std::memcpy(address, &words, sizeof words);
+#endif
+  }
+}
+
+// For for_each_pack.
+struct AsWords {
+  template <int size, typename T>
+  static TELENS_DEVICE Words<T, size> load(const T* address) {
+    return load_words<size>(address);
+  }
+};
+
+// The FP32 value of element i.
+template <typename Format, int size>
+TELENS_DEVICE float widen_at(const Words<typename Format::Bits, size>& codes, int i) {
+  return widen_lane<Format>(codes.words[i / kLanes<Format>], i % kLanes<Format>);
+}
+
+// Codes of BF16, FP16 or FP32 without their signs.
+template <typename Format, int size>
+TELENS_DEVICE Words<typename Format::Bits, size> magnitudes_of(
+    Words<typename Format::Bits, size> codes) {
+  TELENS_UNROLL
+  for (std::uint32_t& word : codes.words) word &= in_every_lane<Format>(Format::kMagnitudeMask);
+  return codes;
+}
+
+// The codes nearest to values, as narrow() makes them one by one.
+template <typename Format, int size>
+TELENS_DEVICE Words<typename Format::Bits, size> narrow_all(const float (&values)[size]) {
+  Words<typename Format::Bits, size> codes;
+  if constexpr (size == 1 || kLanes<Format> == 1) {
+    TELENS_UNROLL
+    for (int i = 0; i < size; ++i) codes.words[i] = narrow<Format>(values[i]);
+  } else {
+    bool has_nan = false;
+    TELENS_UNROLL
+    for (int i = 0; i < size; i += 2) {
+      codes.words[i / 2] = narrow_pair<Format>(values[i], values[i + 1]);
+      has_nan |= values[i] != values[i] || values[i + 1] != values[i + 1];
+    }
+    if (has_nan) {  // whose sign the instruction drops
+      TELENS_UNROLL
+      for (int i = 0; i < size; i += 2) {
+        codes.words[i / 2] = narrow<Format>(values[i]) |
+                             static_cast<std::uint32_t>(narrow<Format>(values[i + 1])) << 16;
+      }
+    }
+  }
+  return codes;
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,90 @@
+#include "core/quantization/token_padding.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <c10/util/accumulate.h>
+
+#include "core/formats/formats.h"
+#include "core/ops/block_quantize_checks.h"
+
+namespace telens {
+namespace {
+
+// The rows of bytes that FP8 products take, and the blocks of MXFP8.
+constexpr std::int64_t row_multiple(ScalingMode mode) {
+  return mode == ScalingMode::mxfp8 ? block_length(mode) : 16;
+}
+
+// Along a sum: also whole blocks, without which GPUs have no product of 128-blocks, and what NVFP4
+// products take.
+constexpr std::int64_t sum_multiple(ScalingMode mode) {
+  switch (mode) {
+    case ScalingMode::tensor:
+      return 16;
+    case ScalingMode::mxfp8:
+    case ScalingMode::nvfp4:
+      return 32;
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      break;
+  }
+  return 128;
+}
+
+std::int64_t tokens_of(Gemm gemm, const QuantizedTensor& a) {
+  if (gemm != Gemm::wgrad) return a.rowwise.codes.size(0);
+  if (a.mode != ScalingMode::nvfp4) return a.columnwise.codes.size(1);
+  // Two codes a byte, and of whole strips where they are transformed: the codes do not tell.
+  const std::int64_t columns = a.sizes.back();
+  return columns == 0 ? 0 : c10::multiply_integers(a.sizes) / columns;
+}
+
+std::int64_t rounded_up(std::int64_t size, std::int64_t multiple) {
+  return ops::rounded_up_quotient(size, multiple) * multiple;
+}
+
+// A matrix with `fill` below and right of it; it lies in memory as before.
+at::Tensor extended(const at::Tensor& matrix, std::int64_t rows, std::int64_t columns,
+                    double fill = 0) {
+  if (matrix.size(0) == rows && matrix.size(1) == columns) return matrix;
+  if (ops::is_transposed(matrix)) return extended(matrix.t(), columns, rows, fill).t();
+  const std::int64_t padding[] = {0, columns - matrix.size(1), 0, rows - matrix.size(0)};
+  return at::constant_pad_nd(matrix, padding, fill);
+}
+
+// rows, columns: of codes as they are stored; values: of a row.
+QuantizedData extended(const QuantizedData& data, ScalingMode mode, std::int64_t rows,
+                       std::int64_t columns, std::int64_t values) {
+  QuantizedData padded = data;
+  padded.codes = extended(data.codes, rows, columns);
+  if (mode == ScalingMode::tensor) return padded;
+  // The scales of blocks of zeros as the quantizers make them: 1 of 128-blocks, else code 0.
+  const bool is_fp32 = data.scale_inv.scalar_type() == at::kFloat;
+  padded.scale_inv =
+      extended(data.scale_inv, ops::rounded_up_quotient(rows, block_height(mode)),
+               ops::rounded_up_quotient(values, block_length(mode)), is_fp32 ? 1 : 0);
+  return padded;
+}
+
+std::int64_t codes_in_a_byte(ScalingMode mode) { return mode == ScalingMode::nvfp4 ? 2 : 1; }
+
+}  // namespace
+
+TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a) {
+  const std::int64_t tokens = tokens_of(gemm, a);
+  if (tokens % row_multiple(a.mode) == 0) return {tokens, tokens, row_multiple(a.mode)};
+  const std::int64_t multiple = gemm == Gemm::wgrad ? sum_multiple(a.mode) : row_multiple(a.mode);
+  return {tokens, rounded_up(tokens, multiple), multiple};
+}
+
+std::int64_t rows_to_transform(std::int64_t rows) { return rounded_up(rows, ops::kHadamardSize); }
+
+QuantizedData pad_rows(const QuantizedData& data, ScalingMode mode, std::int64_t rows) {
+  const std::int64_t columns = data.codes.size(1);
+  return extended(data, mode, rows, columns, columns * codes_in_a_byte(mode));
+}
+
+QuantizedData pad_columns(const QuantizedData& data, ScalingMode mode, std::int64_t columns) {
+  return extended(data, mode, data.codes.size(0), columns / codes_in_a_byte(mode), columns);
+}
+
+}  // namespace telens

@@ -1,0 +1,34 @@
+// Which rows of a file are not what was written: a disk or a copy has changed them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace telens::record {
+
+// Rows first_row, first_row + 1, ... of one table.
+struct DamagedRows {
+  std::string table;
+  std::uint64_t first_row = 0;
+  std::uint64_t rows = 0;
+};
+
+// Each row counts once, however often it is read. Any thread may add.
+class DamageLog {
+ public:
+  void add(const std::string& table, std::uint64_t first_row, std::uint64_t rows);
+  std::vector<DamagedRows> list() const;  // by table, then by row
+  std::uint64_t rows(const std::string& table) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::map<std::uint64_t, std::uint64_t>> ranges_;  // first row to end
+};
+
+// "4096 rows of records (8192 to 12287) and 1 row of names/layer (3)".
+std::string describe(const std::vector<DamagedRows>& damage);
+
+}  // namespace telens::record

@@ -1,0 +1,43 @@
+// The right to write one rank's files of a run, which one live process has at a time: a reader
+// takes two that write for one that was started again, whose later rows replace the earlier ones.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace telens::record {
+
+// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). On a
+// file system without locks every process gets it.
+class TELENS_EXPORT RankClaim {
+ public:
+  // Creates the folder. Null: another live process has it.
+  static std::shared_ptr<const RankClaim> take(const std::string& folder, int rank);
+  ~RankClaim();
+
+  // Whether no other process can have it: false where there are no locks.
+  bool is_exclusive() const { return is_exclusive_; }
+
+  RankClaim(const RankClaim&) = delete;
+  RankClaim& operator=(const RankClaim&) = delete;
+
+ private:
+  RankClaim(int descriptor, bool is_exclusive)
+      : descriptor_(descriptor), is_exclusive_(is_exclusive) {}
+
+  int descriptor_;  // -1: there is no lock file
+  bool is_exclusive_;
+};
+
+struct ClaimedRun {
+  std::string run_id;
+  std::shared_ptr<const RankClaim> claim;
+};
+
+// The rank's files of the run `run_id` or, where another live process writes those, of `run_id`-2,
+// -3, ...
+TELENS_EXPORT ClaimedRun claim_run(const std::string& log_dir, const std::string& run_id, int rank);
+
+}  // namespace telens::record

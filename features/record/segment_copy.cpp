@@ -1,0 +1,99 @@
+#include "features/record/segment_copy.h"
+
+#include "features/record/wall_clock.h"
+
+namespace telens::record {
+namespace {
+
+RunOptions options_of(const SegmentReader& file) {
+  RunOptions options;
+  options.run_id = file.about().run_id;
+  options.rank = file.about().rank;
+  options.world_size = file.about().world_size;
+  options.config_text = file.config_text();
+  options.environment = file.environment();
+  return options;
+}
+
+Record record_of(const StoredRecord& row) {
+  return {row.iteration, row.layer, row.tensor, row.gemm, row.statistic, row.scope, row.value};
+}
+
+}  // namespace
+
+SegmentCopy::SegmentCopy(const SegmentReader& original, const std::string& path,
+                         const SegmentContext& context)
+    : original_(original), bins_(original.bins()) {
+  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  copy_ = std::make_unique<SegmentWriter>(options_of(original), path, context);
+  Batch names;
+  for (const DictionaryLayout& layout : kDictionaryLayouts) {
+    names.names[static_cast<std::size_t>(layout.dictionary)] = original.names(layout.dictionary);
+  }
+  copy_->write(names);
+}
+
+SegmentCopy::~SegmentCopy() {
+  const hdf5::Lock lock;
+  copy_.reset();
+  bins_.reset();
+}
+
+// Of one record; both come in the order of their writing.
+void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row) {
+  while (true) {
+    if (next_bin_ == piece_of_bins_.size()) {
+      if (next_bins_ > bins_->chunks()) return;
+      piece_of_bins_ = bins_->rows_of(next_bins_++);
+      next_bin_ = 0;
+      continue;
+    }
+    const StoredBin& bin = piece_of_bins_[next_bin_];
+    if (bin.record > static_cast<std::int64_t>(row)) return;
+    if (bin.record == static_cast<std::int64_t>(row)) {
+      batch.bins.push_back({new_row, bin.bin, bin.count});
+    }
+    ++next_bin_;
+  }
+}
+
+bool SegmentCopy::copy_records(std::uint64_t chunks, const Keeps& keeps) {
+  const auto& table = original_.records().table();
+  Batch batch;
+  for (std::uint64_t i = 0; i < chunks && next_chunk_ <= table.chunks(); ++i) {
+    table.each_of(next_chunk_++, [&](std::uint64_t number, const StoredRecord& row) {
+      if (!keeps(row)) return;
+      add_bins(batch, number, static_cast<std::int64_t>(batch.records.size()));
+      batch.records.push_back(record_of(row));
+    });
+  }
+  copy_->write(batch);
+  return next_chunk_ <= table.chunks();
+}
+
+void SegmentCopy::add_event(Batch& batch, std::string_view kind, std::string_view text,
+                            std::int64_t iteration) const {
+  const auto words = static_cast<std::int32_t>(original_.names(Dictionary::word).size());
+  auto& names = batch.names[static_cast<std::size_t>(Dictionary::word)];
+  names.emplace_back(kind);
+  names.emplace_back(text);
+  batch.events.push_back({.time = seconds_since_1970(),
+                          .iteration = iteration,
+                          .kind = words,
+                          .text = words + 1,
+                          .layer = kNoName,
+                          .unused = 0});
+}
+
+void SegmentCopy::finish(Batch rest, const RunEnd& end) {
+  rest.scalars = original_.scalars();
+  rest.ledger = original_.ledger();
+  rest.drops = original_.drops();
+  copy_->write(rest);
+  copy_->finish(end);
+  const hdf5::Lock lock;
+  copy_.reset();
+  bins_.reset();
+}
+
+}  // namespace telens::record

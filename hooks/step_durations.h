@@ -1,0 +1,34 @@
+// What the steps in which features run take beyond the others and beyond what they were charged: a
+// layer that is watched runs unfused, and what features read pushes other things out of the caches.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace telens {
+
+class StepDurations {
+ public:
+  // A step that took so long, of which features were charged `cost`; `ran`: they were on in it.
+  void add(bool ran, double seconds, double cost);
+
+  // Whether there are steps of both kinds to compare.
+  bool known() const { return on_.size() >= kFewestOn && off_.size() >= kFewestOff; }
+  // Seconds of a step in which features run; 0 where it is no more than steps vary anyway.
+  double hidden_cost() const;
+
+  static constexpr std::size_t kFewestOn = 2;
+  static constexpr std::size_t kFewestOff = 4;
+
+ private:
+  // The newest of each kind: steps change over a training.
+  static constexpr std::size_t kKept = 32;
+  static void keep(std::vector<double>& kept, std::size_t& next, double seconds);
+
+  std::vector<double> on_;  // without what was charged
+  std::vector<double> off_;
+  std::size_t next_on_ = 0;
+  std::size_t next_off_ = 0;
+};
+
+}  // namespace telens

@@ -1,0 +1,33 @@
+// Warm-up: the first iterations of delayed scaling, in which a layer has no amax history yet and
+// every scale is 1. What its casts lose then says nothing about how FP8 fits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+// What the run tells of it; nothing of a run that was recorded before runs told.
+class WarmUp {
+ public:
+  explicit WarmUp(const record::RunReader& run);
+
+  bool covers(std::int32_t layer, std::int64_t iteration) const;
+  bool empty() const { return layers_.empty(); }
+  std::size_t layers() const { return layers_.size(); }
+  std::int64_t first_iteration() const { return first_; }
+  std::int64_t last_iteration() const { return last_; }
+
+  // The kind of the event that tells.
+  static constexpr std::string_view kKind = "warm_up";
+
+ private:
+  std::map<std::int32_t, std::set<std::int64_t>> layers_;
+  std::int64_t first_ = INT64_MAX;
+  std::int64_t last_ = INT64_MIN;
+};
+
+}  // namespace telens::cli

@@ -1,0 +1,65 @@
+#include "python/bindings/fp8_state.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/modules/linear_operation.h"
+
+namespace telens::python {
+
+namespace py = pybind11;
+
+namespace {
+
+using Window = std::pair<at::Tensor, at::Tensor>;
+
+// (amax_history [length, slots], scale [slots]) of all GEMMs; the tensors themselves.
+std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
+  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  if (layers.empty()) return std::nullopt;
+  const AmaxWindow& window =
+      layers.front()->quantization().delayed_scaling().module().joined(backward);
+  if (!window.defined()) return std::nullopt;
+  return Window(window.amax_history, window.scale);
+}
+
+std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
+  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  return layers.empty() ? nullptr : layers.front()->quantization().recipe();
+}
+
+// In the order of the slots; None for what a recipe leaves in high precision.
+std::vector<std::shared_ptr<Quantizer>> quantizers(ModuleAdapter& adapter, bool backward) {
+  std::vector<std::shared_ptr<Quantizer>> all;
+  for (LinearOperation* layer : adapter.module().layers()) {
+    if (layer->quantization().recipe() == nullptr) continue;
+    const LayerQuantizers& own = layer->quantization().newest_quantizers();
+    for (int index = 0; index < kRoles; ++index) {
+      const auto role = static_cast<TensorRole>(index);
+      if (is_backward(role) == backward) all.push_back(own[role]);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void bind_fp8_state(AdapterClass& adapter) {
+  adapter
+      .def_property_readonly(
+          "num_gemms", [](ModuleAdapter& self) { return self.module().layers().size(); },
+          "Linear layers of the module itself")
+      .def("amax_window", &amax_window, py::arg("backward"),
+           "(amax_history, scale) of delayed scaling; None before there are any.")
+      .def(
+          "newest_recipe",
+          [](ModuleAdapter& self) { return std::const_pointer_cast<Recipe>(newest_recipe(self)); },
+          "The recipe of the newest forward under one, or None.")
+      .def("quantizers", &quantizers, py::arg("backward"), "Those of that recipe, slot by slot.");
+}
+
+}  // namespace telens::python

@@ -1,0 +1,14 @@
+// The FP8 state of a module's layers in Python, as it is at the moment.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "python/bindings/module_adapter.h"
+
+namespace telens::python {
+
+using AdapterClass = pybind11::class_<ModuleAdapter, std::shared_ptr<ModuleAdapter>>;
+
+void bind_fp8_state(AdapterClass& adapter);
+
+}  // namespace telens::python

@@ -1,0 +1,24 @@
+// Exceptions of Python that no guard around foreign code may keep.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+
+#include "core/base/interruption.h"
+
+namespace telens::python {
+
+// Calls foreign code. What is no Exception in Python (KeyboardInterrupt, SystemExit) leaves as an
+// Interruption, with the original nested in it. GIL held.
+template <typename Call>
+auto letting_interruptions_pass(const Call& call) {
+  try {
+    return call();
+  } catch (const pybind11::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) throw;
+    std::throw_with_nested(Interruption());
+  }
+}
+
+}  // namespace telens::python

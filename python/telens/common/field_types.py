@@ -1,0 +1,62 @@
+"""Checks the fields of recipes and parameters against their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from telens._names import refusal
+
+__all__: list[str] = []
+
+
+def check_fields(owner: Any) -> None:
+    """Throws UsageError, naming class and field, where a field is not of its plain type.
+
+    Fields of other types than those below are for their classes to check.
+    """
+    for field in dataclasses.fields(owner):
+        # Annotations are strings here (from __future__ import annotations).
+        if field.type not in _TYPES or not hasattr(owner, field.name):
+            continue
+        fits, expected = _TYPES[field.type]
+        value = getattr(owner, field.name)
+        if not fits(value):
+            raise refusal(type(owner).__name__, field.name, expected, value)
+
+
+def is_boolean(value: Any) -> bool:
+    # 0 and 1, and numpy's, count; a string that is not empty must not pass for True.
+    value = value.item() if hasattr(value, "item") else value
+    return isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))
+
+
+def is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _are_three_booleans(value: Any) -> bool:
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_sequence and len(value) == 3 and all(map(is_boolean, value))
+
+
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (is_boolean, "a boolean"),
+    "int": (is_integer, "an integer"),
+    "float": (is_number, "a number"),
+    "tuple[bool, bool, bool]": (
+        _are_three_booleans,
+        "three booleans, of fprop, dgrad and wgrad",
+    ),
+}

@@ -1,0 +1,5 @@
+"""``telens.pytorch.RotaryPositionEmbedding`` where Transformer Engine has it."""
+
+from telens.pytorch.rotary import RotaryPositionEmbedding
+
+__all__ = ["RotaryPositionEmbedding"]

@@ -1,0 +1,171 @@
+"""``module.fp8_meta`` and ``module.quantizers``: the FP8 state as Transformer Engine shows it.
+
+What is read is the state at the moment; what is written into its tensors the next cast uses. Slots
+are ordered GEMM by GEMM: input, weight, output forward; gradient of the output, of the input
+backward.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens.common.recipe import Recipe
+from telens.pytorch.recipes_in_use import recipe_of
+
+__all__ = ["DIRECTIONS", "RecipeState", "fp8_meta_of", "quantizers_of"]
+
+# What each direction is called, and whether it is the backward one.
+DIRECTIONS = {"scaling_fwd": False, "scaling_bwd": True}
+_SLOTS_OF_GEMM = {"scaling_fwd": 3, "scaling_bwd": 2}
+_NOT_KEPT = "keeps no {}: only delayed scaling has histories and scales from one step to the next"
+
+
+class RecipeState:
+    """One direction of a module: ``fp8_meta["scaling_fwd"]`` or ``["scaling_bwd"]``.
+
+    Under delayed scaling ``scale`` [slots] and ``amax_history`` [length, slots], both FP32, are the
+    layer's own tensors; an assignment is written into them. ``scale_inv`` is 1 / ``scale``, and
+    what is written into it goes to ``scale``. Other recipes keep none of them, and asking is an
+    AttributeError.
+    """
+
+    def __init__(self, module: torch.nn.Module, key: str) -> None:
+        self._module = weakref.ref(module)
+        self._key = key
+
+    @property
+    def _adapter(self) -> _C.ModuleAdapter:
+        module = self._module()
+        if module is None:
+            raise _C.UsageError(f"fp8_meta['{self._key}']: its module is gone")
+        return module._telens_adapter
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recipe of the newest forward inside an autocast."""
+        return recipe_of(self._adapter.newest_recipe())
+
+    @property
+    def mode(self) -> str:
+        """``forward`` or ``backward``."""
+        return "backward" if DIRECTIONS[self._key] else "forward"
+
+    @property
+    def num_quantizers(self) -> int:
+        """Slots."""
+        return _SLOTS_OF_GEMM[self._key] * self._adapter.num_gemms
+
+    @property
+    def dtype(self) -> _C.DType:
+        """The format of the direction."""
+        made = [each for each in self.make_quantizers() if each is not None]
+        if not made:
+            raise AttributeError(f"fp8_meta['{self._key}'] {_NOT_KEPT.format('dtype')}")
+        return made[0].dtype
+
+    def make_quantizers(self) -> list[_C.Quantizer | None]:
+        """The quantizers that the layer uses, slot by slot."""
+        return self._adapter.quantizers(DIRECTIONS[self._key])
+
+    def _window(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        recipe = self.recipe
+        window = self._adapter.amax_window(DIRECTIONS[self._key])
+        if window is None or (recipe is not None and not recipe.delayed()):
+            raise AttributeError(f"fp8_meta['{self._key}'] {_NOT_KEPT.format(name)}")
+        return window
+
+    @property
+    def amax_history(self) -> torch.Tensor:
+        """[length, slots]; row 0 collects the running iteration."""
+        return self._window("amax_history")[0]
+
+    @amax_history.setter
+    def amax_history(self, values: torch.Tensor) -> None:
+        _write(self.amax_history, values)
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """[slots]: what values are multiplied by before they become codes."""
+        return self._window("scale")[1]
+
+    @scale.setter
+    def scale(self, values: torch.Tensor) -> None:
+        _write(self.scale, values)
+
+    @property
+    def scale_inv(self) -> torch.Tensor:
+        """[slots]: 1 / scale."""
+        return _Inverse.of(self._window("scale_inv")[1])
+
+    @scale_inv.setter
+    def scale_inv(self, values: torch.Tensor) -> None:
+        self.scale_inv.copy_(values)
+
+
+@torch.no_grad()
+def _write(own: torch.Tensor, values: torch.Tensor) -> None:
+    own.copy_(values)
+
+
+class _Inverse(torch.Tensor):
+    """1 / scale, whose in-place operations reach the scale."""
+
+    @classmethod
+    def of(cls, scale: torch.Tensor) -> _Inverse:
+        made = scale.detach().reciprocal().as_subclass(cls)
+        made._root, made._scale, made._seen = made, scale, made._version
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            for each in args:
+                if isinstance(each, cls) and hasattr(each, "_root"):
+                    each._root._write_back()
+                    if isinstance(result, torch.Tensor) and result._base is each._root._base:
+                        result = result.as_subclass(cls)
+                        result._root = each._root
+        return result
+
+    def _write_back(self) -> None:
+        if self._version == self._seen:
+            return
+        self._seen = self._version
+        plain = self.as_subclass(torch.Tensor)
+        # A scale whose inverse was written is kept as it is: 1 / (1 / x) is not x in all bits.
+        changed = self._scale.reciprocal() != plain
+        _write(self._scale, torch.where(changed, plain.reciprocal(), self._scale))
+
+
+def fp8_meta_of(module: torch.nn.Module) -> dict[str, Any]:
+    """The dictionary of a module, with what is there at the moment; keys of others' stay."""
+    meta = module.__dict__.setdefault("_telens_fp8_meta", {})
+    adapter = module._telens_adapter
+    native = adapter.newest_recipe()
+    recipe = recipe_of(native)
+    meta.setdefault("fp8_group", None)
+    meta["fp8_checkpoint"] = native is not None or adapter.amax_window(False) is not None
+    meta["num_gemms"] = adapter.num_gemms
+    if recipe is not None:
+        meta["recipe"] = recipe
+        largest = getattr(recipe, "fp8_format", None)
+        if largest is not None:
+            meta["fp8_max_fwd"] = largest.value.max_fwd
+            meta["fp8_max_bwd"] = largest.value.max_bwd
+    if meta["fp8_checkpoint"]:
+        for key in DIRECTIONS:
+            state = meta.get(key)
+            if not isinstance(state, RecipeState) or state._module() is not module:
+                meta[key] = RecipeState(module, key)
+    return meta
+
+
+def quantizers_of(module: torch.nn.Module) -> dict[str, list[_C.Quantizer | None]]:
+    """The quantizers of both directions, slot by slot; empty lists before any forward in FP8."""
+    adapter = module._telens_adapter
+    return {key: adapter.quantizers(backward) for key, backward in DIRECTIONS.items()}

@@ -1,0 +1,276 @@
+"""Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
+
+A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
+that asks for more is told which argument it was, what works and what does not yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from telens import _C
+
+__all__ = ["ALIASES", "NeutralArgument", "constructor_arguments", "forward_arguments", "take"]
+
+# All values that a call names, by argument, and tp_size as it is.
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NeutralArgument:
+    """One argument: its default, and which other values change nothing either."""
+
+    name: str
+    default: Any
+    works: str  # for the message: which values are taken
+    lacks: str  # and what others would want
+    also: tuple[Any, ...] = ()
+    when: Callable[[Any, Given], bool] | None = None  # any value for which this is true
+
+    def takes(self, value: Any, given: Given) -> bool:
+        """Whether the value changes nothing in a call with these arguments."""
+        # By type too: 0 is no False, and a tensor is compared with nothing.
+        neutral = any(
+            value is each or (type(value) is type(each) and value == each)
+            for each in (self.default, *self.also)
+        )
+        return neutral or (self.when is not None and self.when(value, given))
+
+
+def _any_value(value: Any, given: Given) -> bool:
+    return True
+
+
+def _on_one_rank(value: Any, given: Given) -> bool:
+    return given.get("tp_size", 1) == 1
+
+
+def _without(*names: str) -> Callable[[Any, Given], bool]:
+    """Any value where none of these arguments is given another than None or False."""
+    return lambda value, given: not any(given.get(name) for name in names)
+
+
+def _is_no_window(value: Any, given: Given) -> bool:
+    """(-1, -1), and (-1, 0) where the mask is causal, which looks at no key to the right anyway."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    masks = ("attn_mask_type", "self_attn_mask_type")
+    mask = next((given[each] for each in masks if given.get(each) is not None), "causal")
+    return tuple(value) == (-1, -1) or (tuple(value) == (-1, 0) and "causal" in mask)
+
+
+def _is_one_rank_alone(value: Any, given: Given) -> bool:
+    return value is not None and callable(getattr(value, "size", None)) and value.size() == 1
+
+
+_A = NeutralArgument
+_OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
+_ONE_RANK = "any value on one rank (tp_size 1)"
+_SHARDED = "layers that are sharded over tp_group are not there yet"
+_WINDOW = "sliding windows are not there yet"
+_SEQUENCES = "packed sequences (thd) are not there yet; hand over attention_mask"
+_BIAS = "biases of attention scores are not there yet"
+_CONTEXT = "context parallelism is not there yet"
+_SCORES = "functions of attention scores are not there yet"
+_QK_NORM = "norms of query and key are not there yet"
+_PACKED = "packed query, key and value are not there yet; hand over the three"
+
+_ALL = [
+    # ---- tensor and sequence parallelism
+    _A("sequence_parallel", False, "False, or " + _ONE_RANK, _SHARDED, (None,), _on_one_rank),
+    _A("parallel_mode", None, "None, or " + _ONE_RANK, _SHARDED, (), _on_one_rank),
+    _A("set_parallel_mode", False, "False, or " + _ONE_RANK, _SHARDED, (), _on_one_rank),
+    _A("get_rng_state_tracker", None, "None", "trackers of random states are not there yet"),
+    _A("rng_tracker_name", None, "None", "trackers of random states are not there yet"),
+    _A("symmetric_ar_type", None, "None", "all-reduces in symmetric memory are not there yet"),
+    _A(
+        "return_layernorm_output_gathered", False, "False, or " + _ONE_RANK, _SHARDED, (),
+        _on_one_rank,
+    ),
+    _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),
+    _A("micro_batch_size", None, "any value: it is only a hint", "", (), _any_value),
+    # ---- overlap
+    *(
+        _A(name, False, "False", _OVERLAP)
+        for name in (
+            "ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
+            "ub_bulk_wgrad", "ub_tp_comm_overlap",
+        )
+    ),
+    _A("ub_name", None, "any value: it names buffers that are not there", "", (), _any_value),
+    # ---- how GEMMs are run and what they keep
+    _A("delay_wgrad_compute", False, "False", "wgrad apart from the backward is not there yet"),
+    _A("save_original_input", False, "False", "the backward keeps the quantized input so far"),
+    _A("single_grouped_weight", False, "False", "each GEMM has a weight of its own so far"),
+    _A("single_grouped_bias", False, "False", "each GEMM has a bias of its own so far"),
+    _A("use_grouped_tensor", None, "None", "grouped tensors are not there yet", (False,)),
+    _A("checkpoint", False, "False", "wrap the module in telens.pytorch.checkpoint"),
+    _A("activation_params", None, "None", "activations have no parameters so far"),
+    _A("sm_margin", 0, "0", "kernels that leave processors of a GPU free are not there yet"),
+    _A("out", None, "None", "outputs into memory of one's own are not there yet"),
+    _A("dgrad_out", None, "None", "gradients into memory of one's own are not there yet"),
+    _A("fp8_grad", False, "False", "a layer behind a norm does not round its input's gradient"),
+    # ---- attention
+    *(
+        _A(name, None, "None, (-1, -1), or (-1, 0) with a causal mask", _WINDOW, (), _is_no_window)
+        for name in ("window_size", "enc_dec_window_size")
+    ),
+    *(
+        _A(name, None, "None", "name a mask type that ends in bottom_right")
+        for name in ("bottom_right_diagonal", "enc_dec_bottom_right_diagonal")
+    ),
+    _A("softmax_type", "vanilla", "vanilla", "other softmaxes are not there yet"),
+    _A("return_max_logit", False, "False", "the largest logit is not returned so far"),
+    _A("rotary_pos_interleaved", False, "False", "interleaved rotary embeddings are not there yet"),
+    _A("qk_norm_type", None, "None", _QK_NORM),
+    _A("qk_norm_eps", 1e-6, "any value without qk_norm_type", _QK_NORM, (), _any_value),
+    _A("qk_norm_before_rope", False, "any value without qk_norm_type", _QK_NORM, (), _any_value),
+    _A("drop_path_rate", 0.0, "0", "stochastic depth is not there yet", (0,)),
+    _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
+    _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
+    _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
+    _A("tp_size", 1, "1: the heads of this rank are all there are", _SHARDED),
+    _A("tp_group", None, "None, or a group of one rank", _SHARDED, (), _is_one_rank_alone),
+    _A("cp_group", None, "None", _CONTEXT),
+    _A("cp_global_ranks", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
+    _A("cp_stream", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
+    _A("cp_comm_type", "p2p", "any value without cp_group", _CONTEXT, (), _without("cp_group")),
+    # ---- of attention's forward
+    *(
+        _A(name, None, "None", _SEQUENCES)
+        for name in (
+            "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded",
+        )
+    ),
+    *(
+        _A(name, None, "any value: tensors tell", "", (), _any_value)
+        for name in ("max_seqlen_q", "max_seqlen_kv")
+    ),
+    _A("pad_between_seqs", None, "None or False", _SEQUENCES, (False,)),
+    _A(
+        "checkpoint_core_attention", False, "False",
+        "wrap the module in telens.pytorch.checkpoint",
+    ),
+    _A("core_attention_bias_type", "no_bias", "no_bias", _BIAS),
+    _A("core_attention_bias", None, "None", _BIAS),
+    _A("alibi_slopes", None, "None", _BIAS),
+    _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
+    _A("inference_params", None, "None", "caches of keys and values are not there yet"),
+    _A("fp8_output", False, "False", "attention in FP8 is not there yet"),
+    _A("bf16_backward", False, "False", "attention in FP8 is not there yet"),
+    _A("num_splits", 1, "1", "the split is the kernel's own affair"),
+    *(
+        _A(name, None, "None", _SCORES)
+        for name in ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bprop_tensors")
+    ),
+    _A("qkv_layer", None, "None", _PACKED),
+    _A("kv_layer", None, "None", _PACKED),
+    _A("qkv_interleave_dim", -3, "any value: nothing is packed", _PACKED, (), _any_value),
+]  # fmt: skip
+_BY_NAME = {each.name: each for each in _ALL}
+
+_PARALLEL = "sequence_parallel get_rng_state_tracker "
+_MODE = "parallel_mode "
+_UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
+_BLOCK = (
+    "window_size bottom_right_diagonal set_parallel_mode seq_length micro_batch_size "
+    "rotary_pos_interleaved qk_norm_type qk_norm_eps qk_norm_before_rope softmax_type "
+)
+_ATTENTION_FORWARD = (
+    "window_size bottom_right_diagonal checkpoint_core_attention core_attention_bias_type "
+    "core_attention_bias alibi_slopes fast_zero_fill inference_params cu_seqlens_q cu_seqlens_kv "
+    "cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv pad_between_seqs "
+)
+_CONSTRUCTORS = {
+    "Linear": _PARALLEL + _MODE + _UB + "rng_tracker_name ub_name delay_wgrad_compute "
+    "symmetric_ar_type save_original_input",
+    "GroupedLinear": _PARALLEL + _MODE + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
+    "delay_wgrad_compute save_original_input single_grouped_weight single_grouped_bias "
+    "use_grouped_tensor",
+    "LayerNorm": "sequence_parallel sm_margin",
+    "RMSNorm": "sequence_parallel sm_margin",
+    "LayerNormLinear": _PARALLEL + _MODE + _UB + "ub_name delay_wgrad_compute symmetric_ar_type "
+    "return_layernorm_output_gathered",
+    "LayerNormMLP": _PARALLEL + _UB + "set_parallel_mode seq_length micro_batch_size "
+    "return_layernorm_output_gathered delay_wgrad_compute symmetric_ar_type activation_params "
+    "checkpoint",
+    "DotProductAttention": _PARALLEL + "window_size bottom_right_diagonal tp_size tp_group "
+    "layer_number attention_type cp_group cp_global_ranks cp_stream cp_comm_type softmax_type "
+    "return_max_logit name",
+    "MultiheadAttention": _PARALLEL + _BLOCK + _UB,
+    "TransformerLayer": _PARALLEL + _BLOCK + _UB + "ub_tp_comm_overlap enc_dec_window_size "
+    "enc_dec_bottom_right_diagonal drop_path_rate activation_params",
+}
+_FORWARDS = {
+    "GroupedLinear": "out dgrad_out",
+    "LayerNormLinear": "fp8_grad",
+    "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits score_mod "
+    "score_mod_bprop score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer "
+    "qkv_interleave_dim",
+    "MultiheadAttention": _ATTENTION_FORWARD,
+    "TransformerLayer": _ATTENTION_FORWARD + "enc_dec_window_size enc_dec_bottom_right_diagonal",
+}
+# Where a module's default is another, or more changes nothing.
+_OF_ONE_MODULE = {
+    ("LayerNorm", "sequence_parallel"): _A(
+        "sequence_parallel", None, "None or False", _SHARDED, (False,)
+    ),
+    ("RMSNorm", "sequence_parallel"): _A(
+        "sequence_parallel", None, "None or False", _SHARDED, (False,)
+    ),
+    **{
+        ("TransformerLayer", name): _A(
+            name, default, "any value without ub_tp_comm_overlap", _OVERLAP, (),
+            _without("ub_tp_comm_overlap"),
+        )
+        for name, default in {
+            "ub_overlap_ag": True,
+            "ub_overlap_rs": True,
+            "ub_overlap_rs_dgrad": False,
+            "ub_bulk_dgrad": True,
+            "ub_bulk_wgrad": True,
+        }.items()
+    },
+}  # fmt: skip
+
+# Former names of arguments that are there.
+ALIASES = {
+    "LayerNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},
+    "RMSNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},
+}
+
+
+def _arguments(module: str, names: str) -> dict[str, NeutralArgument]:
+    return {name: _OF_ONE_MODULE.get((module, name), _BY_NAME[name]) for name in names.split()}
+
+
+def constructor_arguments(module: str) -> dict[str, NeutralArgument]:
+    """Those of a module's constructor."""
+    return _arguments(module, _CONSTRUCTORS.get(module, ""))
+
+
+def forward_arguments(module: str) -> dict[str, NeutralArgument]:
+    """Those of a module's forward."""
+    return _arguments(module, _FORWARDS.get(module, ""))
+
+
+def take(
+    owner: str, arguments: dict[str, NeutralArgument], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The keywords without those of the table; UsageError for a value that is not neutral."""
+    named = [name for name in given if name in arguments]
+    if not named:
+        return given
+    group = given.get("tp_group")
+    size = group.size() if group is not None and hasattr(group, "size") else given.get("tp_size", 1)
+    context = given | {"tp_size": size}
+    for name in named:
+        argument = arguments[name]
+        if not argument.takes(given[name], context):
+            raise _C.UsageError(
+                f"{owner}: {name}={given[name]!r} is not supported: {argument.lacks}; what works "
+                f"is {argument.works}"
+            )
+    return {name: value for name, value in given.items() if name not in arguments}

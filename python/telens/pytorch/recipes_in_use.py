@@ -1,0 +1,39 @@
+"""Which recipes autocast regions have, and which Python recipe a layer's C++ recipe was made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from weakref import WeakKeyDictionary, ref
+
+import torch
+
+from telens import _C
+from telens.common.recipe import Recipe
+
+__all__ = ["recipe_of", "remember", "running"]
+
+
+class _Running(threading.local):
+    """The autocast regions of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.regions: list[tuple[Recipe, torch.distributed.ProcessGroup | None]] = []
+
+
+running = _Running()
+
+# Equal recipes share one C++ recipe; the newest stands for all. A custom recipe owns its C++
+# recipe: a strong reference would keep both for ever.
+_python_recipes: WeakKeyDictionary[_C.Recipe, Callable[[], Recipe | None]] = WeakKeyDictionary()
+
+
+def remember(recipe: Recipe, native: _C.Recipe) -> None:
+    """That the C++ recipe was made of this one."""
+    _python_recipes[native] = ref(recipe) if recipe.custom() else lambda: recipe
+
+
+def recipe_of(native: _C.Recipe | None) -> Recipe | None:
+    """The recipe that an autocast was given; None: there is none any more."""
+    known = None if native is None else _python_recipes.get(native)
+    return None if known is None else known()

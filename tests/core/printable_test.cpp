@@ -1,0 +1,50 @@
+#include "core/base/printable.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace telens {
+namespace {
+
+TEST(Printable, text_that_people_write_stays_as_it_is) {
+  for (const char* text : {"", "layers.0.fc1", "C:\\temp", "Größe 大きさ 🔎 a̐"}) {
+    EXPECT_EQ(printable(text), text);
+  }
+}
+
+TEST(Printable, what_would_act_on_a_terminal_or_a_log_becomes_an_escape) {
+  EXPECT_EQ(printable("a\x1b[2J"), "a\\x1b[2J");
+  EXPECT_EQ(printable("one\ntwo\r\n\tthree"), "one\\ntwo\\r\\n\\tthree");
+  EXPECT_EQ(printable(std::string("nul\0", 4)), "nul\\x00");
+  EXPECT_EQ(printable("\x7f"), "\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b"), "\\x9b");        // CSI as one control character
+  EXPECT_EQ(printable("\u202eabc"), "\\u202eabc");  // written from right to left
+  EXPECT_EQ(printable("a\u200bb"), "a\\u200bb");    // takes no room
+  EXPECT_EQ(printable("\u2028\ufeff"), "\\u2028\\ufeff");
+  EXPECT_EQ(printable("\U000e0041"), "\\U000e0041");  // a tag
+}
+
+TEST(Printable, bytes_that_are_no_utf8_become_escapes) {
+  EXPECT_EQ(printable("\xff"), "\\xff");
+  EXPECT_EQ(printable("\xc3("), "\\xc3(");
+  EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");                    // cut
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // a surrogate
+  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");                    // overlong
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond U+10FFFF
+}
+
+TEST(Printable, what_xml_has_no_place_for_becomes_an_escape) {
+  EXPECT_EQ(printable("\ufffe\uffff\x0b"), "\\ufffe\\uffff\\x0b");
+}
+
+TEST(Printable, a_text_of_lines_keeps_them_and_may_be_indented) {
+  EXPECT_EQ(printable_lines("a:\n\tb\x1b\n"), "a:\n\tb\\x1b\n");
+  EXPECT_EQ(printable_lines("a\r\nb\rc"), "a\\r\nb\\rc");
+  EXPECT_EQ(printable_lines("a\n2026 - INFO - b", "    "), "a\n    2026 - INFO - b");
+}
+
+TEST(Printable, takes_a_column_for_each_character) { EXPECT_EQ(columns_of("Größe"), 5U); }
+
+}  // namespace
+}  // namespace telens

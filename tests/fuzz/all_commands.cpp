@@ -1,0 +1,263 @@
+// Runs every subcommand that reads a run on each file named on stdin, in a process of its own, and
+// prints what came of it, a line of JSON a file: all_commands FOLDER [SECONDS [MEGABYTES [SECRET]]]
+//
+// FOLDER is for what the commands write. A subcommand that takes longer or more memory is killed.
+// One that prints SECRET, which stands in no run file, has "leaked" it.
+// Starting the command anew for each would take longer than what it does.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "inspector_cli/table.h"
+#include "tests/fuzz/content.h"
+
+// main.cpp of the command, under this name: see CMakeLists.txt.
+int telens_main(int argc, char** argv);
+
+namespace telens {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRun = "RUN";        // the file
+constexpr const char* kCopy = "COPY";      // a copy of it, to be repaired
+constexpr const char* kFolder = "FOLDER";  // what is written goes there
+constexpr const char* kContent = "content";
+
+using Arguments = std::vector<std::string>;
+
+// In this order: a repaired copy is read after its repair.
+const std::vector<Arguments> kCommands{
+    {kContent, kRun},
+    {"info", kRun},
+    {"info", kRun, "--events"},
+    {"info", kRun, "--config"},
+    {"info", kRun, "--environment"},
+    {"stats", kRun, "--format", "json"},
+    {"stats", kRun, "--stat", "cur_amax", "--format", "csv"},
+    {"plot", kRun},
+    {"plot", kRun, "--stat", "cur_amax", "--out", "FOLDER/chart.html"},
+    {"plot", kRun, "--out", "FOLDER/chart.svg"},
+    {"plot", kRun, "--histogram"},
+    {"plot", kRun, "--histogram", "--out", "FOLDER/histogram.svg"},
+    {"ledger", kRun, "--format", "json"},
+    {"blocks", kRun},
+    {"whatif", kRun, "--format", "csv"},
+    {"whatif", kRun, "--each-iteration", "--amax", "max", "--history", "4"},
+    {"repair", kCopy},
+    {kContent, kCopy},
+};
+
+struct Limits {
+  std::chrono::seconds time{10};
+  std::uint64_t bytes = 1ULL << 30;
+  std::string secret;
+};
+
+// What a child tells of a command that came back.
+struct Answer {
+  std::int32_t command = 0;
+  std::int32_t code = 0;
+};
+
+// A file without a name that holds what a command prints.
+class Captured {
+ public:
+  Captured() : descriptor_(::memfd_create("printed", 0)) {}
+  int descriptor() const { return descriptor_; }
+  void clear() const {
+    if (::ftruncate(descriptor_, 0) != 0 || ::lseek(descriptor_, 0, SEEK_SET) != 0) std::abort();
+  }
+  std::string text() const {
+    struct stat status {};
+    ::fstat(descriptor_, &status);
+    std::string text(static_cast<std::size_t>(status.st_size), '\0');
+    const ssize_t read = ::pread(descriptor_, text.data(), text.size(), 0);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read)));
+    return text;
+  }
+
+ private:
+  int descriptor_;
+};
+
+std::uint64_t resident_bytes(pid_t process) {
+  std::ifstream statm(fmt::format("/proc/{}/statm", process));
+  std::uint64_t all = 0;
+  std::uint64_t resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  return hash;
+}
+
+class Campaign {
+ public:
+  Campaign(fs::path folder, const Limits& limits) : folder_(std::move(folder)), limits_(limits) {}
+
+  // One line of JSON.
+  std::string run(const std::string& path) {
+    path_ = path;
+    copy_ = (folder_ / "copy" / "rank00000.h5").string();
+    fs::create_directories(folder_ / "copy");
+    fs::copy_file(path, copy_, fs::copy_options::overwrite_existing);
+    std::string results;
+    peak_ = 0;
+    for (std::size_t next = 0; next < kCommands.size();) next = run_from(next, results);
+    return fmt::format("{{\"file\": {}, \"peak\": {}, \"results\": [{}]}}", cli::json_text(path),
+                       peak_, results);
+  }
+
+ private:
+  // A child runs command `first` and those behind it, until one does not come back. Returns the one
+  // to go on with.
+  std::size_t run_from(std::size_t first, std::string& results) {
+    std::array<int, 2> pipe{};
+    std::array<int, 2> go{};
+    if (::pipe(pipe.data()) != 0 || ::pipe(go.data()) != 0) std::abort();
+    out_.clear();
+    err_.clear();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(pipe[0]);
+      ::close(go[1]);
+      be_child(first, pipe[1], go[0]);
+    }
+    ::close(pipe[1]);
+    ::close(go[0]);
+    std::size_t next = first;
+    const char* ended = nullptr;
+    Answer answer;
+    while (next < kCommands.size() && (ended = wait_for(child, pipe[0], answer)) == nullptr) {
+      add(results, next++, fmt::format("\"code\": {}", answer.code));
+      out_.clear();
+      err_.clear();
+      if (::write(go[1], "", 1) != 1) break;
+    }
+    ::close(pipe[0]);
+    ::close(go[1]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (next == kCommands.size()) return next;
+    if (ended == nullptr) ended = "ended early";
+    add(results, next,
+        fmt::format("\"ended\": \"{}\", \"signal\": {}", ended,
+                    WIFSIGNALED(status) ? WTERMSIG(status) : 0));
+    return next + 1;
+  }
+
+  // nullptr: there is an answer.
+  const char* wait_for(pid_t child, int pipe, Answer& answer) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (true) {
+      pollfd waiting{pipe, POLLIN, 0};
+      constexpr int kMilliseconds = 50;
+      const int ready = ::poll(&waiting, 1, kMilliseconds);
+      const std::uint64_t bytes = resident_bytes(child);
+      peak_ = std::max(peak_, bytes);
+      if (ready > 0) {
+        return ::read(pipe, &answer, sizeof(answer)) == sizeof(answer) ? nullptr : "crashed";
+      }
+      if (bytes > limits_.bytes) {
+        ::kill(child, SIGKILL);
+        return "too much memory";
+      }
+      if (std::chrono::steady_clock::now() - begin > limits_.time) {
+        ::kill(child, SIGKILL);
+        return "too long";
+      }
+    }
+  }
+
+  void add(std::string& results, std::size_t command, const std::string& what) const {
+    const std::string out = out_.text();
+    const std::string err = err_.text();
+    const auto either_has = [&](const std::string& word) {
+      return out.find(word) != std::string::npos || err.find(word) != std::string::npos;
+    };
+    constexpr std::size_t kMost = 6000;  // a sanitizer's report
+    results += fmt::format(
+        "{}{{\"command\": {}, {}, \"out\": \"{:016x}\", \"bytes\": {}, \"damaged\": {}, "
+        "\"leaked\": {}, \"err\": {}}}",
+        results.empty() ? "" : ", ",
+        cli::json_text(fmt::format("{}", fmt::join(kCommands[command], " "))), what, hash_of(out),
+        out.size(), either_has("damaged"), !limits_.secret.empty() && either_has(limits_.secret),
+        cli::json_text(err.substr(0, kMost)));
+  }
+
+  [[noreturn]] void be_child(std::size_t first, int pipe, int go) {
+    ::dup2(out_.descriptor(), STDOUT_FILENO);
+    ::dup2(err_.descriptor(), STDERR_FILENO);
+    for (std::size_t i = first; i < kCommands.size(); ++i) {
+      ::lseek(STDOUT_FILENO, 0, SEEK_SET);
+      ::lseek(STDERR_FILENO, 0, SEEK_SET);
+      const Answer answer{static_cast<std::int32_t>(i), run_command(kCommands[i])};
+      std::fflush(stdout);
+      std::fflush(stderr);
+      if (::write(pipe, &answer, sizeof(answer)) != sizeof(answer)) break;
+      char gone_on = 0;
+      if (::read(go, &gone_on, 1) != 1) break;
+    }
+    ::_exit(0);
+  }
+
+  int run_command(const Arguments& command) const {
+    std::vector<std::string> words;
+    if (command.front() != kContent) words.emplace_back("telens");
+    for (std::string word : command) {
+      if (word == kRun) word = path_;
+      if (word == kCopy) word = copy_;
+      if (word.starts_with(kFolder)) word = folder_.string() + word.substr(6);
+      words.push_back(std::move(word));
+    }
+    if (command.front() == kContent) return testing::print_content(words[1]);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    return telens_main(static_cast<int>(words.size()), arguments.data());
+  }
+
+  fs::path folder_;
+  Limits limits_;
+  std::string path_, copy_;
+  Captured out_, err_;
+  std::uint64_t peak_ = 0;
+};
+
+}  // namespace
+}  // namespace telens
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  telens::Limits limits;
+  if (argc > 2) limits.time = std::chrono::seconds(std::atoi(argv[2]));
+  if (argc > 3) limits.bytes = std::strtoull(argv[3], nullptr, 10) << 20U;
+  if (argc > 4) limits.secret = argv[4];
+  telens::Campaign campaign(argv[1], limits);
+  for (std::string path; std::getline(std::cin, path);) {
+    std::cout << campaign.run(path) << std::endl;
+  }
+  return 0;
+}

@@ -1,0 +1,242 @@
+"""Damages run files, lets every subcommand and Python's reader read them, and counts what came.
+
+    tests/fuzz/campaign.py --build build-campaign --files 20000 [--python build/python] [--seed 1]
+
+A file counts by the worst that it does: a crash (what a sanitizer finds is one), more than 10 s,
+more than 1 GB, what stands in another file, an exception of Python's reader that is none of TELens,
+a repair that made it worse, other content than before without a word ("silent"), a word about
+damage, an error, the same content as before. Files up to "silent" are kept in --keep. The same
+arguments make the same files.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from damaged_bytes import damage
+from hostile_files import changes, open_for_change
+
+HERE = pathlib.Path(__file__).resolve().parent
+SECONDS = 10
+MEGABYTES = 1024
+SECRET = "what stands in no run file "
+BAD = (
+    "crash",
+    "too long",
+    "too much memory",
+    "raw exception",
+    "touched another file",
+    "worse repair",
+)
+ENVIRONMENT = {
+    "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:"
+    "allocator_may_return_null=0:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
+    "UBSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
+}
+
+
+class Reader:
+    """A program that reads the files named on its stdin and answers each with a line of JSON."""
+
+    def __init__(self, command, **environment):
+        self._process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ENVIRONMENT, **environment},
+        )
+
+    def read(self, path):
+        self._process.stdin.write(f"{path}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"{self._process.args[0]} ended while it read {path}")
+        return json.loads(line)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Seeds:
+    """Run files of all kinds: closed, killed, with histograms, thinned by nobody."""
+
+    def __init__(self, build, folder):
+        programs = build / "tests"
+        self.files = []
+        for name, command in (
+            ("closed", [programs / "write_run", "LOG", "run", "40"]),
+            ("killed", [programs / "write_run", "LOG", "run", "-1"]),
+            ("long", [programs / "write_run", "LOG", "run", "400"]),
+            ("histograms", [programs / "write_histograms", "LOG", "0"]),
+        ):
+            log_dir = folder / name
+            log_dir.mkdir()
+            _write(["%s" % (log_dir if word == "LOG" else word) for word in command])
+            self.files.append((name, next(log_dir.rglob("rank00000.h5"))))
+        self.outside = folder / "outside.bin"
+        self.outside.write_text(SECRET * 40_000)
+
+
+def _write(command):
+    """A writer that is to be killed says when it has recorded."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdout.readline() == "recorded\n":
+            process.kill()
+    assert process.returncode in (0, -9), command
+
+
+def damaged_files(seeds, target, count, seed):
+    """(name, intact file) of each damaged file, which lies at target meanwhile.
+
+    One of four is made by hand, as long as there are such; the others have damaged bytes.
+    """
+    contents = {path: path.read_bytes() for _, path in seeds.files}
+    by_hand = _changes_by_hand(seeds)
+    random.Random(seed).shuffle(by_hand)
+    for number in range(count):
+        numbered = random.Random(seed * 1_000_003 + number)
+        if number % 4 == 0 and _change_by_hand(by_hand, target):
+            name, path, _ = by_hand.pop()
+            yield name, path
+            continue
+        name, path = numbered.choice(seeds.files)
+        change, content = damage(contents[path], numbered)
+        target.write_bytes(content)
+        yield f"{name}: {number} {change}", path
+
+
+def _changes_by_hand(seeds):
+    """Of all files but the killed one, which h5py does not open for changes."""
+    return [
+        (f"{name}: {change}", path, apply)
+        for name, path in seeds.files
+        if name != "killed"
+        for change, apply in changes(path, seeds.outside).items()
+    ]
+
+
+def _change_by_hand(by_hand, target):
+    """Makes the last one that this file can have; False: there is none left."""
+    while by_hand:
+        _, path, apply = by_hand[-1]
+        shutil.copy(path, target)
+        try:
+            with open_for_change(target) as file:
+                apply(file)
+            return True
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError):
+            by_hand.pop()
+    return False
+
+
+class Judge:
+    def __init__(self, all_commands, python_reader, seeds):
+        self._all_commands, self._python = all_commands, python_reader
+        self._seeds = seeds
+        self._outside = seeds.outside.read_bytes()
+        self._intact = {path: self._content(path) for _, path in seeds.files}
+        self.peak = 0
+
+    def _content(self, path):
+        return _result(self._all_commands.read(path), "content RUN")
+
+    def verdict(self, path, intact):
+        """(what came of it, details)."""
+        answer = self._all_commands.read(path)
+        self.peak = max(self.peak, answer["peak"])
+        for result in answer["results"]:
+            if "ended" in result:
+                kind = "crash" if result["ended"] in ("crashed", "ended early") else result["ended"]
+                return kind, result
+            if result["leaked"]:
+                return "touched another file", result
+        if self._seeds.outside.read_bytes() != self._outside:
+            return "touched another file", answer
+        if self._python is not None:
+            result = self._python.read(path)
+            if result["kind"] != "fine":
+                return result["kind"], result
+        return self._verdict_of_content(answer, self._intact[intact])
+
+    def _verdict_of_content(self, answer, before):
+        content = _result(answer, "content RUN")
+        repair, again = _result(answer, "repair COPY"), _result(answer, "content COPY")
+        told = _result(answer, "info RUN")["damaged"] or content["damaged"]
+        if repair["code"] == 0 and content["code"] == 0 and again["out"] != content["out"]:
+            return "worse repair", [content, repair, again]
+        if repair["code"] == 0 and again["code"] != 0:
+            return "worse repair", [content, repair, again]
+        if content["code"] != 0:
+            return "refused", content
+        if content["out"] == before["out"]:
+            return "the same", None
+        return ("told" if told else "silent"), content
+
+
+def _result(answer, command):
+    return next(each for each in answer["results"] if each["command"] == command)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("--build", type=pathlib.Path, required=True)
+    arguments.add_argument("--python", type=pathlib.Path, help="the folder of the telens package")
+    arguments.add_argument("--files", type=int, default=20_000)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("build-fuzz/damaged"))
+    options = arguments.parse_args()
+
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    begin = time.monotonic()
+    counts, examples = collections.Counter(), collections.defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="telens-campaign", dir=memory) as folder:
+        folder = pathlib.Path(folder)
+        seeds = Seeds(options.build, folder)
+        (folder / "written").mkdir()
+        driver = options.build / "tests" / "all_commands"
+        all_commands = Reader([driver, folder / "written", SECONDS, MEGABYTES, SECRET])
+        python_reader = None
+        if options.python:
+            command = [sys.executable, HERE / "python_reader.py", SECONDS, MEGABYTES]
+            python_reader = Reader(command, PYTHONPATH=str(options.python))
+        judge = Judge(all_commands, python_reader, seeds)
+        (folder / "damaged").mkdir()
+        target = folder / "damaged" / "rank00000.h5"
+        files = damaged_files(seeds, target, options.files, options.seed)
+        for done, (name, intact) in enumerate(files):
+            verdict, details = judge.verdict(target, intact)
+            counts[verdict] += 1
+            if verdict in (*BAD, "silent"):
+                examples[verdict].append(name)
+                options.keep.mkdir(parents=True, exist_ok=True)
+                kept = options.keep / f"{verdict}-{counts[verdict]}.h5".replace(" ", "_")
+                if counts[verdict] <= 40:
+                    shutil.copy(target, kept)
+                    kept.with_suffix(".json").write_text(json.dumps([name, details], indent=1))
+                    print(f"{verdict}: {name} ({kept})", flush=True)
+            if done % 100 == 99:
+                print(
+                    f"{done + 1} files, {time.monotonic() - begin:.0f} s, {dict(counts)}",
+                    flush=True,
+                )
+        all_commands.close()
+    total = sum(counts.values())
+    print(f"{total} files in {time.monotonic() - begin:.0f} s; at most {judge.peak >> 20} MB")
+    for verdict, count in counts.most_common():
+        print(f"  {count:6} {verdict}")
+    sys.exit(1 if any(counts[verdict] for verdict in BAD) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+#include "tests/fuzz/content.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+
+#include "core/base/error.h"
+#include "features/record/run_reader.h"
+
+namespace telens::testing {
+namespace {
+
+using namespace record;
+
+std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
+
+// By name: a file's ids may change when it is rewritten.
+std::string name_of(const RunReader& run, Dictionary dictionary, std::int32_t id) {
+  return id == kNoName ? "-" : run.names(dictionary)[static_cast<std::size_t>(id)];
+}
+
+std::string named(const RunReader& run, const Record& row) {
+  return fmt::format(
+      "{} {} {} {} {} {} {:x}", row.iteration, name_of(run, Dictionary::layer, row.layer),
+      name_of(run, Dictionary::tensor, row.tensor), name_of(run, Dictionary::gemm, row.gemm),
+      name_of(run, Dictionary::statistic, row.statistic),
+      name_of(run, Dictionary::scope, row.scope), bits(row.value));
+}
+
+void print_rows(const RunReader& run) {
+  run.read({}, [&](int rank, std::span<const Record> records) {
+    for (const Record& row : records) fmt::print("record {} {}\n", rank, named(run, row));
+  });
+  run.read_histograms({}, [&](int rank, const Record& row, std::span<const HistogramBin> bins) {
+    fmt::print("histogram {} {}", rank, named(run, row));
+    for (const auto& [bin, count] : bins) fmt::print(" {}:{}", bin, count);
+    fmt::print("\n");
+  });
+  for (const BlockLine& line : run.blocks()) {
+    const BlockRow& row = line.row;
+    const Record record{row.iteration, row.layer, row.tensor, row.gemm,
+                        row.statistic, kNoName,   row.value};
+    fmt::print("block {} {} {} {}\n", line.rank, named(run, record), row.block_row,
+               row.block_column);
+  }
+  for (const LedgerLine& line : run.ledger()) {
+    const LedgerRow& row = line.row;
+    fmt::print("ledger {} {} {} {} {} {} {:x}\n", line.rank, row.iteration,
+               name_of(run, Dictionary::layer, row.layer), name_of(run, Dictionary::gemm, row.gemm),
+               name_of(run, Dictionary::word, row.entry),
+               name_of(run, Dictionary::word, row.detail), bits(row.value));
+  }
+  for (const Scalar& row : run.scalars()) {
+    fmt::print("scalar {} {} {} {:x}\n", row.rank, row.iteration,
+               name_of(run, Dictionary::word, row.name), bits(row.value));
+  }
+  for (const Event& row : run.events()) {
+    // What a repair says of itself was not in the file before.
+    if (name_of(run, Dictionary::word, row.kind) == "repaired") continue;
+    fmt::print("event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
+               name_of(run, Dictionary::word, row.kind), name_of(run, Dictionary::word, row.text),
+               name_of(run, Dictionary::layer, row.layer));
+  }
+}
+
+}  // namespace
+
+int print_content(const std::string& path) {
+  try {
+    const RunReader run(path);
+    const Segment& about = run.segments().front();
+    fmt::print("{} {} {} {:x} {} {}\n", about.run_id, about.rank, about.world_size,
+               bits(about.start_time), about.telens_version, about.dropped);
+    fmt::print("{}\n", run.config_text());
+    for (const auto& [name, value] : run.environment()) fmt::print("{}={}\n", name, value);
+    print_rows(run);
+  } catch (const RecordError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace telens::testing

@@ -1,0 +1,50 @@
+"""Rows of a run file replaced by others, with the checksums that go with them: what a hostile hand
+would do, where damage is noticed."""
+
+import zlib
+
+import numpy as np
+
+FIRST_WITH_CHECKSUMS = 3  # of schema versions: see docs/run_file.md
+CHECKSUM_BYTES = 4
+
+
+def store(file, path, rows):
+    """Replaces all rows of a table by others; those of a tail, or a single value, by as many."""
+    checksums = file.attrs["schema_version"] >= FIRST_WITH_CHECKSUMS
+    dataset = file[path]
+    packed = f"{path}_tail" in file
+    if dataset.chunks is not None:
+        dataset.resize((len(rows),))
+    if packed and checksums:
+        _store_chunks(dataset, rows)
+        return
+    dataset[...] = rows
+    if "crc" in dataset.attrs:
+        dataset.attrs.modify("crc", np.uint32(checksum(dataset[...].tobytes(), 0)))
+    if checksums and f"{path}_crc" in file:
+        table = path.removesuffix("_tail")
+        first = len(file[table]) if path.endswith("_tail") else 0
+        _store_checksums(file[f"{path}_crc"], rows, first)
+
+
+def checksum(content: bytes, number: int) -> int:
+    return zlib.crc32(content, number & 0xFFFFFFFF)
+
+
+def _store_checksums(dataset, rows, first):
+    if dataset.chunks is not None:
+        dataset.resize((len(rows),))
+    dataset[...] = [checksum(row.tobytes(), first + i) for i, row in enumerate(rows)]
+
+
+def _store_chunks(dataset, rows):
+    """Shuffled, deflated, and the checksum behind that."""
+    chunk_rows = dataset.chunks[0]
+    for number, begin in enumerate(range(0, len(rows), chunk_rows)):
+        chunk = np.zeros(chunk_rows, dtype=dataset.dtype)
+        chunk[: len(rows) - begin] = rows[begin : begin + chunk_rows]
+        planes = np.frombuffer(chunk.tobytes(), np.uint8).reshape(chunk_rows, -1).T.tobytes()
+        packed = zlib.compress(planes, 1)
+        sum_of = checksum(packed, number).to_bytes(CHECKSUM_BYTES, "little")
+        dataset.id.write_direct_chunk((begin,), packed + sum_of)

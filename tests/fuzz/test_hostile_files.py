@@ -1,0 +1,254 @@
+"""Run files made to do harm: each subcommand refuses them in one line, touching nothing else."""
+
+import gzip
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+from campaign import MEGABYTES, SECONDS, SECRET, Reader
+from damaged_bytes import lookup3, metadata_blocks
+from hostile_files import changes, open_for_change
+from stored_rows import store
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WRITERS = pathlib.Path(os.environ.get("TELENS_WRITERS", ROOT / "build/tests"))
+
+
+@pytest.fixture(scope="module")
+def run_all(tmp_path_factory):
+    """What each subcommand did: none crashed, hung or printed what is not the file's."""
+    folder = tmp_path_factory.mktemp("written")
+    reader = Reader([WRITERS / "all_commands", folder, SECONDS, MEGABYTES, SECRET])
+
+    def run(path):
+        results = {each["command"]: each for each in reader.read(path)["results"]}
+        for command, result in results.items():
+            assert result.get("code") in (0, 1, 2), (command, result)
+            assert not result["leaked"], command
+        return results
+
+    run.copy = folder / "copy" / path_of_a_run
+    yield run
+    reader.close()
+
+
+path_of_a_run = "rank00000.h5"
+# In the head of an extensible array, by which HDF5 finds chunks.
+MAX_INDEX_SET = 44
+
+
+@pytest.fixture(scope="session")
+def intact(tmp_path_factory):
+    """Files to be changed: of all tables, and of histograms."""
+    folder = tmp_path_factory.mktemp("intact")
+    subprocess.run([WRITERS / "write_run", folder / "all", "run", "40"], check=True)
+    subprocess.run([WRITERS / "write_histograms", folder / "histograms", "0"], check=True)
+    return {path.name: next(path.rglob("rank00000.h5")) for path in folder.iterdir()}
+
+
+@pytest.fixture
+def outside(tmp_path):
+    path = tmp_path / "outside.bin"
+    path.write_text(SECRET * 40_000)
+    return path
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    return tmp_path / path_of_a_run
+
+
+@pytest.fixture
+def expect_refusal(run_all):
+    """By every subcommand, in one line that names the file and the object; the file stays."""
+
+    def expect(path, name):
+        for command, result in run_all(path).items():
+            assert result["code"] == 2, command
+            assert result["err"].count("\n") == 1, (command, result["err"])
+            assert path_of_a_run in result["err"], result["err"]
+            assert name in result["err"], result["err"]
+        assert run_all.copy.read_bytes() == path.read_bytes()  # after repair
+
+    return expect
+
+
+def changed(intact, run_file, change):
+    shutil.copy(intact, run_file)
+    with open_for_change(run_file) as file:
+        change(file)
+
+
+def filled(column, value, path="records"):
+    """A change that gives a column of all rows one value."""
+
+    def change(file):
+        rows = file[path][:]
+        if len(rows) == 0:
+            rows = np.zeros(4, dtype=rows.dtype)
+        rows[column] = value
+        store(file, path, rows)
+
+    return change
+
+
+REACHING_OUT = (
+    *("a link to another file", "external storage", "a virtual dataset", "a soft link"),
+    *("a second name of another object", "the root", "a named type"),
+)
+
+
+@pytest.mark.parametrize("kind", REACHING_OUT)
+@pytest.mark.parametrize("name", ["config", "names", "names/word", "records_tail", "events"])
+def test_what_lies_outside_of_the_file_is_refused(
+    intact, run_file, expect_refusal, outside, name, kind
+):
+    if name == "names" and kind == "external storage":
+        pytest.skip("a group has no storage")
+    change = changes(intact["all"], outside)[f"{name} becomes {kind}"]
+    changed(intact["all"], run_file, change)
+    expect_refusal(run_file, name)
+    assert outside.read_text() == SECRET * 40_000
+
+
+def test_a_filter_that_nobody_knows_is_refused(intact, run_file, expect_refusal, outside):
+    change = changes(intact["all"], outside)["records gets a filter that nobody knows"]
+    changed(intact["all"], run_file, change)
+    expect_refusal(run_file, "records")
+
+
+@pytest.mark.parametrize(
+    "name", ["schema_version", "telens_version", "run_id", "rank", "world_size", "start_time"]
+)
+@pytest.mark.parametrize("value", [np.arange(4096), np.zeros(9, "f4,f4"), "text of any length"])
+def test_an_attribute_that_is_not_one_value_of_its_type_is_refused(
+    intact, run_file, expect_refusal, name, value
+):
+    changed(intact["all"], run_file, lambda file: file.attrs.__setitem__(name, value))
+    expect_refusal(run_file, name)
+
+
+@pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
+@pytest.mark.parametrize("data", [np.arange(4096), np.float64(1), np.arange(1)])
+def test_a_count_that_is_not_one_integer_is_refused(intact, run_file, expect_refusal, table, data):
+    def change(file):
+        del file[table + "_count"]
+        file[table + "_count"] = data
+
+    changed(intact["all"], run_file, change)
+    expect_refusal(run_file, table + "_count")
+
+
+@pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
+@pytest.mark.parametrize("rows", [0, 2**40])
+def test_a_tail_of_another_length_is_refused(intact, run_file, expect_refusal, table, rows):
+    def change(file):
+        tail = file[table + "_tail"].dtype
+        del file[table + "_tail"]
+        file.create_dataset(table + "_tail", shape=(rows,), dtype=tail)
+
+    for kind in ("all", "histograms"):
+        changed(intact[kind], run_file, change)
+        expect_refusal(run_file, table + "_tail")
+
+
+def test_more_rows_than_the_file_can_hold_are_refused(intact, run_file, expect_refusal):
+    """2^30 rows of blocks, of which nothing is stored: reading them would take 40 GiB."""
+    changed(intact["all"], run_file, lambda file: file["blocks"].resize((2**30,)))
+    expect_refusal(run_file, "blocks")
+
+
+@pytest.mark.parametrize("column", ["kind", "text", "layer"])
+@pytest.mark.parametrize("value", [-(2**31), -2, -1, 2**31 - 1])
+def test_ids_that_name_nothing_crash_nothing(intact, run_file, run_all, column, value):
+    changed(intact["all"], run_file, filled(column, value, "events"))
+    run_all(run_file)
+
+
+@pytest.mark.parametrize("column", ["layer", "tensor", "gemm", "statistic", "scope"])
+@pytest.mark.parametrize("value", [-(2**15), -2, 2**15 - 1])
+def test_records_of_unknown_names_crash_nothing(intact, run_file, run_all, column, value):
+    for kind in ("all", "histograms"):
+        changed(intact[kind], run_file, filled(column, value))
+        run_all(run_file)
+
+
+def test_extreme_iterations_crash_nothing(intact, run_file, run_all):
+    def change(file):
+        rows = file["records"][:]
+        rows["iteration"][:2] = (-(2**63), 2**63 - 1)
+        rows["iteration"][-2:] = (2**63 - 1, -(2**63))
+        store(file, "records", rows)
+
+    for kind in ("all", "histograms"):
+        changed(intact[kind], run_file, change)
+        run_all(run_file)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.7e308, 5e-324])
+def test_values_that_compare_with_nothing_crash_nothing(intact, run_file, run_all, value):
+    def change(file):
+        rows = file["records"][:]
+        rows["value"][::2] = value
+        store(file, "records", rows)
+
+    changed(intact["all"], run_file, change)
+    run_all(run_file)
+
+
+@pytest.mark.parametrize("column", ["record", "bin", "count"])
+@pytest.mark.parametrize("value", [2**63 - 1, 2**40, 0])
+def test_extreme_bins_crash_nothing(intact, run_file, run_all, column, value):
+    changed(intact["histograms"], run_file, filled(column, value, "histograms"))
+    run_all(run_file)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e300, 1e300])
+def test_times_that_are_none_crash_nothing(intact, run_file, run_all, value):
+    def change(file):
+        file.attrs["start_time"] = value
+        end = file["end"][:]
+        end["time"] = value
+        store(file, "end", end)
+
+    changed(intact["all"], run_file, change)
+    assert run_all(run_file)["info RUN"]["code"] == 0
+
+
+def test_a_pipe_is_no_run_file(run_file):
+    """Opening it would wait for a writer."""
+    os.mkfifo(run_file)
+    command = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
+    for subcommand in ("info", "repair"):
+        result = subprocess.run([command, subcommand, run_file], capture_output=True, timeout=20)
+        assert result.returncode == 2
+
+
+def test_an_older_format_of_hdf5_is_refused(intact, run_file, expect_refusal):
+    """Its metadata has no checksums."""
+    with h5py.File(intact["all"], "r") as old, h5py.File(run_file, "w", libver="earliest") as new:
+        for name in old:
+            old.copy(name, new)
+        new.attrs.update(old.attrs)
+    expect_refusal(run_file, "superblock")
+
+
+def test_an_index_that_claims_2_to_40_chunks_is_not_walked_through(run_file, run_all):
+    """Of a file without checksums of its own, whose tables are looked at for rows never stored."""
+    old = ROOT / "tests/inspector_cli/data/closed_schema_1.h5.gz"
+    content = bytearray(gzip.decompress(old.read_bytes()))
+    indexes = [
+        each for each in metadata_blocks(bytes(content)) if content.startswith(b"EAHD", each[0])
+    ]
+    assert indexes
+    for begin, length, place in indexes:
+        struct.pack_into("<Q", content, begin + MAX_INDEX_SET, 2**40)
+        checksum = lookup3(bytes(content[begin : begin + length]))
+        struct.pack_into("<I", content, begin + place, checksum)
+    run_file.write_bytes(content)
+    run_all(run_file)

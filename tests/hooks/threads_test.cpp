@@ -1,0 +1,288 @@
+// Sessions that begin, step and end while other threads are in layers.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "core/base/interruption.h"
+#include "tests/hooks/session_fixture.h"
+
+namespace telens {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::FakeLayer;
+using ::testing::HasSubstr;
+using testing::kMaxOfActivation;
+using testing::Script;
+using testing::section;
+using testing::stored_values;
+using testing::StoredValue;
+using testing::values_of;
+
+class ThreadsTest : public testing::SessionTest {
+ protected:
+  // A session whose feature does this with every activation that it is shown.
+  void watch(std::function<void()> inspect) {
+    script_.inspect_enabled = [](std::int64_t, TensorName tensor) {
+      return RoutingAnswer{tensor == TensorName::activation, std::nullopt};
+    };
+    script_.inspect = [inspect = std::move(inspect)](const auto&, const auto&) { inspect(); };
+    features.add("Watch", script_);
+    debug::initialize(options(section(std::string(kMaxOfActivation) + "Watch: {enabled: True}\n")));
+  }
+
+ private:
+  Script script_;
+};
+
+void wait_for(const std::atomic<bool>& flag) {
+  while (!flag.load()) std::this_thread::yield();
+}
+
+TEST_F(ThreadsTest, the_end_waits_for_the_calls_of_other_threads_and_records_what_they_saw) {
+  std::atomic<bool> is_in_call = false;
+  std::atomic<bool> has_left = false;
+  watch([&] {
+    is_in_call.store(true);
+    std::this_thread::sleep_for(milliseconds(200));
+    has_left.store(true);
+  });
+  std::thread training([] { FakeLayer().run(); });
+  wait_for(is_in_call);
+  debug::end_debug();
+  EXPECT_TRUE(has_left.load());
+  training.join();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+TEST_F(ThreadsTest, a_call_that_waits_for_the_thread_that_ends_the_session_goes_on_unharmed) {
+  std::atomic<bool> is_in_call = false;
+  std::atomic<bool> has_ended = false;
+  watch([&] {
+    is_in_call.store(true);
+    wait_for(has_ended);
+  });
+  std::thread training([] { FakeLayer().run(); });
+  wait_for(is_in_call);
+  debug::end_debug();
+  has_ended.store(true);
+  training.join();
+  EXPECT_THAT(messages(), HasSubstr("another thread is in a layer for more than 5 s"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+}
+
+TEST_F(ThreadsTest, a_feature_may_end_the_session_that_calls_it) {
+  watch([] { debug::end_debug(); });
+  FakeLayer layer;
+  EXPECT_TRUE(layer.run());
+  EXPECT_FALSE(debug::is_initialized());
+  EXPECT_FALSE(layer.run());
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+}
+
+// Layers of several threads, some of which share one, while this thread begins and ends sessions.
+TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> watched = 0;
+  FakeLayer shared("shared");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      FakeLayer own(fmt::format("layer{}", i));
+      while (!stop.load()) watched += (i < 2 ? shared : own).run();
+    });
+  }
+  for (int session = 0; session < 60; ++session) {
+    debug::InitializeOptions begin = options(section(
+        "LogTensorStats: {enabled: True, tensors: [activation, gradient], stats: [max, std]}\n"
+        "FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n"));
+    begin.run_id = "run";
+    debug::initialize(begin);
+    for (int step = 0; step < 5; ++step) debug::step();
+    if (session % 3 == 0) debug::initialize_training_step(100);
+    debug::end_debug();
+  }
+  stop.store(true);
+  for (std::thread& each : threads) each.join();
+  EXPECT_GT(watched.load(), 0);
+  std::vector<double> values;
+  for (const StoredValue& each : stored_values(folder.str())) {
+    if (each.statistic == "max") values.push_back(each.value);
+  }
+  EXPECT_THAT(values, Each(1.0));
+}
+
+TEST_F(ThreadsTest, several_threads_may_step) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  FakeLayer layer;
+  layer.run();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int step = 0; step < 50; ++step) debug::step();
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_EQ(debug::iteration(), 200);
+  debug::end_debug();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+}
+
+// A logger that does something to the session it is called by.
+class CallingLogger final : public debug::ScalarLogger {
+ public:
+  explicit CallingLogger(std::function<void()> call) : call_(std::move(call)) {}
+  void log_scalar(std::string_view, double, std::int64_t) override { call_(); }
+
+ private:
+  std::function<void()> call_;
+};
+
+TEST_F(ThreadsTest, a_logger_may_end_the_session_which_then_ends_with_the_step) {
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.statistics_logger = std::make_shared<CallingLogger>([] { debug::end_debug(); });
+  debug::initialize(begin);
+  FakeLayer().run();
+  debug::step();
+  EXPECT_FALSE(debug::is_initialized());
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+  debug::initialize(options());
+}
+
+TEST_F(ThreadsTest, a_step_within_a_step_is_a_mistake_of_the_logger_that_makes_it) {
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.statistics_logger = std::make_shared<CallingLogger>([] { debug::step(); });
+  debug::initialize(begin);
+  FakeLayer().run();
+  debug::step();
+  EXPECT_EQ(debug::iteration(), 1);
+  EXPECT_THAT(messages(), HasSubstr("it was called by a feature or a logger"));
+}
+
+TEST_F(ThreadsTest, an_end_waits_for_the_step_of_another_thread) {
+  std::atomic<bool> is_in_step = false;
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.statistics_logger = std::make_shared<CallingLogger>([&] {
+    is_in_step.store(true);
+    std::this_thread::sleep_for(milliseconds(200));
+  });
+  debug::initialize(begin);
+  FakeLayer().run();
+  std::thread stepping([] { debug::step(); });
+  wait_for(is_in_step);
+  debug::end_debug();
+  stepping.join();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+}
+
+TEST_F(ThreadsTest, an_end_that_a_step_waits_for_comes_when_the_step_is_done) {
+  std::atomic<bool> is_in_step = false;
+  std::atomic<bool> has_returned = false;
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.statistics_logger = std::make_shared<CallingLogger>([&] {
+    is_in_step.store(true);
+    wait_for(has_returned);
+  });
+  debug::initialize(begin);
+  FakeLayer().run();
+  std::thread stepping([] { debug::step(); });
+  wait_for(is_in_step);
+  debug::end_debug();
+  EXPECT_THROW(debug::initialize(options()), UsageError) << "it has not ended yet";
+  has_returned.store(true);
+  stepping.join();
+  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+  debug::initialize(options());
+}
+
+TEST_F(ThreadsTest, what_interrupts_a_feature_passes_and_does_not_switch_it_off) {
+  int calls = 0;
+  watch([&] {
+    ++calls;
+    throw Interruption();
+  });
+  EXPECT_THROW(FakeLayer().run(), Interruption);
+  EXPECT_THROW(FakeLayer().run(), Interruption);
+  EXPECT_EQ(calls, 2);
+}
+
+// ---- what observing features of other origin must leave alone
+
+class UntouchedTest : public testing::SessionTest {
+ protected:
+  void watch(std::function<void(const at::Tensor&)> look) {
+    script_.inspect_enabled = [](std::int64_t, TensorName tensor) {
+      return RoutingAnswer{tensor == TensorName::activation, std::nullopt};
+    };
+    script_.inspect = [this, look = std::move(look)](const auto&, const InspectTensorCall& call) {
+      ++calls;
+      look(*call.tensor);
+    };
+    features.add("Watch", script_);
+    debug::initialize(options(section("Watch: {enabled: True}\n")));
+  }
+  int calls = 0;
+
+ private:
+  Script script_;
+};
+
+TEST_F(UntouchedTest, a_feature_that_writes_to_the_tensor_it_is_shown_is_switched_off) {
+  watch([](const at::Tensor& tensor) { tensor.add_(1); });
+  FakeLayer layer;
+  // As in the forward of a layer.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  layer.run();
+  layer.run();
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(messages(), HasSubstr("it wrote to a tensor that it may only look at"));
+}
+
+TEST_F(UntouchedTest, a_feature_that_works_on_copies_stays) {
+  watch([](const at::Tensor& tensor) { tensor.clone().add_(1); });
+  FakeLayer layer;
+  layer.run();
+  layer.run();
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(UntouchedTest, random_numbers_that_a_feature_draws_are_put_back_and_told_once) {
+  watch([](const at::Tensor&) { at::rand({3}); });
+  at::manual_seed(7);
+  const at::Tensor expected = at::rand({4});
+  at::manual_seed(7);
+  FakeLayer layer;
+  layer.run();
+  layer.run();
+  EXPECT_TRUE(at::equal(at::rand({4}), expected));
+  EXPECT_EQ(calls, 2) << "it stays on";
+  const std::string log = messages();
+  const std::size_t told = log.find("torch's random numbers were drawn");
+  ASSERT_NE(told, log.npos);
+  EXPECT_EQ(log.find("random numbers", told + 10), log.npos);
+}
+
+TEST_F(UntouchedTest, random_numbers_of_a_routing_call_are_put_back_too) {
+  Script script;
+  script.inspect_enabled = [](std::int64_t, TensorName) {
+    return RoutingAnswer{at::rand({1}).item<float>() < 2, std::nullopt};
+  };
+  features.add("Draws", script);
+  debug::initialize(options(section("Draws: {enabled: True}\n")));
+  at::manual_seed(7);
+  const at::Tensor expected = at::rand({4});
+  at::manual_seed(7);
+  FakeLayer().run();
+  EXPECT_TRUE(at::equal(at::rand({4}), expected));
+}
+
+}  // namespace
+}  // namespace telens

@@ -1,0 +1,116 @@
+"""Damaged rows are counted and left out; files of earlier schema versions open as ever."""
+
+import gzip
+import pathlib
+import shutil
+
+import h5py
+import pytest
+from test_command import expect_one_line_error
+
+DATA = pathlib.Path(__file__).parent / "data"
+
+
+def flip(path, dataset, byte):
+    """Changes a byte of a dataset of which one chunk, or its only piece, is in the file."""
+    with h5py.File(path, "r", swmr=True) as file:
+        opened = file[dataset]
+        begin = opened.id.get_offset()
+        if begin is None:
+            begin = opened.id.get_chunk_info(0).byte_offset
+    with open(path, "r+b") as file:
+        file.seek(begin + byte)
+        changed = file.read(1)[0] ^ 0x10
+        file.seek(begin + byte)
+        file.write(bytes([changed]))
+
+
+@pytest.fixture
+def damaged(run_file, tmp_path):
+    path = tmp_path / "rank00000.h5"
+    shutil.copy(run_file, path)
+    flip(path, "scalars", 24 * 7)
+    return path
+
+
+def test_info_counts_damaged_rows_and_ends_well(telens, damaged):
+    result = telens("info", damaged)
+    assert result.returncode == 0
+    assert "damaged" in result.stdout
+    assert "1 row of scalars (7)" in result.stdout
+    assert "1441 records" in result.stdout
+
+
+def test_info_of_a_whole_run_knows_no_damage(telens, run_file):
+    assert "damaged" not in telens("info", run_file).stdout
+
+
+@pytest.mark.parametrize("command", ["stats", "plot"])
+def test_other_commands_tell_on_stderr_and_go_on(telens, run_file, tmp_path, command):
+    path = tmp_path / "rank00000.h5"
+    shutil.copy(run_file, path)
+    flip(path, "names/layer", 256 * 2)
+    result = telens(command, path)
+    assert result.returncode == 0
+    assert result.stderr.count("damaged") == 1
+    assert "1 row of names/layer (2)" in result.stderr
+    assert result.stdout
+
+
+def test_repair_says_what_it_left_out(telens, damaged):
+    result = telens("repair", damaged)
+    assert result.returncode == 0
+    assert (
+        result.stdout
+        == f"{damaged}: repaired, 1441 records; damaged and left out: 1 row of scalars (7)\n"
+    )
+    assert telens("repair", damaged).stdout == f"{damaged}: nothing to do\n"
+    after = telens("info", damaged).stdout
+    assert "repaired" in after
+    assert "ended cleanly" in after
+
+
+def test_a_truncated_file_is_not_called_repaired(telens, run_file, tmp_path):
+    path = tmp_path / "rank00000.h5"
+    path.write_bytes(run_file.read_bytes()[:200_000])
+    expect_one_line_error(telens("info", path), "truncated or damaged")
+    expect_one_line_error(telens("repair", path), "truncated or damaged")
+    assert path.stat().st_size == 200_000
+
+
+def test_one_file_that_cannot_be_repaired_leaves_the_others_to_be(telens, write_run, tmp_path):
+    log_dir = write_run(log_dir=tmp_path)
+    write_run(log_dir=tmp_path, rank=1)
+    folder = log_dir / "telens/run"
+    (folder / "rank00000.h5").write_bytes((folder / "rank00000.h5").read_bytes()[:3000])
+    flip(folder / "rank00001.h5", "scalars", 24 * 7)
+    result = telens("repair", folder)
+    assert result.returncode == 2
+    assert "rank00001.h5: repaired" in result.stdout
+    assert "rank00000.h5" in result.stderr
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+def test_a_file_without_checksums_opens_as_ever(telens, tmp_path, log_dir, ending):
+    path = tmp_path / "rank00000.h5"
+    path.write_bytes(gzip.decompress((DATA / f"{ending}_schema_1.h5.gz").read_bytes()))
+    result = telens("info", path)
+    assert result.returncode == 0
+    assert "damaged" not in result.stdout
+    assert "1441 records" in result.stdout
+    assert telens("stats", path).stdout == telens("stats", log_dir).stdout
+    if ending == "killed":
+        assert telens("repair", path).stdout == f"{path}: repaired, 1441 records\n"
+        with h5py.File(path, "r") as file:
+            assert file.attrs["schema_version"] == 3
+            assert len(file["records"]) == 1441
+        assert telens("stats", path).stdout == telens("stats", log_dir).stdout
+
+
+def test_a_run_done_again_after_a_restart_counts_its_records_once(telens, write_run, tmp_path):
+    for _ in range(2):
+        write_run(log_dir=tmp_path)
+    line = next(
+        line for line in telens("info", tmp_path).stdout.splitlines() if line.startswith("records ")
+    )
+    assert line.split()[1] == "1441,"

@@ -1,0 +1,159 @@
+"""Names and texts of a run file are anybody's: none of them reaches a terminal, CSV, SVG or HTML
+as it is."""
+
+import csv
+import html.parser
+import io
+import json
+import re
+import shutil
+import subprocess
+import unicodedata
+import xml.etree.ElementTree
+
+import h5py
+import numpy as np
+import pytest
+from conftest import COMMAND
+from rewritten_run import without_checksums
+from test_plan import CONFIG
+
+# A title of the terminal, a forged line, a reversed direction, no UTF-8, markup, and what XML 1.0
+# has no place for.
+HOSTILE = [
+    b"=HYPERLINK(1)",
+    b"+cmd|' /C calc'!A0",
+    b"-2+3\x1b]0;owned\x07",
+    b"@SUM(1)\r\nwarning  all is fine",
+    "\u202egnp.exe\u2066\u200b\u2028".encode(),
+    b"\xff\xfe\xc3(",
+    b"</script><b>&'\"",
+    "\uffff\ufffe\x0b".encode(),
+    b"\x1b[2J\x9b31m",
+]
+
+
+def hostile(number):
+    return HOSTILE[number % len(HOSTILE)] + str(number).encode()
+
+
+@pytest.fixture(scope="module")
+def run(run_file, tmp_path_factory):
+    """The run of write_run with other names; tensors and statistics keep theirs."""
+    path = tmp_path_factory.mktemp("hostile") / "rank00000.h5"
+    shutil.copy(run_file, path)
+    with h5py.File(path, "r+", libver="latest") as file:
+        for kind in ("layer", "gemm", "word"):
+            names = file["names/" + kind]
+            kept = {b"loss", b"warning"} if kind == "word" else set()
+            for i, name in enumerate(names[:]):
+                if name not in kept:
+                    names[i] = hostile(i)
+        file["environment"][0] = (b"torch\n\x1b[1m", b"2\n=1")
+        for attribute in ("run_id", "telens_version"):
+            file.attrs[attribute] = np.bytes_(b"\x1b[2Jrun\nrecords  none\xff")
+        layers = len(file["names/layer"])
+        file["names/layer"].resize((layers,))
+        without_checksums(file)
+    return path
+
+
+@pytest.fixture(scope="module")
+def result_of(run):
+    def call(*arguments):
+        result = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=60)
+        assert result.returncode == 0, result.stderr
+        return result.stdout, result.stderr
+
+    return call
+
+
+def is_unseen(character):
+    return unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Cs", "Cn")
+
+
+def expect_printable(output):
+    text = output.decode()  # UTF-8
+    unseen = {c for c in text if is_unseen(c)} - {"\n"}
+    assert unseen == set()
+    return text
+
+
+COMMANDS = {
+    "info": ("info",),
+    "events": ("info", "--events"),
+    "environment": ("info", "--environment"),
+    "stats": ("stats",),
+    "course": ("stats", "--stat", "cur_amax"),
+    "blocks": ("blocks",),
+    "plot": ("plot",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_gets_what_is_printable_and_no_forged_line(result_of, run, command):
+    name, *options = COMMANDS[command]
+    for output in result_of(name, run, *options):
+        text = expect_printable(output)
+        assert not re.search(r"^(warning  all is fine|records  none|=1)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["info", "stats", "plot"])
+def test_an_error_that_quotes_a_name_is_one_printable_line(run, command):
+    wrong = {"info": ["--nothing"], "stats": ["--gemm", "x"], "plot": ["--layer", "nothing"]}
+    result = subprocess.run([COMMAND, command, run, *wrong[command]], capture_output=True)
+    assert result.returncode == 2
+    assert expect_printable(result.stderr).count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["stats", "course", "blocks"])
+def test_no_name_is_a_formula_in_csv_and_numbers_stay_numbers(result_of, run, command):
+    name, *options = COMMANDS[command]
+    text = expect_printable(result_of(name, run, *options, "--format", "csv")[0])
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert any(row["layer"].startswith("'=") for row in rows)
+    for row in rows:
+        for column, cell in row.items():
+            if column in ("layer", "tensor", "gemm", "statistic"):
+                assert not cell.startswith(("=", "+", "-", "@"))
+            elif cell:
+                float(cell)
+
+
+def test_json_gives_names_back_as_they_are(result_of, run):
+    text = expect_printable(result_of("stats", run, "--format", "json")[0])
+    layers = {row["layer"] for row in json.loads(text)}
+    assert layers == {"=HYPERLINK(1)0", "+cmd|' /C calc'!A01", "-2+3\x1b]0;owned\x072",
+                      "@SUM(1)\r\nwarning  all is fine3"}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_pictures_are_well_formed(run, tmp_path, number):
+    path = tmp_path / "rank00000.h5"
+    shutil.copy(run, path)
+    with h5py.File(path, "r+", libver="latest") as file:
+        for i in range(len(file["names/layer"])):
+            file["names/layer"][i] = HOSTILE[number] + str(i).encode()
+    for suffix in ("svg", "html"):
+        out = tmp_path / f"plot.{suffix}"
+        subprocess.run([COMMAND, "plot", path, "--out", out], check=True, capture_output=True)
+        text = out.read_text(encoding="utf-8")
+        if suffix == "svg":
+            xml.etree.ElementTree.fromstring(text)
+        else:
+            html.parser.HTMLParser().feed(text)
+            assert text.count("</script>") == text.count("<script>")
+            assert "<b>" not in text
+
+
+def test_a_plan_of_hostile_layers_is_printable(run, tmp_path):
+    config = tmp_path / "debug.yaml"
+    config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]")
+                      .replace("    layer_numbers: 0-1\n", ""))  # fmt: skip
+    plan = [COMMAND, "plan", config, "--layers", run]
+    result = subprocess.run(plan, capture_output=True, check=True)
+    assert "HYPERLINK" in expect_printable(result.stdout)
+    config.write_text(config.read_text() + config.read_text().replace("watch:", "again:"))
+    result = subprocess.run(plan, capture_output=True)
+    assert result.returncode == 2
+    assert "warning  all is fine" not in expect_printable(result.stderr).splitlines()

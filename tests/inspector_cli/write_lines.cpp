@@ -1,0 +1,55 @@
+// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR
+//   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
+//   scalar  ITERATION NAME VALUE
+//   event   ITERATION KIND TEXT LAYER
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "features/record/run_writer.h"
+
+namespace {
+
+using namespace telens::record;
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream text(line);
+  for (std::string cell; std::getline(text, cell, '\t');) cells.push_back(cell);
+  return cells;
+}
+
+void write(RunWriter& writer, const std::vector<std::string>& cells) {
+  const std::int64_t iteration = std::stoll(cells.at(1));
+  if (cells[0] == "record") {
+    const auto gemm = cells.at(4) == "-" ? kNoName : writer.intern(Dictionary::gemm, cells[4]);
+    const Record record{iteration,
+                        writer.intern(Dictionary::layer, cells.at(2)),
+                        writer.intern(Dictionary::tensor, cells.at(3)),
+                        gemm,
+                        writer.intern(Dictionary::statistic, cells.at(5)),
+                        kNoName,
+                        std::stod(cells.at(6))};
+    writer.push({&record, 1});
+  } else if (cells[0] == "scalar") {
+    writer.scalar(iteration, cells.at(2), std::stod(cells.at(3)));
+  } else {
+    writer.event(iteration, cells.at(2), cells.at(3),
+                 writer.intern(Dictionary::layer, cells.at(4)));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  RunOptions options;
+  options.log_dir = argv[1];
+  options.run_id = "run";
+  options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
+  const auto writer = RunWriter::open(options);
+  for (std::string line; std::getline(std::cin, line);) write(*writer, cells_of(line));
+  writer->close();
+  return writer->error().empty() ? 0 : 1;
+}

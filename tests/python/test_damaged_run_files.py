@@ -1,0 +1,117 @@
+"""Python's reader and run files that are damaged or made to do harm: an answer or RecordError."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+from stored_rows import store
+
+import telens
+
+WRITE_RUN = pathlib.Path(__file__).parents[2] / "build/tests/write_run"
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("intact")
+    subprocess.run([WRITE_RUN, folder, "run", "40"], check=True)
+    return folder / "telens/run/rank00000.h5"
+
+
+@pytest.fixture
+def changed(intact, tmp_path):
+    """A copy of the intact file, open for changes; closed when it is read."""
+
+    def change(apply, folder=tmp_path):
+        folder.mkdir(exist_ok=True)
+        path = folder / "rank00000.h5"
+        shutil.copy(intact, path)
+        with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+            apply(file)
+        return path
+
+    return change
+
+
+def no_utf8(table, column):
+    def apply(file):
+        rows = file[table][:]
+        (rows if column is None else rows[column])[0] = b"\xff\xfebad"
+        store(file, table, rows)
+
+    return apply
+
+
+def test_names_that_are_no_utf8_are_escaped(changed):
+    run = telens.open_run(changed(no_utf8("names/layer", None)))
+    assert run.names("layer")[0] == r"\xff\xfebad"
+    assert set(run.records()["layer"]) >= {r"\xff\xfebad", "layers.2.fc1"}
+
+
+@pytest.mark.parametrize("name", ["config", "environment"])
+def test_texts_that_are_no_utf8_are_escaped(changed, name):
+    def apply(file):
+        if name == "config":
+            width = file["config"].dtype.itemsize
+            store(file, "config", np.bytes_(b"\xff" * width))
+        else:
+            no_utf8("environment", "value")(file)
+
+    run = telens.open_run(changed(apply))
+    assert r"\xff" in str(getattr(run, name))
+
+
+def test_a_run_id_that_is_no_utf8_is_escaped(changed):
+    run = telens.open_run(
+        changed(lambda file: file.attrs.__setitem__("run_id", np.bytes_(b"\xffrun")))
+    )
+    assert run.segments["run_id"][0] == r"\xffrun"
+
+
+def test_a_folder_whose_name_is_no_utf8_is_read(changed, tmp_path):
+    folder = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    run = telens.open_run(changed(lambda _: None, folder))
+    assert run.segments["path"][0] == str(folder / "rank00000.h5")
+
+
+def test_an_error_about_a_folder_whose_name_is_no_utf8_is_a_record_error(tmp_path):
+    with pytest.raises(telens.RecordError, match="no such run"):
+        telens.open_run(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+
+
+@pytest.mark.parametrize("name", ["rank", "world_size", "schema_version", "run_id", "start_time"])
+def test_an_attribute_that_is_an_array_is_a_record_error(changed, name):
+    path = changed(lambda file: file.attrs.__setitem__(name, np.arange(4096)))
+    with pytest.raises(telens.RecordError, match=name):
+        telens.open_run(path)
+
+
+def test_external_storage_is_a_record_error(changed, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("secret" * 1000)
+
+    def apply(file):
+        del file["config"]
+        storage = [(str(outside), 0, 1000)]
+        file.create_dataset("config", shape=(1,), dtype="S1000", external=storage)
+
+    with pytest.raises(telens.RecordError, match="config"):
+        telens.open_run(changed(apply))
+
+
+def test_events_of_unknown_words_are_left_out(changed):
+    def apply(file):
+        rows = file["events"][:]
+        rows["kind"] = -2
+        store(file, "events", rows)
+
+    assert len(telens.open_run(changed(apply)).events) == 0
+
+
+def test_an_unknown_kind_of_names_is_a_usage_error(intact):
+    with pytest.raises(telens.UsageError, match="one of layer"):
+        telens.open_run(intact).names("layers")

@@ -1,0 +1,200 @@
+"""module.fp8_meta and module.quantizers: the FP8 state as scripts of Transformer Engine read it."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling, Format, MXFP8BlockScaling
+
+RECIPE = DelayedScaling(amax_history_len=4)
+E4M3_MAX, E5M2_MAX = 448.0, 57344.0
+
+
+def run(module, x, recipe=RECIPE, **call):
+    """One forward and backward; what came out."""
+    with te.autocast(recipe=recipe):
+        out = module(x, **call)
+    out = out[0] if isinstance(out, tuple) else out
+    out.sum().backward()
+    return out
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(1)
+    return te.Linear(32, 48, device="cpu")
+
+
+@pytest.fixture
+def x():
+    torch.manual_seed(2)
+    return torch.randn(16, 32, requires_grad=True)
+
+
+def test_a_module_shows_its_scales_and_amaxes_under_the_names_of_transformer_engine(layer, x):
+    assert "scaling_fwd" not in layer.fp8_meta
+    run(layer, x)
+    meta = layer.fp8_meta
+    assert meta["recipe"] is RECIPE
+    assert meta["num_gemms"] == 1
+    assert (meta["fp8_max_fwd"], meta["fp8_max_bwd"]) == (E4M3_MAX, E5M2_MAX)
+    forward, backward = meta["scaling_fwd"], meta["scaling_bwd"]
+    assert forward.amax_history.shape == (4, 3)
+    assert backward.amax_history.shape == (4, 2)
+    # Input, weight, output: the last row is that of the iteration that has ended.
+    amaxes = [x.abs().max().item(), layer.weight.abs().max().item()]
+    assert forward.amax_history[1, :2].tolist() == amaxes
+    scales = torch.tensor(E4M3_MAX).div(torch.tensor(amaxes))  # not by a reciprocal
+    assert forward.scale.tolist() == [*scales.tolist(), 1.0]
+    assert torch.equal(forward.scale_inv, forward.scale.reciprocal())
+    assert backward.scale[0].item() == E5M2_MAX  # the gradient of a sum is 1
+
+
+def test_what_is_shown_is_live_and_what_is_written_the_next_cast_uses(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    scale, history = state.scale, state.amax_history
+    seen = scale.clone()
+    run(layer, x * 2)
+    assert scale[0] == seen[0] / 2  # the same tensor, of the next iteration
+    assert history[1, 0] == 2 * x.abs().max()
+    # A scale at which everything is clipped to 448 / 2^30.
+    with torch.no_grad():
+        scale[0] = 2.0**30
+    with te.autocast(recipe=RECIPE):
+        out = layer(x).detach() * (2.0**30 / E4M3_MAX)
+    weight = layer.quantizers["scaling_fwd"][1](layer.weight.detach()).dequantize()
+    torch.testing.assert_close(out, torch.sign(x.detach()) @ weight.t(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_assignment_reaches_the_layer_too(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    tensor = state.scale
+    state.scale = torch.tensor([2.0, 4.0, 8.0])
+    assert state.scale is not None
+    assert tensor.tolist() == [2.0, 4.0, 8.0]
+    assert layer.quantizers["scaling_fwd"][1].scale.item() == 4.0
+    layer.quantizers["scaling_fwd"][1].scale = torch.tensor(16.0)
+    assert tensor.tolist() == [2.0, 16.0, 8.0]
+    state.amax_history = torch.full((4, 3), 7.0)
+    assert layer.quantizers["scaling_fwd"][0].amax.item() == 7.0
+
+
+def test_writing_the_inverse_of_a_scale_sets_the_scale(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    state.scale_inv.fill_(0.25)
+    assert state.scale.tolist() == [4.0, 4.0, 4.0]
+    state.scale_inv[1] = 0.5
+    state.scale_inv[2:].mul_(4)
+    assert state.scale.tolist() == [4.0, 2.0, 1.0]
+    # As scripts do that set both: the scale keeps all of its bits.
+    scale = torch.tensor([3.0, 7.0, 11.0])
+    state.scale.copy_(scale)
+    state.scale_inv.copy_(1 / scale)
+    assert torch.equal(state.scale, scale)
+
+
+def test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own(layer, x):
+    assert layer.quantizers == {"scaling_fwd": [], "scaling_bwd": []}
+    run(layer, x)
+    forward = layer.quantizers["scaling_fwd"]
+    backward = layer.quantizers["scaling_bwd"]
+    assert [each.dtype for each in forward] == [te.DType.kFloat8E4M3] * 3
+    assert [each.dtype for each in backward] == [te.DType.kFloat8E5M2] * 2
+    meta = layer.fp8_meta
+    for key, quantizers in (("scaling_fwd", forward), ("scaling_bwd", backward)):
+        for index, quantizer in enumerate(quantizers):
+            assert quantizer.scale.data_ptr() == meta[key].scale[index].data_ptr()
+            assert quantizer.amax.data_ptr() == meta[key].amax_history[0, index].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "gemms"),
+    [
+        (lambda: te.LayerNormLinear(32, 32, device="cpu"), {}, 1),
+        (lambda: te.LayerNormMLP(32, 64, device="cpu"), {}, 2),
+        (lambda: te.GroupedLinear(3, 32, 32, device="cpu"), {"m_splits": [16, 32, 16]}, 3),
+    ],
+)
+def test_the_slots_of_a_module_with_several_gemms_follow_each_other(make, call, gemms):
+    torch.manual_seed(3)
+    module = make()
+    x = torch.randn(64, 32, requires_grad=True)
+    run(module, x, **call)
+    meta = module.fp8_meta
+    assert meta["num_gemms"] == gemms
+    assert meta["scaling_fwd"].amax_history.shape == (4, 3 * gemms)
+    assert meta["scaling_bwd"].scale.shape == (2 * gemms,)
+    weights = [each for each in module.parameters() if each.dim() == 2]
+    found = meta["scaling_fwd"].amax_history[1, 1::3]
+    assert torch.equal(found, torch.stack([each.detach().abs().max() for each in weights]))
+    # A history row moves back, a scale is computed, slot by slot.
+    run(module, x, **call)
+    assert torch.equal(meta["scaling_fwd"].amax_history[2, 1::3], found)
+    assert torch.equal(meta["scaling_fwd"].scale[1::3], torch.tensor(E4M3_MAX).div(found))
+
+
+def test_the_joined_windows_are_saved_and_loaded_bit_by_bit():
+    def make():
+        torch.manual_seed(4)
+        return te.LayerNormMLP(32, 64, device="cpu")
+
+    x = torch.randn(16, 32, requires_grad=True)
+    first, second = make(), make()
+    for _ in range(3):
+        run(first, x)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(run(first, x), run(second, x))
+    for key in ("scaling_fwd", "scaling_bwd"):
+        ours, others = first.fp8_meta[key], second.fp8_meta[key]
+        assert torch.equal(ours.scale, others.scale)
+        assert torch.equal(ours.amax_history, others.amax_history)
+
+
+def test_the_history_follows_the_length_of_the_recipe_and_keeps_the_newest_rows(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    newest = state.amax_history[1].clone()
+    run(layer, x, DelayedScaling(amax_history_len=8))
+    assert state.amax_history.shape == (8, 3)
+    assert torch.equal(state.amax_history[2], newest)
+
+
+@pytest.mark.parametrize("recipe", [Float8CurrentScaling(), MXFP8BlockScaling()])
+def test_a_recipe_without_histories_shows_its_quantizers_alone(recipe):
+    torch.manual_seed(5)
+    layer = te.Linear(32, 32, device="cpu")
+    run(layer, torch.randn(32, 32, requires_grad=True), recipe)
+    meta = layer.fp8_meta
+    assert meta["recipe"] is recipe
+    state = meta["scaling_fwd"]
+    assert state.mode == "forward"
+    assert state.num_quantizers == 3
+    assert state.recipe is recipe
+    for name in ("scale", "scale_inv", "amax_history"):
+        assert not hasattr(state, name)
+        with pytest.raises(AttributeError, match=f"keeps no {name}: only delayed scaling"):
+            getattr(state, name)
+    assert len(layer.quantizers["scaling_fwd"]) == 3
+    assert len(layer.quantizers["scaling_bwd"]) == 2
+
+
+def test_a_copy_has_a_state_of_its_own(layer, x):
+    run(layer, x)
+    layer.fp8_meta["mine"] = 1
+    assert layer.fp8_meta["mine"] == 1
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other.fp8_meta["scaling_fwd"].scale, layer.fp8_meta["scaling_fwd"].scale)
+        other.fp8_meta["scaling_fwd"].scale.fill_(3)
+        assert layer.fp8_meta["scaling_fwd"].scale[0] != 3
+
+
+def test_the_format_of_the_recipe_is_that_of_both_directions(layer, x):
+    run(layer, x, DelayedScaling(fp8_format=Format.E4M3))
+    assert layer.fp8_meta["fp8_max_bwd"] == E4M3_MAX
+    assert layer.fp8_meta["scaling_bwd"].dtype == te.DType.kFloat8E4M3

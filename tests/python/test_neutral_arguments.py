@@ -1,0 +1,242 @@
+"""Arguments of Transformer Engine that change nothing are taken, and others refused by name."""
+
+import inspect
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+from telens.pytorch.neutral_arguments import constructor_arguments, forward_arguments
+
+# Name and default of all arguments of Transformer Engine 2.20's constructors but for the device,
+# typed from its sources.
+PEER = {
+    "Linear": "in_features out_features sequence_parallel=False fuse_wgrad_accumulation=False "
+    "tp_group=None tp_size=1 get_rng_state_tracker=None rng_tracker_name=None init_method=None "
+    "bias=True return_bias=False params_dtype=None parallel_mode=None parameters_split=None "
+    "ub_overlap_ag=False ub_overlap_rs=False ub_overlap_rs_dgrad=False ub_bulk_dgrad=False "
+    "ub_bulk_wgrad=False ub_name=None delay_wgrad_compute=False symmetric_ar_type=None "
+    "save_original_input=False name=None",
+    "GroupedLinear": "num_gemms in_features out_features sequence_parallel=False "
+    "fuse_wgrad_accumulation=False tp_group=None tp_size=1 get_rng_state_tracker=None "
+    "rng_tracker_name=None init_method=None bias=True return_bias=False params_dtype=None "
+    "parallel_mode=None ub_overlap_rs=False ub_overlap_ag=False ub_name=None "
+    "delay_wgrad_compute=False save_original_input=False single_grouped_weight=False "
+    "single_grouped_bias=False name=None use_grouped_tensor=None",
+    "LayerNorm": "normalized_shape eps=1e-05 sequence_parallel=None params_dtype=None "
+    "zero_centered_gamma=False sm_margin=0",
+    "RMSNorm": "normalized_shape eps=1e-05 sequence_parallel=None params_dtype=None "
+    "zero_centered_gamma=False sm_margin=0",
+    "LayerNormLinear": "in_features out_features eps=1e-05 sequence_parallel=False "
+    "fuse_wgrad_accumulation=False tp_group=None tp_size=1 get_rng_state_tracker=None "
+    "init_method=None bias=True normalization='LayerNorm' return_bias=False params_dtype=None "
+    "parallel_mode=None return_layernorm_output=False return_layernorm_output_gathered=False "
+    "parameters_split=None zero_centered_gamma=False ub_overlap_ag=False ub_overlap_rs=False "
+    "ub_overlap_rs_dgrad=False ub_bulk_wgrad=False ub_bulk_dgrad=False ub_name=None "
+    "delay_wgrad_compute=False symmetric_ar_type=None name=None",
+    "LayerNormMLP": "hidden_size ffn_hidden_size eps=1e-05 sequence_parallel=False "
+    "return_bias=False get_rng_state_tracker=None tp_group=None tp_size=1 init_method=None "
+    "bias=True normalization='LayerNorm' activation='gelu' activation_params=None "
+    "output_layer_init_method=None fuse_wgrad_accumulation=False params_dtype=None "
+    "return_layernorm_output=False return_layernorm_output_gathered=False seq_length=None "
+    "micro_batch_size=None set_parallel_mode=False zero_centered_gamma=False ub_overlap_ag=False "
+    "name=None ub_overlap_rs=False ub_overlap_rs_dgrad=False ub_bulk_dgrad=False "
+    "ub_bulk_wgrad=False delay_wgrad_compute=False symmetric_ar_type=None checkpoint=False",
+    "DotProductAttention": "num_attention_heads kv_channels num_gqa_groups=None "
+    "attention_dropout=0.0 qkv_format='sbhd' attn_mask_type='causal' window_size=None "
+    "bottom_right_diagonal=None sequence_parallel=False tp_size=1 get_rng_state_tracker=None "
+    "tp_group=None layer_number=None attention_type='self' cp_group=None cp_global_ranks=None "
+    "cp_stream=None cp_comm_type='p2p' softmax_scale=None softmax_type='vanilla' "
+    "return_max_logit=False name=None",
+    "MultiheadAttention": "hidden_size num_attention_heads kv_channels=None attention_dropout=0.1 "
+    "layernorm_epsilon=1e-05 init_method=None output_layer_init_method=None layer_number=None "
+    "attn_mask_type='causal' window_size=None bottom_right_diagonal=None tp_group=None tp_size=1 "
+    "num_gqa_groups=None fuse_wgrad_accumulation=False get_rng_state_tracker=None "
+    "sequence_parallel=False params_dtype=None return_bias=False return_layernorm_output=False "
+    "input_layernorm=False attention_type='self' set_parallel_mode=False fuse_qkv_params=False "
+    "zero_centered_gamma=False qkv_weight_interleaved=True rotary_pos_interleaved=False "
+    "ub_overlap_ag=False ub_overlap_rs=False ub_overlap_rs_dgrad=False ub_bulk_dgrad=False "
+    "ub_bulk_wgrad=False bias=True normalization='LayerNorm' qkv_format='sbhd' name=None "
+    "qk_norm_type=None qk_norm_eps=1e-06 qk_norm_before_rope=False seq_length=None "
+    "micro_batch_size=None softmax_type='vanilla'",
+    "TransformerLayer": "hidden_size ffn_hidden_size num_attention_heads num_gqa_groups=None "
+    "layernorm_epsilon=1e-05 hidden_dropout=0.1 attention_dropout=0.1 init_method=None "
+    "output_layer_init_method=None layer_number=None kv_channels=None self_attn_mask_type='causal' "
+    "window_size=None bottom_right_diagonal=None enc_dec_attn_mask_type='no_mask' "
+    "enc_dec_bottom_right_diagonal=None enc_dec_window_size=None tp_group=None tp_size=1 "
+    "params_dtype=None get_rng_state_tracker=None fuse_wgrad_accumulation=False seq_length=None "
+    "micro_batch_size=None sequence_parallel=False apply_residual_connection_post_layernorm=False "
+    "output_layernorm=False parallel_attention_mlp=False layer_type='encoder' drop_path_rate=0.0 "
+    "set_parallel_mode=False fuse_qkv_params=False rotary_pos_interleaved=False "
+    "zero_centered_gamma=False qkv_weight_interleaved=True ub_tp_comm_overlap=False "
+    "ub_overlap_ag=True ub_overlap_rs=True ub_overlap_rs_dgrad=False ub_bulk_dgrad=True "
+    "ub_bulk_wgrad=True bias=True activation='gelu' activation_params=None "
+    "normalization='LayerNorm' attn_input_format='sbhd' name=None qk_norm_type=None "
+    "qk_norm_eps=1e-06 qk_norm_before_rope=False softmax_type='vanilla'",
+}
+# The same of forwards, behind the inputs.
+PEER_FORWARDS = {
+    "Linear": "is_first_microbatch=None fp8_output=False fp8_grad=False",
+    "GroupedLinear": "is_first_microbatch=None out=None dgrad_out=None",
+    "LayerNormLinear": "is_first_microbatch=None fp8_output=False fp8_grad=False",
+    "LayerNormMLP": "is_first_microbatch=None",
+    "DotProductAttention": "attention_mask=None qkv_format=None cu_seqlens_q=None "
+    "cu_seqlens_kv=None cu_seqlens_q_padded=None cu_seqlens_kv_padded=None max_seqlen_q=None "
+    "max_seqlen_kv=None attn_mask_type=None window_size=None bottom_right_diagonal=None "
+    "checkpoint_core_attention=False core_attention_bias_type='no_bias' core_attention_bias=None "
+    "alibi_slopes=None fast_zero_fill=True inference_params=None pad_between_seqs=None "
+    "fp8_output=False bf16_backward=False num_splits=1 score_mod=None score_mod_bprop=None "
+    "score_mod_tensors=None score_mod_bprop_tensors=None qkv_layer=None kv_layer=None "
+    "qkv_interleave_dim=-3",
+    "MultiheadAttention": "attention_mask=None encoder_output=None attn_mask_type=None "
+    "window_size=None bottom_right_diagonal=None is_first_microbatch=None "
+    "checkpoint_core_attention=False inference_params=None rotary_pos_emb=None "
+    "core_attention_bias_type='no_bias' core_attention_bias=None alibi_slopes=None "
+    "cu_seqlens_q=None cu_seqlens_kv=None cu_seqlens_q_padded=None cu_seqlens_kv_padded=None "
+    "max_seqlen_q=None max_seqlen_kv=None fast_zero_fill=True pad_between_seqs=None",
+    "TransformerLayer": "attention_mask=None self_attn_mask_type=None window_size=None "
+    "bottom_right_diagonal=None encoder_output=None enc_dec_attn_mask=None "
+    "enc_dec_attn_mask_type=None enc_dec_window_size=None enc_dec_bottom_right_diagonal=None "
+    "is_first_microbatch=None checkpoint_core_attention=False inference_params=None "
+    "rotary_pos_emb=None core_attention_bias_type='no_bias' core_attention_bias=None "
+    "alibi_slopes=None cu_seqlens_q=None cu_seqlens_kv=None cu_seqlens_q_padded=None "
+    "cu_seqlens_kv_padded=None max_seqlen_q=None max_seqlen_kv=None fast_zero_fill=True "
+    "pad_between_seqs=None",
+}
+# Values of the constructors' arguments without a default, and inputs of the modules made so.
+SIZES = {
+    "normalized_shape": 32, "num_gemms": 2, "num_attention_heads": 2, "kv_channels": 16,
+    "ffn_hidden_size": 64,
+}  # fmt: skip
+QKV = torch.zeros(16, 2, 2, 16)
+INPUTS = {
+    "GroupedLinear": (torch.zeros(16, 32), [8, 8]),
+    "DotProductAttention": (QKV, QKV, QKV),
+    "MultiheadAttention": (torch.zeros(16, 2, 32),),
+    "TransformerLayer": (torch.zeros(16, 2, 32),),
+}
+
+
+def parsed(text: str) -> tuple[list[str], dict]:
+    """The names without a default, and the defaults of the others."""
+    required = [each for each in text.split() if "=" not in each]
+    pairs = [each.split("=", 1) for each in text.split() if "=" in each]
+    return required, {name: eval(value) for name, value in pairs}
+
+
+def make(name: str, /, **arguments):
+    required, _ = parsed(PEER[name])
+    sizes = {each: SIZES.get(each, 32) for each in required}
+    return (
+        getattr(te, name)(**sizes, device="cpu", **arguments)
+        if name != ("DotProductAttention")
+        else te.DotProductAttention(**sizes, **arguments)
+    )
+
+
+@pytest.mark.parametrize("name", PEER)
+def test_every_argument_of_transformer_engine_is_taken_at_its_default(name):
+    _, defaults = parsed(PEER[name])
+    make(name, **defaults)
+    signature = inspect.signature(getattr(te, name)).parameters
+    assert set(defaults) <= set(signature)
+    ours = {each: signature[each].default for each in constructor_arguments(name)}
+    assert {each: defaults.get(each) for each in ours} == ours
+
+
+@pytest.mark.parametrize("name", PEER_FORWARDS)
+def test_every_argument_of_a_forward_is_taken_at_its_default(name):
+    module = make(name)
+    inputs = INPUTS.get(name, (torch.zeros(16, 32),))
+    _, defaults = parsed(PEER_FORWARDS[name])
+    plain, spelt = module(*inputs), module(*inputs, **defaults)
+    first = [each[0] if isinstance(each, tuple) else each for each in (plain, spelt)]
+    assert torch.equal(*first)
+
+
+WRONG = {
+    "parallel_mode": "diagonal", "get_rng_state_tracker": lambda: None, "window_size": (8, 0),
+    "enc_dec_window_size": (8, 8), "sm_margin": 4, "softmax_type": "off-by-one",
+    "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 4,
+    "core_attention_bias_type": "alibi", "drop_path_rate": 0.1, "tp_size": 2, "tp_group": object(),
+    "qk_norm_type": "RMSNorm",
+}  # fmt: skip
+# What any value is taken of, by itself.
+FREE = {
+    "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "qk_norm_eps",
+    "qk_norm_before_rope", "cp_global_ranks", "cp_stream", "cp_comm_type", "sequence_parallel",
+    "parallel_mode", "set_parallel_mode", "return_layernorm_output_gathered", "max_seqlen_q",
+    "max_seqlen_kv", "fast_zero_fill", "qkv_interleave_dim",
+}  # fmt: skip
+OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
+            "ub_bulk_wgrad"}  # fmt: skip
+
+
+def refused(name: str, arguments) -> list[str]:
+    free = FREE | (OVERLAPS if name == "TransformerLayer" else set())
+    if name.endswith("Norm"):
+        free = free - {"sequence_parallel"}
+    return [each for each in arguments if each not in free]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(name, each) for name in PEER for each in refused(name, constructor_arguments(name))],
+)
+def test_another_value_is_refused_by_the_name_of_the_argument(name, argument):
+    value = WRONG.get(argument, True)
+    with pytest.raises(
+        telens.UsageError, match=rf"{name}: {argument}=.* is not supported: .+works"
+    ):
+        make(name, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(name, each) for name in PEER_FORWARDS for each in refused(name, forward_arguments(name))],
+)
+def test_another_value_in_a_forward_is_refused_by_the_name_of_the_argument(name, argument):
+    module = make(name)
+    inputs = INPUTS.get(name, (torch.zeros(16, 32),))
+    with pytest.raises(telens.UsageError, match=rf"{name}.forward: {argument}=.* is not supported"):
+        module(*inputs, **{argument: WRONG.get(argument, True)})
+
+
+def test_parallelism_over_one_rank_is_none():
+    make("Linear", tp_size=1, parallel_mode="column", sequence_parallel=True)
+    make("TransformerLayer", tp_size=1, set_parallel_mode=True, sequence_parallel=True)
+    for name in ("LayerNormMLP", "MultiheadAttention", "TransformerLayer"):
+        with pytest.raises(telens.UsageError, match=f"{name}: tp_size is 2"):
+            make(name, tp_size=2)
+    with pytest.raises(telens.UsageError, match="Linear: parallel_mode='row' is not supported"):
+        make("Linear", tp_size=2, parallel_mode="row")
+    with pytest.raises(telens.UsageError, match="Linear: tp_size is 0; expected at least 1"):
+        make("Linear", tp_size=0)
+
+
+def test_a_window_that_hides_nothing_is_none():
+    make("DotProductAttention", window_size=(-1, -1))
+    make("DotProductAttention", window_size=[-1, 0])
+    with pytest.raises(telens.UsageError, match="window_size"):
+        make("DotProductAttention", window_size=(-1, 0), attn_mask_type="no_mask")
+
+
+def test_former_names_of_arguments_are_taken():
+    for norm in (te.LayerNorm, te.RMSNorm):
+        made = norm(hidden_size=32, dtype=torch.bfloat16, device="cpu")
+        assert made.weight.shape == (32,)
+        assert made.weight.dtype == torch.bfloat16
+
+
+def test_modules_stand_where_scripts_import_them_from():
+    from telens.pytorch.attention import DotProductAttention, MultiheadAttention
+    from telens.pytorch.distributed import checkpoint
+    from telens.pytorch.fp8 import DelayedScaling, check_fp8_support
+    from telens.pytorch.transformer import TransformerLayer
+
+    assert te.attention.DotProductAttention is te.DotProductAttention is DotProductAttention
+    assert te.fp8.check_fp8_support is check_fp8_support
+    assert (MultiheadAttention, TransformerLayer) == (te.MultiheadAttention, te.TransformerLayer)
+    assert checkpoint is te.checkpoint
+    assert DelayedScaling().delayed()

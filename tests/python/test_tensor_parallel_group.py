@@ -1,0 +1,101 @@
+"""tp_group and tp_size reach the calls of debug features; no layer is sharded so far."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from debug_helpers import section
+from distributed_workers import run_ranks
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.registry import Registry, api_method
+
+
+class Groups(TEConfigAPIMapper):
+    """Notes what group each call came with."""
+
+    seen = []  # noqa: RUF012
+
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        return True, iteration + 1
+
+    @api_method
+    def inspect_tensor_postquantize_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+        return True, iteration + 1
+
+    @api_method
+    def inspect_tensor(self, config, layer_name, tensor_name, tp_group, tp_size, **kwargs):
+        self.seen.append((layer_name, tensor_name, tp_group, tp_size))
+
+    @api_method
+    def inspect_tensor_postquantize(self, config, layer_name, tensor_name, tp_group, tp_size, gemm):
+        self.seen.append((layer_name, f"quantized {tensor_name}", tp_group, tp_size))
+
+
+TENSORS = ["activation", "weight", "gradient", "output", "wgrad", "dgrad"]
+CONFIG = section({"Groups": {"enabled": True, "tensors": TENSORS}})
+
+
+def calls_of(layer, folder) -> list:
+    Groups.seen.clear()
+    with debug.session(CONFIG, log_dir=folder):
+        x = torch.ones(16, 32, requires_grad=True)
+        with te.autocast():
+            out = layer(x)
+        out.sum().backward()
+    return list(Groups.seen)
+
+
+def on_two_ranks(rank: int, folder: str) -> None:
+    Registry.register_feature(namespace="transformer_engine")(Groups)
+    group = dist.new_group([0, 1])
+    given = te.Linear(32, 32, device="cpu", name="fc1", tp_group=group)
+    assert (given.tp_group, given.tp_size) == (group, 1) or given.tp_size == 2
+    later = te.LayerNormLinear(32, 32, device="cpu", name="qkv", tp_size=2)
+    with pytest.raises(telens.UsageError, match="qkv: tp_size is 2 and there is no tp_group"):
+        later(torch.ones(16, 32))
+    later.set_tensor_parallel_group(group)
+    assert later.tp_group is group
+    for layer in (given, later):
+        seen = calls_of(layer, folder)
+        names = {name for _, name, _, _ in seen}
+        assert names == {*TENSORS, *(f"quantized {each}" for each in TENSORS[:3])}
+        assert {(tp_group.group_name, size) for _, _, tp_group, size in seen} == {
+            (group.group_name, 2)
+        }
+    for other in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
+        assert other.tp_group is None
+
+
+def test_layers_hand_the_group_that_they_were_given_to_every_call(tmp_path):
+    run_ranks(on_two_ranks, str(tmp_path))
+
+
+def weight_maximum(rank: int, folder: str) -> None:
+    group = dist.new_group([0, 1])
+    layer = te.Linear(32, 32, device="cpu", name="fc1", tp_group=group)
+    with torch.no_grad():
+        layer.weight.fill_(1.0 + rank)
+    stats = {"enabled": True, "tensors": ["weight"], "stats": ["max"]}
+    with debug.session(section({"LogTensorStats": stats}), log_dir=folder):
+        layer(torch.ones(16, 32))
+        debug.step()
+
+
+def test_a_weights_statistics_are_reduced_over_the_group_of_its_layer(tmp_path):
+    run_ranks(weight_maximum, str(tmp_path))
+    records = telens.open_run(tmp_path).records()
+    found = records[(records["tensor"] == "weight") & (records["statistic"] == "max")]
+    assert set(found["value"]) == {2.0}
+
+
+def test_without_a_group_calls_get_none_and_one(tmp_path, register):
+    register(Groups)
+    seen = calls_of(te.Linear(32, 32, device="cpu", name="fc1"), tmp_path)
+    assert {(group, size) for _, _, group, size in seen} == {(None, 1)}

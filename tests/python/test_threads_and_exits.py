@@ -1,0 +1,396 @@
+"""Sessions among threads, and what the interpreter's end leaves of them."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import h5py
+import pytest
+import torch
+from debug_helpers import logging_of, message_log, section
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
+from telens.debug import TEConfigAPIMapper, api_method
+
+
+def run(program: str, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess:
+    """Runs a program of its own, which has to end with that code."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == expected, result.stderr
+    return result
+
+
+# ---------------------------------------------------------------------- the interpreter's end
+
+DAEMON = """
+    import sys, threading, time, torch
+    import telens.debug as debug, telens.pytorch as te
+    torch.set_num_threads(1)
+    config = {"section": {"enabled": True, "layers": {"layer_types": "all"},
+        "transformer_engine": {"LogTensorStats": {"enabled": True, "tensors": ["activation"],
+                                                  "stats": ["max"]}}}}
+    debug.initialize(config, log_dir=sys.argv[1])
+    layer = te.Linear(32, 32, name="layer", params_dtype=torch.float32)
+    x = torch.ones(16, 32)
+    layer(x)
+    def forwards():
+        while True:
+            layer(x).sum().backward()
+    for _ in range(3):
+        threading.Thread(target=forwards, daemon=True).start()
+    time.sleep(0.05 * int(sys.argv[2]))
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_a_process_whose_daemon_threads_run_layers_ends_with_its_own_exit_code(tmp_path, attempt):
+    result = run(DAEMON, str(tmp_path), str(attempt), expected=7)
+    assert "terminate called" not in result.stderr
+    [records] = [telens.open_run(tmp_path).records()]
+    assert (records.query("statistic == 'max'").value == 1).all()
+    assert len(records) > 0
+
+
+# ---------------------------------------------------------------------- exceptions that end things
+
+
+class Looks(TEConfigAPIMapper):
+    """Does with every tensor what its `look` says."""
+
+    look = staticmethod(lambda tensor: None)
+
+    @api_method
+    def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+        return True
+
+    @api_method
+    def inspect_tensor(self, config, layer_name, *, tensor, **kwargs):
+        type(self).look(tensor)
+
+
+def looking(register, look, tensor="activation", name="Looker") -> dict:
+    register(type(name, (Looks,), {"look": staticmethod(look)}))
+    return section({name: {"enabled": True, "tensors": [tensor]}})
+
+
+def raising(error: BaseException):
+    def look(tensor):
+        raise error
+
+    return look
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("tensor", ["activation", "gradient"])
+def test_what_ends_the_program_passes_through_an_observing_feature(
+    tmp_path, register, layer, x, error, tensor
+):
+    config = looking(register, raising(error("enough")), tensor)
+    with debug.session(config, log_dir=tmp_path):
+        for _ in range(2):  # the feature stays on
+            with pytest.raises(error, match="enough"):
+                layer(x).sum().backward()
+    assert "switched off" not in message_log(tmp_path)
+
+
+def test_what_ends_the_program_passes_through_an_altering_feature(tmp_path, register, layer, x):
+    class Alters(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True
+
+        @api_method
+        def modify_tensor(self, config, layer_name, *, tensor, **kwargs):
+            raise KeyboardInterrupt
+
+    register(Alters)
+    config = section({"Alters": {"enabled": True, "gemms": ["dgrad"], "tensors": ["gradient"]}})
+    with debug.session(config, log_dir=tmp_path), pytest.raises(KeyboardInterrupt):
+        layer(x).sum().backward()
+
+
+def test_what_ends_the_program_passes_through_a_logger(tmp_path, layer, x):
+    class Logger(debug.BaseLogger):
+        def log_scalar(self, name, value, iteration, **kwargs):
+            if iteration == 0:
+                raise SystemExit(3)
+
+    with debug.session(
+        logging_of(["activation"], ["max"]), log_dir=tmp_path, statistics_logger=Logger()
+    ):
+        layer(x)
+        with pytest.raises(SystemExit):
+            debug.step()
+        layer(x)  # the session goes on
+
+
+def test_a_logger_that_raises_is_told_once_and_not_called_again(tmp_path, layer, x, capfd):
+    class Logger(debug.BaseLogger):
+        calls = 0
+
+        def log_scalar(self, name, value, iteration, **kwargs):
+            Logger.calls += 1
+            raise ConnectionError("no server")
+
+    with debug.session(
+        logging_of(["activation"], ["max"]), log_dir=tmp_path, statistics_logger=Logger()
+    ):
+        for _ in range(3):
+            layer(x)
+            debug.step()
+    assert Logger.calls == 1
+    assert capfd.readouterr().err.count("no server") == 1
+    run = telens.open_run(tmp_path)
+    assert len(run.records().query("statistic == 'max'")) == 3
+    assert "logger_off" in set(run.events["kind"])
+
+
+# ---------------------------------------------------------------------- errors in a backward
+
+
+def test_an_error_in_a_backward_keeps_its_type_its_cause_and_its_layer(
+    tmp_path, register, layer, x
+):
+    class Fails(TEConfigAPIMapper):
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
+            return True
+
+        @api_method
+        def modify_tensor(self, config, layer_name, *, tensor, **kwargs):
+            raise ValueError("cannot do it")
+
+    register(Fails)
+    config = section({"Fails": {"enabled": True, "gemms": ["dgrad"], "tensors": ["gradient"]}})
+    with debug.session(config, log_dir=tmp_path):
+        with pytest.raises(telens.Error, match=r"Fails.*fc1.*cannot do it") as caught:
+            layer(x).sum().backward()
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda: te.Linear(32, 32, params_dtype=torch.float32),
+        lambda: te.LayerNorm(32),
+        lambda: te.LayerNormMLP(32, 64, params_dtype=torch.float32),
+    ],
+    ids=["linear", "norm", "mlp"],
+)
+def test_a_second_derivative_is_refused_with_a_usage_error(module):
+    x = torch.ones(16, 32, requires_grad=True)
+    with pytest.raises(telens.UsageError, match="second derivative"):
+        torch.autograd.grad(module()(x).sum(), x, create_graph=True)
+
+
+def test_an_error_in_a_backward_on_another_thread_keeps_its_type(layer):
+    x = torch.ones(16, 32, requires_grad=True)
+    caught = []
+
+    def backward():
+        try:
+            torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+        except Exception as error:
+            caught.append(type(error))
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    thread.join()
+    assert caught == [telens.UsageError]
+
+
+# ---------------------------------------------------------------------- a backward after the end
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"DisableFP8GEMM": {"enabled": True, "gemms": ["fprop", "dgrad", "wgrad"]}},
+        {
+            "FakeQuant": {
+                "enabled": True,
+                "gemms": ["dgrad", "wgrad"],
+                "tensors": ["activation", "weight", "gradient"],
+                "quant_format": "FP8E4M3",
+            }
+        },
+    ],
+    ids=["DisableFP8GEMM", "FakeQuant"],
+)
+def test_a_backward_after_the_end_of_the_session_that_altered_its_forward_runs(
+    tmp_path, layer, x, feature
+):
+    debug.initialize(section(feature), log_dir=tmp_path)
+    with te.autocast(enabled=True, recipe=DelayedScaling()):
+        out = layer(x)
+    debug.end_debug()
+    out.sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+
+
+# ---------------------------------------------------------------------- looking changes nothing
+
+
+def test_an_observing_feature_that_writes_to_its_tensor_is_switched_off(
+    tmp_path, register, layer, x
+):
+    written = []
+
+    def look(tensor):
+        written.append(1)
+        tensor.mul_(2)
+
+    with debug.session(looking(register, look, "output"), log_dir=tmp_path):
+        for _ in range(3):
+            layer(x)
+            debug.step()
+    assert written == [1]
+    assert "it wrote to a tensor that it may only look at" in message_log(tmp_path)
+    assert set(telens.open_run(tmp_path).events["kind"]) == {"feature_off"}
+
+
+def test_an_observing_feature_that_writes_through_a_detached_tensor_is_noticed(
+    tmp_path, register, layer, x
+):
+    with debug.session(looking(register, lambda t: t.detach().zero_(), "weight"), log_dir=tmp_path):
+        layer(x)
+    assert "it wrote to a tensor" in message_log(tmp_path)
+
+
+def test_random_numbers_of_an_observing_feature_do_not_change_the_training(
+    tmp_path, register, layer, x
+):
+    def numbers(watched: bool) -> torch.Tensor:
+        torch.manual_seed(3)
+        config = looking(register, lambda tensor: torch.rand(5)) if watched else ""
+        with debug.session(config, log_dir=tmp_path / str(watched)):
+            for _ in range(2):
+                layer(x).sum().backward()
+                debug.step()
+        return torch.rand(8)
+
+    assert torch.equal(numbers(True), numbers(False))
+    log = message_log(tmp_path / "True")
+    assert log.count("torch's random numbers were drawn") == 1
+    assert "switched off" not in log
+
+
+# ---------------------------------------------------------------------- told once
+
+
+def test_a_stop_is_told_once(tmp_path, layer, x, capfd):
+    config = {
+        "stop": {
+            "enabled": True,
+            "layers": {"layer_types": ["all"]},
+            "telens": {
+                "Trigger": {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
+            },
+        }
+    }
+    with debug.session(config, log_dir=tmp_path):
+        layer(x.detach() * torch.nan)
+        with pytest.raises(telens.RunStopped) as stopped:
+            debug.step()
+    assert capfd.readouterr().err == ""  # the exception tells it
+    assert message_log(tmp_path).count(str(stopped.value)) == 1
+    assert list(telens.open_run(tmp_path).events["kind"]) == ["stopped"]
+
+
+# ---------------------------------------------------------------------- run ids and ranks
+
+
+@pytest.mark.parametrize("run_id", ["../..", "a/b", ".hidden", "a b", "x" * 129, "a\x1b[1m"])
+def test_a_run_id_that_is_no_plain_name_is_an_error(tmp_path, monkeypatch, run_id):
+    monkeypatch.setenv("TELENS_RUN_ID", run_id)
+    with pytest.raises(telens.UsageError, match=r"TELENS_RUN_ID .* expected letters, digits and"):
+        debug.initialize("", log_dir=tmp_path / "logs")
+    assert not (tmp_path / "logs").exists()
+    debug.step()  # nothing without a session
+
+
+SECOND = """
+    import sys, torch
+    import telens.debug as debug
+    debug.initialize("", log_dir=sys.argv[1])
+    debug.record("who", 2.0)
+    debug.step()
+    debug.end_debug()
+"""
+
+
+def test_a_second_live_process_of_one_run_and_rank_records_beside_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("TELENS_RUN_ID", "run")
+    with debug.session("", log_dir=tmp_path):
+        debug.record("who", 1.0)
+        debug.step()
+        second = run(SECOND, str(tmp_path))
+    assert "another live process records rank 0 of the run 'run'" in second.stderr
+    for run_id, who in (("run", 1.0), ("run-2", 2.0)):
+        scalars = telens.open_run(tmp_path / "telens" / run_id).scalars
+        assert list(scalars.query("name == 'who'").value) == [who]
+
+
+def test_before_a_process_group_the_rank_is_that_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("TELENS_RUN_ID", "run")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with debug.session("", log_dir=tmp_path):
+        debug.step()
+    assert (tmp_path / "telens" / "run" / "rank00003.h5").exists()
+
+
+# ---------------------------------------------------------------------- files in log_dir
+
+
+def test_a_symbolic_link_in_the_place_of_a_log_is_not_followed(tmp_path, capfd):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    logs = tmp_path / "logs" / "nvdlfw_inspect_logs"
+    logs.mkdir(parents=True)
+    (logs / "nvdlfw_inspect_globalrank-0.log").symlink_to(victim)
+    with debug.session("", log_dir=tmp_path / "logs"):
+        debug.log_message("hello")
+    assert victim.read_text() == "precious"
+    assert "it is a symbolic link, which is not followed" in capfd.readouterr().err
+
+
+def test_a_layer_with_a_long_name_is_dumped(tmp_path, x):
+    name = "layer" + "x" * 400
+    layer = te.Linear(32, 32, name=name, params_dtype=torch.float32)
+    config = section(
+        {
+            "DumpTensors": {
+                "enabled": True,
+                "tensors": ["activation", "output"],
+                "high_precision_tensor": True,
+            }
+        }
+    )
+    with debug.session(config, log_dir=tmp_path):
+        layer(x.detach().float())
+        debug.step()
+    names = sorted(path.name for path in tmp_path.rglob("tensor_dumps/*/*/*.h5"))
+    assert [each.rsplit("_", 1)[1] for each in names] == ["activation.h5", "output.h5"]
+    assert "switched off" not in message_log(tmp_path)
+    with h5py.File(next(tmp_path.rglob("*_activation.h5"))) as file:
+        assert file.attrs["layer"].decode() == name
+
+
+def test_a_configuration_that_contains_itself_is_an_error_with_its_place(tmp_path):
+    config: dict = {"section": {"enabled": True}}
+    config["section"]["layers"] = config
+    with pytest.raises(telens.UsageError, match=r"more than 100 levels at 'section\.layers"):
+        debug.initialize(config, log_dir=tmp_path)
