@@ -2,6 +2,8 @@
 // takes two that write for one that was started again, whose later rows replace the earlier ones.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 
@@ -9,8 +11,9 @@
 
 namespace telens::record {
 
-// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). On a
-// file system without locks every process gets it.
+// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). The file
+// goes with the claim; a killed process leaves it, unlocked. On a file system without locks every
+// process gets the claim.
 class TELENS_EXPORT RankClaim {
  public:
   // Creates the folder. Null: another live process has it.
@@ -24,11 +27,12 @@ class TELENS_EXPORT RankClaim {
   RankClaim& operator=(const RankClaim&) = delete;
 
  private:
-  RankClaim(int descriptor, bool is_exclusive)
-      : descriptor_(descriptor), is_exclusive_(is_exclusive) {}
+  RankClaim(std::string path, int descriptor, bool is_exclusive);
 
+  std::string path_;
   int descriptor_;  // -1: there is no lock file
   bool is_exclusive_;
+  pid_t process_;
 };
 
 struct ClaimedRun {

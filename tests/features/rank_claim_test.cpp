@@ -82,6 +82,16 @@ TEST(RankClaim, is_not_inherited_by_a_forked_child_that_outlives_its_parent) {
   });
 }
 
+TEST(RankClaim, leaves_no_file_and_a_forked_child_takes_none_away) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  { const LivingChild child([&] { claim.reset(); }); }
+  EXPECT_FALSE(fs::is_empty(run)) << "the lock of a living process";
+  claim.reset();
+  EXPECT_TRUE(fs::is_empty(run));
+}
+
 TEST(RankClaim, follows_no_symbolic_link) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");

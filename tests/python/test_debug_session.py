@@ -311,16 +311,6 @@ def test_a_copied_layer_keeps_its_name_in_configurations(tmp_path, layer, x):
     assert all(name.startswith("fc_") for name, _, _ in scalars.rows)
 
 
-def test_an_exception_in_a_logger_passes_through(tmp_path, layer, x):
-    class Failing(debug.BaseLogger):
-        def log_scalar(self, name, value, iteration, **kwargs):
-            raise LookupError("logger is broken")
-
-    debug.initialize(CONFIG, statistics_logger=Failing(), log_dir=tmp_path)
-    with pytest.raises(LookupError, match="logger is broken"):
-        train(layer, x)
-
-
 class WatchedInWorker(torch.utils.data.Dataset):
     """Runs a layer for each sample; in a forked worker nobody watches that."""
 
