@@ -117,6 +117,30 @@ TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
   EXPECT_THAT(values, Each(1.0));
 }
 
+// A model may be named in one thread while another ends the session.
+TEST_F(ThreadsTest, layers_of_others_are_noted_while_sessions_come_and_go) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> noted = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        debug::note_foreign_layer("model.head", "torch's Linear");
+        ++noted;
+      }
+    });
+  }
+  for (int session = 0; session < 100; ++session) {
+    debug::InitializeOptions begin = options();
+    begin.run_id = "run";
+    debug::initialize(begin);
+    debug::end_debug();
+  }
+  stop.store(true);
+  for (std::thread& each : threads) each.join();
+  EXPECT_GT(noted.load(), 100);
+}
+
 TEST_F(ThreadsTest, several_threads_may_step) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer layer;
