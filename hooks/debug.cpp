@@ -166,6 +166,8 @@ void end_debug(std::string_view exception) {
   {
     const std::lock_guard lock(process().mutex);
     ending.swap(process().session);
+    // One that a step of another thread has kept from ending may be free by now.
+    if (!ending) ending = process().ending.lock();
     if (ending) process().ending = ending;
   }
   if (ending) ending->end(exception);
