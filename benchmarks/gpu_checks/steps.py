@@ -20,6 +20,8 @@ SANITIZED_TESTS = (
     "test_cuda.py::test_views_that_are_strided_or_misaligned_give_the_bits_of_the_cpu",
     "test_cuda.py::test_both_orientations_hold_the_codes_of_the_cpu",
     "test_cuda.py::test_histories_advance_as_on_the_cpu",
+    "test_cuda_ranges.py::test_histories_that_are_columns_of_a_wider_one_advance_as_on_the_cpu",
+    "test_cuda_ranges.py::test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu",
     "test_cuda_fused.py::test_shapes_that_tiles_do_not_fit_give_the_bits_of_the_pair",
     "test_cuda_fused.py::test_misaligned_and_strided_views_give_the_bits_of_their_copies",
     "test_cuda_blocks.py::test_blocks_of_views_that_are_strided_or_misaligned_are_those_of_the_cpu",

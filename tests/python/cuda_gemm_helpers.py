@@ -133,7 +133,7 @@ def assert_kernel_of_the_card(a: Operand, b: Operand, dtype: torch.dtype) -> Non
     if a.codes.numel() == 0 or b.codes.numel() == 0:
         return
     if card is None:
-        assert kernel.startswith(("BF16 GEMM", "FP32 GEMM")), kernel
+        assert kernel.startswith(("BF16 GEMM", "FP32 GEMM", "FP64 GEMM")), kernel
         return
     native = native_kernel(a, b, dtype, card)
     if native is not None:

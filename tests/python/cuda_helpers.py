@@ -35,6 +35,23 @@ def to_gpu(arguments) -> list:
     return [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
 
 
+def every_16_bit_value(dtype: torch.dtype) -> torch.Tensor:
+    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def special_fp32() -> torch.Tensor:
+    """Every exponent with mantissas around every rounding decision of 8-bit formats, both signs."""
+    exponents = torch.arange(256, dtype=torch.int64) << 23
+    around = torch.tensor([-1, 0, 1])
+    mantissas = ((torch.arange(64, dtype=torch.int64) << 17)[:, None] + around).flatten() & 0x7FFFFF
+    magnitudes = (exponents[:, None] | mantissas).flatten()
+    return torch.cat([magnitudes, magnitudes | 1 << 31]).to(torch.uint32).view(torch.float32)
+
+
+def inputs_of(dtype: torch.dtype) -> torch.Tensor:
+    return special_fp32() if dtype == torch.float32 else every_16_bit_value(dtype)
+
+
 def block_matrix(
     shape: tuple[int, int], dtype: torch.dtype, infinities: bool = True
 ) -> torch.Tensor:

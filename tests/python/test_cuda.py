@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from cuda_helpers import E4M3, E5M2, FORMATS, HIGH_PRECISION, assert_same_bits
+from cuda_helpers import E4M3, E5M2, FORMATS, HIGH_PRECISION, assert_same_bits, inputs_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -19,29 +19,12 @@ CAST_COUNTS = slice(0, 4)
 CAST_ERROR = 4
 
 
-def every_16_bit_value(dtype: torch.dtype) -> torch.Tensor:
-    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-
-
-def special_fp32() -> torch.Tensor:
-    """Every exponent with mantissas around every rounding decision of 8-bit formats, both signs."""
-    exponents = torch.arange(256, dtype=torch.int64) << 23
-    around = torch.tensor([-1, 0, 1])
-    mantissas = ((torch.arange(64, dtype=torch.int64) << 17)[:, None] + around).flatten() & 0x7FFFFF
-    magnitudes = (exponents[:, None] | mantissas).flatten()
-    return torch.cat([magnitudes, magnitudes | 1 << 31]).to(torch.uint32).view(torch.float32)
-
-
 def one(value: float, device="cpu") -> torch.Tensor:
     return torch.tensor([value], dtype=torch.float32, device=device)
 
 
 SCALES = (1.0, 0.37, 448 / 3, 2.0**-12, 2.0**30, 1e38, 1e-38, 2.0**-149, 0.0, -0.0, -2.5)
 SCALES += (math.inf, -math.inf, math.nan)
-
-
-def inputs_of(dtype: torch.dtype) -> torch.Tensor:
-    return special_fp32() if dtype == torch.float32 else every_16_bit_value(dtype)
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)

@@ -186,6 +186,27 @@ def test_plain_products_of_fp32_are_tf32_only_where_torch_allows_it(ops):
 
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_plain_products_of_fp32_follow_the_newer_setting_of_torch_too(ops):
+    """After it has been used torch's older one raises where the two differ."""
+    products = torch.backends.cuda.matmul
+    if not hasattr(products, "fp32_precision"):
+        pytest.skip("this torch has the older setting alone")
+    a, b = torch.full((256, 256), 1 + 2**-12, device="cuda"), torch.eye(256, device="cuda")
+    before = products.fp32_precision
+    try:
+        for precision in ("ieee", "tf32", "ieee"):
+            products.fp32_precision = precision
+            out, sums = ops.matmul(a, b, None, torch.float32), torch.zeros_like(a)
+            ops.matmul_accumulate(a, b, sums)
+            for product in (out, sums):
+                assert ((product - a).abs().max() < 2**-10).item()
+                # TF32 has 10 bits after the point: 2^-12 is rounded away.
+                assert torch.equal(product, a) == (precision == "ieee"), precision
+    finally:
+        products.fp32_precision = before
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
 @pytest.mark.parametrize("ways", WAYS)
 def test_an_operand_on_another_device_is_refused_by_name(ops, ways):
     a, b = operands(ops, (32, 32, 128), WAYS[ways])
