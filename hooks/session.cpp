@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "hooks/builtin.h"
 #include "hooks/plugin_loader.h"
 
@@ -23,6 +24,12 @@ config::Config load_config(const InitializeOptions& options,
   return config::load_config_file(options.config_file, descriptions);
 }
 
+// Some files are opened late, when a program like Hydra has changed its working directory.
+InitializeOptions with_absolute_log_dir(InitializeOptions options) {
+  options.log_dir = absolute_path(options.log_dir);
+  return options;
+}
+
 void check_iteration(std::string_view what, std::int64_t iteration) {
   if (iteration < 0 || iteration > hook_points::kLastIteration) {
     raise<UsageError>("debug.{}: the iteration cannot be {}; iterations count from 0 to {}", what,
@@ -33,7 +40,7 @@ void check_iteration(std::string_view what, std::int64_t iteration) {
 }  // namespace
 
 Session::Session(InitializeOptions options)
-    : options_(std::move(options)),
+    : options_(with_absolute_log_dir(std::move(options))),
       notices_([this] { return iteration(); }),
       guard_(notices_),
       statistics_(
