@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "hooks/builtin.h"
 #include "hooks/plugin_loader.h"
 
@@ -22,6 +23,12 @@ config::Config load_config(const InitializeOptions& options,
   }
   if (options.config_file.empty()) return {};
   return config::load_config_file(options.config_file, descriptions);
+}
+
+// Some files are opened late, when a program like Hydra has changed its working directory.
+InitializeOptions with_absolute_log_dir(InitializeOptions options) {
+  options.log_dir = absolute_path(options.log_dir);
+  return options;
 }
 
 void check_iteration(std::string_view what, std::int64_t iteration) {
@@ -61,7 +68,7 @@ std::exception_ptr thrown_by(const Work& work) {
 }  // namespace
 
 Session::Session(InitializeOptions options)
-    : options_(std::move(options)),
+    : options_(with_absolute_log_dir(std::move(options))),
       notices_([this] { return iteration(); }),
       guard_(notices_),
       statistics_(
