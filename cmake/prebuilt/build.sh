@@ -23,7 +23,7 @@ sources=$("${describe[@]}" digest)
 PKG_CONFIG_PATH=$dependencies/lib/pkgconfig cmake -S "$root" -B "$build" -G Ninja \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$dependencies" -DTELENS_CUDA=ON \
   -DTELENS_CUDA_TARGETS="$targets" -DTELENS_PYTHON=OFF -DTELENS_BENCHMARKS=OFF \
-  -DTELENS_CUDA_LINES=OFF  # too large to be carried: docs/gpu.md has the figures
+  -DTELENS_CUDA_LINES=ON  # so that a sanitizer names the line
 cmake --build "$build" --parallel "$jobs" \
   --target lib/libtelens.so gpt telens_command "${tests[@]}"
 
