@@ -96,7 +96,7 @@ portable-dependencies:  ## build into dist/portable what a machine without packa
 	@PYTHON=$(PYTHON) cmake/portable/build.sh dist/portable $(JOBS)
 
 gpu-prebuilt: portable-dependencies  ## build into dist/prebuilt what gpu-check then need not compile
-	@cmake/prebuilt/build.sh dist/prebuilt dist/portable $(JOBS)
+	@PYTHON=$(PYTHON) cmake/prebuilt/build.sh dist/prebuilt dist/portable $(JOBS)
 
 GPU_CHECK = $(GPU_PYTHON) benchmarks/gpu_check.py --out $(GPU_OUT) --dependencies dist/portable \
   --prebuilt dist/prebuilt $(GPU_COPIES:%=--copies %)

@@ -7,11 +7,12 @@
 
 Needs CUDA, CMake, Ninja and a Python with torch, pytest and numpy: the one that runs this. The
 other libraries come from --dependencies (`make portable-dependencies`) or from the system; with
---prebuilt (`make gpu-prebuilt`) libtelens.so and its programs come from there, and only the Python
-module is compiled. Steps that a machine cannot run, or for which no time is left, are skipped with
-their reason; the next call with the same --out, sources and card goes on with them, and with the
-rows that were not measured. The report is written after each step. Exits with 1 if a step failed
-or was not reached, with 2 if nothing can run here.
+--prebuilt (`make gpu-prebuilt`) libtelens.so and its programs come from there, if they are of these
+sources and for this torch and card, and only the Python module is compiled. Steps that a machine
+cannot run, or for which no time is left, are skipped with their reason; the next call with the same
+--out, sources and card goes on with them, and with the rows that were not measured. The report is
+written after each step. Exits with 1 if a step failed or was not reached, with 2 if nothing can run
+here.
 """
 
 import argparse
@@ -24,10 +25,11 @@ from pathlib import Path
 
 from gpu_checks import rehearsal
 from gpu_checks.context import ROOT, Context
+from gpu_checks.prebuilt import LIBRARY, digest_of_library, faults_of_prebuilt
 from gpu_checks.report import Report
 from gpu_checks.runner import Commands, Runner
 from gpu_checks.steps import steps
-from gpu_machine import faults_of_build, faults_of_gpu, read_machine
+from gpu_machine import faults_of_build, faults_of_gpu, read_machine, tool_faults
 
 LIMIT = 570  # seconds: machines are often lent for ten minutes a command
 # What a rehearsal takes its card for.
@@ -55,11 +57,20 @@ def existing(folder: Path | None) -> Path | None:
     return folder.resolve() if folder and folder.exists() else None
 
 
+def prebuilt_of(arguments) -> Path | None:
+    """Where there is a library; a build that was stopped may have left a folder without one."""
+    folder = existing(arguments.prebuilt)
+    if arguments.prebuilt and not (folder and (folder / LIBRARY).exists()):
+        print(f"no {LIBRARY} in {arguments.prebuilt}: everything is compiled here", flush=True)
+        return None
+    return folder
+
+
 def interrupt(*_) -> None:
     raise KeyboardInterrupt
 
 
-def context_of(arguments, nvcc: str, capability: tuple[int, int]) -> Context:
+def context_of(arguments, prebuilt, nvcc: str, capability: tuple[int, int]) -> Context:
     return Context(
         arguments.out.resolve(),
         arguments.build.resolve(),
@@ -67,7 +78,7 @@ def context_of(arguments, nvcc: str, capability: tuple[int, int]) -> Context:
         arguments.jobs,
         nvcc,
         capability=capability,
-        prebuilt=existing(arguments.prebuilt),
+        prebuilt=prebuilt,
     )
 
 
@@ -88,7 +99,11 @@ def sources_of(root: Path) -> list[Path]:
 
 
 def rehearse(arguments) -> int:
-    context = context_of(arguments, "nvcc", HOPPER)
+    prebuilt = prebuilt_of(arguments)
+    context = context_of(arguments, prebuilt, "nvcc", HOPPER)
+    if faults := faults_of_prebuilt(prebuilt, ROOT) if prebuilt else []:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
     tree = {"sources": sum(map(rehearsal.size_of, filter(Path.is_file, sources_of(ROOT))))}
     for folder in (context.dependencies, context.prebuilt, existing(arguments.out)):
         if folder:
@@ -107,19 +122,27 @@ def main() -> int:
     if arguments.rehearse:
         return rehearse(arguments)
     machine = read_machine()
-    prebuilt = existing(arguments.prebuilt)
-    faults = faults_of_gpu(machine) if prebuilt else faults_of_build(machine)
-    if prebuilt and not (prebuilt / "lib/libtelens.so").exists():
-        faults.append(f"--prebuilt {prebuilt}: no lib/libtelens.so there")
+    prebuilt = prebuilt_of(arguments)
+    if prebuilt is None:
+        faults = faults_of_build(machine)
+    else:
+        faults = [*faults_of_gpu(machine), *tool_faults(machine)]
+        # Of a machine without torch or a card there is nothing that could fit.
+        faults += faults_of_prebuilt(prebuilt, ROOT, None if faults_of_gpu(machine) else machine)
     if faults:
         print("\n".join(faults), file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, interrupt)
     out = arguments.out.resolve()
     report = Report(
-        out, dataclasses.asdict(machine), ROOT, copies=arguments.copies, afresh=arguments.afresh
+        out,
+        dataclasses.asdict(machine),
+        ROOT,
+        copies=arguments.copies,
+        afresh=arguments.afresh,
+        prebuilt=digest_of_library(prebuilt / LIBRARY) if prebuilt else None,
     )
-    context = context_of(arguments, machine.nvcc, machine.capability)
+    context = context_of(arguments, prebuilt, machine.nvcc, machine.capability)
     context.commands = Commands(out / "gpu_check.log", context.environment, ROOT)
     runner = Runner(report, context.commands, arguments.limit)
     try:

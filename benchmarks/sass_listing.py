@@ -8,6 +8,7 @@ from pathlib import Path
 
 ARCHITECTURE = "sm_90a"
 
+COMPILER = re.compile(r"Tool Version:.* release ([\d.]+),")
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?);")
 TARGET = re.compile(r"0x([0-9a-f]+)\)?\s*$")
 REGISTER = re.compile(r"\bR(\d+)\b")
@@ -84,15 +85,29 @@ def readable(mangled: list[str]) -> list[str]:
     return [PARAMETERS.sub("", name) for name in names]
 
 
+def command_of(tool: str, option: str, binary: Path) -> list[str]:
+    # A cubin is of one architecture.
+    architecture = [] if binary.suffix == ".cubin" else ["-arch", ARCHITECTURE]
+    return [tool, option, *architecture, str(binary)]
+
+
 def output_of(tool: str, option: str, binary: Path) -> str:
-    command = [tool, option, "-arch", ARCHITECTURE, str(binary)]
-    if binary.suffix == ".cubin":  # which is of one architecture
-        command[2:4] = []
+    command = command_of(tool, option, binary)
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def listing_of(tool: str, binary: Path) -> str:
     return output_of(tool, "-sass", binary)
+
+
+def compiler_of(tool: str, binary: Path) -> str:
+    """The version of the nvcc that made the machine code, as in 13.0; "" if it does not say."""
+    # Each kernel says it, in a listing too long to be read to its end.
+    command = command_of(tool, "-elf", binary)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        found = next(filter(None, map(COMPILER.search, process.stdout)), None)
+        process.kill()
+    return found[1] if found else ""
 
 
 def usage_of(tool: str, binary: Path) -> dict[str, Usage]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from gpu_checks.context import ROOT, Context
+from gpu_checks.prebuilt import digest_of_library
 from gpu_checks.runner import Skipped
 
 # Packages that tests compare with: a test skips itself without.
@@ -97,8 +98,10 @@ def run_cmake(context: Context, source: Path, options: list[str]) -> None:
     )
 
 
-def compile_for_gpu(context: Context) -> None:
+def compile_for_gpu(context: Context) -> dict[str, str]:
+    """Which library it is that the check is about."""
     build(context, *(("telens_python",) if context.prebuilt else GPU_TARGETS))
+    return {"library": digest_of_library(context.library)}
 
 
 def compile_everything(context: Context) -> None:

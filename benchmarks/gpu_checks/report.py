@@ -2,11 +2,12 @@
 check leaves what was known until then. A later check of the same sources, card and torch goes on
 from it."""
 
-import hashlib
 import json
 import re
 import subprocess
 from pathlib import Path
+
+from gpu_checks.prebuilt import digest_of_files
 
 # Folders of one machine do not belong into a committed result.
 MACHINE_FOLDERS = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/")
@@ -26,13 +27,12 @@ def digest_of_sources(root: Path) -> str:
     """Names the state of the sources, also of a copy without its Git repository."""
     files = [path for folder in SOURCES for path in (root / folder).rglob("*")]
     files += [path for pattern in SOURCE_FILES for path in root.glob(pattern)]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        name = path.relative_to(root)
-        if path.is_file() and not set(name.parts) & set(NO_SOURCES):
-            digest.update(f"{name}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    sources = [
+        path
+        for path in files
+        if path.is_file() and not set(path.relative_to(root).parts) & set(NO_SOURCES)
+    ]
+    return digest_of_files(root, sources)
 
 
 def commit_of(root: Path) -> str | None:
@@ -52,6 +52,7 @@ class Report:
         root: Path,
         copies: Path | None = None,
         afresh: bool = False,
+        prebuilt: str | None = None,  # the digest of a library that was not built here
     ):
         folder.mkdir(parents=True, exist_ok=True)
         card = re.sub(r"[^a-z0-9]+", "-", str(machine.get("card") or "none").lower()).strip("-")
@@ -61,6 +62,7 @@ class Report:
         self.machine = machine
         self.root = root
         self.sources = {"digest": digest_of_sources(root), "commit": commit_of(root)}
+        self.sources |= {"prebuilt": prebuilt}
         self.steps: dict[str, dict] = {}
         earlier = None if afresh else self.earlier()
         self.calls = 1
@@ -74,10 +76,13 @@ class Report:
                     step |= {"outcome": "skipped", "reason": "the check ended while it ran"}
 
     def earlier(self) -> dict | None:
-        """What a check of the same sources left here, with the same card and torch."""
+        """What a check of the same sources left here, with the same card, torch and, where it was
+        built elsewhere, library."""
         try:
             found = json.loads(self.path.read_text())
-            same_sources = found["sources"]["digest"] == self.sources["digest"]
+            same_sources = all(
+                found["sources"][key] == self.sources[key] for key in ("digest", "prebuilt")
+            )
             same_machine = all(
                 found["machine"].get(key) == self.machine.get(key) for key in ("card", "torch")
             )

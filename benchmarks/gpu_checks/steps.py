@@ -43,12 +43,14 @@ COMPILE = "compile and link"
 FIRST_TESTS = "tests/python/test_cuda.py"
 # Then what is most worth knowing of a card, before the tests that take longer.
 FIRST_GROUPS = ("memory_bound", "linear")
+# It disassembles the library, which needs no GPU and says nothing of one.
+BUILD_TESTS = "tests/python/test_cuda_build.py"
 
 
 def cuda_tests() -> list[str]:
-    """Every test file that compares a GPU with the CPU, or looks at a build for GPUs."""
+    """Every test file that compares a GPU with the CPU."""
     found = sorted((ROOT / "tests/python").glob("test_cuda*.py"))
-    return [str(path.relative_to(ROOT)) for path in found]
+    return [name for name in (str(path.relative_to(ROOT)) for path in found) if name != BUILD_TESTS]
 
 
 def pytest(context: Context, *arguments: str, before=(), extra=None) -> dict:
@@ -82,9 +84,11 @@ def device_code(context: Context) -> None:
 
 
 def find_sanitizer(context: Context) -> Path:
-    beside_nvcc = Path(context.nvcc).with_name("compute-sanitizer")
-    program = Path(shutil.which("compute-sanitizer") or beside_nvcc)
-    if not program.exists():
+    on_path = shutil.which("compute-sanitizer")
+    # A machine that compiles nothing for GPUs may have no nvcc.
+    beside_nvcc = Path(context.nvcc).with_name("compute-sanitizer") if context.nvcc else None
+    program = Path(on_path) if on_path else beside_nvcc
+    if program is None or not program.exists():
         raise Skipped("compute-sanitizer is neither on the PATH nor beside nvcc")
     return program
 
@@ -120,6 +124,10 @@ def cpu_tests(context: Context) -> str:
     return next(line for line in output.splitlines() if "tests passed" in line)
 
 
+def pytest_of(context: Context, path: str) -> dict:
+    return pytest(context, path)
+
+
 def name_of_tests(path: str) -> str:
     return f"{ESSENTIAL}: {Path(path).name}"
 
@@ -150,6 +158,10 @@ def steps(context: Context) -> list[Step]:
         )
 
     compiling = 60 if context.prebuilt else 200
+    tests_of_the_build = [
+        step("machine code", 120, 20, partial(pytest_of, path=BUILD_TESTS), COMPILE),
+        step("CPU tests", 300, 250, cpu_tests, COMPILE),
+    ]
     return [
         step("Python packages", 60, 10, build.unpack_wheels, prepares=True),
         step("configure", 60, 15, build.configure, prepares=True),
@@ -165,5 +177,5 @@ def steps(context: Context) -> list[Step]:
             for tool in SANITIZERS
         ),
         # A library that was built elsewhere was tested there.
-        *([] if context.prebuilt else [step("CPU tests", 300, 250, cpu_tests, COMPILE)]),
+        *([] if context.prebuilt else tests_of_the_build),
     ]

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu_check  # noqa: E402
 from gpu_checks import build, rehearsal, steps  # noqa: E402
 from gpu_checks.context import Context  # noqa: E402
+from gpu_checks.prebuilt import digest_of_library  # noqa: E402
 from gpu_checks.pytest_output import counts, skip_reasons  # noqa: E402
 from gpu_checks.report import ESSENTIAL, Report, digest_of_sources  # noqa: E402
 from gpu_checks.runner import Commands, Failed, OutOfTime, Runner, Skipped, Step  # noqa: E402
@@ -247,9 +248,9 @@ def test_a_call_that_was_killed_is_gone_on_with(tmp_path):
     assert json.loads(later.rows_path.read_text()) == [{"name": "a row"}]
 
 
-@pytest.mark.parametrize("difference", ["sources", "card", "torch", "afresh", "damage"])
+@pytest.mark.parametrize("difference", ["sources", "card", "torch", "library", "afresh", "damage"])
 def test_results_of_anything_else_are_not_gone_on_with(tmp_path, monkeypatch, difference):
-    report = Report(tmp_path, MACHINE | {"torch": "2.11.0"}, ROOT)
+    report = Report(tmp_path, MACHINE | {"torch": "2.11.0"}, ROOT, prebuilt="a library")
     report.steps = {"one": {"outcome": "passed"}}
     report.rows_path.write_text('[{"name": "a row"}]')
     report.write()
@@ -264,7 +265,8 @@ def test_results_of_anything_else_are_not_gone_on_with(tmp_path, monkeypatch, di
         machine["torch"] = "2.12.0"
     elif difference == "damage":
         report.path.write_text("{")
-    later = Report(tmp_path, machine, ROOT, afresh=difference == "afresh")
+    library = "another" if difference == "library" else "a library"
+    later = Report(tmp_path, machine, ROOT, afresh=difference == "afresh", prebuilt=library)
     assert later.steps == {}
     assert not later.rows_path.exists()
 
@@ -340,9 +342,17 @@ def context(tmp_path):
     nvcc.parent.mkdir(parents=True)
     nvcc.with_name("compute-sanitizer").touch()
     (tmp_path / "portable/wheels").mkdir(parents=True)
-    return Context(
+    context = Context(
         tmp_path / "out", tmp_path / "build", tmp_path / "portable", 16, str(nvcc), FakeCommands()
     )
+    place_library(context)
+    return context
+
+
+def place_library(context) -> None:
+    """Where a build would leave it."""
+    context.library.parent.mkdir(parents=True, exist_ok=True)
+    context.library.write_text("code")
 
 
 def run_all(context) -> dict:
@@ -355,6 +365,8 @@ def test_every_step_runs_and_the_report_says_so(context):
     report = run_all(context)
     assert {step["outcome"] for step in report["steps"].values()} == {"passed"}, report
     assert report["passed"] is True
+    digest = digest_of_library(context.library)
+    assert report["steps"][steps.COMPILE]["details"] == {"library": digest}
     for name, step in report["steps"].items():
         if name.startswith(ESSENTIAL):
             assert step["details"]["tests"] == {"passed": 3, "skipped": 1}
@@ -363,11 +375,19 @@ def test_every_step_runs_and_the_report_says_so(context):
 def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
     report = run_all(context)
     files = {f"tests/python/{path.name}" for path in (ROOT / "tests/python").glob("test_cuda*.py")}
+    files -= {steps.BUILD_TESTS}
     assert "tests/python/test_cuda_blocks.py" in files
     runs = [words for words in context.commands.words if words.split()[-1] in files]
     assert {words.split()[-1] for words in runs} == files
     assert len(runs) == len(files)
     assert {steps.name_of_tests(file) for file in files} <= set(report["steps"])
+
+
+def test_the_machine_code_is_looked_at_where_it_was_built_and_shows_nothing_of_a_gpu(context):
+    report = run_all(context)
+    assert report["steps"]["machine code"]["outcome"] == "passed"
+    assert any(steps.BUILD_TESTS in words for words in context.commands.words)
+    assert not any(steps.BUILD_TESTS in name for name in report["steps"])
 
 
 def test_a_file_that_fails_stops_no_other(context):
@@ -443,6 +463,17 @@ def test_a_machine_without_a_sanitizer_skips_it(context):
     )
 
 
+def test_a_machine_without_nvcc_looks_for_a_sanitizer_on_its_path(context, monkeypatch, tmp_path):
+    context.nvcc = ""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Skipped, match="neither on the PATH nor beside nvcc"):
+        steps.find_sanitizer(context)
+    program = tmp_path / "compute-sanitizer"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert steps.find_sanitizer(context) == program
+
+
 def test_carried_wheels_are_installed_and_missing_packages_named(context, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(build, "OPTIONAL_PACKAGES", ("json", "no_such_package"))
@@ -497,9 +528,11 @@ def test_a_known_card_is_built_for_alone(context):
 
 def test_of_a_library_built_elsewhere_only_the_python_module_is_compiled(context, tmp_path):
     context.prebuilt = tmp_path / "prebuilt"
+    place_library(context)
     report = run_all(context)
     assert report["passed"] is True
-    assert "CPU tests" not in report["steps"]
+    assert not {"CPU tests", "machine code"} & set(report["steps"])
+    assert not any(steps.BUILD_TESTS in words for words in context.commands.words)
     (configured,) = [words for words in context.commands.words if "cmake -S" in words]
     assert f"-S {ROOT / 'cmake/prebuilt'}" in configured
     assert f"-DTELENS_PREBUILT={context.prebuilt}" in configured

@@ -7,8 +7,7 @@ namespace telens::cuda {
 namespace {
 
 // Blocks of threads that a multiprocessor is to hold.
-constexpr int kResident = blocks_with(40);
-constexpr int kBackwardResident = blocks_with(64);
+constexpr int kResident = blocks_with(64);
 
 template <typename Format, typename Function, int pack_width>
 __global__ void __launch_bounds__(kThreads, kResident)
@@ -18,14 +17,14 @@ __global__ void __launch_bounds__(kThreads, kResident)
 }
 
 template <typename Format, typename Function, int pack_width>
-__global__ void __launch_bounds__(kThreads, kBackwardResident)
+__global__ void __launch_bounds__(kThreads, kResident)
     activate_backward_kernel(ActivationGradientArguments arguments) {
   activate_backward<Format, Function, pack_width>(arguments, GpuThread());
 }
 
-unsigned grid_of(std::int64_t size, int pack_width, int resident, const LaunchContext& context) {
+unsigned grid_of(std::int64_t size, int pack_width, const LaunchContext& context) {
   const std::int64_t per_block = std::int64_t{kThreads} * pack_width;
-  return grid_for((size + per_block - 1) / per_block, resident, context);
+  return grid_for((size + per_block - 1) / per_block, kResident, context);
 }
 
 }  // namespace
@@ -41,10 +40,10 @@ cudaError_t launch_activation(const ActivationArguments& arguments, FormatId for
                         is_aligned(arguments.y, 16) && is_aligned(arguments.codes, kWidth);
       if (fits) {
         activate_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, kResident, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
       } else {
         activate_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, kResident, context), kThreads, 0, context.stream>>>(arguments);
+            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
       }
       return cudaGetLastError();
     });
@@ -63,12 +62,10 @@ cudaError_t launch_activation_backward(const ActivationGradientArguments& argume
                         is_aligned(arguments.grad, 16) && is_aligned(arguments.dx, 16);
       if (fits) {
         activate_backward_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, kBackwardResident, context), kThreads, 0, context.stream>>>(
-                arguments);
+            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
       } else {
         activate_backward_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, kBackwardResident, context), kThreads, 0, context.stream>>>(
-                arguments);
+            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
       }
       return cudaGetLastError();
     });

@@ -150,27 +150,40 @@ struct ActivationPlace {
   }
 };
 
-// visit(row, column) for the packs of rows of `width` that are this thread's. Rows are found by
-// additions: a division of 64-bit numbers takes as long as a pack.
-template <int pack_width, typename Thread, typename Visit>
-TELENS_DEVICE void for_each_pack_of_rows(const Thread& thread, std::int64_t rows,
-                                         std::int64_t width, const Visit& visit) {
-  const std::int64_t first = (thread.block() * kThreads + thread.index()) * pack_width;
-  const std::int64_t step = thread.blocks() * kThreads * pack_width;
-  const std::int64_t step_rows = step / width;
-  const std::int64_t step_columns = step % width;
-  std::int64_t row = first / width;
-  std::int64_t column = first % width;
-  while (row < rows) {
-    visit(row, column);
-    row += step_rows;
-    column += step_columns;
-    if (column >= width) {
-      column -= width;
-      ++row;
-    }
+// The way of a thread over its packs of rows of `width`. Rows are found by additions: a division of
+// 64-bit numbers takes as long as a pack.
+struct PackOfRow {
+  std::int64_t row;
+  std::int64_t column;
+};
+
+template <int pack_width>
+class PacksOfRows {
+ public:
+  template <typename Thread>
+  TELENS_DEVICE PacksOfRows(const Thread& thread, std::int64_t width) : width_(width) {
+    const std::int64_t first = (thread.block() * kThreads + thread.index()) * pack_width;
+    const std::int64_t step = thread.blocks() * kThreads * pack_width;
+    step_ = {step / width, step % width};
+    first_ = {first / width, first % width};
   }
-}
+
+  TELENS_DEVICE PackOfRow first() const { return first_; }
+  TELENS_DEVICE PackOfRow after(PackOfRow pack) const {
+    pack.row += step_.row;
+    pack.column += step_.column;
+    if (pack.column >= width_) {
+      pack.column -= width_;
+      ++pack.row;
+    }
+    return pack;
+  }
+
+ private:
+  std::int64_t width_;
+  PackOfRow step_;
+  PackOfRow first_;
+};
 
 // What a result is made of. Factors are loaded before anything is computed.
 template <typename Format, int size>
@@ -179,10 +192,10 @@ struct ActivationInputs {
   Elements activated;
   Elements factors;  // of a gated activation
 
-  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments, std::int64_t row,
-                                           std::int64_t column) {
+  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments,
+                                           const PackOfRow& pack) {
     const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
-    const auto place = ActivationPlace::of(row, column, arguments.width, arguments.gated);
+    const auto place = ActivationPlace::of(pack.row, pack.column, arguments.width, arguments.gated);
     ActivationInputs inputs{load_words<size>(x + place.activated), {}};
     if (arguments.gated) inputs.factors = load_words<size>(x + place.factor);
     return inputs;
@@ -211,17 +224,29 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
   using Bits = typename Format::Bits;
   const Scale scale = Scale::from(arguments.codes != nullptr ? *arguments.scale : 1.0F);
   std::uint32_t largest = 0;
-  for_each_pack_of_rows<pack_width>(
-      thread, arguments.rows, arguments.width, [&](std::int64_t row, std::int64_t column) {
-        const auto inputs = ActivationInputs<Format, pack_width>::at(arguments, row, column);
-        const auto y = inputs.template apply<Function>(arguments.gated);
-        const std::int64_t at = row * arguments.width + column;
-        if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
-        if (arguments.codes != nullptr) {
-          store_words(arguments.codes + at,
-                      quantize_words<Format>(arguments.format, y, scale, largest));
-        }
-      });
+  const auto use = [&](const PackOfRow& pack, const auto& inputs) {
+    const auto y = inputs.template apply<Function>(arguments.gated);
+    const std::int64_t at = pack.row * arguments.width + pack.column;
+    if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
+    if (arguments.codes != nullptr) {
+      store_words(arguments.codes + at,
+                  quantize_words<Format>(arguments.format, y, scale, largest));
+    }
+  };
+  // Two packs at a time are loaded before the first is computed: one load a thread would not keep
+  // memory busy. Where there is no second one the first is read again, so that no load has a
+  // condition.
+  using Inputs = ActivationInputs<Format, pack_width>;
+  const PacksOfRows<pack_width> packs(thread, arguments.width);
+  for (auto first = packs.first(); first.row < arguments.rows;) {
+    const auto second = packs.after(first);
+    const bool both = second.row < arguments.rows;
+    const Inputs inputs = Inputs::at(arguments, first);
+    const Inputs inputs_of_second = Inputs::at(arguments, both ? second : first);
+    use(first, inputs);
+    if (both) use(second, inputs_of_second);
+    first = packs.after(second);
+  }
   if (arguments.amax != nullptr) {
     update_amax<Format>(thread, largest_lane<Format>(largest), arguments.amax, shared);
   }
@@ -280,15 +305,15 @@ template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate_backward(const ActivationGradientArguments& arguments,
                                      const Thread& thread) {
   auto* dx = static_cast<typename Format::Bits*>(arguments.dx);
-  for_each_pack_of_rows<pack_width>(
-      thread, arguments.rows, arguments.width, [&](std::int64_t row, std::int64_t column) {
-        const bool gated = arguments.gated;
-        const auto inputs =
-            ActivationGradientInputs<Format, pack_width>::at(arguments, row, column, gated);
-        const auto place = ActivationPlace::of(row, column, arguments.width, gated);
-        store_words(dx + place.activated, inputs.template of_activated<Function>(gated));
-        if (gated) store_words(dx + place.factor, inputs.template of_factors<Function>());
-      });
+  const bool gated = arguments.gated;
+  const PacksOfRows<pack_width> packs(thread, arguments.width);
+  for (auto at = packs.first(); at.row < arguments.rows; at = packs.after(at)) {
+    const auto inputs =
+        ActivationGradientInputs<Format, pack_width>::at(arguments, at.row, at.column, gated);
+    const auto place = ActivationPlace::of(at.row, at.column, arguments.width, gated);
+    store_words(dx + place.activated, inputs.template of_activated<Function>(gated));
+    if (gated) store_words(dx + place.factor, inputs.template of_factors<Function>());
+  }
 }
 
 }  // namespace telens::cuda

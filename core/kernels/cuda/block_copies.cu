@@ -7,7 +7,8 @@ namespace telens::cuda {
 namespace {
 
 template <typename Input, typename ScaleFormat, bool packed, bool decoded>
-__global__ void __launch_bounds__(kThreads) copies_difference_kernel(CopiesArguments arguments) {
+__global__ void __launch_bounds__(kThreads, kCopiesResident)
+    copies_difference_kernel(CopiesArguments arguments) {
   __shared__ MergeShared<CopiesDifference> shared;
   copies_difference<Input, ScaleFormat, packed, decoded>(arguments, GpuThread(), shared);
 }

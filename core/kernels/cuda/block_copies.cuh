@@ -24,8 +24,11 @@ struct CopiesArguments {
 inline constexpr int kCopiesRows = 4;
 inline constexpr int kCopiesTileRows = kRowGroups * kCopiesRows;
 
+// Blocks of threads that a multiprocessor is to hold.
+inline constexpr int kCopiesResident = blocks_with(128);
+
 constexpr std::int64_t copies_grid(std::int64_t rows, std::int64_t columns) {
-  return statistics_grid(tiles_of_matrix(rows, columns, kCopiesTileRows));
+  return grid_that_adds_up(tiles_of_matrix(rows, columns, kCopiesTileRows), kCopiesResident);
 }
 
 namespace detail {

@@ -8,13 +8,14 @@
 namespace telens::cuda {
 
 // Blocks of a grid that adds up, by the tensor's size alone: which part of it a block reads decides
-// in which order sums are merged, and results should not depend on the card. The statistics kernel
-// has 3 blocks on a multiprocessor: 396 run at once on 132 (H100, H200), more on newer cards. One
-// more block than run at once would take as long as all of them again.
-inline constexpr std::int64_t kMaxStatisticsBlocks = 384;
-
-constexpr std::int64_t statistics_grid(std::int64_t pieces) {
-  return pieces < 1 ? 1 : pieces < kMaxStatisticsBlocks ? pieces : kMaxStatisticsBlocks;
+// in which order sums are merged, and results should not depend on the card. One more block than
+// run at once would take as long as all of them again, so a kernel of which a multiprocessor holds
+// `resident` gets no more than what 128 multiprocessors hold; H100 and H200 have 132, newer cards
+// more.
+constexpr std::int64_t grid_that_adds_up(std::int64_t pieces, int resident) {
+  constexpr std::int64_t kMultiprocessors = 128;
+  const std::int64_t most = kMultiprocessors * resident;
+  return pieces < 1 ? 1 : pieces < most ? pieces : most;
 }
 
 // `Sums` of all lanes of a warp, merged in one order; lane 0 has the result.

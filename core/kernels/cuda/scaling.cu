@@ -24,7 +24,9 @@ __global__ void __launch_bounds__(kThreads) advance_history_kernel(AmaxHistory h
   advance_history(history, GpuThread());
 }
 
-__global__ void __launch_bounds__(kThreads)
+// One block: left without a number, the compiler aims at more of them than there are windows and
+// spills registers for it.
+__global__ void __launch_bounds__(kThreads, 1)
     update_windows_kernel(const __grid_constant__ UpdateWindowsArguments arguments) {
   update_windows(arguments, GpuThread());
 }

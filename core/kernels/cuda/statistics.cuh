@@ -24,7 +24,7 @@ inline constexpr int kCastsOfLaunch = 6;
 inline constexpr int kStatisticsResident = blocks_with(80);
 
 constexpr std::int64_t statistics_blocks(std::int64_t size) {
-  return statistics_grid((size + kStatisticsChunk - 1) / kStatisticsChunk);
+  return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kStatisticsResident);
 }
 
 struct StatisticsArguments {

@@ -6,8 +6,14 @@
 namespace telens::cuda {
 namespace {
 
+// 64 elements of FP32 a thread, where bytes hold codes of two rows, take more registers than two
+// blocks leave: better one block after the other than spilled registers.
+template <typename X, CodePairs pairs>
+constexpr int kResident =
+    X::kId == FormatId::fp32&& pairs == CodePairs::down_columns ? 1 : kBlockCastResident;
+
 template <typename Input, typename ScaleFormat, typename X, CodePairs pairs>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kResident<X, pairs>)
     block_cast_statistics_kernel(BlockCastArguments arguments, const std::int64_t* gate) {
   if (is_shut(gate)) return;
   __shared__ MergeShared<CastSums> shared;

@@ -29,10 +29,14 @@ struct BlockCastArguments {
   CastSums* parts;  // one a block of threads
 };
 
+// Blocks of threads that a multiprocessor is to hold.
+inline constexpr int kBlockCastResident = blocks_with(128);
+
 constexpr std::int64_t block_cast_grid(const CastMatrix& matrix) {
   const std::int64_t lines = matrix.codes.pairs == CodePairs::down_columns ? 2 : 1;
-  return statistics_grid(
-      tiles_of_matrix(matrix.codes.rows / lines, matrix.x.columns, kDecodeTileRows));
+  return grid_that_adds_up(
+      tiles_of_matrix(matrix.codes.rows / lines, matrix.x.columns, kDecodeTileRows),
+      kBlockCastResident);
 }
 
 // Eight columns of a few rows of bytes: elements and what they were cast to.

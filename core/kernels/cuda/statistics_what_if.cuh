@@ -48,7 +48,8 @@ static_assert(block_length(ScalingMode::nvfp4) == kRowGroupsOfWarp * kWhatIfRows
               "a warp's rows are those of the smallest blocks");
 
 constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
-  return statistics_grid(tiles_of_matrix(rows, columns, WhatIfTile::kRows));
+  return grid_that_adds_up(tiles_of_matrix(rows, columns, WhatIfTile::kRows),
+                           WhatIfTile::kResident);
 }
 
 struct WhatIfShared {

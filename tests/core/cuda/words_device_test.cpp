@@ -8,7 +8,10 @@
 #include <set>
 #include <vector>
 
+#include "core/kernels/cuda/block_copies.cuh"
 #include "core/kernels/cuda/statistics.cuh"
+#include "core/kernels/cuda/statistics_block_casts.cuh"
+#include "core/kernels/cuda/statistics_what_if.cuh"
 #include "core/kernels/cuda/transpose_tile.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
@@ -98,11 +101,32 @@ TEST(TransposeTile, the_words_that_a_warp_stores_lie_in_32_different_banks) {
   }
 }
 
-TEST(StatisticsGrid, of_a_large_tensor_is_one_wave_on_132_multiprocessors) {
+TEST(GridThatAddsUp, of_a_large_tensor_is_one_wave_of_its_kernel_on_132_multiprocessors) {
   constexpr std::int64_t kMultiprocessors = 132;  // of an H100 or H200
-  const std::int64_t blocks = cuda::statistics_blocks(std::int64_t{1} << 40);
-  EXPECT_LE(blocks, kMultiprocessors * cuda::kStatisticsResident);
-  EXPECT_GE(blocks, kMultiprocessors * cuda::kStatisticsResident * 95 / 100);
+  constexpr std::int64_t kSide = std::int64_t{1} << 20;
+  cuda::CastMatrix matrix{};
+  matrix.codes.rows = matrix.x.rows = kSide;
+  matrix.codes.columns = matrix.x.columns = kSide;
+  struct Kernel {
+    const char* name;
+    std::int64_t blocks;
+    int resident;
+  };
+  for (const Kernel& kernel :
+       {Kernel{"statistics", cuda::statistics_blocks(kSide * kSide), cuda::kStatisticsResident},
+        Kernel{"what-if", cuda::what_if_grid(kSide, kSide), cuda::WhatIfTile::kResident},
+        Kernel{"block casts", cuda::block_cast_grid(matrix), cuda::kBlockCastResident},
+        Kernel{"copies", cuda::copies_grid(kSide, kSide), cuda::kCopiesResident}}) {
+    EXPECT_LE(kernel.blocks, kMultiprocessors * kernel.resident) << kernel.name;
+    EXPECT_GE(kernel.blocks, kMultiprocessors * kernel.resident * 95 / 100) << kernel.name;
+  }
+}
+
+TEST(GridThatAddsUp, of_a_small_tensor_has_a_block_for_each_piece_and_one_for_none) {
+  EXPECT_EQ(cuda::grid_that_adds_up(0, 2), 1);
+  EXPECT_EQ(cuda::grid_that_adds_up(7, 2), 7);
+  EXPECT_EQ(cuda::grid_that_adds_up(256, 2), 256);
+  EXPECT_EQ(cuda::grid_that_adds_up(257, 2), 256);
 }
 
 }  // namespace
