@@ -44,7 +44,8 @@ struct NormSource {
     return Columns::of(arguments, column);
   }
   TELENS_DEVICE Elements finish(const Fetched& fetched, const Columns& columns) const {
-    return columns.template apply<Format>(fetched.x, fetched.mean, fetched.rstd);
+    return columns.template apply<Format>(fetched.x,
+                                          ops::RowFactors::of(fetched.mean, fetched.rstd));
   }
 };
 
