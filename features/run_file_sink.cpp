@@ -75,20 +75,31 @@ void check_recording(const debug::InitializeOptions& options) {
 
 }  // namespace
 
-const record::Record& RunFileSink::names_of(const Series& series) {
-  if (series.index >= names_.size()) names_.resize(series.index + 1);
-  record::Record& names = names_[series.index];
-  if (names.layer == record::kNoName) {
+RunFileSink::Ids RunFileSink::ids_of(const Series& series) {
+  if (series.index >= ids_.size()) ids_.resize(series.index + 1);
+  Ids& ids = ids_[series.index];
+  if (ids.layer == record::kNoName) {
     const auto id = [&](record::Dictionary dictionary, const std::string& name) {
       return name.empty() ? record::kNoName : writer_->intern(dictionary, name);
     };
-    names.layer = writer_->intern(record::Dictionary::layer, series.layer);
-    names.tensor = id(record::Dictionary::tensor, series.tensor);
-    names.gemm = id(record::Dictionary::gemm, series.gemm);
-    names.statistic = id(record::Dictionary::statistic, series.statistic);
-    names.scope = id(record::Dictionary::scope, series.group);
+    ids.layer = writer_->intern(record::Dictionary::layer, series.layer);
+    ids.tensor = id(record::Dictionary::tensor, series.tensor);
+    ids.gemm = id(record::Dictionary::gemm, series.gemm);
+    ids.statistic = id(record::Dictionary::statistic, series.statistic);
+    ids.group = id(record::Dictionary::scope, series.group);
   }
-  return names;
+  return ids;
+}
+
+record::Record RunFileSink::record_of(const Series& series, std::int64_t iteration, double value) {
+  const Ids ids = ids_of(series);
+  return {.iteration = iteration,
+          .layer = ids.layer,
+          .tensor = ids.tensor,
+          .gemm = ids.gemm,
+          .statistic = ids.statistic,
+          .scope = ids.group,
+          .value = value};
 }
 
 void RunFileSink::rows(std::span<const Row> rows) {
@@ -96,9 +107,7 @@ void RunFileSink::rows(std::span<const Row> rows) {
   records.reserve(rows.size());
   bool non_finite = false;
   for (const Row& row : rows) {
-    record::Record& record = records.emplace_back(names_of(*row.series));
-    record.iteration = row.iteration;
-    record.value = row.value;
+    records.push_back(record_of(*row.series, row.iteration, row.value));
     non_finite |= !std::isfinite(row.value) ||
                   (row.value > 0 && row.series->statistic == name_of(Statistic::nonfinite));
   }
@@ -122,9 +131,8 @@ void RunFileSink::ledger(std::span<const LedgerEntry> entries) {
 void RunFileSink::histograms(std::span<const HistogramRow> histograms) {
   std::vector<record::HistogramBin> bins;
   for (const HistogramRow& each : histograms) {
-    record::Record record = names_of(*each.series);
-    record.iteration = each.iteration;
-    record.value = static_cast<double>(each.elements);
+    const record::Record record =
+        record_of(*each.series, each.iteration, static_cast<double>(each.elements));
     bins.clear();
     for (const auto& [bin, count] : each.bins) {
       bins.push_back({bin, static_cast<std::uint64_t>(count)});
@@ -136,8 +144,8 @@ void RunFileSink::histograms(std::span<const HistogramRow> histograms) {
 void RunFileSink::blocks(std::span<const BlockValue> blocks) {
   std::vector<record::BlockRow> rows;
   for (const BlockValue& each : blocks) {
-    const record::Record& names = names_of(*each.series);
-    rows.push_back({each.iteration, names.layer, names.tensor, names.gemm, names.statistic,
+    const Ids ids = ids_of(*each.series);
+    rows.push_back({each.iteration, ids.layer, ids.tensor, ids.gemm, ids.statistic,
                     static_cast<std::int32_t>(each.block_row),
                     static_cast<std::int32_t>(each.block_column), each.value});
   }

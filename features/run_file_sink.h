@@ -1,6 +1,7 @@
 // Hands what a session observes to the run file.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,11 +31,19 @@ class RunFileSink final : public Sink {
   std::string path() const override { return writer_->path(); }
 
  private:
-  // A record without iteration and value: the file's ids of a series' names.
-  const record::Record& names_of(const Series& series);
+  // The file's ids of a series' names.
+  struct Ids {
+    std::int32_t layer = record::kNoName;  // kNoName: not asked for yet
+    std::int32_t tensor = record::kNoName;
+    std::int32_t gemm = record::kNoName;
+    std::int32_t statistic = record::kNoName;
+    std::int32_t group = record::kNoName;
+  };
+  Ids ids_of(const Series& series);
+  record::Record record_of(const Series& series, std::int64_t iteration, double value);
 
   std::unique_ptr<record::RunWriter> writer_;
-  std::vector<record::Record> names_;  // by Series::index; layer kNoName: not asked for yet
+  std::vector<Ids> ids_;  // by Series::index
   bool non_finite_seen_ = false;
 };
 

@@ -61,7 +61,7 @@ void Delivery::deliver(const Logged& logged) {
 void Delivery::log(const std::shared_ptr<ScalarLogger>& logger, const Logged& logged) {
   for (const Row& row : logged.rows) {
     if (!row.asked) continue;
-    logger->log_scalar(row.series->logged_as, row.value, row.iteration);
+    logger->log_scalar(row.series->logged_as(), row.value, row.iteration);
   }
   for (const NamedScalar& each : logged.scalars) {
     logger->log_scalar(each.name, each.value, each.iteration);

@@ -121,8 +121,8 @@ void SectionBudget::begin_window() {
 void SectionBudget::change_to(std::int64_t level) {
   const std::int64_t before = std::exchange(level_, level);
   const bool rises = level < before;
-  if (std::exchange(has_risen_, rises) && !rises)
-    patience_ = std::min(2 * patience_, kMostPatience);
+  const bool takes_rise_back = std::exchange(has_risen_, rises) && !rises && !only_compares_;
+  if (takes_rise_back) patience_ = std::min(2 * patience_, kMostPatience);
   windows_ = 0;
   changed_in_step_ = true;
   begin_window();

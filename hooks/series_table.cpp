@@ -3,32 +3,33 @@
 #include "hooks/sink.h"
 
 namespace telens {
-namespace {
 
-constexpr char kSeparator = '\x1f';  // ASCII's unit separator: in no name
+std::string Series::logged_as() const { return fmt::format("{}_{}_{}", layer, tensor, statistic); }
 
-std::string key_of(const SeriesTable::Names& names) {
-  std::string key;
-  for (std::string_view part :
+std::size_t SeriesTable::ByNames::operator()(const Names& names) const {
+  constexpr std::size_t kPrime = 0x100000001b3;  // of FNV-1a: odd, so that no part is lost
+  std::size_t hash = 0;
+  for (const std::string_view part :
        {names.layer, names.tensor, names.gemm, names.statistic, names.group}) {
-    key.append(part).push_back(kSeparator);
+    hash = hash * kPrime + std::hash<std::string_view>()(part);
   }
-  return key;
+  return hash;
 }
 
-}  // namespace
+const std::string& SeriesTable::interned(std::string_view name) {
+  const auto found = names_.find(name);
+  return found != names_.end() ? *found : *names_.emplace(name).first;
+}
 
 const Series& SeriesTable::find_or_add(const Names& names) {
-  std::string key = key_of(names);
   const std::lock_guard lock(mutex_);
-  const auto found = by_key_.find(key);
-  if (found != by_key_.end()) return *found->second;
-  series_.push_back({static_cast<std::uint32_t>(series_.size()), std::string(names.layer),
-                     std::string(names.tensor), std::string(names.gemm),
-                     std::string(names.statistic), std::string(names.group),
-                     fmt::format("{}_{}_{}", names.layer, names.tensor, names.statistic)});
-  by_key_.emplace(std::move(key), &series_.back());
-  return series_.back();
+  const auto found = known_.find(names);
+  if (found != known_.end()) return **found;
+  const Series& added = series_.emplace_back(Series{
+      static_cast<std::uint32_t>(series_.size()), interned(names.layer), interned(names.tensor),
+      interned(names.gemm), interned(names.statistic), interned(names.group)});
+  known_.insert(&added);
+  return added;
 }
 
 }  // namespace telens

@@ -1,28 +1,34 @@
 // Where observed values go: the run file, the text log, a user's logger.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/base/error.h"
 
 namespace telens {
 
-// What a row is a value of. Made once by SeriesTable and referred to by address.
+// What a row is a value of. Made once by SeriesTable and referred to by address. A layer may have a
+// hundred of them, so names that are equal are one string, the table's.
 struct Series {
-  std::uint32_t index = 0;  // dense, from 0, in the order of first use in the session
-  std::string layer;
-  std::string tensor;
-  std::string gemm;  // "" where the value belongs to the tensor and not to its copy for one GEMM
-  std::string statistic;
-  std::string group;      // that the value was reduced over; "": this rank alone
-  std::string logged_as;  // what loggers call it: "<layer>_<tensor>_<statistic>"
+  std::uint32_t index;  // dense, from 0, in the order of first use in the session
+  const std::string& layer;
+  const std::string& tensor;
+  const std::string& gemm;  // "" where the value belongs to the tensor, not to its copy for a GEMM
+  const std::string& statistic;
+  const std::string& group;  // that the value was reduced over; "": this rank alone
+
+  // What loggers call it: "<layer>_<tensor>_<statistic>".
+  TELENS_EXPORT std::string logged_as() const;
 };
 
 // All series of a session. Any thread may ask; addresses live as long as the table.
@@ -34,14 +40,32 @@ class TELENS_EXPORT SeriesTable {
     std::string_view gemm = {};
     std::string_view statistic;
     std::string_view group = {};
+
+    friend bool operator==(const Names&, const Names&) = default;
   };
 
   const Series& find_or_add(const Names& names);
 
  private:
-  std::mutex mutex_;
+  // Hash and equality of what stands in the series themselves.
+  struct ByNames {
+    using is_transparent = void;
+    static Names of(const Series& series) {
+      return {series.layer, series.tensor, series.gemm, series.statistic, series.group};
+    }
+    std::size_t operator()(const Names& names) const;
+    std::size_t operator()(const Series* series) const { return (*this)(of(*series)); }
+    bool operator()(const Series* a, const Series* b) const { return a == b; }
+    bool operator()(const Names& a, const Series* b) const { return a == of(*b); }
+    bool operator()(const Series* a, const Names& b) const { return of(*a) == b; }
+  };
+
+  const std::string& interned(std::string_view name);  // under mutex_
+
+  std::mutex mutex_;  // over what follows
+  std::set<std::string, std::less<>> names_;
   std::deque<Series> series_;
-  std::unordered_map<std::string, const Series*> by_key_;
+  std::unordered_set<const Series*, ByNames, ByNames> known_;
 };
 
 // One observed value. `asked` is false for counters that come along with any statistic: they are

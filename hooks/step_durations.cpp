@@ -34,11 +34,20 @@ void StepDurations::keep(std::vector<double>& kept, std::size_t& next, double se
 }
 
 void StepDurations::add(bool ran, double seconds, double cost) {
+  ++steps_;
   if (ran) {
     keep(on_, next_on_, seconds - cost);
   } else {
     keep(off_, next_off_, seconds - cost);
+    newest_off_ = steps_;
   }
+  if (!off_.empty() && steps_ > 2 * newest_off_ + kFreshFor) forget_what_is_old();
+}
+
+void StepDurations::forget_what_is_old() {
+  on_.clear();
+  off_.clear();
+  next_on_ = next_off_ = 0;
 }
 
 double StepDurations::hidden_cost() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace telens {
@@ -19,9 +20,15 @@ class StepDurations {
 
   static constexpr std::size_t kFewestOn = 2;
   static constexpr std::size_t kFewestOff = 4;
+  // Steps change over a training, and most in its beginning: those without features tell for as
+  // many steps as came before them, and these. After that, where features run in every step, there
+  // is nothing to compare with until some are left out again.
+  static constexpr std::int64_t kFreshFor = 64;
 
  private:
-  // The newest of each kind: steps change over a training.
+  void forget_what_is_old();
+
+  // The newest of each kind.
   static constexpr std::size_t kKept = 32;
   static void keep(std::vector<double>& kept, std::size_t& next, double seconds);
 
@@ -29,6 +36,8 @@ class StepDurations {
   std::vector<double> off_;
   std::size_t next_on_ = 0;
   std::size_t next_off_ = 0;
+  std::int64_t steps_ = 0;
+  std::int64_t newest_off_ = 0;  // of these steps
 };
 
 }  // namespace telens

@@ -40,4 +40,13 @@ TELENS_HOST_DEVICE inline float mean_of_row(float in_units, float unit) {
   return rounded_beyond ? std::copysign(FP32::kMax, mean) : mean;
 }
 
+// Of a row whose variance was measured in units. In large ones eps is nothing, which a row of equal
+// numbers needs: no rstd is larger than that of eps alone.
+TELENS_HOST_DEVICE inline float rstd_of_row(float variance, float eps, float unit) {
+  if (unit == 1.0F) return 1.0F / std::sqrt(variance + eps);
+  const float rstd = 1.0F / std::sqrt(variance) * unit;
+  const float largest = 1.0F / std::sqrt(eps);
+  return rstd > largest ? largest : rstd;
+}
+
 }  // namespace telens::ops

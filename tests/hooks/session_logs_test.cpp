@@ -165,8 +165,9 @@ class TensorLogger final : public ScalarLogger {
 
 TEST_F(SessionTest, a_logger_that_logs_a_tensor_itself_and_fails_at_it_leaves_the_others_alone) {
   const auto logger = std::make_shared<TensorLogger>();
-  debug::InitializeOptions begin =
-      options(section("LogTensorStats: {enabled: True, tensors: [logits], stats: [max]}\n"));
+  debug::InitializeOptions begin = options(
+      "s:\n  enabled: True\n  layers: {layer_types: [all]}\n"
+      "  LogTensorStats: {enabled: True, tensors: [logits], stats: [max]}\n");
   begin.statistics_logger = logger;
   begin.default_logging_enabled = true;
   debug::initialize(begin);

@@ -55,8 +55,8 @@ RowStatistics measure_row(const NormForwardJob& job, const T* x) {
     const FloatVec deviation = hn::Sub(value(at), means);
     return hn::Mul(deviation, deviation);
   });
-  const float rstd = 1.0F / std::sqrt(squares / count + job.eps * kUnit * kUnit);
-  return {ops::mean_of_row(mean, kUnit), rstd * kUnit, !std::isfinite(squares)};
+  return {ops::mean_of_row(mean, kUnit), ops::rstd_of_row(squares / count, job.eps, kUnit),
+          !std::isfinite(squares)};
 }
 
 template <bool centered, typename T>

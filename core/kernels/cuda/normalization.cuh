@@ -163,7 +163,7 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
     unit = ops::kLargeRowUnit;
   }
   const float mean = ops::mean_of_row(center, unit);
-  const float rstd = 1.0F / std::sqrt(squares / count + arguments.eps * unit * unit) * unit;
+  const float rstd = ops::rstd_of_row(squares / count, arguments.eps, unit);
   if (thread.index() == 0) {
     if (arguments.mean != nullptr) arguments.mean[row] = mean;
     arguments.rstd[row] = rstd;
