@@ -12,9 +12,10 @@ from stored_rows import store, store_zeros
 
 PACKED = ("records", "histograms", "ledger", "blocks")
 PLAIN = ("scalars", "events", "drops", "end")
-# Rows of a table that take no room. Of records a reader wants all at once; the others would take
-# more than a gigabyte.
-INFLATING = {"records": 2**20, "histograms": 8 << 20, "ledger": 10 << 20, "blocks": 8 << 20}
+# Rows that take no room in a file. Of records a reader wants all at once; the others would take more
+# than a gigabyte, a chunk more than a power of two for lists that double.
+MANY = (8 << 20) + 1024
+INFLATING = {"records": 2**20, "histograms": MANY, "ledger": MANY, "blocks": MANY}
 TEXT_ATTRIBUTES = ("telens_version", "run_id")
 NUMBER_ATTRIBUTES = ("schema_version", "rank", "world_size", "start_time")
 
