@@ -12,8 +12,8 @@ from stored_rows import store, store_zeros
 
 PACKED = ("records", "histograms", "ledger", "blocks")
 PLAIN = ("scalars", "events", "drops", "end")
-# Rows that take no room in a file. Of records a reader wants all at once; the others would take more
-# than a gigabyte, a chunk more than a power of two for lists that double.
+# Rows that take no room in a file. Of records a reader wants all at once; the others would take
+# more than a gigabyte, a chunk more than a power of two for lists that double.
 MANY = (8 << 20) + 1024
 INFLATING = {"records": 2**20, "histograms": MANY, "ledger": MANY, "blocks": MANY}
 TEXT_ATTRIBUTES = ("telens_version", "run_id")
