@@ -189,6 +189,13 @@ TEST_P(DamagedFile, a_damaged_name_costs_no_record) {
   EXPECT_EQ(RunReader(path_).names(Dictionary::layer).at(3), "name3");
 }
 
+TEST_P(DamagedFile, a_repair_leaves_what_stands_for_a_damaged_name) {
+  flip(offset_of(path_, "names/tensor") + 32);
+  EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
+  EXPECT_TRUE(repair(path_).done);
+  EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
+}
+
 TEST_P(DamagedFile, a_damaged_configuration_is_told) {
   flip(offset_of(path_, "config") + 3);
   const auto read = read_file(path_);
