@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/fnv1a.h"
+
 namespace telens::features {
 namespace {
 
@@ -129,12 +131,7 @@ std::size_t text_words(const Header& header) {
 
 }  // namespace
 
-// FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv
-std::int64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
-}
+std::int64_t hash_of(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
 
 std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group) {
   std::vector<std::int64_t> notes;

@@ -60,9 +60,8 @@ void tell_of_another_run_id(const SharedRun& shared,
   if (shared.refused.empty()) return;
   tell(
       fmt::format("another live process records rank {} of the run '{}': this one records as the "
-                  "run '{}'; call "
-                  "init_process_group before debug.initialize, set RANK, or give each training a "
-                  "TELENS_RUN_ID of its own",
+                  "run '{}'; call init_process_group before debug.initialize, set RANK, or give "
+                  "each training a TELENS_RUN_ID of its own",
                   fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
 }
 

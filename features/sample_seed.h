@@ -4,15 +4,14 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/base/fnv1a.h"
+
 namespace telens::features {
 
 // Of a sample of one layer in one iteration; `place` tells those of a layer apart and is below 8.
 inline std::uint64_t sample_seed(std::string_view layer, std::int64_t iteration,
                                  std::uint64_t place) {
-  // FNV-1a.
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : layer) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  return hash + (static_cast<std::uint64_t>(iteration) << 3) + place;
+  return fnv1a(layer) + (static_cast<std::uint64_t>(iteration) << 3) + place;
 }
 
 }  // namespace telens::features

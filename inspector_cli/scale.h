@@ -14,12 +14,12 @@ struct Tick {
   std::string label;
 };
 
-// Values of warm-up do not count; one that lies beyond is drawn at the edge.
 // Where a value lies between the smallest (0) and largest (1) one.
 //   linear       values of like size
 //   logarithmic  positive values that span more than three decades, or of which most are dwarfed
 //   symlog       the same where some are zero or negative: linear between -t and t, and beyond as
 //                many decades as it takes, each as wide as the linear part of one sign
+// Values of warm-up do not count; one that lies beyond is drawn at the edge.
 class Scale {
  public:
   explicit Scale(const std::vector<Line>& lines);

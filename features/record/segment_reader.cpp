@@ -108,6 +108,16 @@ hdf5::Handle open_hdf5(const std::string& path) {
   return file;
 }
 
+// What stands for a name that cannot be read; different in each file. It fits where a name does, so
+// that a repair writes it as it is.
+std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const std::string& path) {
+  const std::filesystem::path file = std::filesystem::path(path).filename();
+  const auto dictionary = layout.dataset.substr(layout.dataset.find('/') + 1);
+  const std::string name = fmt::format("(damaged {} {} of {})", dictionary, id, file.string());
+  return name.size() <= layout.width ? name
+                                     : fmt::format("(damaged {} of {})", id, file.stem().string());
+}
+
 }  // namespace
 
 hdf5::Handle open_run_file(const std::string& path) {
@@ -242,10 +252,8 @@ std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
       });
   found.resize(count);
   std::vector<std::string> names;
-  const std::string file = std::filesystem::path(about_.path).filename().string();
   for (std::size_t id = 0; id < found.size(); ++id) {
-    names.push_back(found[id].value_or(
-        fmt::format("(damaged {} {} of {})", dataset.substr(dataset.find('/') + 1), id, file)));
+    names.push_back(found[id] ? *found[id] : damaged_name(layout, id, about_.path));
   }
   return names;
 }

@@ -25,7 +25,8 @@ class SegmentReader {
   const Segment& about() const { return about_; }
   const PackedReader& records() const { return *records_; }
   // What has been found in all that was read by now. The functions below leave it out; a damaged
-  // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)".
+  // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)" or, where that is too
+  // long, "(damaged <id> of <file>)".
   const DamageLog& damage() const { return damage_; }
   // Finds all damage. How many rows are whole; bins without those of damaged records, or of none.
   RowCounts read_all() const;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/fnv1a.h"
 #include "features/record/hdf5.h"
 #include "features/record/leftovers.h"
 
@@ -129,13 +130,6 @@ std::vector<std::byte> image_of(const TensorDump& dump) {
     raise<RecordError>("cannot make a file in memory: {}", hdf5::last_error());
   }
   return image;
-}
-
-// http://www.isthe.com/chongo/tech/comp/fnv
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
 }
 
 [[noreturn]] void raise_errno(const std::string& path, int error) {

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
+
+#include "core/base/fnv1a.h"
 
 namespace telens::record {
 namespace {
@@ -23,16 +24,6 @@ void put_cut(std::string_view text, std::string_view rest, std::span<char> cell)
   std::ranges::copy(rest, end);
 }
 
-// FNV-1a, 64 bits (draft-eastlake-fnv): of a million names two have the same with a chance of
-// 1 in 40 million.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const char byte : text) {
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3U;
-  }
-  return hash;
-}
-
 void put_whole(std::string_view text, std::span<char> cell) {
   std::ranges::fill(cell, '\0');
   std::ranges::copy(text, cell.begin());
@@ -48,7 +39,7 @@ void put_text(std::string_view text, std::span<char> cell) {
 void put_name(std::string_view name, std::span<char> cell) {
   const std::string_view readable = name.substr(0, name.find('\0'));  // where a reader would stop
   if (readable.size() == name.size() && name.size() <= cell.size()) return put_whole(name, cell);
-  put_cut(readable, fmt::format("{}{:016x}", kCut, hash_of(name)), cell);
+  put_cut(readable, fmt::format("{}{:016x}", kCut, fnv1a(name)), cell);
 }
 
 std::string get_text(std::span<const char> cell) {

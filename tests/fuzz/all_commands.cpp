@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fnv1a.h"
 #include "inspector_cli/table.h"
 #include "tests/fuzz/content.h"
 
@@ -105,12 +106,6 @@ std::uint64_t resident_bytes(pid_t process) {
   std::uint64_t resident = 0;
   statm >> all >> resident;
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return hash;
 }
 
 class Campaign {
@@ -202,7 +197,7 @@ class Campaign {
         "{}{{\"command\": {}, {}, \"out\": \"{:016x}\", \"bytes\": {}, \"damaged\": {}, "
         "\"leaked\": {}, \"err\": {}}}",
         results.empty() ? "" : ", ",
-        cli::json_text(fmt::format("{}", fmt::join(kCommands[command], " "))), what, hash_of(out),
+        cli::json_text(fmt::format("{}", fmt::join(kCommands[command], " "))), what, fnv1a(out),
         out.size(), either_has("damaged"), !limits_.secret.empty() && either_has(limits_.secret),
         cli::json_text(err.substr(0, kMost)));
   }

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <span>
+#include <string>
 
 #include "core/base/error.h"
-#include "features/record/run_reader.h"
 
 namespace telens::testing {
 namespace {
@@ -30,37 +30,37 @@ std::string named(const RunReader& run, const Record& row) {
       name_of(run, Dictionary::scope, row.scope), bits(row.value));
 }
 
-void print_rows(const RunReader& run) {
+void print_rows(const RunReader& run, std::FILE* out) {
   run.read({}, [&](int rank, std::span<const Record> records) {
-    for (const Record& row : records) fmt::print("record {} {}\n", rank, named(run, row));
+    for (const Record& row : records) fmt::print(out, "record {} {}\n", rank, named(run, row));
   });
   run.read_histograms({}, [&](int rank, const Record& row, std::span<const HistogramBin> bins) {
-    fmt::print("histogram {} {}", rank, named(run, row));
-    for (const auto& [bin, count] : bins) fmt::print(" {}:{}", bin, count);
-    fmt::print("\n");
+    fmt::print(out, "histogram {} {}", rank, named(run, row));
+    for (const auto& [bin, count] : bins) fmt::print(out, " {}:{}", bin, count);
+    fmt::print(out, "\n");
   });
   for (const BlockLine& line : run.blocks()) {
     const BlockRow& row = line.row;
     const Record record{row.iteration, row.layer, row.tensor, row.gemm,
                         row.statistic, kNoName,   row.value};
-    fmt::print("block {} {} {} {}\n", line.rank, named(run, record), row.block_row,
+    fmt::print(out, "block {} {} {} {}\n", line.rank, named(run, record), row.block_row,
                row.block_column);
   }
   for (const LedgerLine& line : run.ledger()) {
     const LedgerRow& row = line.row;
-    fmt::print("ledger {} {} {} {} {} {} {:x}\n", line.rank, row.iteration,
+    fmt::print(out, "ledger {} {} {} {} {} {} {:x}\n", line.rank, row.iteration,
                name_of(run, Dictionary::layer, row.layer), name_of(run, Dictionary::gemm, row.gemm),
                name_of(run, Dictionary::word, row.entry),
                name_of(run, Dictionary::word, row.detail), bits(row.value));
   }
   for (const Scalar& row : run.scalars()) {
-    fmt::print("scalar {} {} {} {:x}\n", row.rank, row.iteration,
+    fmt::print(out, "scalar {} {} {} {:x}\n", row.rank, row.iteration,
                name_of(run, Dictionary::word, row.name), bits(row.value));
   }
   for (const Event& row : run.events()) {
     // What a repair says of itself was not in the file before.
     if (name_of(run, Dictionary::word, row.kind) == "repaired") continue;
-    fmt::print("event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
+    fmt::print(out, "event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
                name_of(run, Dictionary::word, row.kind), name_of(run, Dictionary::word, row.text),
                name_of(run, Dictionary::layer, row.layer));
   }
@@ -68,15 +68,27 @@ void print_rows(const RunReader& run) {
 
 }  // namespace
 
+void print_content(const RunReader& run, std::FILE* out) {
+  const Segment& about = run.segments().front();
+  fmt::print(out, "{} {} {} {:x} {} {}\n", about.run_id, about.rank, about.world_size,
+             bits(about.start_time), about.telens_version, about.dropped);
+  fmt::print(out, "{}\n", run.config_text());
+  for (const auto& [name, value] : run.environment()) fmt::print(out, "{}={}\n", name, value);
+  print_rows(run, out);
+}
+
+void print_end(const RunReader& run, std::FILE* out) {
+  const Segment& about = run.segments().front();
+  if (!about.end) return fmt::print(out, "end none\n");
+  fmt::print(out, "end {} {:x} {}, {} lost\n", static_cast<int>(about.end->state),
+             bits(about.end->time), about.end->reason, about.lost);
+}
+
 int print_content(const std::string& path) {
   try {
     const RunReader run(path);
-    const Segment& about = run.segments().front();
-    fmt::print("{} {} {} {:x} {} {}\n", about.run_id, about.rank, about.world_size,
-               bits(about.start_time), about.telens_version, about.dropped);
-    fmt::print("{}\n", run.config_text());
-    for (const auto& [name, value] : run.environment()) fmt::print("{}={}\n", name, value);
-    print_rows(run);
+    print_content(run, stdout);
+    print_end(run, stderr);
   } catch (const RecordError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

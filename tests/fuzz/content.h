@@ -2,12 +2,20 @@
 // from one that reads as before.
 #pragma once
 
+#include <cstdio>
 #include <string>
+
+#include "features/record/run_reader.h"
 
 namespace telens::testing {
 
-// Prints the run's content, a line a row; returns 0, or 2 for what cannot be read, whose reason
-// goes to stderr.
+// The content of a run's first file, a line a row.
+void print_content(const record::RunReader& run, std::FILE* out);
+// How that file ended, which a repair changes.
+void print_end(const record::RunReader& run, std::FILE* out);
+
+// Prints a run's content to stdout and its end to stderr; returns 0, or 2 for what cannot be read,
+// whose reason goes to stderr.
 int print_content(const std::string& path);
 
 }  // namespace telens::testing

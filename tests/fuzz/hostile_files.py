@@ -8,10 +8,14 @@ import pathlib
 
 import h5py
 import numpy as np
-from stored_rows import store
+from stored_rows import store, store_zeros
 
 PACKED = ("records", "histograms", "ledger", "blocks")
 PLAIN = ("scalars", "events", "drops", "end")
+# Rows that take no room in a file. Of records a reader wants all at once; the others would take
+# more than a gigabyte, a chunk more than a power of two for lists that double.
+MANY = (8 << 20) + 1024
+INFLATING = {"records": 2**20, "histograms": MANY, "ledger": MANY, "blocks": MANY}
 TEXT_ATTRIBUTES = ("telens_version", "run_id")
 NUMBER_ATTRIBUTES = ("schema_version", "rank", "world_size", "start_time")
 
@@ -49,6 +53,8 @@ def changes(path, outside):
         named[f"{each} gets {kind}"] = _replacing(each, change)
     for (each, column), extreme in itertools.product(columns, range(len(INTEGERS))):
         named[f"{each}.{column} is extreme {extreme}"] = _filling(each, column, extreme)
+    for each, rows in INFLATING.items():
+        named[f"{each} inflates a thousandfold"] = _inflating(each, rows)
     for each in PACKED:
         for count in INTEGERS:
             named[f"{each}_count is {count}"] = _setting_count(each, count)
@@ -220,9 +226,8 @@ _STORAGE = {
     "a filter that nobody knows": _unknown_filter,
     "another filter": _stored(compression="gzip", shuffle=True, fletcher32=True, chunks=True),
     "LZF": _stored(compression="lzf", chunks=True),
-    "a scale-offset filter": _long(100, chunks=(16,), compression="szip")
-    if h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP)
-    else _long(100, chunks=(16,), compression="gzip"),
+    "a scale-offset filter": _long(100, chunks=(16,), scaleoffset=0),
+    "a filter alone": _long(100, chunks=(16,), compression="gzip"),
     "2^40 rows that were never stored": _long(2**40),
     "2^40 rows in chunks": _long(2**40, chunks=(4096,), maxshape=(None,)),
     "2^22 rows in packed chunks": _long(
@@ -232,11 +237,21 @@ _STORAGE = {
         2**20, chunks=(2**20,), maxshape=(None,), compression="gzip", shuffle=True
     ),
     "chunks of one row": _long(100, chunks=(1,), maxshape=(None,)),
+    "packed chunks of one row": _long(
+        2**20, chunks=(1,), maxshape=(None,), compression="gzip", shuffle=True
+    ),
     "no rows and no more": _long(0),
     "a type of its own": _own_type,
     "other columns": _other_columns,
     "rows that were never stored": _half_stored,
 }
+
+
+def _inflating(path, rows):
+    def change(file):
+        store_zeros(file[path], rows)
+
+    return change
 
 
 # ---- values

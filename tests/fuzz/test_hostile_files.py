@@ -3,6 +3,7 @@
 import gzip
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from stored_rows import store
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WRITERS = pathlib.Path(os.environ.get("TELENS_WRITERS", ROOT / "build/tests"))
+COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_an_attribute_that_is_not_one_value_of_its_type_is_refused(
     intact, run_file, expect_refusal, name, value
 ):
     changed(intact["all"], run_file, lambda file: file.attrs.__setitem__(name, value))
-    expect_refusal(run_file, name)
+    expect_refusal(run_file, f"attribute {name}:")
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
@@ -161,6 +163,58 @@ def test_more_rows_than_the_file_can_hold_are_refused(intact, run_file, expect_r
     """2^30 rows of blocks, of which nothing is stored: reading them would take 40 GiB."""
     changed(intact["all"], run_file, lambda file: file["blocks"].resize((2**30,)))
     expect_refusal(run_file, "blocks")
+
+
+@pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
+def test_packed_chunks_of_one_row_are_refused(intact, run_file, expect_refusal, outside, table):
+    """A reader would open each of them by itself."""
+    change = changes(intact["all"], outside)[f"{table} gets packed chunks of one row"]
+    changed(intact["all"], run_file, change)
+    expect_refusal(run_file, f"{table}: expected chunks of 256 to")
+
+
+@pytest.mark.skipif("TELENS_SANITIZED" in os.environ, reason="limits are of an optimized build")
+@pytest.mark.parametrize("table", ["ledger", "blocks"])
+def test_rows_that_inflate_a_thousandfold_fill_no_memory(intact, run_file, outside, table):
+    change = changes(intact["all"], outside)[f"{table} inflates a thousandfold"]
+    changed(intact["all"], run_file, change)
+    assert run_file.stat().st_size < 4 << 20
+
+    def with_little_memory(subcommand):
+        limit = (MEGABYTES << 20, MEGABYTES << 20)
+        return subprocess.run(
+            [COMMAND, subcommand, run_file],
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+        )
+
+    assert with_little_memory("info").returncode == 0
+    answer = with_little_memory(table)
+    if table == "ledger":  # which is shown as a whole
+        assert answer.returncode == 2
+        assert "the ledger: more than 4194304 rows" in answer.stderr
+    else:
+        assert answer.returncode == 0, answer.stderr
+    with open_for_change(run_file) as file:
+        store(file, "end", file["end"][:0])
+    repair = with_little_memory("repair")
+    assert repair.returncode == 0, repair.stderr
+
+
+def test_a_repair_that_would_lose_rows_leaves_the_file(intact, run_file, run_all):
+    """A copy joins bins and records in their order; these bins come in another one."""
+
+    def change(file):
+        rows = file["histograms"][:]
+        store(file, "histograms", rows[np.argsort(-rows["record"], kind="stable")])
+        store(file, "end", file["end"][:0])
+
+    changed(intact["histograms"], run_file, change)
+    repair = run_all(run_file)["repair COPY"]
+    assert repair["code"] == 2, repair
+    assert "not all that it holds could be read back" in repair["err"]
+    assert run_all.copy.read_bytes() == run_file.read_bytes()
 
 
 @pytest.mark.parametrize("column", ["kind", "text", "layer"])
@@ -223,9 +277,8 @@ def test_times_that_are_none_crash_nothing(intact, run_file, run_all, value):
 def test_a_pipe_is_no_run_file(run_file):
     """Opening it would wait for a writer."""
     os.mkfifo(run_file)
-    command = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
     for subcommand in ("info", "repair"):
-        result = subprocess.run([command, subcommand, run_file], capture_output=True, timeout=20)
+        result = subprocess.run([COMMAND, subcommand, run_file], capture_output=True, timeout=20)
         assert result.returncode == 2
 
 

@@ -160,7 +160,7 @@ MUTANTS = (
         before="void do_without_exit_handler() { H5dont_atexit(); }",
         after="void do_without_exit_handler() {}",
         program="record_crash_test",
-        tests="*a_write_that_fails*",
+        tests="FailedWrite.of_a_full_disk*",
     ),
     Mutant(
         promise="next to nothing between: a routing call that a feature leaves out is never asked",

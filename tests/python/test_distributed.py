@@ -1,5 +1,6 @@
 """Modules under DDP and FSDP2, two processes over gloo."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -252,6 +253,21 @@ def test_all_ranks_record_into_the_run_that_rank_0_decides_on(tmp_path, own):
     assert sorted(path.name for path in run.iterdir()) == ["rank00000.h5", "rank00001.h5"]
     if own[0]:
         assert run.name == own[0]
+    for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():  # nobody else is accused
+        assert "another live process" not in log.read_text()
+
+
+def test_a_run_that_one_rank_cannot_have_is_another_one_for_all_ranks(tmp_path):
+    folder = tmp_path / "telens" / "run"
+    folder.mkdir(parents=True)
+    with open(folder / ".rank00001.lock", "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        run_ranks(rank_with_a_run_id_of_its_own, str(tmp_path), ["run", "run"])
+    recorded = sorted(path.name for path in (tmp_path / "telens" / "run-2").iterdir())
+    assert recorded == ["rank00000.h5", "rank00001.h5"]
+    assert [path.name for path in folder.iterdir()] == [".rank00001.lock"]
+    for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():
+        assert "another live process records rank 1 of the run 'run'" in log.read_text()
 
 
 def rank_that_refuses(rank: int, folder: str, what: str) -> None:
