@@ -134,9 +134,9 @@ bool LayerHooks::may_watch_wgrad() {
   probe.session = session;
   const hook_points::ListenerCall listener(probe);
   if (!listener) return false;
-  const bool answer = listener->may_watch_wgrad(*this);
-  wgrad_answer_.store(2 * session + (answer ? 1 : 0), std::memory_order_relaxed);
-  return answer;
+  const std::optional<bool> answer = listener->may_watch_wgrad(*this);
+  if (answer) wgrad_answer_.store(2 * session + (*answer ? 1 : 0), std::memory_order_relaxed);
+  return answer.value_or(true);
 }
 
 std::shared_ptr<const RoutingPlan> LayerHooks::ask(const RoutingRequest& request) {

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -164,8 +165,8 @@ class HookListener {
                             const InspectGemmCall& call) = 0;
 
   // Whether anybody may look at the product of the layer's wgrad or change it, in any iteration.
-  // The answer is the same for as long as the listener is installed.
-  virtual bool may_watch_wgrad(LayerHooks& layer) { return true; }
+  // The answer is the same for as long as the listener is installed; nullopt: it is not known yet.
+  virtual std::optional<bool> may_watch_wgrad(LayerHooks& layer) { return true; }
 };
 
 // The state of the hook points. A tick is (session number << 40 | iteration): 0 without a session,
@@ -265,7 +266,8 @@ class TELENS_EXPORT LayerHooks {
     dozes_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
-  // HookListener::may_watch_wgrad, asked once a session; false without one. Any thread.
+  // HookListener::may_watch_wgrad, asked until it is known in a session and true as long as it is
+  // not; false without a session. Any thread.
   bool may_watch_wgrad();
 
   // What the layer was given, for its calls. `size` may be larger than 1 before there is a group.

@@ -1,5 +1,6 @@
 #include "features/run_file_sink.h"
 
+#include <fmt/ranges.h>
 #include <torch/version.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -7,12 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "features/rank_exchange.h"
+#include "features/record/run_paths.h"
 #include "features/statistics/statistic_name.h"
 #include "hooks/builtin.h"
 
@@ -24,33 +25,45 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// Rank 0's: ranks that decide by themselves see different seconds, and perhaps environments.
-record::ClaimedRun shared_run(const debug::InitializeOptions& options) {
+struct SharedRun {
   record::ClaimedRun run;
+  std::string wanted;                 // the id that rank 0 gave, or was given
+  std::vector<std::int64_t> refused;  // ranks whose files of that run another process writes
+};
+
+// One run for all ranks. Rank 0 names it, since ranks that decide by themselves see different
+// seconds and perhaps environments; a name that one rank cannot have is another one for all.
+SharedRun shared_run(const debug::InitializeOptions& options) {
+  constexpr std::int64_t kNotRefused = -1;
+  SharedRun shared;
   const bool is_alone = !has_several_ranks(options.world);
   if (is_alone || options.world->getRank() == 0) {
-    run = record::claim_run(options.log_dir, record::decide_run_id(options.log_dir, options.run_id),
-                            options.rank);
+    shared.wanted = record::decide_run_id(options.log_dir, options.run_id);
   }
-  if (!is_alone) run.run_id = gather_texts(run.run_id, *options.world).front();
-  return run;
+  if (!is_alone) shared.wanted = gather_texts(shared.wanted, *options.world).front();
+  for (int number = 1;; ++number) {
+    std::string id = record::numbered_run_id(shared.wanted, number);
+    auto claim = record::RankClaim::take(record::run_folder(options.log_dir, id), options.rank);
+    const std::int64_t own = claim ? kNotRefused : options.rank;
+    auto refused = is_alone ? std::vector{own} : gather_notes(own, *options.world);
+    std::erase(refused, kNotRefused);
+    if (refused.empty()) {
+      shared.run = {std::move(id), std::move(claim)};
+      return shared;
+    }
+    if (number == 1) shared.refused = std::move(refused);
+  }
 }
 
-// What the user asked for; "" where that is any.
-std::string wanted_run_id(const debug::InitializeOptions& options) {
-  if (!options.run_id.empty()) return options.run_id;
-  const char* id = std::getenv("TELENS_RUN_ID");
-  return id == nullptr ? "" : id;
-}
-
-void tell_of_another_run_id(const std::string& wanted, const std::string& run_id, int rank,
+void tell_of_another_run_id(const SharedRun& shared,
                             const std::function<void(const std::string&)>& tell) {
-  if (wanted.empty() || wanted == run_id) return;
-  tell(fmt::format(
-      "another live process records rank {} of the run '{}': this one records as the run "
-      "'{}'; call init_process_group before debug.initialize, set RANK, or give each "
-      "process a TELENS_RUN_ID of its own",
-      rank, wanted, run_id));
+  if (shared.refused.empty()) return;
+  tell(
+      fmt::format("another live process records rank {} of the run '{}': this one records as the "
+                  "run '{}'; call "
+                  "init_process_group before debug.initialize, set RANK, or give each training a "
+                  "TELENS_RUN_ID of its own",
+                  fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
 }
 
 void check_recording(const debug::InitializeOptions& options) {
@@ -184,13 +197,11 @@ std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options
   run.max_size = options.recording.max_size;
   run.on_warning = on_error;
   run.on_error = on_error;
-  record::ClaimedRun claimed = features::shared_run(options);
-  run.run_id = std::move(claimed.run_id);
-  run.claim = std::move(claimed.claim);
-  auto writer = record::RunWriter::open(run);
-  features::tell_of_another_run_id(features::wanted_run_id(options), writer->run_id(), options.rank,
-                                   on_error);
-  return std::make_unique<features::RunFileSink>(std::move(writer));
+  features::SharedRun shared = features::shared_run(options);
+  features::tell_of_another_run_id(shared, on_error);
+  run.run_id = shared.run.run_id;
+  run.claim = std::move(shared.run.claim);
+  return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
 }
 
 }  // namespace telens

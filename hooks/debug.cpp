@@ -151,7 +151,7 @@ void refuse_to_initialize(int rank, const ReductionGroup& world) {
 }
 
 void note_foreign_layer(std::string_view layer_name, std::string_view kind) {
-  if (open_session()) open_session()->note_foreign_layer(layer_name, kind);
+  if (const auto session = open_session()) session->note_foreign_layer(layer_name, kind);
 }
 
 bool is_initialized() { return open_session() != nullptr; }
@@ -166,6 +166,8 @@ void end_debug(std::string_view exception) {
   {
     const std::lock_guard lock(process().mutex);
     ending.swap(process().session);
+    // One that a step of another thread has kept from ending may be free by now.
+    if (!ending) ending = process().ending.lock();
     if (ending) process().ending = ending;
   }
   if (ending) ending->end(exception);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/interruption.h"
@@ -40,19 +41,21 @@ void Delivery::deliver(const Logged& logged) {
   for (const NamedScalar& each : logged.scalars) {
     run_file_->scalar(each.iteration, each.name, each.value);
   }
-  std::erase_if(loggers_, [&](const std::shared_ptr<ScalarLogger>& logger) {
+  // Over a copy: a logger that logs a tensor itself comes back here.
+  const std::vector<std::shared_ptr<ScalarLogger>> loggers = loggers_;
+  for (const std::shared_ptr<ScalarLogger>& logger : loggers) {
+    if (std::ranges::find(loggers_, logger) == loggers_.end()) continue;  // failed meanwhile
     try {
       log(logger, logged);
-      return false;
     } catch (...) {
       let_interruptions_pass();
+      if (std::erase(loggers_, logger) == 0) continue;
       on_logger_failure_(
           fmt::format("a logger of statistics failed: {}; it is not called any more in this "
                       "session, the run file is written as ever and training goes on",
                       message_of_current_exception()));
-      return true;
     }
-  });
+  }
 }
 
 void Delivery::log(const std::shared_ptr<ScalarLogger>& logger, const Logged& logged) {

@@ -456,17 +456,17 @@ void LayerListener::inspect_gemm(LayerHooks&, const RoutingPlan& plan,
   }
 }
 
-bool LayerListener::may_watch_wgrad(LayerHooks& layer) {
+std::optional<bool> LayerListener::may_watch_wgrad(LayerHooks& layer) {
+  const auto may_watch = [](const auto& each) { return each->feature->may_watch_wgrad(); };
+  if (std::ranges::none_of(features_.all(), may_watch)) return false;
   const std::lock_guard lock(layers_mutex_);
   std::string name = layer.name();
   if (name.empty()) {
     const LayerHooks::AutomaticName& automatic = layer.automatic_name();
-    if (automatic.session < first_number_) return true;  // it has had no forward in this session
+    if (automatic.session < first_number_) return std::nullopt;
     name = automatic.name + layer.automatic_suffix();
   }
-  return std::ranges::any_of(features_.all_for(name), [](const FeatureInstance* each) {
-    return each->feature->may_watch_wgrad();
-  });
+  return std::ranges::any_of(features_.all_for(name), may_watch);
 }
 
 }  // namespace telens::debug

@@ -68,8 +68,10 @@ class LayerListener final : public HookListener {
                                    const InspectPostquantizeCall& call) override;
   void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
                     const InspectGemmCall& call) override;
-  // Decided by the layer's name and the configuration, whatever is due or runs at the moment.
-  bool may_watch_wgrad(LayerHooks& layer) override;
+  // Decided by the layer's name and the configuration, whatever is due or runs at the moment. An
+  // unnamed layer gets its name with its first forward in the session; until then it is known only
+  // where no feature of any layer may.
+  std::optional<bool> may_watch_wgrad(LayerHooks& layer) override;
 
  private:
   void install(std::shared_ptr<void> owner = nullptr);  // under layers_mutex_

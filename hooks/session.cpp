@@ -1,6 +1,7 @@
 #include "hooks/session.h"
 
 #include <ATen/core/grad_mode.h>
+#include <cxxabi.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "hooks/builtin.h"
 #include "hooks/plugin_loader.h"
 
@@ -23,6 +25,12 @@ config::Config load_config(const InitializeOptions& options,
   return config::load_config_file(options.config_file, descriptions);
 }
 
+// Some files are opened late, when a program like Hydra has changed its working directory.
+InitializeOptions with_absolute_log_dir(InitializeOptions options) {
+  options.log_dir = absolute_path(options.log_dir);
+  return options;
+}
+
 void check_iteration(std::string_view what, std::int64_t iteration) {
   if (iteration < 0 || iteration > hook_points::kLastIteration) {
     raise<UsageError>("debug.{}: the iteration cannot be {}; iterations count from 0 to {}", what,
@@ -30,10 +38,37 @@ void check_iteration(std::string_view what, std::int64_t iteration) {
   }
 }
 
+// A turn counts until it is left, also by a thread that ends within it: as long as one is counted,
+// the session cannot end.
+class Turn {
+ public:
+  explicit Turn(int& turns) : turns_(turns) { ++turns_; }
+  ~Turn() { --turns_; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  int& turns_;
+};
+
+// What the work throws; null: nothing. The unwinding of a thread that ends is no exception, and
+// passes.
+template <typename Work>
+std::exception_ptr thrown_by(const Work& work) {
+  try {
+    work();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Session::Session(InitializeOptions options)
-    : options_(std::move(options)),
+    : options_(with_absolute_log_dir(std::move(options))),
       notices_([this] { return iteration(); }),
       guard_(notices_),
       statistics_(
@@ -99,17 +134,17 @@ void Session::in_turn(const Work& work) {
   std::exception_ptr thrown;
   {
     const std::lock_guard lock(turn_);
-    ++turns_;
-    try {
+    const Turn turn(turns_);
+    thrown = thrown_by([&] {
       if (!has_ended()) work();
-    } catch (const std::exception&) {
-      thrown = std::current_exception();
-    }
-    --turns_;
+    });
   }
   // Without the lock: a thread that wants the end either gets it or has told this one.
-  if (end_is_wanted_.load()) end();
+  std::exception_ptr by_the_end;
+  if (end_is_wanted_.load()) by_the_end = thrown_by([this] { end(); });
+  // What the call itself has thrown is what its caller has to know.
   if (thrown) std::rethrow_exception(thrown);
+  if (by_the_end) std::rethrow_exception(by_the_end);
 }
 
 void Session::stop_run(std::string text) {

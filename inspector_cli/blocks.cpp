@@ -38,17 +38,19 @@ struct WorstBlock {
 
 bool is_worse(double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
 
-std::vector<WorstBlock> worst_blocks(const std::vector<record::BlockLine>& lines) {
+std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
+                                     const record::RecordQuery& query) {
   using Key = std::tuple<int, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
   std::map<Key, WorstBlock> blocks;
-  for (const auto& [rank, row] : lines) {
+  run.blocks(query, [&](const record::BlockLine& line) {
+    const auto& [rank, row] = line;
     const auto [entry, is_new] = blocks.try_emplace(
         {rank, row.layer, row.tensor, row.statistic, row.block_row, row.block_column},
         WorstBlock{rank, row, {}});
     WorstBlock& block = entry->second;
     if (is_worse(row.value, block.worst.value)) block.worst = row;
     block.iterations.insert(row.iteration);
-  }
+  });
   std::vector<WorstBlock> sorted;
   for (auto& [key, block] : blocks) sorted.push_back(std::move(block));
   // Values of different statistics have nothing to do with each other.
@@ -78,15 +80,21 @@ Table table_of(const std::vector<WorstBlock>& blocks, const record::RunReader& r
   return table;
 }
 
+bool has_blocks(const record::RunReader& run) {
+  bool any = false;
+  run.blocks({}, [&](const record::BlockLine&) { any = true; });
+  return any;
+}
+
 void run_blocks(const BlocksOptions& options) {
   const record::RunReader run = open_run(options.run);
-  if (run.blocks().empty()) {
+  if (!has_blocks(run)) {
     raise<UsageError>(
         "{}: this run has no blocks; record them with the feature telens.BlockTelemetry (`telens "
         "features BlockTelemetry` explains it)",
         options.run);
   }
-  const auto blocks = worst_blocks(run.blocks(resolve(options.selection, run)));
+  const auto blocks = worst_blocks(run, resolve(options.selection, run));
   if (blocks.empty()) raise<UsageError>("{}: no block fits these filters", options.run);
   TableOptions shown = options.table;
   // The first rows of each statistic, unless they are mixed.

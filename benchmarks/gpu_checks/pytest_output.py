@@ -3,13 +3,15 @@
 import re
 
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|deselected|error|errors|xfailed|xpassed)\b")
+SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s.* =+$", re.MULTILINE)
 SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", re.MULTILINE)
 
 
 def counts(output: str) -> dict[str, int]:
-    """Of the last line, as in "3 failed, 98 passed in 4.2s"."""
-    lines = [line for line in output.strip().splitlines() if COUNT.search(line)]
-    found = COUNT.findall(lines[-1]) if lines else []
+    """Of pytest's last line, as in "=== 3 failed, 98 passed in 4.2s ==="; what it runs under may
+    print a summary of its own behind it."""
+    summaries = SUMMARY.findall(output)
+    found = COUNT.findall(summaries[-1]) if summaries else []
     return {kind: int(number) for number, kind in found}
 
 

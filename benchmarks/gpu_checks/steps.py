@@ -36,6 +36,13 @@ SANITIZED_TESTS = (
     "test_cuda.py::test_statistics_are_those_of_the_cpu",
 )
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
+# Only memcheck follows cuBLASLt's products: racecheck breaks off in them, and initcheck takes what
+# the copy engine wrote for uninitialized.
+FOLLOWS_PRODUCTS = "memcheck"
+WITH_PRODUCTS = (
+    "test_cuda_ranges.py::test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu",
+    "test_cuda_gemm.py::test_nan_makes_its_row_and_no_other_nan",
+)
 # What compute-sanitizer says where it cannot watch the device at all.
 SANITIZER_UNUSABLE = ("Device not supported", "Failed to initialize", "Unable to find injection")
 COMPILE = "compile and link"
@@ -93,6 +100,14 @@ def find_sanitizer(context: Context) -> Path:
     return program
 
 
+def tests_for(tool: str) -> list[str]:
+    return [
+        f"tests/python/{test}"
+        for test in SANITIZED_TESTS
+        if tool == FOLLOWS_PRODUCTS or test not in WITH_PRODUCTS
+    ]
+
+
 def sanitize(context: Context, tool: str) -> dict:
     command = (find_sanitizer(context), "--tool", tool, "--error-exitcode", "9")
     # Kernels of ours alone: torch's are not ours to check. But what those wrote is initialized.
@@ -100,7 +115,7 @@ def sanitize(context: Context, tool: str) -> dict:
     try:
         return pytest(
             context,
-            *("-x", *(f"tests/python/{test}" for test in SANITIZED_TESTS)),
+            *("-x", *tests_for(tool)),
             before=(*command, *ours),
             # Each tensor an allocation of its own, so that reading beyond one is noticed.
             extra={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
@@ -133,7 +148,7 @@ def name_of_tests(path: str) -> str:
 
 
 def steps(context: Context) -> list[Step]:
-    """Expected seconds are estimates for 16 cores; none has been measured on a GPU."""
+    """Expected seconds are those of an H100 with 16 cores, where it had time for the step."""
 
     def step(name, seconds, expected, action, *needs, **about):
         return Step(name, seconds, partial(action, context), needs, expected=expected, **about)
@@ -160,6 +175,7 @@ def steps(context: Context) -> list[Step]:
     compiling = 60 if context.prebuilt else 200
     tests_of_the_build = [
         step("machine code", 120, 20, partial(pytest_of, path=BUILD_TESTS), COMPILE),
+        step("device code on the host", 300, 120, device_code, COMPILE),
         step("CPU tests", 300, 250, cpu_tests, COMPILE),
     ]
     return [
@@ -171,7 +187,6 @@ def steps(context: Context) -> list[Step]:
         *(tests(path) for path in cuda_tests() if path != FIRST_TESTS),
         *(rows(group) for group in GROUPS if group not in FIRST_GROUPS),
         step("sample on the GPU", 60, 20, sample_on_gpu, COMPILE),
-        step("device code on the host", 60, 15, device_code, COMPILE),
         *(
             step(f"compute-sanitizer {tool}", 180, 90, partial(sanitize, tool=tool), COMPILE)
             for tool in SANITIZERS

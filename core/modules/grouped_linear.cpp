@@ -19,11 +19,12 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
         "GroupedLinear: num_gemms is {}, in_features {} and out_features {}; expected at least 1",
         own.num_gemms, own.in_features, own.out_features);
   }
+  options_.parameters.settle_tensor_parallel_size("GroupedLinear");
   maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
     const std::string number = std::to_string(i);
     Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
-    map.operation.set_tensor_parallel(own.parameters, "GroupedLinear");
+    map.operation.set_tensor_parallel(own.parameters);
     map.parameters.make(
         {.in_features = own.in_features, .out_features = own.out_features, .bias = own.bias},
         own.parameters,

@@ -6,7 +6,8 @@ namespace telens {
 
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
-  operation_.set_tensor_parallel(options_.parameters, "LayerNormLinear");
+  options_.parameters.settle_tensor_parallel_size("LayerNormLinear");
+  operation_.set_tensor_parallel(options_.parameters);
   const auto register_tensor = [this](std::string name, at::Tensor& slot, at::Tensor value) {
     register_slot(std::move(name), slot, std::move(value));
   };

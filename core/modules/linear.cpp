@@ -9,7 +9,8 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
     raise<UsageError>("Linear: in_features is {} and out_features {}; expected at least 1",
                       options_.in_features, options_.out_features);
   }
-  operation_.set_tensor_parallel(options_.parameters, "Linear");
+  options_.parameters.settle_tensor_parallel_size("Linear");
+  operation_.set_tensor_parallel(options_.parameters);
   parameters_.make(
       {.in_features = options_.in_features,
        .out_features = options_.out_features,

@@ -52,10 +52,9 @@ class TELENS_EXPORT LinearOperation {
 
   LayerHooks& hooks() { return state_->hooks; }
 
-  // Hands the group of the options to its calls. Throws UsageError, naming the module, for a size
-  // below 1.
-  void set_tensor_parallel(const ParameterOptions& options, const char* module) {
-    state_->hooks.set_tensor_parallel(options.tp_group, options.tensor_parallel_size(module));
+  // Hands the group of the options and its size, which is settled, to its calls.
+  void set_tensor_parallel(const ParameterOptions& options) {
+    state_->hooks.set_tensor_parallel(options.tp_group, options.tp_size);
   }
 
   // Its amax history and scales are part of a module's.

@@ -18,6 +18,7 @@ at::Tensor join_groups(const at::Tensor& tensor) { return tensor.flatten(-3, -2)
 
 MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
     : options_(std::move(options)) {
+  options_.parameters.settle_only_rank("MultiheadAttention");
   check_options();
   const std::int64_t query_size = options_.num_attention_heads * head_size();
   const std::int64_t key_value_size = groups() * head_size();
@@ -49,7 +50,6 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
 }
 
 void MultiheadAttention::check_options() const {
-  options_.parameters.only_rank("MultiheadAttention");
   if (options_.attention_type != "self" && !is_cross()) {
     raise<UsageError>("MultiheadAttention: attention_type is '{}'; expected self or cross",
                       options_.attention_type);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/modules/recomputation.h"
+#include "core/ops/quantize.h"
 #include "core/quantization/role_of.h"
 
 namespace telens {
@@ -55,9 +56,7 @@ QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor&
         layer, name_of(stored.mode));
   }
   QuantizedTensor both = stored;
-  const at::Tensor transposed = stored.rowwise.codes.t();
-  both.columnwise = {transposed.is_cpu() ? transposed : transposed.contiguous(),
-                     stored.rowwise.scale_inv};
+  both.columnwise = {ops::transpose_codes(stored.rowwise.codes), stored.rowwise.scale_inv};
   return both;
 }
 

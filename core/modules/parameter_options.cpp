@@ -28,24 +28,23 @@ at::Device default_device(bool has_gpu) {
   return has_gpu && ops::runs_on(at::kCUDA) ? at::kCUDA : at::kCPU;
 }
 
-std::int64_t ParameterOptions::tensor_parallel_size(const char* module) const {
-  const std::int64_t size = tp_group ? size_of(*tp_group) : tp_size;
-  if (size < 1) {
-    raise<UsageError>("{}: tp_size is {}; expected at least 1, the number of ranks", module, size);
+void ParameterOptions::settle_tensor_parallel_size(const char* module) {
+  if (tp_group) tp_size = size_of(*tp_group);
+  if (tp_size < 1) {
+    raise<UsageError>("{}: tp_size is {}; expected at least 1, the number of ranks", module,
+                      tp_size);
   }
-  return size;
 }
 
-std::int64_t ParameterOptions::only_rank(const char* module) const {
-  const std::int64_t size = tensor_parallel_size(module);
-  if (size > 1) {
+void ParameterOptions::settle_only_rank(const char* module) {
+  settle_tensor_parallel_size(module);
+  if (tp_size > 1) {
     raise<UsageError>(
         "{}: tp_size is {}, which divides its work among ranks; that is not there yet: use 1 "
         "(Linear, LayerNormLinear and GroupedLinear take any size with parallel_mode=None, and "
         "hand it to the calls of debug features)",
-        module, size);
+        module, tp_size);
   }
-  return size;
 }
 
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {

@@ -7,6 +7,7 @@
 namespace telens {
 
 TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(std::move(options)) {
+  options_.parameters.settle_only_rank("TransformerLayer");
   check_options();
   self_attention_ = register_module("self_attention",
                                     std::make_shared<MultiheadAttention>(attention_options(false)));
@@ -20,7 +21,6 @@ TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(s
 }
 
 void TransformerLayer::check_options() const {
-  options_.parameters.only_rank("TransformerLayer");
   if (options_.layer_type != "encoder" && options_.layer_type != "decoder") {
     raise<UsageError>("TransformerLayer: layer_type is '{}'; expected encoder or decoder",
                       options_.layer_type);

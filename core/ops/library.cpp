@@ -8,6 +8,7 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "quantize_fp8_both(Tensor x, Tensor scale, Tensor(a!)? amax, int format) "
       "-> (Tensor codes, Tensor transposed)");
+  library.def("transpose_codes(Tensor(a) codes) -> Tensor(a)");
   library.def(
       "dequantize_fp8(Tensor codes, Tensor scale_inv, int format, ScalarType dtype) -> Tensor");
   library.def("decode_fp8(Tensor codes, int format, ScalarType dtype) -> Tensor");

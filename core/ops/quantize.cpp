@@ -42,6 +42,11 @@ std::tuple<at::Tensor, at::Tensor> quantize_fp8_and_transpose(const at::Tensor& 
   return {std::move(codes), std::move(transposed)};
 }
 
+at::Tensor view_of_transposed_codes(const at::Tensor& codes) {
+  check_transpose_codes(codes);
+  return codes.t();
+}
+
 at::Tensor dequantize_fp8_meta(const at::Tensor& codes, const at::Tensor& scale_inv,
                                std::int64_t format, at::ScalarType dtype) {
   check_dequantize_fp8(codes, scale_inv, format, dtype);
@@ -61,6 +66,14 @@ FormatId check_quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
   check_one_float("quantize_fp8", "scale", scale, x);
   if (amax) check_one_float("quantize_fp8", "amax", *amax, x);
   return check_fp8_format("quantize_fp8", format);
+}
+
+void check_transpose_codes(const at::Tensor& codes) {
+  check_codes("transpose_codes", codes);
+  if (codes.dim() != 2) {
+    raise<ShapeError>("transpose_codes: codes have shape {}; expected [rows, columns]",
+                      c10::str(codes.sizes()));
+  }
 }
 
 FormatId check_dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
@@ -114,6 +127,11 @@ OrientedCodes quantize_fp8_both(const at::Tensor& x, const at::Tensor& scale,
   return {std::move(codes), std::move(transposed)};
 }
 
+at::Tensor transpose_codes(const at::Tensor& codes) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&)>("telens::transpose_codes");
+  return op.call(codes);
+}
+
 at::Tensor dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv, FormatId format,
                           at::ScalarType dtype) {
   static const auto op =
@@ -139,4 +157,5 @@ TORCH_LIBRARY_IMPL(telens, Meta, library) {
 
 TORCH_LIBRARY_IMPL(telens, CompositeExplicitAutograd, library) {
   library.impl("quantize_fp8_both", TORCH_FN(telens::ops::quantize_fp8_and_transpose));
+  library.impl("transpose_codes", TORCH_FN(telens::ops::view_of_transposed_codes));
 }

@@ -1,5 +1,5 @@
-// amax, quantize_fp8, quantize_fp8_both, dequantize_fp8, decode_fp8: the operators of the same
-// names in the operator library `telens`, called through the dispatcher.
+// amax, quantize_fp8, quantize_fp8_both, transpose_codes, dequantize_fp8, decode_fp8: the operators
+// of the same names in the operator library `telens`, called through the dispatcher.
 //
 // High-precision tensors are BF16, FP16 or FP32. FP8 codes are uint8 tensors; format is E4M3 or
 // E5M2 (core/formats/formats.h). Any shape, empty and 0-dim included, and any strides. A scale is
@@ -39,6 +39,10 @@ struct OrientedCodes {
 TELENS_EXPORT OrientedCodes quantize_fp8_both(const at::Tensor& x, const at::Tensor& scale,
                                               const std::optional<at::Tensor>& amax,
                                               FormatId format);
+
+// `transposed` of codes that are there already, with the bits and the layout that quantize_fp8_both
+// would have given it. codes: [rows, columns].
+TELENS_EXPORT at::Tensor transpose_codes(const at::Tensor& codes);
 
 // The values of codes: float(code) * scale_inv, the product rounded to FP32, then to dtype (BF16,
 // FP16 or FP32), beyond whose range lies infinity. NaN codes become the quiet NaN without payload,

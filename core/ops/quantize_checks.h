@@ -12,6 +12,7 @@ namespace telens::ops {
 
 FormatId check_quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
                             const std::optional<at::Tensor>& amax, std::int64_t format);
+void check_transpose_codes(const at::Tensor& codes);
 FormatId check_dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
                               std::int64_t format, at::ScalarType dtype);
 FormatId check_decode_fp8(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype);

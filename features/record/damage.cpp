@@ -42,6 +42,21 @@ std::uint64_t DamageLog::rows(const std::string& table) const {
   return rows;
 }
 
+DamagedRanges DamageLog::of(const std::string& table) const {
+  const std::scoped_lock lock(mutex_);
+  DamagedRanges of_table;
+  const auto found = ranges_.find(table);
+  if (found == ranges_.end()) return of_table;
+  for (const auto& [begin, end] : found->second) of_table.add(begin, end);
+  return of_table;
+}
+
+bool DamagedRanges::contains(std::uint64_t row) const {
+  const auto next =
+      std::ranges::upper_bound(ranges_, row, {}, [](const auto& range) { return range.first; });
+  return next != ranges_.begin() && row < std::prev(next)->second;
+}
+
 std::string describe(const std::vector<DamagedRows>& damage) {
   std::string text;
   for (auto of_table = damage.begin(); of_table != damage.end();) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace telens::record {
@@ -16,12 +17,23 @@ struct DamagedRows {
   std::uint64_t rows = 0;
 };
 
+// Of one table, rows first to before `end`, in their order.
+class DamagedRanges {
+ public:
+  void add(std::uint64_t first, std::uint64_t end) { ranges_.emplace_back(first, end); }
+  bool contains(std::uint64_t row) const;
+
+ private:
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges_;
+};
+
 // Each row counts once, however often it is read. Any thread may add.
 class DamageLog {
  public:
   void add(const std::string& table, std::uint64_t first_row, std::uint64_t rows);
   std::vector<DamagedRows> list() const;  // by table, then by row
   std::uint64_t rows(const std::string& table) const;
+  DamagedRanges of(const std::string& table) const;
 
  private:
   mutable std::mutex mutex_;

@@ -12,22 +12,13 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "features/record/byte_lock.h"
+#include "features/record/file_status.h"
 
 namespace telens::record {
 namespace {
 
 constexpr std::uint64_t kReserveStep = 256 << 10;
-
-// One byte far behind every file's end. HDF5 locks whole files with flock; this is an open file
-// description lock, which flock does not see and which dies with the process.
-struct flock live_byte(short kind) {
-  struct flock lock {};
-  lock.l_type = kind;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = static_cast<off_t>(1) << 62;
-  lock.l_len = 1;
-  return lock;
-}
 
 }  // namespace
 
@@ -98,13 +89,7 @@ std::uint64_t DiskSpace::file_size() const {
   return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-bool DiskSpace::is_at(const std::string& path) const {
-  struct stat own {};
-  struct stat named {};
-  if (::fstat(descriptor_, &own) != 0) return true;  // nothing is known
-  return ::stat(path.c_str(), &named) == 0 && own.st_dev == named.st_dev &&
-         own.st_ino == named.st_ino;
-}
+bool DiskSpace::is_at(const std::string& path) const { return !has_left(descriptor_, path); }
 
 bool DiskSpace::is_removed() const {
   struct stat own {};
@@ -112,7 +97,7 @@ bool DiskSpace::is_removed() const {
 }
 
 void DiskSpace::mark_live() {
-  struct flock lock = live_byte(F_RDLCK);
+  struct flock lock = lock_of(Mark::live, F_RDLCK);
   // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
   static_cast<void>(::fcntl(descriptor_, F_OFD_SETLK, &lock));
 }
@@ -121,7 +106,7 @@ bool is_being_written(const std::string& path) {
   // O_NONBLOCK: a pipe of that name must not make a reader wait.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return false;
-  struct flock lock = live_byte(F_WRLCK);
+  struct flock lock = lock_of(Mark::live, F_WRLCK);
   const bool asked = ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0;
   ::close(descriptor);
   return asked && lock.l_type != F_UNLCK;

@@ -42,8 +42,9 @@ class DiskSpace {
   void reserve(std::uint64_t bytes);
   void release_unused();  // gives back what was reserved beyond the end of the file
   std::uint64_t file_size() const;
-  bool is_at(const std::string& path) const;  // whether it is the file that has this name
-  bool is_removed() const;                    // whether it has no name at all
+  // Whether it is the file that has this name, as far as can be known.
+  bool is_at(const std::string& path) const;
+  bool is_removed() const;  // whether it has no name at all
 
   // Marks the file as being written, until this object or the process dies.
   void mark_live();

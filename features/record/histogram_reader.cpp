@@ -36,8 +36,6 @@ class RecordByRow {
   std::vector<std::optional<StoredRecord>> rows_;
 };
 
-// Sixteen times those of a histogram over all codes of 16 bits.
-constexpr std::size_t kMostBins = 1 << 20;
 // Of a tensor in one iteration. Sums over ranks and micro-batches stay within 64 bits.
 constexpr double kMostElements = 1e12;
 

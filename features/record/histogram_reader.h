@@ -1,6 +1,7 @@
 // Reads the histograms of one file: joins bins with their records.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <span>
 
@@ -8,6 +9,9 @@
 #include "features/record/run_schema.h"
 
 namespace telens::record {
+
+// Sixteen times those of a histogram over all codes of 16 bits. What has more is no histogram.
+inline constexpr std::size_t kMostBins = 1 << 20;
 
 using UseStoredHistogram =
     std::function<void(const StoredRecord& record, std::span<const HistogramBin> bins)>;

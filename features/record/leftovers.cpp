@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "features/record/disk_space.h"
+
 namespace telens::record {
 namespace {
 
@@ -43,8 +45,10 @@ void remove_files(const fs::path& folder, const std::string& prefix, const Condi
 }  // namespace
 
 void remove_leftovers(const std::string& folder, int rank) {
-  remove_files(folder, fmt::format(".rank{:05}.", rank),
-               [](const fs::path&, const std::string&) { return true; });
+  remove_files(
+      folder, fmt::format(".rank{:05}.", rank),
+      // A repair may be running.
+      [](const fs::path& path, const std::string&) { return !is_being_written(path.string()); });
 }
 
 void remove_leftover_dumps(const std::string& log_dir, int rank) {

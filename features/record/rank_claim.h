@@ -11,12 +11,12 @@
 
 namespace telens::record {
 
-// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). The file
-// goes with the claim; a killed process leaves it, unlocked. On a file system without locks every
-// process gets the claim.
+// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). The
+// file goes with the claim; a killed process leaves it, unlocked. On a file system without locks
+// every process gets the claim, and one writer within a process.
 class TELENS_EXPORT RankClaim {
  public:
-  // Creates the folder. Null: another live process has it.
+  // Creates the folder. Null: another live process, or a writer of this one, has it.
   static std::shared_ptr<const RankClaim> take(const std::string& folder, int rank);
   ~RankClaim();
 
@@ -27,10 +27,11 @@ class TELENS_EXPORT RankClaim {
   RankClaim& operator=(const RankClaim&) = delete;
 
  private:
-  RankClaim(std::string path, int descriptor, bool is_exclusive);
+  RankClaim(std::string path, std::string key, int descriptor, bool is_exclusive);
 
   std::string path_;
-  int descriptor_;  // -1: there is no lock file
+  std::string key_;  // of the claims of this process
+  int descriptor_;   // -1: there is no lock file
   bool is_exclusive_;
   pid_t process_;
 };
@@ -39,6 +40,9 @@ struct ClaimedRun {
   std::string run_id;
   std::shared_ptr<const RankClaim> claim;
 };
+
+// The first of a run, then `run_id`-2, -3, ...
+std::string numbered_run_id(const std::string& run_id, int number);
 
 // The rank's files of the run `run_id` or, where another live process writes those, of `run_id`-2,
 // -3, ...

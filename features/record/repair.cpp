@@ -11,6 +11,8 @@
 #include <filesystem>
 
 #include "features/record/disk_space.h"
+#include "features/record/file_status.h"
+#include "features/record/rewrite_claim.h"
 #include "features/record/segment_copy.h"
 #include "features/record/segment_reader.h"
 
@@ -45,6 +47,12 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   const std::string& path() const { return path_; }
+
+  // From when it exists until it has its name: a run that starts removes what nobody writes.
+  void mark_live() {
+    mark_ = DiskSpace(path_);
+    mark_.mark_live();
+  }
 
   void take_place() {
     const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -81,12 +89,8 @@ class NewFile {
   fs::path folder_;
   std::string prefix_;
   std::string path_;
+  DiskSpace mark_;
 };
-
-double last_change(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? static_cast<double>(status.st_mtime) : 0.0;
-}
 
 // Whether HDF5 has not closed the file: other programs then refuse it, also where the run ended.
 bool is_marked_open(const std::string& path) {
@@ -99,23 +103,24 @@ bool is_marked_open(const std::string& path) {
   return read && flags != 0;
 }
 
-void copy_all(const SegmentReader& original, const std::string& path,
-              const std::vector<DamagedRows>& lost) {
+void copy_all(const SegmentReader& original, NewFile& file, const std::vector<DamagedRows>& lost) {
   const Segment& about = original.about();
   SegmentCopy copy(
-      original, path,
+      original, file.path(),
       {.start_time = about.start_time, .continues = about.continues, .thinned = about.thinned});
+  file.mark_live();
   while (copy.copy_records(kChunksAtOnce, [](const StoredRecord&) { return true; })) {
   }
   Batch rest;
   rest.events = original.events();
-  rest.blocks = original.blocks();
   if (!lost.empty()) {
     copy.add_event(rest, kRepairedEvent, fmt::format("damaged and left out: {}", describe(lost)),
                    about.last_iteration);
   }
-  copy.finish(std::move(rest), about.end.value_or(RunEnd{last_change(about.path), End::killed,
-                                                         "closed by telens repair"}));
+  copy.finish(
+      std::move(rest), [](const StoredBlock&) { return true; },
+      about.end.value_or(
+          RunEnd{time_of_change(about.path), End::killed, "closed by telens repair"}));
 }
 
 }  // namespace
@@ -124,23 +129,26 @@ Repair repair(const std::string& path) {
   if (is_being_written(path)) {
     raise<RecordError>("{}: a process is writing it; repair it when that has ended", path);
   }
+  const RewriteClaim claim(path);
   Repair result;
   NewFile file(path);
   {
     const SegmentReader original(path);
-    original.read_all();
+    RowCounts expected = original.read_all();
     result.lost = original.damage().list();
     const bool is_whole = original.about().end && result.lost.empty();
     if (is_whole && !is_marked_open(path)) return result;
-    copy_all(original, file.path(), result.lost);
+    copy_all(original, file, result.lost);
+    if (!result.lost.empty()) ++expected.events;  // that says so
     // What could not be read again must not take the place of what could.
     const SegmentReader copy(file.path());
-    copy.read_all();
+    const RowCounts kept = copy.read_all();
     result.records = copy.about().records;
-    if (!copy.damage().list().empty() ||
-        result.records + original.damage().rows("records") != original.records().rows()) {
-      raise<RecordError>("{}: the repaired file could not be read back; it was left as it is",
-                         path);
+    if (!copy.damage().list().empty() || kept != expected) {
+      raise<RecordError>(
+          "{}: not all that it holds could be read back from the repaired file; it "
+          "was left as it is",
+          path);
     }
   }
   file.take_place();

@@ -19,7 +19,8 @@ struct Repair {
 
 // Writes all that can be read into a new file beside it, down to the disk, which then takes its
 // name: a process that is killed here and a disk that is full leave the file as it was. Throws
-// RecordError: the file cannot be read, is being written, or the new one cannot be written.
+// RecordError: the file cannot be read, is being written, thinned or repaired, or the new one
+// cannot be written or does not hold the same.
 TELENS_EXPORT Repair repair(const std::string& path);
 
 }  // namespace telens::record

@@ -157,12 +157,12 @@ class Dataset {
     if (H5Sget_simple_extent_dims(space, &rows, nullptr) != 1) refuse(name_, "rows", "none");
     return rows;
   }
-  std::uint64_t expect_chunks(std::size_t row_bytes) const {
+  std::uint64_t expect_chunks(std::size_t row_bytes, std::uint64_t least_rows) const {
     std::array<hsize_t, H5S_MAX_RANK> rows{};
     const int rank = H5Pget_chunk(creation_, rows.size(), rows.data());
-    if (rank != 1 || rows[0] == 0 || rows[0] > kMostChunkRows ||
+    if (rank != 1 || rows[0] < least_rows || rows[0] > kMostChunkRows ||
         rows[0] * row_bytes > kMostChunkBytes) {
-      refuse(name_, fmt::format("chunks of 1 to {} rows", kMostChunkRows),
+      refuse(name_, fmt::format("chunks of {} to {} rows", least_rows, kMostChunkRows),
              numbers(std::span(rows).first(std::max(rank, 0))));
     }
     return rows[0];
@@ -305,7 +305,7 @@ void check_plain_table(hid_t file, std::string_view name, MakeType row_type,
   table.expect_storage(H5D_CHUNKED, kNone);
   const std::size_t row_bytes =
       row_type != nullptr ? table.expect_type(row_type()) : table.expect_text(kLongestName);
-  table.expect_chunks(row_bytes);
+  table.expect_chunks(row_bytes, 1);
   table.expect_room(table.expect_list(), row_bytes, file_bytes);
 }
 
@@ -315,7 +315,7 @@ void check_packed_table(hid_t file, const Table& about, bool checksums, std::uin
   const Dataset table(file, name);
   table.expect_storage(H5D_CHUNKED, kPacked);
   const std::size_t row_bytes = table.expect_type(row_type);
-  const std::uint64_t chunk_rows = table.expect_chunks(row_bytes);
+  const std::uint64_t chunk_rows = table.expect_chunks(row_bytes, kLeastPackedRows);
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / kMostExpansion;
   table.expect_room(table.expect_list(), row_bytes, std::min(file_bytes, kMost) * kMostExpansion);
 

@@ -12,6 +12,8 @@ namespace telens::record {
 inline constexpr std::uint64_t kMostExpansion = 1032;
 // Four times those of the largest chunks that TELens writes.
 inline constexpr std::uint64_t kMostChunkRows = 16384;
+// A quarter of those of the smallest packed ones: a reader opens each chunk by itself.
+inline constexpr std::uint64_t kLeastPackedRows = 256;
 
 // Throws RecordError, which names the object, what was expected and what came, unless each object
 // that docs/run_file.md names is there, of its kind, type, shape and storage, and no other object.

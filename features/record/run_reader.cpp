@@ -102,6 +102,14 @@ struct JoinedSegment {
   }
 };
 
+template <typename Line>
+void add_line(std::vector<Line>& lines, const Line& line, std::string_view table) {
+  if (lines.size() == kMostLines) {
+    raise<RecordError>("{}: more than {} rows; ask for fewer of them", table, kMostLines);
+  }
+  lines.push_back(line);
+}
+
 std::vector<std::string> paths_of(const std::string& folder) {
   std::vector<std::string> paths;
   for (const SegmentFile& file : segments_in(folder)) paths.push_back(file.path);
@@ -384,25 +392,28 @@ std::vector<Event> RunReader::events() const {
   return events;
 }
 
-std::vector<BlockLine> RunReader::blocks(const RecordQuery& query) const {
-  std::vector<BlockLine> lines;
+void RunReader::blocks(const RecordQuery& query, const UseBlock& use) const {
   for (JoinedSegment& segment : impl_->joined_) {
     const int rank = segment.about.rank;
     if (query.rank && *query.rank != rank) continue;
     const RecordFilter filter = segment.filter(query);
-    impl_->visit(segment, [&](const SegmentReader& file) {
-      for (const StoredBlock& row : file.blocks()) {
-        const StoredRecord as_record{row.iteration, row.value,  row.layer, row.statistic,
-                                     kNoName,       row.tensor, row.gemm};
-        if (!segment.knows(Dictionary::statistic, row.statistic)) continue;
-        if (!segment.knows(Dictionary::layer, row.layer) || !filter.accepts(as_record)) continue;
-        const Record names = segment.joined(as_record);
-        lines.push_back({rank,
-                         {row.iteration, names.layer, names.tensor, names.gemm, names.statistic,
-                          row.block_row, row.block_column, row.value}});
-      }
-    });
+    const auto join = [&](const StoredBlock& row) {
+      const StoredRecord as_record{row.iteration, row.value,  row.layer, row.statistic,
+                                   kNoName,       row.tensor, row.gemm};
+      if (!segment.knows(Dictionary::statistic, row.statistic)) return;
+      if (!segment.knows(Dictionary::layer, row.layer) || !filter.accepts(as_record)) return;
+      const Record names = segment.joined(as_record);
+      use({rank,
+           {row.iteration, names.layer, names.tensor, names.gemm, names.statistic, row.block_row,
+            row.block_column, row.value}});
+    };
+    impl_->visit(segment, [&](const SegmentReader& file) { file.read_blocks(join); });
   }
+}
+
+std::vector<BlockLine> RunReader::blocks(const RecordQuery& query) const {
+  std::vector<BlockLine> lines;
+  blocks(query, [&](const BlockLine& line) { add_line(lines, line, "blocks"); });
   return lines;
 }
 
@@ -410,18 +421,19 @@ std::vector<LedgerLine> RunReader::ledger() const {
   std::vector<LedgerLine> lines;
   for (JoinedSegment& segment : impl_->joined_) {
     const Segment& about = segment.about;
-    impl_->visit(segment, [&](const SegmentReader& file) {
-      for (const StoredLedgerRow& row : file.ledger()) {
-        if (row.iteration >= about.superseded_from) continue;
-        if (!segment.knows(Dictionary::word, row.entry)) continue;
-        if (!segment.knows(Dictionary::word, row.detail)) continue;
-        lines.push_back({about.rank,
-                         {row.iteration, segment.joined(Dictionary::layer, row.layer),
-                          segment.joined(Dictionary::gemm, row.gemm),
-                          segment.joined(Dictionary::word, row.entry),
-                          segment.joined(Dictionary::word, row.detail), row.value}});
-      }
-    });
+    const auto join = [&](const StoredLedgerRow& row) {
+      if (row.iteration >= about.superseded_from) return;
+      if (!segment.knows(Dictionary::word, row.entry)) return;
+      if (!segment.knows(Dictionary::word, row.detail)) return;
+      const LedgerRow joined{row.iteration,
+                             segment.joined(Dictionary::layer, row.layer),
+                             segment.joined(Dictionary::gemm, row.gemm),
+                             segment.joined(Dictionary::word, row.entry),
+                             segment.joined(Dictionary::word, row.detail),
+                             row.value};
+      add_line(lines, LedgerLine{about.rank, joined}, "the ledger");
+    };
+    impl_->visit(segment, [&](const SegmentReader& file) { file.read_ledger(join); });
   }
   return lines;
 }

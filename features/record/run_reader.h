@@ -99,6 +99,10 @@ struct RecordQuery {
   std::optional<int> rank;
 };
 
+// What is read into memory at once takes a quarter of a gigabyte at the most: a file of one
+// megabyte may hold so many equal rows that there is no memory for them.
+inline constexpr std::size_t kMostLines = 1 << 22;
+
 class TELENS_EXPORT RunReader {
  public:
   using Warn = std::function<void(const std::string& line)>;
@@ -132,8 +136,12 @@ class TELENS_EXPORT RunReader {
   void read_histograms(const RecordQuery& query, const UseHistogram& use) const;
   std::vector<Scalar> scalars() const;
   std::vector<Event> events() const;
-  std::vector<LedgerLine> ledger() const;  // in order of rank, segment and writing
-  std::vector<BlockLine> blocks(const RecordQuery& query = {}) const;  // the same
+  // In order of rank, segment and writing. Throws RecordError for more than kMostLines.
+  std::vector<LedgerLine> ledger() const;
+  std::vector<BlockLine> blocks(const RecordQuery& query = {}) const;
+  // The same one by one, however many there are.
+  using UseBlock = std::function<void(const BlockLine&)>;
+  void blocks(const RecordQuery& query, const UseBlock& use) const;
 
  private:
   class Impl;

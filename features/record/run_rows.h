@@ -164,6 +164,7 @@ struct RowCounts {
   std::uint64_t records = 0, bins = 0, scalars = 0, ledger = 0, blocks = 0, events = 0, drops = 0;
 
   std::uint64_t all() const { return records + bins + scalars + ledger + blocks + events; }
+  bool operator==(const RowCounts&) const = default;
 };
 
 }  // namespace telens::record

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "core/base/absolute_path.h"
 #include "features/record/leftovers.h"
 #include "features/record/run_paths.h"
 #include "features/record/wall_clock.h"
@@ -32,7 +33,8 @@ void block_all_signals() {
 }  // namespace
 
 RunWriter::Impl::Impl(const RunOptions& options) : options_(options) {
-  options_.run_id = decide_run_id(options.log_dir, options.run_id);
+  options_.log_dir = absolute_path(options.log_dir);
+  options_.run_id = decide_run_id(options_.log_dir, options.run_id);
   if (!options_.claim) {
     ClaimedRun claimed = claim_run(options_.log_dir, options_.run_id, options_.rank);
     options_.run_id = std::move(claimed.run_id);
@@ -175,6 +177,7 @@ bool RunWriter::Impl::write_once() {
     last = stopping_;
     flushes = flushes_asked_;
     std::swap(incoming_, batch_);
+    rows_taken_ += batch_.rows();
     queued_ = 0;
     changed_.notify_all();
   }
@@ -207,7 +210,6 @@ bool RunWriter::Impl::write_once() {
 // What the files have got of all that came in by now; the rest of it is lost.
 void RunWriter::Impl::count_rows() {
   const std::scoped_lock lock(mutex_);
-  rows_taken_ += batch_.rows();
   counters_.written = files_->rows_written();
   counters_.failed = failed_at_once_ + rows_taken_ - counters_.written;
   counters_.bytes = files_->bytes();

@@ -1,21 +1,14 @@
 #include "features/record/runs_beside.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "features/record/file_status.h"
 #include "features/record/run_paths.h"
 
 namespace telens::record {
 namespace {
-
-// What cannot be read is as new as its file: to pass over it would show an older run as the newest.
-double time_of_change(const std::string& file) {
-  struct stat status {};
-  return ::stat(file.c_str(), &status) == 0 ? static_cast<double>(status.st_mtime) : 0;
-}
 
 // One file tells when a run began: a log_dir may hold many runs of many ranks.
 RunEntry entry_of(const std::string& folder) {
@@ -27,6 +20,7 @@ RunEntry entry_of(const std::string& folder) {
     entry.latest = RunReader(last->path).segments().front();
     entry.start_time = entry.latest->start_time;
   } catch (const RecordError& error) {
+    // As new as its file: to pass over it would show an older run as the newest.
     entry.start_time = time_of_change(last->path);
     entry.problem = error.what();
   }

@@ -1,9 +1,13 @@
 #include "features/record/segment_copy.h"
 
+#include "core/base/error.h"
+#include "features/record/histogram_reader.h"
 #include "features/record/wall_clock.h"
 
 namespace telens::record {
 namespace {
+
+constexpr std::size_t kRowsAtOnce = 1 << 16;
 
 RunOptions options_of(const SegmentReader& file) {
   RunOptions options;
@@ -41,6 +45,7 @@ SegmentCopy::~SegmentCopy() {
 
 // Of one record; both come in the order of their writing.
 void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row) {
+  std::size_t bins_of_record = 0;
   while (true) {
     if (next_bin_ == piece_of_bins_.size()) {
       if (next_bins_ > bins_->chunks()) return;
@@ -52,6 +57,9 @@ void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row
     if (bin.record > static_cast<std::int64_t>(row)) return;
     if (bin.record == static_cast<std::int64_t>(row)) {
       batch.bins.push_back({new_row, bin.bin, bin.count});
+      if (++bins_of_record > kMostBins) {
+        raise<RecordError>("histograms: more than {} bins of record {}", kMostBins, row);
+      }
     }
     ++next_bin_;
   }
@@ -65,6 +73,9 @@ bool SegmentCopy::copy_records(std::uint64_t chunks, const Keeps& keeps) {
       if (!keeps(row)) return;
       add_bins(batch, number, static_cast<std::int64_t>(batch.records.size()));
       batch.records.push_back(record_of(row));
+      if (batch.bins.size() < kRowsAtOnce) return;
+      copy_->write(batch);
+      batch.clear();
     });
   }
   copy_->write(batch);
@@ -85,11 +96,34 @@ void SegmentCopy::add_event(Batch& batch, std::string_view kind, std::string_vie
                           .unused = 0});
 }
 
-void SegmentCopy::finish(Batch rest, const RunEnd& end) {
+void SegmentCopy::copy_ledger() {
+  Batch batch;
+  original_.read_ledger([&](const StoredLedgerRow& row) {
+    batch.ledger.push_back(row);
+    if (batch.ledger.size() < kRowsAtOnce) return;
+    copy_->write(batch);
+    batch.clear();
+  });
+  copy_->write(batch);
+}
+
+void SegmentCopy::copy_blocks(const KeepsBlock& keeps) {
+  Batch batch;
+  original_.read_blocks([&](const StoredBlock& row) {
+    if (keeps(row)) batch.blocks.push_back(row);
+    if (batch.blocks.size() < kRowsAtOnce) return;
+    copy_->write(batch);
+    batch.clear();
+  });
+  copy_->write(batch);
+}
+
+void SegmentCopy::finish(Batch rest, const KeepsBlock& keeps, const RunEnd& end) {
   rest.scalars = original_.scalars();
-  rest.ledger = original_.ledger();
   rest.drops = original_.drops();
   copy_->write(rest);
+  copy_ledger();
+  copy_blocks(keeps);
   copy_->finish(end);
   const hdf5::Lock lock;
   copy_.reset();

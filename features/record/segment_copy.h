@@ -25,8 +25,9 @@ class SegmentCopy {
   using Keeps = std::function<bool(const StoredRecord&)>;
   // The kept records of the next `chunks` chunks with their histograms; false: there are no more.
   bool copy_records(std::uint64_t chunks, const Keeps& keeps);
-  // The last call: all scalars, ledger rows and drops, and the events and blocks of `rest`.
-  void finish(Batch rest, const RunEnd& end);
+  // The last call: all scalars, ledger rows and drops, the kept blocks, and the events of `rest`.
+  using KeepsBlock = std::function<bool(const StoredBlock&)>;
+  void finish(Batch rest, const KeepsBlock& keeps, const RunEnd& end);
 
   // An event of a kind, whose words come behind those of the original.
   void add_event(Batch& batch, std::string_view kind, std::string_view text,
@@ -34,6 +35,8 @@ class SegmentCopy {
 
  private:
   void add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row);
+  void copy_ledger();
+  void copy_blocks(const KeepsBlock& keeps);
 
   const SegmentReader& original_;
   std::unique_ptr<PackedRows<StoredBin>> bins_;

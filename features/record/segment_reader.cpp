@@ -1,17 +1,18 @@
 #include "features/record/segment_reader.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "features/record/attributes.h"
 #include "features/record/checksum.h"
 #include "features/record/disk_space.h"
+#include "features/record/file_status.h"
 #include "features/record/run_layout.h"
 #include "features/record/run_paths.h"
 #include "features/record/superblock.h"
@@ -19,8 +20,6 @@
 
 namespace telens::record {
 namespace {
-
-constexpr std::uint64_t kRowsAtOnce = 128;  // a chunk of most tables
 
 // A one-dimensional dataset, read piece by piece. Used under a Lock.
 class RowsOfTable {
@@ -30,17 +29,18 @@ class RowsOfTable {
         type_(hdf5::checked(H5Dget_type(dataset_), H5Tclose, name)),
         space_(hdf5::checked(H5Dget_space(dataset_), H5Sclose, name)),
         count_(static_cast<std::uint64_t>(H5Sget_simple_extent_npoints(space_))),
-        width_(H5Tget_size(type_)) {}
+        width_(H5Tget_size(type_)) {
+    const auto creation = hdf5::checked(H5Dget_create_plist(dataset_), H5Pclose, name);
+    if (H5Pget_chunk(creation, 1, &chunk_rows_) != 1) raise<RecordError>("{}: no chunks", name);
+  }
 
   std::uint64_t count() const { return count_; }
   std::size_t width() const { return width_; }
+  hsize_t chunk_rows() const { return chunk_rows_; }
   // Chunk by chunk: H5Dget_storage_size goes through all chunks that the table's index claims to
   // have, which in a damaged one are 2^32.
   bool are_all_stored() const {
-    const auto creation = hdf5::checked(H5Dget_create_plist(dataset_), H5Pclose, "a table");
-    hsize_t chunk_rows = 0;
-    if (H5Pget_chunk(creation, 1, &chunk_rows) != 1 || chunk_rows == 0) return false;
-    for (hsize_t begin = 0; begin < count_; begin += chunk_rows) {
+    for (hsize_t begin = 0; begin < count_; begin += chunk_rows_) {
       hsize_t bytes = 0;
       if (H5Dget_chunk_storage_size(dataset_, &begin, &bytes) < 0 || bytes == 0) return false;
     }
@@ -58,6 +58,7 @@ class RowsOfTable {
   hdf5::Handle dataset_, type_, space_;
   std::uint64_t count_;
   std::size_t width_;
+  hsize_t chunk_rows_ = 0;
 };
 
 constexpr std::int64_t kMost = INT64_MAX;
@@ -91,11 +92,6 @@ std::int64_t check_is_ours(hid_t file, const std::string& path) {
   return version;
 }
 
-std::uint64_t size_of(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-}
-
 hdf5::Handle open_hdf5(const std::string& path) {
   const auto properties = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   H5Pset_fclose_degree(properties, H5F_CLOSE_STRONG);
@@ -117,15 +113,17 @@ hdf5::Handle open_hdf5(const std::string& path) {
 hdf5::Handle open_run_file(const std::string& path) {
   const hdf5::Lock lock;
   check_superblock(path);
-  auto file = open_hdf5(path);
-  const std::int64_t version = check_is_ours(file, path);
-  naming(path, [&] { check_run_layout(file, version, size_of(path)); });
-  return file;
+  {
+    const auto file = open_hdf5(path);
+    const std::int64_t version = check_is_ours(file, path);
+    naming(path, [&] { check_run_layout(file, version, size_of(path)); });
+  }
+  // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
+  return open_hdf5(path);
 }
 
 SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {
   const hdf5::Lock lock;
-  check_superblock(path);
   about_.path = path;
   about_.live = is_being_written(path);
   file_ = open_run_file(path);
@@ -176,14 +174,16 @@ void SegmentReader::read_about() {
     about_.end = RunEnd{end.time, static_cast<End>(end.state), get_text(end.reason)};
   }
   for (const auto& drop : drops()) {
-    const bool after_end = about_.end && drop.time >= about_.end->time;
+    const bool failed = about_.end && about_.end->state == End::failed;
+    const bool after_end = failed && drop.time >= about_.end->time;
     if (drop.rows < 0) raise<RecordError>("drops: a count of {} rows", drop.rows);
     (after_end ? about_.lost : about_.dropped) += static_cast<std::uint64_t>(drop.rows);
   }
 }
 
-// The rows of an AppendTable have a checksum each. Where a piece of the table cannot be read at
-// all, as where its write failed, the others still are.
+// The rows of an AppendTable have a checksum each. Where a chunk of the table cannot be read at
+// all, as where its write failed, the others still are; and so are rows before one without
+// checksum.
 template <typename Use>
 std::uint64_t SegmentReader::each_row(const std::string& name, Use use) const {
   const hdf5::Lock lock;
@@ -194,10 +194,13 @@ std::uint64_t SegmentReader::each_row(const std::string& name, Use use) const {
   if (!checksums && !rows.are_all_stored()) {
     raise<RecordError>("{}: {} rows, of which not all are stored", name, rows.count());
   }
+  const std::uint64_t checked =
+      checksums ? std::min(rows.count(), checksums->count()) : rows.count();
+  damage_.add(name, checked, rows.count() - checked);
   std::vector<char> bytes;
   std::vector<char> sums;
-  for (std::uint64_t begin = 0; begin < rows.count(); begin += kRowsAtOnce) {
-    const std::uint64_t count = std::min(kRowsAtOnce, rows.count() - begin);
+  for (std::uint64_t begin = 0; begin < checked; begin += rows.chunk_rows()) {
+    const std::uint64_t count = std::min<std::uint64_t>(rows.chunk_rows(), checked - begin);
     bytes.resize(count * rows.width());
     sums.resize(count * kChecksumBytes);
     if (!rows.read(begin, count, bytes) || (checksums && !checksums->read(begin, count, sums))) {
@@ -247,18 +250,26 @@ std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
   return names;
 }
 
-void SegmentReader::read_all() const {
+RowCounts SegmentReader::read_all() const {
   for (const auto& layout : kDictionaryLayouts) names(layout.dictionary);
   config_text();
   environment();
-  records().read({}, [](std::span<const StoredRecord>) {});
+  RowCounts rows;
+  records().read({}, [&](std::span<const StoredRecord> some) { rows.records += some.size(); });
+  const DamagedRanges damaged_records = damage_.of("records");
   const auto all_bins = bins();
-  for (std::uint64_t chunk = 0; chunk <= all_bins->chunks(); ++chunk) all_bins->rows_of(chunk);
-  scalars();
-  events();
-  ledger();
-  blocks();
-  drops();
+  for (std::uint64_t chunk = 0; chunk <= all_bins->chunks(); ++chunk) {
+    all_bins->each_of(chunk, [&](std::uint64_t, const StoredBin& bin) {
+      const bool possible = bin.record >= 0 && std::cmp_less(bin.record, records().rows());
+      if (possible && !damaged_records.contains(bin.record)) ++rows.bins;
+    });
+  }
+  rows.scalars = scalars().size();
+  rows.events = events().size();
+  read_ledger([&](const StoredLedgerRow&) { ++rows.ledger; });
+  read_blocks([&](const StoredBlock&) { ++rows.blocks; });
+  rows.drops = drops().size();
+  return rows;
 }
 
 RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
@@ -324,22 +335,20 @@ std::vector<StoredScalar> SegmentReader::scalars() const {
   return read_table<StoredScalar>("scalars");
 }
 
-template <typename Row>
-std::vector<Row> SegmentReader::read_packed_table(const std::string& name) const {
+template <typename Row, typename Use>
+void SegmentReader::each_packed_row(const std::string& name, Use use) const {
   const PackedRows<Row> table(file_, name, checksums_, damage_);
-  std::vector<Row> rows;
   for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
-    table.each_of(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
+    table.each_of(chunk, [&](std::uint64_t, const Row& row) { use(row); });
   }
-  return rows;
 }
 
-std::vector<StoredLedgerRow> SegmentReader::ledger() const {
-  return read_packed_table<StoredLedgerRow>("ledger");
+void SegmentReader::read_ledger(const UseLedgerRow& use) const {
+  each_packed_row<StoredLedgerRow>("ledger", use);
 }
 
-std::vector<StoredBlock> SegmentReader::blocks() const {
-  return read_packed_table<StoredBlock>("blocks");
+void SegmentReader::read_blocks(const UseBlock& use) const {
+  each_packed_row<StoredBlock>("blocks", use);
 }
 
 std::vector<StoredDrop> SegmentReader::drops() const { return read_table<StoredDrop>("drops"); }

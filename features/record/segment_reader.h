@@ -1,6 +1,7 @@
 // Reads one file of a run. Throws RecordError with the file's name.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,8 @@ class SegmentReader {
   // What has been found in all that was read by now. The functions below leave it out; a damaged
   // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)".
   const DamageLog& damage() const { return damage_; }
-  void read_all() const;  // finds all damage
+  // Finds all damage. How many rows are whole; bins without those of damaged records, or of none.
+  RowCounts read_all() const;
   // How many rows there are behind `begin`, up to a damaged one.
   RowCounts intact_from(const RowCounts& begin) const;
   std::vector<std::string> names(Dictionary dictionary) const;
@@ -37,8 +39,11 @@ class SegmentReader {
   void read_histograms(const RecordFilter& filter, const UseStoredHistogram& use) const {
     record::read_histograms(*bins(), *records_, filter, use);
   }
-  std::vector<StoredLedgerRow> ledger() const;
-  std::vector<StoredBlock> blocks() const;
+  // Row by row: a small file may hold more of them than there is memory.
+  using UseLedgerRow = std::function<void(const StoredLedgerRow&)>;
+  void read_ledger(const UseLedgerRow& use) const;
+  using UseBlock = std::function<void(const StoredBlock&)>;
+  void read_blocks(const UseBlock& use) const;
   std::vector<StoredDrop> drops() const;
   std::unique_ptr<PackedRows<StoredBin>> bins() const;
 
@@ -51,9 +56,9 @@ class SegmentReader {
   std::uint64_t each_row(const std::string& name, Use use) const;
   template <typename Row>
   std::vector<Row> read_table(const std::string& name) const;
-  // A PackedTable with its tail; for tables that are short enough to be read at once.
-  template <typename Row>
-  std::vector<Row> read_packed_table(const std::string& name) const;
+  // A PackedTable with its tail.
+  template <typename Row, typename Use>
+  void each_packed_row(const std::string& name, Use use) const;
 
   Segment about_;
   Checksums checksums_ = Checksums::none;

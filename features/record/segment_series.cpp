@@ -6,11 +6,11 @@
 #include <chrono>
 #include <filesystem>
 #include <numeric>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "features/record/disk_space.h"
+#include "features/record/file_status.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
 #include "features/record/wall_clock.h"
@@ -39,12 +39,6 @@ RowCounts rows_after(const std::string& path, const RowCounts& before) {
   } catch (const RecordError&) {
     return {};
   }
-}
-
-std::uint64_t size_of(const std::string& path) {
-  std::error_code ignored;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, ignored);
-  return ignored ? 0 : bytes;
 }
 
 }  // namespace
@@ -121,21 +115,15 @@ void SegmentSeries::write_to_current(const Batch& batch) {
 void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
   rest.names = {};
   std::string path = current_->path();
-  bool is_left = false;  // the file that could not be written
   for (const auto pause : kPauses) {
     if (++failures_ > kMostFailures) break;
     std::this_thread::sleep_for(pause);
     try {
-      if (!is_left) {
+      if (!rows_of_abandoned_) {
         path = current_->path();
-        current_->abandon();
-        const std::uint64_t rows = rest.rows();
-        rest.drop_first(rows_after(path, before));
-        rows_left_ = before.all() + rows - rest.rows();
-        is_left = true;
+        abandon_current(rest, before);
       }
-      leave_current(next_file(bytes()), rows_left_);
-      is_left = false;
+      leave_current(next_file(bytes()), *rows_of_abandoned_);
       before = {};
       current_->write(rest);
       tell_(fmt::format("{}: a write failed ({}); recording goes on in {}", path, cause,
@@ -147,8 +135,17 @@ void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std:
       // The next try.
     }
   }
-  current_->abandon();
+  if (!rows_of_abandoned_) abandon_current(rest, before);
   raise<RecordError>("{}", cause);
+}
+
+// Closes the file as it is, and takes from the batch what has come to lie in it behind the rows
+// that it had before.
+void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
+  current_->abandon();
+  const std::uint64_t rows = rest.rows();
+  rest.drop_first(rows_after(current_->path(), before));
+  rows_of_abandoned_ = before.all() + rows - rest.rows();
 }
 
 // The file has lost its name: with its folder, most often. Its rows are gone with it, unless it
@@ -207,6 +204,7 @@ void SegmentSeries::leave_current(std::unique_ptr<SegmentWriter> next,
   rows_of_others_ += rows_left_there;
   ended_.push_back({current_->path(), size_of(current_->path()), false});
   current_ = std::move(next);
+  rows_of_abandoned_.reset();
 }
 
 // For one more file; false: there is none.
@@ -246,7 +244,7 @@ void SegmentSeries::begin_thinning() {
       thinning_ = std::make_unique<Thinning>(file.path);
       return;
     } catch (const std::exception&) {
-      file.thin = true;  // a damaged one
+      file.thin = true;  // a damaged one, or one that is being repaired
     }
   }
 }

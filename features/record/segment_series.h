@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ class SegmentSeries {
   const std::string& path() const { return first_path_; }
   // Less those that went with a removed file.
   std::uint64_t rows_written() const {
-    return rows_of_others_ + current_->written().all() - rows_lost_;
+    const std::uint64_t current = rows_of_abandoned_.value_or(current_->written().all());
+    return rows_of_others_ + current - rows_lost_;
   }
   std::uint64_t bytes() const { return ended_bytes() + current_bytes(); }
 
@@ -61,6 +63,7 @@ class SegmentSeries {
   void write_piece(const Batch& piece);
   void write_to_current(const Batch& batch);
   void go_on_after_failure(Batch rest, RowCounts before, const std::string& cause);
+  void abandon_current(Batch& rest, const RowCounts& before);
   void go_on_after_removal();
   void begin_next();
   std::unique_ptr<SegmentWriter> next_file(std::uint64_t others);
@@ -78,7 +81,8 @@ class SegmentSeries {
   Tell tell_;
   int failures_ = 0;
   std::uint64_t rows_of_others_ = 0;
-  std::uint64_t rows_left_ = 0;       // in a file that could not be written any more
+  // Of the current file, once it could not be written any more.
+  std::optional<std::uint64_t> rows_of_abandoned_;
   std::uint64_t rows_lost_ = 0;       // of the file that is being written
   std::int64_t first_iteration_ = 0;  // in the file that is being written
   std::string first_path_;

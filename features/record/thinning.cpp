@@ -29,7 +29,7 @@ std::string temporary_name(const std::string& folder, int rank) {
 }  // namespace
 
 Thinning::Thinning(const std::string& path)
-    : path_(path), original_(std::make_unique<SegmentReader>(path)) {
+    : path_(path), claim_(path), original_(std::make_unique<SegmentReader>(path)) {
   temporary_ = temporary_name(std::filesystem::path(path).parent_path(), original_->about().rank);
   for (const std::string& name : original_->names(Dictionary::statistic)) {
     counts_non_finite_.push_back(std::ranges::find(kNonFinite, name) != kNonFinite.end());
@@ -78,7 +78,7 @@ void Thinning::look() {
     }
   }
   if (next_chunk_ <= table.chunks()) return;
-  for (const StoredBlock& row : original_->blocks()) iterations_.insert(row.iteration);
+  original_->read_blocks([this](const StoredBlock& row) { iterations_.insert(row.iteration); });
   choose();
   looked_ = true;
 }
@@ -131,13 +131,15 @@ void Thinning::finish() {
     const auto kind = static_cast<std::size_t>(event.kind);
     if (kind >= words.size() || words[kind] != kThinnedEvent) rest.events.push_back(event);
   }
-  for (const StoredBlock& block : original_->blocks()) {
-    if (keeps(block.iteration)) rest.blocks.push_back(block);
-  }
   if (!iterations_.empty()) add_event(rest);
-  copy_->finish(std::move(rest),
-                original_->about().end.value_or(
-                    RunEnd{seconds_since_1970(), End::killed, "ended when max_size was reached"}));
+  copy_->finish(
+      std::move(rest), [this](const StoredBlock& row) { return keeps(row.iteration); },
+      original_->about().end.value_or(
+          RunEnd{seconds_since_1970(), End::killed, "ended when max_size was reached"}));
+  // All of it has been read by now. A copy would not say what is missing in it.
+  if (const auto damage = original_->damage().list(); !damage.empty()) {
+    raise<RecordError>("{}: damaged: {}; it is not thinned", path_, describe(damage));
+  }
   const hdf5::Lock lock;
   copy_.reset();
   original_.reset();

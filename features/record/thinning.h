@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "features/record/rewrite_claim.h"
 #include "features/record/segment_copy.h"
 #include "features/record/segment_reader.h"
 
@@ -19,7 +20,8 @@ inline constexpr std::string_view kThinnedEvent = "thinned";
 
 class Thinning {
  public:
-  // Begins. Throws RecordError, here and in go_on(), after which the file is as it was.
+  // Begins. Throws RecordError, here and in go_on(), after which the file is as it was: also where
+  // the file is damaged, or being repaired.
   explicit Thinning(const std::string& path);
   ~Thinning();
   Thinning(const Thinning&) = delete;
@@ -43,6 +45,7 @@ class Thinning {
   void add_event(Batch& batch) const;
 
   std::string path_, temporary_;
+  RewriteClaim claim_;
   std::unique_ptr<SegmentReader> original_;
   std::unique_ptr<SegmentCopy> copy_;
   std::vector<char> counts_non_finite_;  // by id of a statistic

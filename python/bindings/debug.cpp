@@ -1,5 +1,6 @@
 #include "python/bindings/debug.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 

@@ -134,6 +134,8 @@ void bind_errors(py::module_& module) {
   set_backward_error_translator(&throw_out_of_backward);
 }
 
+py::handle config_error() { return config_error_type; }
+
 void set_python_error() noexcept {
   try {
     throw;

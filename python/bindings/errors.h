@@ -13,4 +13,7 @@ void bind_errors(pybind11::module_& module);
 // calls without pybind11 in between. To be called in a catch block, with the GIL held.
 void set_python_error() noexcept;
 
+// The type telens.ConfigError.
+pybind11::handle config_error();
+
 }  // namespace telens::python

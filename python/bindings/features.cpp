@@ -14,6 +14,7 @@
 #include "hooks/config/selection.h"
 #include "hooks/feature_registry.h"
 #include "python/bindings/config_value.h"
+#include "python/bindings/errors.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/interruptions.h"
@@ -173,8 +174,9 @@ FeatureFactory make_factory(py::object make_caller) {
     try {
       made = (*make_caller)(to_python(entry.config));
     } catch (py::error_already_set& error) {
-      // Mistakes in the configuration say where they are (telens.debug.parameters).
-      if (!py::hasattr(error.value(), "place")) throw;
+      // Mistakes in the configuration say where they are (telens.debug.parameters); what a class
+      // raises by itself may have an attribute of that name, too.
+      if (!error.matches(config_error()) || !py::hasattr(error.value(), "place")) throw;
       raise<ConfigError>("{}: section '{}', {}",
                          to_string(location_of(entry, error.value().attr("place"))), entry.section,
                          py::str(error.value()).cast<std::string>());

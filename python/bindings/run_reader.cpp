@@ -202,14 +202,14 @@ py::list list_runs(const std::string& path) {
 
 py::list read_damage(RunReader& reader) {
   {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     reader.find_damage();
   }
   py::list rows;
   for (const record::Damage& each : reader.damage()) {
     py::dict row;
-    row["path"] = each.path;
-    row["table"] = each.rows.table;
+    row["path"] = path_of(each.path);
+    row["table"] = text_of(each.rows.table);
     row["first_row"] = each.rows.first_row;
     row["rows"] = each.rows.rows;
     rows.append(row);

@@ -1,5 +1,6 @@
 #include "python/bindings/statistics.h"
 
+#include <ATen/ops/empty.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 

@@ -11,8 +11,8 @@ from telens import _C
 
 __all__: list[str] = []
 
-# pybind11's own words, in which it lists signatures of C++ and the values that it was given.
-_PYBIND11 = re.compile(r"incompatible (function|constructor) arguments")
+# How pybind11 begins, before it lists signatures of C++ and the values that it was given.
+_PYBIND11 = "incompatible function arguments"
 
 # What users call, where the compiled function has another name.
 _TITLES = {
@@ -49,16 +49,21 @@ def _translated(function: Callable[..., Any], title: str) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            if not _PYBIND11.search(str(error)):
+            if not _is_about_arguments_of(function, error):
                 raise
-        got = [type(each).__name__ for each in args]
-        got += [f"{name}: {type(value).__name__}" for name, value in kwargs.items()]
-        raise _C.UsageError(
-            f"{_TITLES.get(title, title)}: takes ({_parameters_of(function)}), not "
-            f"({', '.join(got)})"
-        )
+            got = [type(each).__name__ for each in args]
+            got += [f"{name}: {type(value).__name__}" for name, value in kwargs.items()]
+            raise _C.UsageError(
+                f"{_TITLES.get(title, title)}: takes ({_parameters_of(function)}), not "
+                f"({', '.join(got)})"
+            ) from None
 
     return call
+
+
+def _is_about_arguments_of(function: Callable[..., Any], error: TypeError) -> bool:
+    """Not about those of another library's function, which a callback has called wrongly."""
+    return str(error).startswith(f"{function.__name__}(): {_PYBIND11}")
 
 
 def _parameters_of(function: Callable[..., Any]) -> str:

@@ -225,21 +225,25 @@ class Run:
         )
 
     def _ids(self, kind: str, name: str | None) -> list[int] | None:
-        names = self.names(kind)
-        # A run without records has no names; there is nothing to be misspelt.
-        if name is None or not names:
+        if name is None:
             return None
+        names = self.names(kind)
+        # Where there are no names of a kind, none can be misspelt, and no row has one.
+        if not names:
+            return []
         return [names.index(among("Run", kind, name, names))]
 
     def _layers(self, pattern: str | None) -> list[int] | None:
-        names = self.names("layer")
-        if pattern is None or not names:
+        if pattern is None:
             return None
+        names = self.names("layer")
         try:
             search = re.compile(pattern).search
         except (re.error, TypeError) as error:
             expected = f"a regular expression ({error})"
             raise refusal("Run", "layer", expected, pattern) from error
+        if not names:
+            return []
         ids = [index for index, name in enumerate(names) if search(name)]
         return ids or [
             names.index(among("Run", "layer", pattern, names, "a pattern that fits one"))

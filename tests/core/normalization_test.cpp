@@ -85,6 +85,47 @@ TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
   }
 }
 
+// Differences of numbers near the ends of the range are no FP32 numbers.
+TEST_F(Normalizing, equals_the_definition_where_no_difference_to_the_mean_is_an_fp32_number) {
+  constexpr double kSmallest = 0x1p-149;
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const at::Tensor pattern = at::tensor({3e38F, -3e38F, -3e38F, -3e38F,  //
+                                         kMax, kMax, kMax, -kMax,        //
+                                         kMax, -kMax, 1.0F, 3e37F})
+                                 .view({3, 4});
+  for (const Case& of : kCases) {
+    for (const int repetitions : {1, 50, 30000}) {  // of which 120,000 squares are added
+      SCOPED_TRACE(repetitions);
+      const std::int64_t columns = 4 * repetitions;
+      const Leaf x(pattern.repeat({1, repetitions}));
+      const Leaf weight(at::randn({columns})), bias(at::randn({columns}));
+      const at::Tensor y = apply(of, x.tensor, weight.tensor, bias.tensor);
+      const at::Tensor expected = reference(of, x.reference, weight.reference, bias.reference);
+      EXPECT_TRUE(near(y, expected, 1e-5, 1e-5));
+      const at::Tensor grad = at::randn({3, columns});
+      y.backward(grad);
+      expected.backward(grad.to(at::kDouble));
+      const double step = 1e-5 * x.reference.grad().abs().max().item<double>();
+      EXPECT_TRUE(near(x.tensor.grad(), x.reference.grad(), 1e-4, step + 16 * kSmallest));
+      EXPECT_TRUE(near(weight.tensor.grad(), weight.reference.grad(), 1e-4, 1e-4));
+    }
+  }
+}
+
+// The mean of equal numbers may be rounded to either side of them.
+TEST_F(Normalizing, of_one_number_at_the_end_of_the_range_is_finite) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (std::int64_t columns = 1; columns < 300; ++columns) {
+    const at::Tensor x = at::full({1, columns}, kMax), weight = at::ones({columns});
+    const auto [y, mean, rstd] = ops::layer_norm_forward(x, weight, std::nullopt, {.eps = kEps});
+    EXPECT_NEAR(mean.item<float>(), kMax, 1e-6 * kMax) << columns;
+    EXPECT_LE(y.abs().max().item<float>(), 1.001F) << columns;
+    const auto gradients =
+        ops::layer_norm_backward(weight.view_as(x), x, weight, mean, rstd, false);
+    EXPECT_LE(gradients.dx.abs().max().item<float>(), 1e-30F) << columns;
+  }
+}
+
 TEST_F(Normalizing, passes_infinities_and_nan_on_as_the_definition_does) {
   for (const Case& of : kCases) {
     for (const double special : {std::numeric_limits<double>::infinity(), std::nan("")}) {

@@ -259,6 +259,16 @@ TEST_P(Quantize, gives_both_orientations_as_views_of_one_storage) {
   EXPECT_EQ(amax.item<float>(), x.abs().max().item<float>());
 }
 
+TEST_P(Quantize, transposes_codes_as_quantizing_to_both_orientations_does) {
+  const at::Tensor x = at::randn({37, 70});
+  const auto [codes, transposed] = ops::quantize_fp8_both(x, one(50.0F), {}, FormatId::e4m3);
+  const at::Tensor later = ops::transpose_codes(codes);
+  EXPECT_TRUE(later.equal(transposed));
+  EXPECT_EQ(later.strides(), transposed.strides());
+  EXPECT_THROW(ops::transpose_codes(x), ShapeError);
+  EXPECT_THROW(ops::transpose_codes(codes.flatten()), ShapeError);
+}
+
 TEST_P(Quantize, decoding_every_code_gives_its_value) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     expect_values_of_decode<E4M3>(dtype);

@@ -1,19 +1,30 @@
 // Damaged files: what a disk, a copy or a cosmic ray has changed is noticed, counted and left out,
 // and costs nothing else.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <hdf5.h>
 
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <sstream>
 
-#include "features/record/hdf5.h"
+#include "features/record/disk_space.h"
 #include "features/record/repair.h"
 #include "features/record/run_rows.h"
+#include "tests/features/damaged_file.h"
 #include "tests/features/record_fixture.h"
+
+namespace {
+
+// Whether the last file that took another one's name was marked as being written.
+bool was_marked = false;
+
+}  // namespace
+
+extern "C" int rename(const char* from, const char* to) {
+  was_marked = telens::record::is_being_written(from);
+  return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
 
 namespace telens::record {
 namespace {
@@ -27,16 +38,6 @@ using ::testing::SizeIs;
 
 constexpr std::int64_t kChunk = 4096;
 constexpr std::int64_t kRecords = 2 * kChunk + 500;
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary)
-      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
 
 // A file with rows of all kinds: closed, or as a killed process leaves it.
 enum class Ending : std::uint8_t { closed, killed };
@@ -123,30 +124,9 @@ std::optional<Read> read_file(const std::string& path) {
   return read;
 }
 
-// Where the bytes of a dataset begin in the file; of a chunked one those of a chunk.
-std::uint64_t offset_of(const std::string& path, const char* name, hsize_t chunk = 0) {
-  const hdf5::Lock lock;
-  const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access),
-                          H5Fclose);
-  const hdf5::Handle dataset(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
-  const haddr_t contiguous = H5Dget_offset(dataset);
-  if (contiguous != HADDR_UNDEF) return contiguous;
-  haddr_t address = HADDR_UNDEF;
-  unsigned mask = 0;
-  hsize_t bytes = 0, offset = 0;
-  H5Dget_chunk_info(dataset, hdf5::Handle(H5Dget_space(dataset), H5Sclose), chunk, &offset, &mask,
-                    &address, &bytes);
-  return address;
-}
-
 class DamagedFile : public ::testing::TestWithParam<Ending> {
  protected:
-  void flip(std::uint64_t at, char bits = 0x10) {
-    std::string bytes = bytes_of(path_);
-    bytes.at(at) = static_cast<char>(bytes.at(at) ^ bits);
-    write_bytes(path_, bytes);
-  }
+  void flip(std::uint64_t at, char bits = 0x10) { flip_bits(path_, at, bits); }
   std::vector<Record> records() {
     std::vector<Record> all;
     RunReader run(path_, [this](const std::string& line) { said_.push_back(line); });
@@ -270,6 +250,24 @@ TEST_P(DamagedFile, repair_keeps_the_rest_and_says_what_it_left_out) {
   EXPECT_FALSE(repair(path_).done);
 }
 
+TEST_P(DamagedFile, a_repaired_file_is_marked_until_it_has_its_name) {
+  flip(offset_of(path_, "records", 1) + 100);
+  EXPECT_TRUE(repair(path_).done);
+  EXPECT_TRUE(was_marked);  // or a run that starts would remove it
+  EXPECT_FALSE(is_being_written(path_));
+}
+
+class ClosedRun : public DamagedFile {};
+INSTANTIATE_TEST_SUITE_P(Of, ClosedRun, ::testing::Values(Ending::closed),
+                         [](const auto&) { return "a_closed_run"; });
+
+TEST_P(ClosedRun, a_missing_checksum_costs_its_own_row_alone) {
+  resize_table(path_, "scalars_crc", 19);
+  records();
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of scalars (19)")));
+  EXPECT_THAT(RunReader(path_).scalars(), SizeIs(19));
+}
+
 class KilledRun : public DamagedFile {};
 INSTANTIATE_TEST_SUITE_P(Of, KilledRun, ::testing::Values(Ending::killed),
                          [](const auto&) { return "a_killed_run"; });
@@ -304,6 +302,26 @@ TEST_P(KilledRun, a_damaged_count_costs_no_row) {
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of records_count (0)")));
   EXPECT_TRUE(repair(path_).done);
   EXPECT_THAT(read_all(path_), SizeIs(kRecords));
+}
+
+TEST(Damage, rows_that_a_full_queue_dropped_are_that_after_a_repair_too) {
+  const TemporaryFolder folder;
+  RunOptions options = options_in(folder);
+  options.queue_capacity = 10;
+  options.on_warning = [](const std::string&) {};
+  const auto writer = RunWriter::open(options);
+  writer->push(numbered_records(0, 1000));
+  writer->flush();
+  const std::string path = folder.str() + "/rank00000.h5";
+  std::filesystem::copy_file(writer->path(), path);
+  // As of a file whose clock is another one's.
+  std::filesystem::last_write_time(
+      path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(RunReader(path).segments().front().dropped, 990U);
+  EXPECT_TRUE(repair(path).done);
+  const Segment repaired = RunReader(path).segments().front();
+  EXPECT_EQ(repaired.dropped, 990U);
+  EXPECT_EQ(repaired.lost, 0U);
 }
 
 TEST(Damage, adjoining_rows_are_told_as_one_piece) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "features/record/disk_space.h"
 #include "features/record/leftovers.h"
 #include "features/record/run_paths.h"
 #include "features/record/run_writer.h"
@@ -70,6 +71,44 @@ TEST(RankClaim, is_one_process_at_a_time) {
   EXPECT_THAT(RankClaim::take(run, 0), Ne(nullptr)) << "it dies with its process";
 }
 
+TEST(RankClaim, is_one_writer_at_a_time_within_a_process_too) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  EXPECT_EQ(RankClaim::take(run, 0), nullptr);
+  fs::create_symlink(run, folder.path() / "other name");
+  EXPECT_EQ(RankClaim::take((folder.path() / "other name").string(), 0), nullptr);
+  EXPECT_NE(RankClaim::take(run, 1), nullptr) << "of another rank";
+  {
+    // Asking has cost the first one nothing.
+    const LivingChild child([&] {
+      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // which the parent notices
+    });
+  }
+  claim.reset();
+  EXPECT_NE(RankClaim::take(run, 0), nullptr);
+}
+
+TEST(RankClaim, a_forked_child_may_claim_what_its_parent_has_let_go) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(ready[0], &byte, 1) != 1) _exit(2);
+    _exit(RankClaim::take(run, 0) != nullptr ? 0 : 1);
+  }
+  claim.reset();
+  EXPECT_EQ(write(ready[1], "x", 1), 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  for (const int each : ready) close(each);
+}
+
 TEST(RankClaim, is_not_inherited_by_a_forked_child_that_outlives_its_parent) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
@@ -86,7 +125,9 @@ TEST(RankClaim, leaves_no_file_and_a_forked_child_takes_none_away) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   auto claim = RankClaim::take(run, 0);
-  { const LivingChild child([&] { claim.reset(); }); }
+  {
+    const LivingChild child([&] { claim.reset(); });
+  }
   EXPECT_FALSE(fs::is_empty(run)) << "the lock of a living process";
   claim.reset();
   EXPECT_TRUE(fs::is_empty(run));
@@ -141,6 +182,20 @@ TEST(Leftovers, of_a_killed_process_go_when_its_rank_is_written_again) {
   RunWriter::open(options)->close();
   EXPECT_FALSE(fs::exists(run / ".rank00000.4194304.tmp"));
   EXPECT_TRUE(fs::exists(run / ".rank00001.4194304.tmp")) << "of another rank";
+}
+
+TEST(Leftovers, do_not_include_what_a_living_process_writes) {
+  const testing::TemporaryFolder folder;
+  const fs::path repaired = folder.path() / ".rank00000.h5.repair.17.tmp";
+  touch(repaired);
+  {
+    DiskSpace mark(repaired.string());
+    mark.mark_live();
+    remove_leftovers(folder.str(), 0);
+    EXPECT_TRUE(fs::exists(repaired));
+  }
+  remove_leftovers(folder.str(), 0);
+  EXPECT_FALSE(fs::exists(repaired));
 }
 
 TEST(Leftovers, of_dumps_go_where_their_process_is_dead) {

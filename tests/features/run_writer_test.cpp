@@ -19,6 +19,7 @@ namespace {
 using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -316,6 +317,35 @@ TEST(RunWriter, runs_without_an_id_never_share_a_folder) {
   const auto first = RunWriter::open(options_in(folder, ""));
   const auto second = RunWriter::open(options_in(folder, ""));
   EXPECT_NE(first->run_id(), second->run_id());
+}
+
+// As Hydra does between the beginning of a program and its training.
+TEST(RunWriter, a_change_of_the_working_directory_does_not_split_a_run) {
+  const TemporaryFolder folder;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::create_directory(folder.path() / "elsewhere");
+  std::filesystem::current_path(folder.path());
+  RunOptions options;
+  options.log_dir = "logs";
+  options.run_id = "run";
+  std::vector<std::string> warnings;
+  options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+  {
+    const auto writer = RunWriter::open(options);
+    name_everything(*writer);
+    writer->push(numbered_records(0, 10));
+    writer->flush();
+    std::filesystem::current_path("elsewhere");
+    writer->push(numbered_records(10, 20));
+    writer->flush();
+  }
+  std::filesystem::current_path(before);
+  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_THAT(read_all(folder.str() + "/logs"), SizeIs(20));
+  EXPECT_THAT(run_files(folder.str() + "/logs"), SizeIs(1));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "elsewhere"));
+  // The lock went with the writer.
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "logs/telens/run/.rank00000.lock"));
 }
 
 TEST(RunWriter, an_unwritable_folder_is_one_error_and_training_goes_on) {

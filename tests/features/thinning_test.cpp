@@ -15,7 +15,9 @@
 #include <set>
 #include <thread>
 
+#include "features/record/repair.h"
 #include "features/record/thinning.h"
+#include "tests/features/damaged_file.h"
 #include "tests/features/record_fixture.h"
 
 namespace telens::record {
@@ -195,6 +197,50 @@ TEST(Thinning, keeps_a_long_recording_below_max_size_and_what_is_left_exact) {
   EXPECT_FALSE(run.segments().back().thinned);
   EXPECT_THAT(thinned_events(run).front(),
               AllOf(HasSubstr("max_size: of iterations 0 to"), HasSubstr("in rank00000.h5")));
+}
+
+// A closed file that could be thinned.
+std::string write_file(const TemporaryFolder& folder) {
+  const auto writer = RunWriter::open(options_in(folder));
+  name_everything(*writer);
+  writer->push(numbered_records(0, 10'000));
+  writer->close();
+  return writer->path();
+}
+
+void thin(const std::string& path) {
+  Thinning thinning(path);
+  while (thinning.go_on()) {
+  }
+}
+
+TEST(Thinning, leaves_a_damaged_file_as_it_is) {
+  const TemporaryFolder folder;
+  const std::string path = write_file(folder);
+  flip_bits(path, offset_of(path, "records", 1) + 100);
+  const std::string before = bytes_of(path);
+  EXPECT_THROW(thin(path), RecordError);
+  EXPECT_TRUE(bytes_of(path) == before);
+  EXPECT_EQ(bytes_in(folder.str()), before.size()) << "its copy is left";
+}
+
+TEST(Thinning, and_repair_do_not_meet_in_one_file) {
+  const TemporaryFolder folder;
+  const std::string path = write_file(folder);
+  flip_bits(path, offset_of(path, "records", 1) + 100);
+  {
+    const Thinning thinning(path);
+    try {
+      repair(path);
+      ADD_FAILURE() << "repaired what is being thinned";
+    } catch (const RecordError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rewriting it"));
+    }
+    EXPECT_THROW(thin(path), RecordError);
+  }
+  EXPECT_TRUE(repair(path).done);
+  thin(path);
+  EXPECT_TRUE(RunReader(path).segments().front().thinned);
 }
 
 TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {

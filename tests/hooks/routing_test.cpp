@@ -186,6 +186,31 @@ TEST_F(RoutingTest, setting_the_iteration_wakes_a_sleeping_layer_also_backwards)
   EXPECT_THAT(asked, ElementsAre(0, 50, 7));
 }
 
+// ---- may_watch_wgrad
+
+// Autograd's backward asks for a layer whose forward may have run before the session began.
+TEST_F(RoutingTest, of_an_unnamed_layer_it_is_known_from_its_first_forward_on_who_watches_wgrad) {
+  const std::string watch = "LogTensorStats: {enabled: True, tensors: [wgrad], stats: [max]}\n";
+  for (const bool is_watched : {false, true}) {
+    LayerHooks unnamed;
+    debug::initialize(options("s:\n  enabled: True\n  layers: {exact_layer_names: [" +
+                              std::string(is_watched ? "Layer_1" : "other") +
+                              "]}\n  transformer_engine:\n    " + watch));
+    EXPECT_TRUE(unnamed.may_watch_wgrad()) << "nobody can tell yet";
+    unnamed.begin_forward({});
+    EXPECT_EQ(unnamed.may_watch_wgrad(), is_watched);
+    debug::step();
+    EXPECT_EQ(unnamed.may_watch_wgrad(), is_watched);
+    debug::end_debug();
+    EXPECT_FALSE(unnamed.may_watch_wgrad());
+  }
+}
+
+TEST_F(RoutingTest, where_no_section_watches_wgrad_an_unnamed_layer_is_known_before_its_forward) {
+  begin("LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}");
+  EXPECT_FALSE(LayerHooks().may_watch_wgrad());
+}
+
 // ---- fp8_gemm_enabled
 
 Script disabler(Iterations& asked, RoutingAnswer answer) {

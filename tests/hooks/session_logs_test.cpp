@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <regex>
+#include <utility>
 
 #include "core/base/interruption.h"
 #include "hooks/text_log.h"
@@ -142,6 +143,40 @@ TEST_F(SessionTest, a_logger_that_throws_is_told_once_and_not_called_again) {
   EXPECT_EQ(logger->calls, 1);
   EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=1", "2:layer=1"));
   EXPECT_THAT(statistics_log(), HasSubstr("iteration=000002")) << "the other one goes on";
+  const std::string log = messages();
+  const std::size_t told = log.find("a logger of statistics failed: no connection");
+  ASSERT_NE(told, log.npos);
+  EXPECT_EQ(log.find("no connection", told + 50), log.npos);
+}
+
+// Logs a tensor of its own from within, which comes to the loggers in turn; fails at that one.
+class TensorLogger final : public ScalarLogger {
+ public:
+  void log_scalar(std::string_view name, double, std::int64_t) override {
+    names.emplace_back(name);
+    if (std::exchange(is_called_, true)) throw std::runtime_error("no connection");
+    debug::log_tensor_stats("own", "logits", at::ones({3}));
+  }
+  std::vector<std::string> names;
+
+ private:
+  bool is_called_ = false;
+};
+
+TEST_F(SessionTest, a_logger_that_logs_a_tensor_itself_and_fails_at_it_leaves_the_others_alone) {
+  const auto logger = std::make_shared<TensorLogger>();
+  debug::InitializeOptions begin =
+      options(section("LogTensorStats: {enabled: True, tensors: [logits], stats: [max]}\n"));
+  begin.statistics_logger = logger;
+  begin.default_logging_enabled = true;
+  debug::initialize(begin);
+  EXPECT_EQ(debug::log_tensor_stats("head", "logits", at::ones({3})).size(), 1U);
+  EXPECT_EQ(debug::log_tensor_stats("tail", "logits", at::ones({3})).size(), 1U);
+  debug::end_debug();
+  EXPECT_THAT(logger->names, ElementsAre("head_logits_max", "own_logits_max"));
+  for (const char* name : {"head_logits_max", "own_logits_max", "tail_logits_max"}) {
+    EXPECT_THAT(statistics_log(), HasSubstr(name)) << "the other one goes on";
+  }
   const std::string log = messages();
   const std::size_t told = log.find("a logger of statistics failed: no connection");
   ASSERT_NE(told, log.npos);

@@ -1,5 +1,6 @@
 // Sessions that begin, step and end while other threads are in layers.
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -117,6 +118,30 @@ TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
   EXPECT_THAT(values, Each(1.0));
 }
 
+// A model may be named in one thread while another ends the session.
+TEST_F(ThreadsTest, layers_of_others_are_noted_while_sessions_come_and_go) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> noted = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        debug::note_foreign_layer("model.head", "torch's Linear");
+        ++noted;
+      }
+    });
+  }
+  for (int session = 0; session < 100; ++session) {
+    debug::InitializeOptions begin = options();
+    begin.run_id = "run";
+    debug::initialize(begin);
+    debug::end_debug();
+  }
+  stop.store(true);
+  for (std::thread& each : threads) each.join();
+  EXPECT_GT(noted.load(), 100);
+}
+
 TEST_F(ThreadsTest, several_threads_may_step) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer layer;
@@ -199,6 +224,72 @@ TEST_F(ThreadsTest, an_end_that_a_step_waits_for_comes_when_the_step_is_done) {
   has_returned.store(true);
   stepping.join();
   EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+  debug::initialize(options());
+}
+
+// A feature that does something in step().
+class SteppingFeature final : public Feature {
+ public:
+  explicit SteppingFeature(std::function<void()> call) : call_(std::move(call)) {}
+  void step(std::int64_t) override { call_(); }
+
+ private:
+  std::function<void()> call_;
+};
+
+// As Python ends daemon threads when it finalizes.
+TEST_F(ThreadsTest, a_session_ends_though_a_thread_has_ended_within_its_step) {
+  features.add("Leave", [](FeatureServices&) {
+    return std::make_unique<SteppingFeature>([] { pthread_exit(nullptr); });
+  });
+  debug::initialize(options(section("Leave: {enabled: True}\n")));
+  std::thread([] { debug::step(); }).join();
+  debug::end_debug();
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+  debug::initialize(options());
+}
+
+TEST_F(ThreadsTest, an_end_that_waits_for_a_thread_that_ends_within_its_step_comes_with_the_next) {
+  std::atomic<bool> is_in_step = false;
+  std::atomic<bool> has_returned = false;
+  features.add("Leave", [&](FeatureServices&) {
+    return std::make_unique<SteppingFeature>([&] {
+      is_in_step.store(true);
+      wait_for(has_returned);
+      pthread_exit(nullptr);
+    });
+  });
+  debug::initialize(options(section("Leave: {enabled: True}\n")));
+  std::thread stepping([] { debug::step(); });
+  wait_for(is_in_step);
+  debug::end_debug();
+  has_returned.store(true);
+  stepping.join();
+  debug::end_debug();
+  EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
+  debug::initialize(options());
+}
+
+// Wants the session to end, and interrupts; in the end it interrupts with another word.
+class EndingLogger final : public debug::ScalarLogger {
+ public:
+  struct FirstInterruption : Interruption {};
+
+  void log_scalar(std::string_view, double, std::int64_t) override {
+    if (!debug::is_initialized()) throw Interruption();
+    debug::log_scalar("another", 1, 0);
+    debug::end_debug();
+    throw FirstInterruption();
+  }
+};
+
+TEST_F(ThreadsTest, what_a_step_throws_is_not_lost_where_the_end_that_follows_throws_too) {
+  debug::InitializeOptions begin = options(section(kMaxOfActivation));
+  begin.statistics_logger = std::make_shared<EndingLogger>();
+  debug::initialize(begin);
+  FakeLayer().run();
+  EXPECT_THROW(debug::step(), EndingLogger::FirstInterruption);
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
   debug::initialize(options());
 }

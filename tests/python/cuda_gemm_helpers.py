@@ -184,12 +184,16 @@ def operands(ops, shape, ways, columnwise=(False, False), spread=1.0):
 
 # Of the output's own rounding.
 OUTPUT_ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24}
-# Of the accumulator, in terms of sum |a| |b|.
-SPLIT_ACCUMULATOR = 2**-10  # Hopper's FP8 products; all others are within it
+# Hopper's tensor cores add 32 products of FP8 codes and the sum so far at a time: each is cut to 13
+# bits behind the leading one of the largest, which is at most sum |a| |b|.
+CUT_OF_32_PRODUCTS = 33 * 2**-13
+# Of the accumulator, in terms of sum |a| |b|. Its sums of 128 products go on in FP32; what other
+# kernels multiply is within it, too.
+SPLIT_ACCUMULATOR = 128 / 32 * CUT_OF_32_PRODUCTS
 
 
 def fast_accumulator(k: int) -> float:
-    return k / 32 * 2**-13
+    return -(-k // 32) * CUT_OF_32_PRODUCTS
 
 
 def fp32_accumulator(k: int) -> float:
@@ -198,10 +202,12 @@ def fp32_accumulator(k: int) -> float:
 
 def bound_of(out, first, second, added, accumulator) -> tuple[torch.Tensor, torch.Tensor]:
     """first [M, K] times second [N, K]^T plus `added`, all FP64 on the CPU, and how far `out` may
-    be from it."""
-    exact = first @ second.t() + added
+    be from it: some kernels of cuBLASLt round the product before they add the bias."""
+    product = first @ second.t()
+    exact = product + added
     bound = accumulator * (first.abs() @ second.abs().t() + abs(added))
-    return exact, bound + 2 * OUTPUT_ROUNDING[out.dtype] * exact.abs()
+    rounded = torch.maximum(product.abs(), exact.abs())
+    return exact, bound + 2 * OUTPUT_ROUNDING[out.dtype] * rounded
 
 
 # FP16's subnormals end at 2^-24; of other outputs the bound alone counts.

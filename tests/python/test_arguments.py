@@ -270,6 +270,8 @@ ONE = torch.ones(1)
         (lambda: debug.set_weight_tensor_tp_group_reduce("x"), "debug.set_weight_tensor_tp_group"),
         (lambda: debug.plan({}, ["a"], iteration=-1), "iteration must be an iteration, or None"),
         (lambda: debug.initialize("", recording=[1]), "recording must be a dict of on_full"),
+        (lambda: debug.initialize("", recording=[]), "recording must be a dict of on_full"),
+        (lambda: debug.initialize("", recording=0), "recording must be a dict of on_full"),
         (lambda: debug.initialize("", feature_dirs=[3]), "feature_dirs must be a path, not 3"),
         (lambda: debug.initialize("", default_logging_enabled="no"), "debug.initialize: takes"),
     ],
@@ -280,6 +282,15 @@ def test_wrong_arguments_are_told_in_words_of_this_library(tmp_path, monkeypatch
         call()
     assert "incompatible" not in str(error.value)
     assert "telens._C" not in str(error.value)
+
+
+def test_a_callback_that_misuses_another_librarys_function_is_told_so():
+    def misuse(_):
+        torch._C._jit_pass_inline("no graph")
+
+    with pytest.raises(TypeError, match=r"^_jit_pass_inline\(\): incompatible") as error:
+        te.Linear(16, 16, init_method=misuse)
+    assert error.traceback[-1].name == "misuse"
 
 
 @pytest.mark.parametrize("name", ["amax_compute_algo", "scaling_factor_compute_algo"])

@@ -1,5 +1,6 @@
 """`budget:` of a section: what costs too much runs more seldom, on all ranks alike."""
 
+import re
 import time
 
 import pytest
@@ -60,21 +61,48 @@ def test_what_costs_too_much_runs_more_seldom_and_the_run_says_so(tmp_path, regi
     assert texts[0] in message_log(tmp_path)
 
 
-class SlowOddLook(SlowLook):
-    """Has a schedule of its own: the odd iterations."""
+class OddLook(TEConfigAPIMapper):
+    """Has a schedule of its own, the odd iterations, and takes half as long as a step."""
+
+    seen = []  # noqa: RUF012
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
         return tensor_name == "output" and iteration % 2 == 1, iteration + 1
 
+    @api_method
+    def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration, **kwargs):
+        self.seen.append(iteration)
+        time.sleep(STEP / 2)
+
+
+STEP = 0.008  # seconds
+CHANGE = re.compile(
+    r"budget of section 'slow': \S+% of \d+ steps on this rank, of 20%; its features run in "
+    r"(all|1 of \d+) of their iterations, before in (all|1 of \d+)"
+)
+
 
 def test_a_class_that_is_on_in_odd_iterations_runs_in_some_of_them(tmp_path, register):
-    register(SlowOddLook)
-    train(tmp_path, steps=40, feature="SlowOddLook")
+    register(OddLook)
+    OddLook.seen.clear()
+    steps = 80
+    layer = te.Linear(32, 32, name="fc1")
+    features = {"OddLook": {"enabled": True, "tensors": ["output"]}}
+    with debug.session(config("20%", features), log_dir=tmp_path):
+        for _ in range(steps):
+            layer(torch.ones(16, 32)).sum().backward()
+            time.sleep(STEP)
+            debug.step()
     events = telens.open_run(tmp_path).events
-    texts = list(events[events["kind"] == "budget"]["text"])
-    assert texts
-    assert texts[0].endswith("before in all")
+    changes = events[events["kind"] == "budget"]
+    told = [CHANGE.fullmatch(text).groups() for text in changes["text"]]
+    assert [before for _, before in told] == ["all", *(after for after, _ in told[:-1])]
+    first = changes["iteration"].min()
+    later = [iteration for iteration in OddLook.seen if iteration > first]
+    odd = range(first + 1 + first % 2, steps, 2)
+    assert 0 < len(later) < len(odd)
+    assert set(OddLook.seen) <= set(range(1, steps, 2))
 
 
 def on_ranks(rank: int, folder: str) -> None:

@@ -2,7 +2,9 @@
 
 import collections
 import copy
+import pathlib
 import pickle
+import re
 
 import peft
 import pytest
@@ -17,6 +19,7 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import Float8CurrentScaling
+from telens.pytorch.stored_histories import states_in
 
 
 def make_model() -> torch.nn.Sequential:
@@ -394,6 +397,35 @@ def test_a_history_that_from_pretrained_leaves_out_is_told_and_can_be_restored(t
     for name, state in states.items():
         assert torch.equal(again.state_dict()[name], state)
     assert fp8_step(again, 7) == fp8_step(model, 7)
+
+
+def memory_of_its_own() -> int:
+    """Bytes that this process has and no file."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])
+
+
+STATE = torch.arange(4, dtype=torch.uint8)
+
+
+def test_to_look_for_histories_in_a_checkpoint_reads_none_of_its_weights(tmp_path):
+    weights = torch.ones(2**24)  # 64 MiB
+    torch.save({"fc.weight": weights, "fc._extra_state": STATE}, tmp_path / "pytorch_model.bin")
+    before = memory_of_its_own()
+    states = states_in(tmp_path)
+    key, state = next(states)  # the checkpoint is open as long as there may be more
+    assert memory_of_its_own() - before < weights.nbytes / 4
+    assert key == "fc._extra_state"
+    assert torch.equal(state, STATE)
+    assert list(states) == []
+
+
+def test_histories_in_a_checkpoint_of_torchs_first_format_are_found(tmp_path):
+    state = {"fc._extra_state": STATE, "empty._extra_state": STATE[:0]}
+    torch.save(state, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    ((key, found),) = states_in(tmp_path / "old.bin")
+    assert key == "fc._extra_state"
+    assert torch.equal(found, STATE)
 
 
 def test_load_fp8_state_refuses_what_it_cannot_use(tmp_path):

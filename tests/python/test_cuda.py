@@ -103,6 +103,10 @@ def test_both_orientations_hold_the_codes_of_the_cpu(ops, dtype, shape):
         assert_same_bits(codes, expected)
         assert_same_bits(columns, transposed)
         assert columns.is_contiguous(), "the next product reads it row by row"
+        for view in (codes, columns.t()):
+            later = ops.transpose_codes(view)
+            assert_same_bits(later, transposed)
+            assert later.is_contiguous()
         assert_same_bits(amax_cuda, amax)
 
 

@@ -67,7 +67,7 @@ def start(ops, tmp_path):
     def begin(config) -> Scalars:
         logger = Scalars()
         debug.initialize(
-            config_dict=copy.deepcopy(config),
+            copy.deepcopy(config),
             log_dir=str(tmp_path),
             statistics_logger=logger,
             default_logging_enabled=False,

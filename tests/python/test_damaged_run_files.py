@@ -78,6 +78,26 @@ def test_a_folder_whose_name_is_no_utf8_is_read(changed, tmp_path):
     assert run.segments["path"][0] == str(folder / "rank00000.h5")
 
 
+@pytest.mark.parametrize("folder", [b"plain", b"\xff"])
+def test_rows_that_are_damaged_are_listed_with_their_file(intact, tmp_path, folder):
+    path = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + folder), "rank00000.h5")
+    path.parent.mkdir()
+    content = bytearray(intact.read_bytes())
+    content[content.index(b"everything:")] ^= 0x10
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="damaged: 1 row of config"):
+        damage = telens.open_run(path).damage
+    assert damage.to_dict("records") == [
+        {"path": str(path), "table": "config", "first_row": 0, "rows": 1}
+    ]
+
+
+def test_of_an_intact_run_no_damage_is_listed(intact):
+    damage = telens.open_run(intact).damage
+    assert list(damage.columns) == ["path", "table", "first_row", "rows"]
+    assert len(damage) == 0
+
+
 def test_an_error_about_a_folder_whose_name_is_no_utf8_is_a_record_error(tmp_path):
     with pytest.raises(telens.RecordError, match="no such run"):
         telens.open_run(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))

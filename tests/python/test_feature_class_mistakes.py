@@ -7,6 +7,7 @@ from debug_helpers import section
 
 import telens
 import telens.debug as debug
+from telens import _C
 from telens.debug import Parameter, TEConfigAPIMapper, api_method
 from telens.debug.registry import Registry
 
@@ -180,6 +181,30 @@ def declared():
     yield seen
     debug.end_debug()
     Registry.forget(f"{cls.__module__}.{cls.__qualname__}")
+
+
+class Astray(Exception):
+    """Has an attribute that mistakes in a configuration have."""
+
+    place = ("nowhere",)
+
+
+def test_an_exception_that_has_a_place_of_its_own_is_no_mistake_of_the_configuration(tmp_path):
+    def make_caller(config):
+        raise Astray("lost")
+
+    texts = {"summary": "", "doc": "", "owner": "a test"}
+    _C.register_feature(
+        feature_namespace="transformer_engine",
+        name="Inspecting",
+        make_caller=make_caller,
+        **texts,
+    )
+    try:
+        with pytest.raises(Astray, match=r"^lost$"):
+            load({}, tmp_path)
+    finally:
+        _C.unregister_features("a test")
 
 
 @pytest.mark.parametrize(

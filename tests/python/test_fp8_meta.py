@@ -99,6 +99,46 @@ def test_writing_the_inverse_of_a_scale_sets_the_scale(layer, x):
     assert torch.equal(state.scale, scale)
 
 
+QUARTERS = torch.full((3,), 0.25)
+WRITES = {
+    "data": lambda inverse: inverse.data.copy_(QUARTERS),
+    "detach": lambda inverse: inverse.detach().copy_(QUARTERS),
+    "out": lambda inverse: torch.mul(QUARTERS, 1, out=inverse),
+    "list": lambda inverse: torch._foreach_copy_([inverse], [QUARTERS]),
+    "parts": lambda inverse: [part.fill_(0.25) for part in inverse.unbind()],
+    "view of a view": lambda inverse: inverse.view(3, 1).t()[0, :].detach().fill_(0.25),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("write", WRITES)
+def test_every_way_to_write_the_inverse_of_a_scale_sets_the_scale(layer, x, write, mode):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    with mode():
+        WRITES[write](state.scale_inv)
+    assert state.scale.tolist() == [4.0, 4.0, 4.0]
+
+
+def test_reading_the_inverse_of_a_scale_leaves_it_alone(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    scale = state.scale.fill_(3.0)
+    inverse, version = state.scale_inv, scale._version
+    with torch.inference_mode():
+        assert torch.equal(state.scale_inv, torch.full((3,), 3.0).reciprocal())
+    doubled = inverse * 2
+    assert type(doubled) is torch.Tensor
+    doubled.fill_(7)
+    assert inverse.shape == (3,)
+    assert repr(inverse)
+    assert scale._version == version
+    # An inverse that is written in one place takes no older value back to the others.
+    scale.fill_(8.0)
+    inverse[0] = 0.5
+    assert scale.tolist() == [2.0, 8.0, 8.0]
+
+
 def test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own(layer, x):
     assert layer.quantizers == {"scaling_fwd": [], "scaling_bwd": []}
     run(layer, x)

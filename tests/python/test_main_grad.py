@@ -332,6 +332,38 @@ def test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps(
         assert additions == no_additions + 4
         torch.testing.assert_close(watched, fused)
     else:
+        assert additions == no_additions
+        assert torch.equal(watched, fused)
+
+
+@pytest.mark.parametrize(("tensor", "added"), [("activation", 0), ("wgrad", 1)])
+def test_an_unnamed_layer_adds_in_one_step_again_once_it_is_known_that_nobody_watches(
+    tensor, added, tmp_path
+):
+    config = config_of(STATS.format(tensor, ""), folder=tmp_path)
+
+    def run(watch):
+        torch.manual_seed(59)
+        layer = fused_linear(torch.bfloat16)
+        layer.weight.main_grad = torch.zeros(OUT, IN)
+        output = layer(torch.randn(512, IN).bfloat16())
+        if watch:
+            debug.initialize(config_file=config, log_dir=str(tmp_path / tensor))
+        with torch.profiler.profile() as profile:
+            output.backward(torch.randn(512, OUT).bfloat16())
+            for _ in range(3):
+                debug.step()
+                layer(torch.randn(512, IN).bfloat16()).backward(torch.randn(512, OUT).bfloat16())
+        debug.end_debug()
+        additions = sum(e.count for e in profile.key_averages() if e.key == "aten::add_")
+        return layer.weight.main_grad, additions
+
+    fused, no_additions = run(watch=False)
+    watched, additions = run(watch=True)
+    # Before its first forward in the session the layer has no name, and nobody can tell whether a
+    # section that watches wgrad selects it.
+    assert additions == no_additions + added
+    if added == 0:
         assert torch.equal(watched, fused)
 
 

@@ -156,8 +156,11 @@ def test_every_argument_of_a_forward_is_taken_at_its_default(name):
 
 
 WRONG = {
-    "parallel_mode": "diagonal", "get_rng_state_tracker": lambda: None, "window_size": (8, 0),
-    "enc_dec_window_size": (8, 8), "sm_margin": 4, "softmax_type": "off-by-one",
+    "parallel_mode": "diagonal", "sequence_parallel": "yes", "set_parallel_mode": 1,
+    "return_layernorm_output_gathered": "no", "bottom_right_diagonal": "left",
+    "enc_dec_bottom_right_diagonal": 1, "get_rng_state_tracker": lambda: None,
+    "window_size": (8, 0), "enc_dec_window_size": (8, 8), "sm_margin": 4,
+    "softmax_type": "off-by-one",
     "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 4,
     "core_attention_bias_type": "alibi", "drop_path_rate": 0.1, "tp_size": 2, "tp_group": object(),
     "qk_norm_type": "RMSNorm",
@@ -165,8 +168,7 @@ WRONG = {
 # What any value is taken of, by itself.
 FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "qk_norm_eps",
-    "qk_norm_before_rope", "cp_global_ranks", "cp_stream", "cp_comm_type", "sequence_parallel",
-    "parallel_mode", "set_parallel_mode", "return_layernorm_output_gathered", "max_seqlen_q",
+    "qk_norm_before_rope", "cp_global_ranks", "cp_stream", "cp_comm_type", "max_seqlen_q",
     "max_seqlen_kv", "fast_zero_fill", "qkv_interleave_dim",
 }  # fmt: skip
 OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
@@ -175,8 +177,6 @@ OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dg
 
 def refused(name: str, arguments) -> list[str]:
     free = FREE | (OVERLAPS if name == "TransformerLayer" else set())
-    if name.endswith("Norm"):
-        free = free - {"sequence_parallel"}
     return [each for each in arguments if each not in free]
 
 
@@ -204,8 +204,13 @@ def test_another_value_in_a_forward_is_refused_by_the_name_of_the_argument(name,
 
 
 def test_parallelism_over_one_rank_is_none():
-    make("Linear", tp_size=1, parallel_mode="column", sequence_parallel=True)
+    for mode in ("row", "column", None):
+        make("Linear", tp_size=1, parallel_mode=mode, sequence_parallel=True)
     make("TransformerLayer", tp_size=1, set_parallel_mode=True, sequence_parallel=True)
+    make("LayerNormMLP", return_layernorm_output_gathered=True)
+    for norm in ("LayerNorm", "RMSNorm"):
+        with pytest.raises(telens.UsageError, match=f"{norm}: sequence_parallel=True is not sup"):
+            make(norm, sequence_parallel=True)
     for name in ("LayerNormMLP", "MultiheadAttention", "TransformerLayer"):
         with pytest.raises(telens.UsageError, match=f"{name}: tp_size is 2"):
             make(name, tp_size=2)
@@ -215,18 +220,59 @@ def test_parallelism_over_one_rank_is_none():
         make("Linear", tp_size=0)
 
 
-def test_a_window_that_hides_nothing_is_none():
-    make("DotProductAttention", window_size=(-1, -1))
-    make("DotProductAttention", window_size=[-1, 0])
-    with pytest.raises(telens.UsageError, match="window_size"):
-        make("DotProductAttention", window_size=(-1, 0), attn_mask_type="no_mask")
+WITHOUT_EFFECT = [
+    *({"window_size": window} for window in ((-1, -1), [-1, 0], (-1, 0))),
+    *({"bottom_right_diagonal": value} for value in (True, False)),
+]
 
 
-def test_former_names_of_arguments_are_taken():
+@pytest.mark.parametrize("arguments", WITHOUT_EFFECT)
+@pytest.mark.parametrize("mask", ["causal", "causal_bottom_right", "no_mask"])
+def test_what_the_mask_decides_is_taken_for_every_mask(mask, arguments):
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 8, 2, 2, 16)
+    plain = make("DotProductAttention", attn_mask_type=mask)
+    expected = plain(q[:5], k, v)
+    made = make("DotProductAttention", attn_mask_type=mask, **arguments)
+    assert torch.equal(made(q[:5], k, v), expected)
+    assert torch.equal(plain(q[:5], k, v, **arguments), expected)
+
+
+def test_a_window_that_hides_something_is_refused_in_words_that_are_true_of_every_mask():
+    for mask in ("causal", "no_mask"):
+        with pytest.raises(
+            telens.UsageError, match=r"what works is None, \(-1, -1\) or \(-1, 0\)$"
+        ):
+            make("DotProductAttention", attn_mask_type=mask, window_size=(-1, 4))
+
+
+def test_other_names_of_arguments_are_taken():
     for norm in (te.LayerNorm, te.RMSNorm):
         made = norm(hidden_size=32, dtype=torch.bfloat16, device="cpu")
         assert made.weight.shape == (32,)
         assert made.weight.dtype == torch.bfloat16
+        assert norm(32, params_dtype=None, dtype=torch.float64).weight.dtype == torch.float64
+        assert norm(32, params_dtype=torch.float64, dtype=None).weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("norm", [te.LayerNorm, te.RMSNorm])
+@pytest.mark.parametrize(
+    ("by_position", "arguments", "names"),
+    [
+        ((), {"normalized_shape": 64, "hidden_size": 32}, ("hidden_size", "normalized_shape")),
+        ((64,), {"hidden_size": 64}, ("hidden_size", "normalized_shape")),
+        (
+            (64,),
+            {"params_dtype": torch.float64, "dtype": torch.float32},
+            ("dtype", "params_dtype"),
+        ),
+    ],
+)
+def test_two_names_of_one_argument_are_one_too_many(norm, by_position, arguments, names):
+    with pytest.raises(
+        telens.UsageError, match="{}: {} is another name of {}".format(norm.__name__, *names)
+    ):
+        norm(*by_position, **arguments)
 
 
 def test_modules_stand_where_scripts_import_them_from():

@@ -242,3 +242,13 @@ def test_outside_of_delayed_scaling_it_is_an_error(tmp_path, region, reason):
         layer(growing(0))
     assert reason in str(error.value)
     assert "'PerTensorScaling' of section 'section' in layer 'fc'" in str(error.value)
+
+
+def test_warm_up_is_told_of_a_layer_also_where_another_cast_takes_its_place(tmp_path):
+    watched = {"enabled": True, "tensors": ["gradient"], "stats": ["max"]}
+    config = scaling(["dgrad", "wgrad"], ["gradient"], LogTensorStats=watched)
+    with debug.session(config, log_dir=tmp_path):
+        train(a_layer(), {"recipe": recipe()})
+    events = telens.open_run(tmp_path).events
+    warm_up = events[events["kind"] == "warm_up"]
+    assert warm_up[["layer", "iteration"]].to_dict("records") == [{"layer": "fc", "iteration": 0}]

@@ -237,3 +237,43 @@ def test_linear_layers_of_others_are_listed_first_and_told_of_once(
     log = message_log(tmp_path)
     assert log.count("a linear layer of the model (model.1) is not of TELens") == 1
     assert "was about no GEMM" not in log
+
+
+def with_a_linear_layer_of_torch() -> torch.nn.Module:
+    ours = te.Linear(32, 32, params_dtype=torch.bfloat16)
+    return torch.nn.Sequential(ours, torch.nn.Linear(32, 32).bfloat16())
+
+
+def layers_in_ledger(tmp_path, name, model, x, command, to_name=None) -> set[str]:
+    """After a session in which this model was trained, and perhaps one named."""
+    with debug.session(ledger_config(), log_dir=tmp_path / name):
+        if to_name is not None:
+            debug.infer_and_assign_layer_names(to_name)
+        train(model, x, **FP8)
+    return {row["layer"] for row in rows_of(command, tmp_path / name)}
+
+
+@pytest.mark.parametrize("named_before", [True, False])
+def test_a_ledger_lists_no_layers_of_the_model_of_an_earlier_session(
+    tmp_path, x, command, named_before
+):
+    first, second = with_a_linear_layer_of_torch(), torch.nn.ModuleDict()
+    second["encoder"] = with_a_linear_layer_of_torch()
+    debug.infer_and_assign_layer_names(first)
+    for name in ("first", "again"):  # nobody has to name a model twice
+        assert layers_in_ledger(tmp_path, name, first, x, command) == {"model.0", "model.1"}
+    if named_before:
+        debug.infer_and_assign_layer_names(second)
+    to_name = None if named_before else second
+    listed = layers_in_ledger(tmp_path, "second", second["encoder"], x, command, to_name)
+    assert listed == {"model.encoder.0", "model.encoder.1"}
+
+
+def test_a_ledger_lists_all_models_that_were_named_for_its_session(tmp_path, x, command):
+    first, second = with_a_linear_layer_of_torch(), torch.nn.ModuleDict()
+    second["encoder"] = with_a_linear_layer_of_torch()
+    debug.infer_and_assign_layer_names(first)
+    debug.end_debug()  # there is no session that could end
+    debug.infer_and_assign_layer_names(second)
+    listed = layers_in_ledger(tmp_path, "both", first, x, command)
+    assert listed == {"model.0", "model.1", "model.encoder.1"}

@@ -351,13 +351,38 @@ def test_a_margin_that_leaves_nothing_of_a_tensor_is_refused(margin):
         forward(recipe)
 
 
+# About the smallest value that is not rounded to 0 in E4M3 beside an amax of 1: the scale of 448
+# puts it just above 2^-10.
+SMALLEST = 2.0**-18.5
+
+
+def cast_with(margin: int) -> tuple[float, float]:
+    """What a cast of 1, the amax, and of SMALLEST leaves of them."""
+    layer, x = te.Linear(16, 16, bias=False, device="cpu"), torch.ones(16, 16)
+    x[0, 0] = SMALLEST
+    with te.autocast(recipe=DelayedScaling(margin=margin, amax_history_len=1)):
+        layer(x)
+    left = layer.quantizers["scaling_fwd"][0](x).dequantize()
+    return left[1, 1].item(), left[0, 0].item()
+
+
+def test_without_a_margin_e4m3_holds_both_ends_of_its_range():
+    assert cast_with(0) == pytest.approx((1.0, 2.0**-9 / 448), abs=0)
+
+
 def test_with_the_largest_margin_the_largest_value_is_not_lost():
-    layer, x = te.Linear(16, 16, bias=False), torch.ones(16, 16)
-    for margin, survives in ((18, True), (-18, True)):
-        with te.autocast(recipe=DelayedScaling(margin=margin, amax_history_len=1)):
-            for _ in range(2):
-                out = layer(x)
-        assert bool(out.abs().sum() > 0) is survives
+    assert cast_with(18) == pytest.approx((2.0**-9 * 2.0**18 / 448, 0.0), abs=0)
+
+
+def test_with_the_most_negative_margin_the_smallest_value_is_not_clipped():
+    # 448 / scale, and the nearest of E4M3 to 448 x 2^-0.5, which is 320.
+    assert cast_with(-18) == pytest.approx((2.0**-18, 2.0**-18 * 320 / 448), abs=0)
+
+
+@pytest.mark.parametrize(("margin", "left"), [(19, 0.0), (-19, 2.0**-19)])
+def test_beyond_the_largest_margin_all_values_would_become_one(monkeypatch, margin, left):
+    monkeypatch.setattr("telens.common.recipe._LARGEST_MARGIN", abs(margin))
+    assert cast_with(margin) == pytest.approx((left, left), abs=0)
 
 
 @pytest.mark.parametrize("algorithm", ["value", "__class__", "median", None, 3])

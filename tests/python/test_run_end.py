@@ -1,12 +1,16 @@
 """What a run says of how it ended: cleanly, or by which exception."""
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 
 import pytest
+
+import telens.debug as debug
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
@@ -30,6 +34,30 @@ IN_A_BLOCK = """
     with debug.session("", log_dir=sys.argv[1]):
         raise ValueError("batch 7 of 5\\nand a second line")
 """
+SILENT = """
+    class Silent(Exception):
+        def __str__(self):
+            raise TypeError("no words")
+    raise Silent
+"""
+AROUND = """
+    import sys
+    import telens.debug as debug
+    try:
+        raise ImportError("no such module")
+    except ImportError:
+        debug.initialize("", log_dir=sys.argv[1])
+        debug.step()
+"""
+BLOCK_AROUND = """
+    import sys
+    import telens.debug as debug
+    try:
+        raise ImportError("no such module")
+    except ImportError:
+        with debug.session("", log_dir=sys.argv[1]):
+            debug.step()
+"""
 ENDS = {
     "uncaught": (BEGIN + '\n    raise RuntimeError("no data")', 1, "RuntimeError: no data"),
     "in a block": (IN_A_BLOCK, 1, "ValueError: batch 7 of 5"),
@@ -37,6 +65,15 @@ ENDS = {
     "exit with a code": (BEGIN + "\n    with debug.session(''): sys.exit(3)", 3, "SystemExit: 3"),
     "exit with 0": (BEGIN + "\n    sys.exit(0)", 0, None),
     "handled before": (BEGIN + HANDLED, 0, None),
+    "without words": (BEGIN + SILENT, 1, "Silent"),
+    "no UTF-8": (BEGIN + '\n    raise ValueError("\\udcff")', 1, r"ValueError: \udcff"),
+    "handled around it": (AROUND + "        debug.end_debug()", 0, None),
+    "handled around a block": (BLOCK_AROUND, 0, None),
+    "handled around another": (
+        AROUND + '        raise RuntimeError("no data")',
+        1,
+        "RuntimeError: no data",
+    ),
 }
 
 
@@ -57,3 +94,19 @@ def test_a_run_names_the_exception_that_ended_it(tmp_path, name):
         assert "ended by an exception" in info.stdout
         assert f": {reason}" in info.stdout
         assert "second line" not in info.stdout
+
+
+class Handled(Exception):
+    """Can be referred to weakly, as none of Python's own can."""
+
+
+def test_an_exception_that_was_handled_around_the_beginning_is_let_go(tmp_path):
+    try:
+        raise Handled
+    except Handled as error:
+        alive = weakref.ref(error)
+        debug.initialize("", log_dir=tmp_path)
+        debug.step()
+    debug.step()
+    gc.collect()
+    assert alive() is None

@@ -60,6 +60,19 @@ def test_what_it_has_is_answered(run):
     assert len(run.records(iterations=(numpy.int64(2), 2), statistic="max")) == 2
 
 
+@pytest.mark.parametrize("table", ["records", "histograms", "blocks"])
+def test_what_no_row_has_a_name_of_selects_no_row(run, tmp_path, table):
+    assert run.names("gemm") == []
+    assert len(run.records()) > 0
+    assert len(run.records(gemm="fprop")) == 0
+    with debug.session("", log_dir=tmp_path / "empty"):
+        debug.step()
+    empty = telens.open_run(tmp_path / "empty")
+    assert len(getattr(empty, table)(layer="fc1", tensor="weight")) == 0
+    with refused("layer must be a regular expression"):
+        getattr(empty, table)(layer="fc(")
+
+
 def test_an_unknown_kind_of_names_is_refused(run):
     assert run.names("layer") == ["layers.0.fc1"]
     with refused(r"kind must be one of layer, .*, not 'layr' \(did you mean 'layer'\?\)"):

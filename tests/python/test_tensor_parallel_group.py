@@ -56,7 +56,10 @@ def on_two_ranks(rank: int, folder: str) -> None:
     Registry.register_feature(namespace="transformer_engine")(Groups)
     group = dist.new_group([0, 1])
     given = te.Linear(32, 32, device="cpu", name="fc1", tp_group=group)
-    assert (given.tp_group, given.tp_size) == (group, 1) or given.tp_size == 2
+    assert given.tp_group is group
+    assert given.tp_size == 2
+    for wrong in (1, 4):  # the group tells
+        assert te.Linear(32, 32, device="cpu", tp_group=group, tp_size=wrong).tp_size == 2
     later = te.LayerNormLinear(32, 32, device="cpu", name="qkv", tp_size=2)
     with pytest.raises(telens.UsageError, match="qkv: tp_size is 2 and there is no tp_group"):
         later(torch.ones(16, 32))
@@ -70,7 +73,11 @@ def on_two_ranks(rank: int, folder: str) -> None:
             (group.group_name, 2)
         }
     for other in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
-        assert other.tp_group is None
+        assert (other.tp_group, other.tp_size) == (None, 2)
+        with pytest.raises(telens.UsageError, match="fc1: tp_size is 2 and there is no tp_group"):
+            other(torch.ones(16, 32))
+        other.set_tensor_parallel_group(group)
+        assert {size for _, _, _, size in calls_of(other, folder)} == {2}
 
 
 def test_layers_hand_the_group_that_they_were_given_to_every_call(tmp_path):
@@ -93,6 +100,23 @@ def test_a_weights_statistics_are_reduced_over_the_group_of_its_layer(tmp_path):
     records = telens.open_run(tmp_path).records()
     found = records[(records["tensor"] == "weight") & (records["statistic"] == "max")]
     assert set(found["value"]) == {2.0}
+
+
+def test_the_size_of_a_group_of_one_rank_is_that_of_the_group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        alone = {"tp_group": dist.group.WORLD, "tp_size": 4, "device": "cpu"}
+        for made in (
+            te.Linear(32, 32, **alone),
+            te.GroupedLinear(2, 32, 32, **alone),
+            te.LayerNormLinear(32, 32, **alone),
+            te.LayerNormMLP(32, 64, **alone),
+            te.MultiheadAttention(32, 2, **alone),
+            te.TransformerLayer(32, 64, 2, **alone),
+        ):
+            assert made.tp_size == 1, type(made)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_without_a_group_calls_get_none_and_one(tmp_path, register):

@@ -78,3 +78,16 @@ def test_no_file_names_a_folder_of_one_machine_or_the_host_of_a_package_registry
             if MACHINE_PATH.search(line) or PACKAGE_HOST.search(line):
                 found.append(f"{name}:{number}: {line.strip()[:120]}")
     assert not found, "\n".join(found)
+
+
+# What a device wants otherwise is an operator, whose kernels know (docs/architecture.md).
+ASKS_FOR_THE_DEVICE = re.compile(r"\bis_(?:cpu|cuda)\(|\bdevice_type\(")
+
+
+def test_no_module_asks_which_device_a_tensor_is_on():
+    found = []
+    for name in tracked_files("core/modules", "core/gemm", "core/quantization"):
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), start=1):
+            if ASKS_FOR_THE_DEVICE.search(line):
+                found.append(f"{name}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)

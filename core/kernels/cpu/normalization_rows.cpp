@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/kernels/cpu/element_type.h"
+#include "core/ops/norm_formula.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/normalization_rows.cpp"
@@ -21,14 +22,28 @@ struct RowStatistics {
   bool overflowed;  // squares of the deviations left FP32's range
 };
 
-// In units of 2^72 the squares of all FP32 numbers, and sums of 2^15 of them, are FP32 numbers.
-constexpr float kLargeRowUnit = 0x1p-72F;
+// ops::RowFactors for lanes.
+struct RowLanes {
+  FloatVec unit;
+  FloatVec mean;
+  FloatVec rstd;
+
+  static HWY_INLINE RowLanes of(float mean, float rstd) {
+    const auto factors = ops::RowFactors::of(mean, rstd);
+    return {hn::Set(kFloats, factors.unit), hn::Set(kFloats, factors.mean),
+            hn::Set(kFloats, factors.rstd)};
+  }
+
+  HWY_INLINE FloatVec normalized(FloatVec x) const {
+    return hn::Mul(hn::MulSub(x, unit, mean), rstd);
+  }
+};
 
 // The variance from the deviations, not from the mean square: in FP32 the difference of two nearly
 // equal numbers would leave nothing of a small variance around a large mean.
 template <bool centered, bool in_large_units, typename T>
 RowStatistics measure_row(const NormForwardJob& job, const T* x) {
-  constexpr float kUnit = in_large_units ? kLargeRowUnit : 1.0F;
+  constexpr float kUnit = in_large_units ? ops::kLargeRowUnit : 1.0F;
   const auto count = static_cast<float>(job.columns);
   const auto value = [&](auto at) HWY_ATTR {
     return in_large_units ? hn::Mul(at(x), hn::Set(kFloats, kUnit)) : at(x);
@@ -41,7 +56,7 @@ RowStatistics measure_row(const NormForwardJob& job, const T* x) {
     return hn::Mul(deviation, deviation);
   });
   const float rstd = 1.0F / std::sqrt(squares / count + job.eps * kUnit * kUnit);
-  return {mean / kUnit, rstd * kUnit, !std::isfinite(squares)};
+  return {ops::mean_of_row(mean, kUnit), rstd * kUnit, !std::isfinite(squares)};
 }
 
 template <bool centered, typename T>
@@ -53,17 +68,14 @@ void normalize_row(const NormForwardJob& job, std::int64_t row) {
   if constexpr (centered) job.mean[row] = statistics.mean;
   job.rstd[row] = statistics.rstd;
 
-  const FloatVec means = hn::Set(kFloats, statistics.mean);
-  const FloatVec factor = hn::Set(kFloats, statistics.rstd);
+  const auto lanes = RowLanes::of(statistics.mean, statistics.rstd);
   T* y = static_cast<T*>(job.y) + row * n;
   if (job.beta == nullptr) {
-    map_lanes(n, y, [&](auto at) HWY_ATTR {
-      return hn::Mul(hn::Mul(hn::Sub(at(x), means), factor), at(job.gamma));
-    });
+    map_lanes(n, y,
+              [&](auto at) HWY_ATTR { return hn::Mul(lanes.normalized(at(x)), at(job.gamma)); });
   } else {
     map_lanes(n, y, [&](auto at) HWY_ATTR {
-      const FloatVec normalized = hn::Mul(hn::Sub(at(x), means), factor);
-      return hn::MulAdd(normalized, at(job.gamma), at(job.beta));
+      return hn::MulAdd(lanes.normalized(at(x)), at(job.gamma), at(job.beta));
     });
   }
 }
@@ -81,9 +93,9 @@ void normalize_row_backward(const NormBackwardJob& job, std::int64_t row, float*
   const float* gamma = job.gamma;
   const auto count = static_cast<float>(n);
 
-  const FloatVec mean = hn::Set(kFloats, centered ? job.mean[row] : 0.0F);
   const FloatVec rstd = hn::Set(kFloats, job.rstd[row]);
-  const auto normalized = [&](auto at) HWY_ATTR { return hn::Mul(hn::Sub(at(x), mean), rstd); };
+  const auto lanes = RowLanes::of(centered ? job.mean[row] : 0.0F, job.rstd[row]);
+  const auto normalized = [&](auto at) HWY_ATTR { return lanes.normalized(at(x)); };
   const auto scaled = [&](auto at) HWY_ATTR { return hn::Mul(at(grad), at(gamma)); };
 
   FloatVec mean_g = hn::Zero(kFloats);

@@ -81,7 +81,11 @@ struct RowScales {
   RowPowers powers;
 };
 
-RowScales without_powers(const at::Tensor& scales) {
+RowScales row_scales(const GemmOperand& operand) {
+  const at::Tensor scales =
+      operand.mode == ScalingMode::block_2d
+          ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode), operand.codes.size(0))
+          : operand.scale_inv;
   const at::Tensor bits = scales.abs().amax(1, true).view(at::kInt);
   RowPowers powers =
       row_powers(at::div(bits, std::int64_t{1} << FP32::kMantissaBits, "floor").to(at::kInt));
@@ -89,22 +93,12 @@ RowScales without_powers(const at::Tensor& scales) {
   return {at::mul(scales, inverse).mul_(inverse), std::move(powers)};
 }
 
-RowScales row_scales(const GemmOperand& operand) {
-  return without_powers(
-      operand.mode == ScalingMode::block_2d
-          ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode), operand.codes.size(0))
-          : operand.scale_inv);
-}
-
 // The sums under the scales of two tensors, whose product may leave FP32's range where the result
-// does not: their digits in one product, then their exponents.
+// does not. In FP64 that product is exact, and one pass over the sums reads and writes FP32: its
+// double precision lives in registers alone.
 at::Tensor under_scales_of_tensors(at::Tensor sums, const at::Tensor& scale_a,
                                    const at::Tensor& scale_b) {
-  const RowScales a = without_powers(scale_a.view({1, 1}));
-  const RowScales b = without_powers(scale_b.view({1, 1}));
-  sums.mul_(at::mul(a.scales, b.scales));
-  put_back(sums, a.powers, b.powers);
-  return sums;
+  return sums.mul_(at::mul(scale_a.view({1, 1}).to(at::kDouble), scale_b.view({1, 1})));
 }
 
 at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,

@@ -8,6 +8,7 @@
 
 #include "core/kernels/cuda/approximations.cuh"
 #include "core/kernels/cuda/quantize.cuh"
+#include "core/ops/norm_formula.h"
 
 namespace telens::cuda {
 
@@ -84,6 +85,11 @@ TELENS_DEVICE TwoSums sum_of_block(const Thread& thread, TwoSums sums, NormShare
   return all;
 }
 
+// Where the unit is 1 the product is exact, and the multiply-add is a subtraction.
+TELENS_DEVICE float normalized(const ops::RowFactors& row, float x) {
+  return multiply_add(x, row.unit, -row.mean) * row.rstd;
+}
+
 // gamma and beta of a few columns. The addresses are aligned as the packs are.
 template <int size>
 struct NormFactors {
@@ -100,19 +106,16 @@ struct NormFactors {
   // The normalized elements, rounded.
   template <typename Format>
   TELENS_DEVICE Words<typename Format::Bits, size> apply(
-      const Words<typename Format::Bits, size>& x, float mean, float rstd) const {
+      const Words<typename Format::Bits, size>& x, const ops::RowFactors& row) const {
     float y[size];
     TELENS_UNROLL
     for (int j = 0; j < size; ++j) {
-      const float value = (widen_at<Format>(x, j) - mean) * rstd * gamma.values[j];
+      const float value = normalized(row, widen_at<Format>(x, j)) * gamma.values[j];
       y[j] = has_beta ? value + beta.values[j] : value;
     }
     return narrow_all<Format>(y);
   }
 };
-
-// In units of 2^72 the squares of all FP32 numbers, and sums of 2^15 of them, are FP32 numbers.
-inline constexpr float kLargeRowUnit = 0x1p-72F;
 
 // visit(pack's column) for the packs of a row that are this thread's.
 template <int pack_width, typename Thread, typename Visit>
@@ -157,19 +160,20 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
       all += deviation * deviation;
     });
     if (squares <= FP32::kMax || unit != 1.0F) break;
-    unit = kLargeRowUnit;
+    unit = ops::kLargeRowUnit;
   }
-  const float mean = center * (unit == 1.0F ? 1.0F : 1.0F / kLargeRowUnit);
+  const float mean = ops::mean_of_row(center, unit);
   const float rstd = 1.0F / std::sqrt(squares / count + arguments.eps * unit * unit) * unit;
   if (thread.index() == 0) {
     if (arguments.mean != nullptr) arguments.mean[row] = mean;
     arguments.rstd[row] = rstd;
   }
   if (arguments.y == nullptr && arguments.codes == nullptr) return;
+  const auto row_factors = ops::RowFactors::of(mean, rstd);
   for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
     const auto pack = load_words<pack_width>(x + column);
     const auto factors = NormFactors<pack_width>::of(arguments, column);
-    const auto y = factors.template apply<Format>(pack, mean, rstd);
+    const auto y = factors.template apply<Format>(pack, row_factors);
     const std::int64_t at = row * columns + column;
     if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
     if (arguments.codes != nullptr) {
@@ -203,8 +207,9 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
   for (std::int64_t row = thread.block(); row < arguments.rows; row += thread.blocks()) {
     const auto* x = static_cast<const Bits*>(arguments.x) + row * columns;
     const auto* grad = static_cast<const Bits*>(arguments.grad) + row * columns;
-    const float mean = arguments.mean != nullptr ? arguments.mean[row] : 0.0F;
     const float rstd = arguments.rstd[row];
+    const auto row_factors =
+        ops::RowFactors::of(arguments.mean != nullptr ? arguments.mean[row] : 0.0F, rstd);
     // visit(j, g, h)
     const auto visit_elements = [&](std::int64_t column, const auto& visit) {
       const auto values = load_words<pack_width>(x + column);
@@ -213,7 +218,7 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
       TELENS_UNROLL
       for (int j = 0; j < pack_width; ++j) {
         visit(j, widen_at<Format>(grads, j) * gamma.values[j],
-              (widen_at<Format>(values, j) - mean) * rstd);
+              normalized(row_factors, widen_at<Format>(values, j)));
       }
     };
     TwoSums sums{0, 0};  // of g and of g * h
@@ -255,7 +260,7 @@ TELENS_DEVICE void norm_parameter_gradients(const NormParameterGradientArguments
     const float grad = widen<Format>(static_cast<const Bits*>(arguments.grad)[at]);
     const float x = widen<Format>(static_cast<const Bits*>(arguments.x)[at]);
     const float mean = arguments.mean != nullptr ? arguments.mean[row] : 0.0F;
-    dgamma += grad * ((x - mean) * arguments.rstd[row]);
+    dgamma += grad * normalized(ops::RowFactors::of(mean, arguments.rstd[row]), x);
     dbeta += grad;
   }
   arguments.dgamma[chunk * columns + column] = dgamma;

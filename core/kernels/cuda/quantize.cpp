@@ -1,4 +1,4 @@
-// amax, quantize_fp8, dequantize_fp8 and decode_fp8 on CUDA.
+// amax, the quantizing of whole tensors and its inverse on CUDA.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -43,16 +43,35 @@ at::Tensor quantize_fp8_cuda(const at::Tensor& x, const at::Tensor& scale,
   return codes;
 }
 
-// Both orientations in one read where the kernel's packs of 16 fit the matrix.
+// Of 16 elements, which the kernels that transpose move at once.
+constexpr std::int64_t kPack = 16;
+
+bool fits_packs(const at::Tensor& matrix) {
+  return matrix.dim() == 2 && matrix.size(0) % kPack == 0 && matrix.size(1) % kPack == 0 &&
+         is_aligned(matrix.const_data_ptr(), kPack);
+}
+
+at::Tensor transpose_codes_cuda(const at::Tensor& codes) {
+  ops::check_transpose_codes(codes);
+  const at::Tensor dense = codes.contiguous();
+  if (!fits_packs(dense) || dense.numel() == 0) return dense.t().contiguous();
+  const DeviceScope scope("transpose_codes", codes);
+  at::Tensor transposed = at::empty({dense.size(1), dense.size(0)}, dense.options());
+  check_launch("transpose_codes",
+               launch_transpose_codes({dense.const_data_ptr<std::uint8_t>(), dense.size(0),
+                                       dense.size(1), transposed.mutable_data_ptr<std::uint8_t>()},
+                                      scope.context()));
+  return transposed;
+}
+
+// Both orientations in one read where the kernel's packs fit the matrix.
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_both_cuda(const at::Tensor& x,
                                                           const at::Tensor& scale,
                                                           const std::optional<at::Tensor>& amax,
                                                           std::int64_t format) {
-  constexpr std::int64_t kPack = 16;
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
   const FormatId input = ops::check_high_precision("quantize_fp8_both", "x", x.scalar_type());
-  const bool fits = x.dim() == 2 && x.size(0) % kPack == 0 && x.size(1) % kPack == 0;
-  if (!fits || !is_aligned(x.const_data_ptr(), kPack)) {
+  if (!fits_packs(x)) {
     const at::Tensor codes = quantize_fp8_cuda(x, scale, amax, format);
     return {codes, codes.t().contiguous()};
   }
@@ -100,6 +119,7 @@ TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("amax", TORCH_FN(telens::cuda::amax_cuda));
   library.impl("quantize_fp8", TORCH_FN(telens::cuda::quantize_fp8_cuda));
   library.impl("quantize_fp8_both", TORCH_FN(telens::cuda::quantize_fp8_both_cuda));
+  library.impl("transpose_codes", TORCH_FN(telens::cuda::transpose_codes_cuda));
   library.impl("dequantize_fp8", TORCH_FN(telens::cuda::dequantize_fp8_cuda));
   library.impl("decode_fp8", TORCH_FN(telens::cuda::decode_fp8_cuda));
 }

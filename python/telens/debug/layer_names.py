@@ -20,8 +20,9 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
     list of models (chunks of a pipeline) is named as one model would be.
 
-    A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: those
-    of the running session, or of the next one that begins while the model lives.
+    A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: in the
+    running session or the next one, and, while the model lives, in those after it for which no
+    model is named.
     """
     models = [model]
     if not isinstance(model, torch.nn.Module) and isinstance(model, Iterable):
@@ -30,6 +31,7 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
         if not isinstance(each, torch.nn.Module):
             expected = "a torch.nn.Module or several of them"
             raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
+    _forget_models_of_ended_session()
     for each in models:
         for module, name in _named(each, "model"):
             if isinstance(module, Module):
@@ -38,14 +40,43 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
             module.name = name
             if _is_linear(module):
                 _foreign.append(weakref.ref(module))
-    tell_of_foreign_layers()
+    _tell_of_foreign_layers()
 
 
 # Linear layers of other libraries in models that were named.
 _foreign: list[weakref.ref[torch.nn.Module]] = []
+# Whether those models are of a session that has ended, and of none that runs.
+_are_of_ended_session = False
 
 
-def tell_of_foreign_layers() -> None:
+def note_beginning() -> None:
+    """A session has begun. Models of the one before are of this one only if none is named in it."""
+    if not _are_of_ended_session:
+        _tell_of_foreign_layers()
+
+
+def note_step() -> None:
+    """A session's step or end: the models are those that were named by now."""
+    global _are_of_ended_session
+    if _are_of_ended_session and _C.debug.is_initialized():
+        _are_of_ended_session = False
+        _tell_of_foreign_layers()
+
+
+def note_end() -> None:
+    """A session has ended."""
+    global _are_of_ended_session
+    _are_of_ended_session = True
+
+
+def _forget_models_of_ended_session() -> None:
+    global _are_of_ended_session
+    if _are_of_ended_session:
+        _foreign.clear()
+    _are_of_ended_session = False
+
+
+def _tell_of_foreign_layers() -> None:
     """Tells the session of the linear layers that call none of its features."""
     _foreign[:] = {id(module): ref for ref in _foreign if (module := ref()) is not None}.values()
     for module in (ref() for ref in _foreign):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib.util
 import logging
@@ -16,10 +15,9 @@ import torch
 import torch.distributed
 
 from telens import _C
-from telens.debug import arguments
+from telens.debug import arguments, exits, layer_names, ranks
 from telens.debug.calls import LayerCalls
 from telens.debug.configuration import source_of
-from telens.debug.layer_names import tell_of_foreign_layers
 from telens.debug.logging import get_logger
 from telens.debug.printing import printable
 from telens.debug.registry import Registry, take_registered
@@ -49,9 +47,6 @@ transformer_engine = LayerCalls()
 
 # What the session was told last, for feature classes that reduce themselves.
 _weights_are_reduced = True
-
-# Whether the session began before torch.distributed; False once that was told.
-_began_without_group = False
 
 # Owners of the features that the running session's feature_dirs registered.
 _session_owners: list[str] = []
@@ -100,14 +95,14 @@ def initialize(
         raise _C.UsageError(
             "debug.initialize: there is a session already; call debug.end_debug() first"
         )
-    rank, world_size, group = _world()
+    rank, world_size, group = ranks.world()
     take_registered()
     try:
         with _refusing_for_all(rank, group):
             path, text = source_of("debug.initialize", config_file)
             folders = _folders(feature_dirs)
             _check_loggers(statistics_logger, tb_writer)
-            block_when_full, max_size = _recording_options(recording or {})
+            block_when_full, max_size = _recording_options({} if recording is None else recording)
             for folder in folders:
                 _run_feature_files(folder)
             options = {
@@ -135,17 +130,19 @@ def initialize(
         _session_owners.extend(take_registered())
         _forget_session_features()
         raise
-    global _began_without_group
-    _began_without_group = group is None
-    tell_of_foreign_layers()
-    _end_at_exit()
+    ranks.note_beginning(group)
+    exits.note_beginning()
+    layer_names.note_beginning()
+    exits.end_at_exit(end_debug)
 
 
 def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
     # A loss on a GPU makes the host wait for it: not where nobody records it.
     recorded = loss is not None and _C.debug.is_initialized()
-    _tell_of_a_late_group()
+    exits.note_step()
+    layer_names.note_step()
+    ranks.tell_of_a_late_group()
     _C.debug.step(arguments.number("debug.step", "loss", loss) if recorded else None)
 
 
@@ -155,24 +152,16 @@ def end_debug() -> None:
     Where an exception is just leaving the script, the run says that this one has ended it.
     """
     global _weights_are_reduced
+    if _C.debug.is_initialized():
+        layer_names.note_step()
+        layer_names.note_end()
     try:
-        _C.debug.end_debug(_leaving_exception())
+        _C.debug.end_debug(exits.leaving_exception())
     finally:
         _weights_are_reduced = True
+        exits.note_end()
         _forget_session_features()
         transformer_engine.forget()
-
-
-def _leaving_exception() -> str:
-    """ "ValueError: its message" of the one that is being handled, or that ended the script."""
-    exception = sys.exc_info()[1] or _exception_at_exit
-    # How generators, iterators and sys.exit() say that all went well.
-    regular = isinstance(exception, (StopIteration, StopAsyncIteration, GeneratorExit))
-    finished = isinstance(exception, SystemExit) and not exception.code
-    if exception is None or regular or finished:
-        return ""
-    text = f"{type(exception).__name__}: {exception}".strip().removesuffix(":")
-    return text.splitlines()[0]
 
 
 @contextlib.contextmanager
@@ -245,7 +234,7 @@ def log_tensor_stats(
 def list_features() -> list[str]:
     """Prints the features' names on rank 0, and returns them."""
     names = _C.debug.list_features()
-    if _rank() == 0:
+    if ranks.rank() == 0:
         print("\n".join(map(printable, names)))
     return names
 
@@ -257,7 +246,7 @@ def explain_features(features: str | Iterable[str] = "all") -> str:
     """
     names = [features] if isinstance(features, str) else list(features)
     text = _C.debug.explain_features(names)
-    if _rank() == 0:
+    if ranks.rank() == 0:
         print(text)
     return text
 
@@ -368,7 +357,7 @@ def _forget_session_features() -> None:
     _session_owners.clear()
 
 
-# ---------------------------------------------------------------------- surroundings
+# ---------------------------------------------------------------------- options
 
 
 def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
@@ -396,63 +385,3 @@ def _check_loggers(statistics_logger: Any, tb_writer: Any) -> None:
     logger = "a BaseLogger"
     arguments.has_method(call, "statistics_logger", statistics_logger, "log_scalar", logger)
     arguments.has_method(call, "tb_writer", tb_writer, "add_scalar", "a SummaryWriter")
-
-
-def _rank() -> int:
-    if torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return _rank_of_environment()[0]
-
-
-def _rank_of_environment() -> tuple[int, int]:
-    """RANK and WORLD_SIZE as torchrun sets them; (0, 1) without them."""
-    try:
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return 0, 1
-    return (rank, world_size) if 0 <= rank < world_size else (0, 1)
-
-
-def _world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
-    """This rank, the number of ranks, and their group if there is one yet.
-
-    Before ``init_process_group`` the launcher's environment tells: ranks must not take each other's
-    files for their own.
-    """
-    if not torch.distributed.is_initialized():
-        return *_rank_of_environment(), None
-    return _rank(), torch.distributed.get_world_size(), torch.distributed.group.WORLD
-
-
-def _tell_of_a_late_group() -> None:
-    global _began_without_group
-    if not _began_without_group or not torch.distributed.is_initialized():
-        return
-    _began_without_group = False
-    if torch.distributed.get_world_size() == 1 or not _C.debug.is_initialized():
-        return
-    message = (
-        "debug.initialize came before torch.distributed.init_process_group: every rank records its "
-        "own values, nothing is reduced; initialize the process group first"
-    )
-    _C.debug.log_message(message, "", logging.WARNING, "")
-
-
-_exit_handler_set = False
-_exception_at_exit: BaseException | None = None
-
-
-def _end_of_script() -> None:
-    global _exception_at_exit
-    # The one that the interpreter has printed; that of an interactive session may be long ago.
-    if not hasattr(sys, "ps1") and not sys.flags.interactive:
-        _exception_at_exit = getattr(sys, "last_value", None)
-    end_debug()
-
-
-def _end_at_exit() -> None:
-    # Before the interpreter goes, which loggers and features in Python need.
-    global _exit_handler_set
-    if not _exit_handler_set:
-        atexit.register(_end_of_script)
-        _exit_handler_set = True

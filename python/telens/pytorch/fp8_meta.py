@@ -8,6 +8,7 @@ backward.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ class RecipeState:
 
     @scale_inv.setter
     def scale_inv(self, values: torch.Tensor) -> None:
-        self.scale_inv.copy_(values)
+        _write(self.scale_inv, values)
 
 
 @torch.no_grad()
@@ -111,35 +112,79 @@ def _write(own: torch.Tensor, values: torch.Tensor) -> None:
     own.copy_(values)
 
 
+class _Origin:
+    """A scale, and the inverse that was made of it: what is written into that goes to the scale."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self._scale = scale
+        self.inverse = scale.detach().reciprocal()
+        self._seen = self.inverse.clone()
+
+    def write_back(self) -> None:
+        # By value: ``.data`` and tensors of inference mode count no versions.
+        if torch.equal(self.inverse, self._seen):
+            return
+        # A scale whose inverse was written is kept as it is: 1 / (1 / x) is not x in all bits.
+        written = (self.inverse != self._seen) & (self._scale.reciprocal() != self.inverse)
+        _write(self._scale, torch.where(written, self.inverse.reciprocal(), self._scale))
+        self._seen = self.inverse.clone()
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is the inverse, or a view of it."""
+        mine = self.inverse.untyped_storage().data_ptr()
+        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() == mine
+
+
 class _Inverse(torch.Tensor):
-    """1 / scale, whose in-place operations reach the scale."""
+    """1 / scale, or a view of it, whose changes in place reach the scale."""
+
+    _origin: _Origin
 
     @classmethod
     def of(cls, scale: torch.Tensor) -> _Inverse:
-        made = scale.detach().reciprocal().as_subclass(cls)
-        made._root, made._scale, made._seen = made, scale, made._version
-        return made
+        origin = _Origin(scale)
+        return cls._view(origin.inverse, origin)
+
+    @classmethod
+    def _view(cls, tensor: torch.Tensor, origin: _Origin) -> _Inverse:
+        view = tensor.as_subclass(cls)
+        view._origin = origin
+        return view
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        origins = {id(each): each for each in _origins_in([args, kwargs])}.values()
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **(kwargs or {}))
-            for each in args:
-                if isinstance(each, cls) and hasattr(each, "_root"):
-                    each._root._write_back()
-                    if isinstance(result, torch.Tensor) and result._base is each._root._base:
-                        result = result.as_subclass(cls)
-                        result._root = each._root
+            result = func(*args, **kwargs)
+            # A look at an attribute writes nothing, and comparing waits for a GPU.
+            if getattr(func, "__name__", "") != "__get__":
+                for each in origins:
+                    each.write_back()
+            return cls._following(result, origins)
+
+    @classmethod
+    def _following(cls, result: Any, origins: Iterable[_Origin]) -> Any:
+        """The result, of which what shares memory with an inverse is watched as well."""
+        if type(result) in (list, tuple):
+            return type(result)(cls._following(each, origins) for each in result)
+        if isinstance(result, torch.Tensor) and not hasattr(result, "_origin"):
+            for origin in origins:
+                if origin.owns(result):
+                    return cls._view(result, origin)
         return result
 
-    def _write_back(self) -> None:
-        if self._version == self._seen:
-            return
-        self._seen = self._version
-        plain = self.as_subclass(torch.Tensor)
-        # A scale whose inverse was written is kept as it is: 1 / (1 / x) is not x in all bits.
-        changed = self._scale.reciprocal() != plain
-        _write(self._scale, torch.where(changed, plain.reciprocal(), self._scale))
+
+def _origins_in(arguments: Any) -> Iterator[_Origin]:
+    """Of all inverses among arguments, also those in lists and keywords."""
+    if isinstance(arguments, _Inverse):
+        if hasattr(arguments, "_origin"):
+            yield arguments._origin
+    elif isinstance(arguments, Mapping):
+        yield from _origins_in(list(arguments.values()))
+    elif isinstance(arguments, list | tuple):
+        for each in arguments:
+            yield from _origins_in(each)
 
 
 def fp8_meta_of(module: torch.nn.Module) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from telens._names import refusal
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
 from telens.pytorch.neutral_arguments import (
-    ALIASES,
     NeutralArgument,
     constructor_arguments,
     forward_arguments,
     take,
+    without_aliases,
 )
 from telens.pytorch.tensor import initial_parameter
 
@@ -48,10 +48,8 @@ class Module(torch.nn.Module):
         # their parameters here.
         torch.nn.Module.__init__(self)
         owner = self._type.name
-        for alias, name in ALIASES.get(owner, {}).items():
-            if kwargs.get(alias) is not None:
-                kwargs.setdefault(name, kwargs[alias])
-            kwargs.pop(alias, None)
+        names = (field.name for field in self._type.options)
+        kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
         kwargs = take(owner, self._neutral_arguments, kwargs)
         device = torch.get_default_device()  # of torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
@@ -163,7 +161,8 @@ class Module(torch.nn.Module):
     def set_tensor_parallel_group(self, tp_group: torch.distributed.ProcessGroup | None) -> None:
         """The group that the layers inside hand to the calls of debug features.
 
-        A copy or a pickle of the module has none.
+        A copy or a pickle of the module has none, and wants one before its first forward where
+        ``tp_size`` is above 1.
         """
         for module in self.modules():
             if isinstance(module, Module):

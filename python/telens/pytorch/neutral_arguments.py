@@ -12,7 +12,13 @@ from typing import Any
 
 from telens import _C
 
-__all__ = ["ALIASES", "NeutralArgument", "constructor_arguments", "forward_arguments", "take"]
+__all__ = [
+    "NeutralArgument",
+    "constructor_arguments",
+    "forward_arguments",
+    "take",
+    "without_aliases",
+]
 
 # All values that a call names, by argument, and tp_size as it is.
 Given = Mapping[str, Any]
@@ -31,20 +37,22 @@ class NeutralArgument:
 
     def takes(self, value: Any, given: Given) -> bool:
         """Whether the value changes nothing in a call with these arguments."""
-        # By type too: 0 is no False, and a tensor is compared with nothing.
-        neutral = any(
-            value is each or (type(value) is type(each) and value == each)
-            for each in (self.default, *self.also)
-        )
+        neutral = _is_one_of(value, (self.default, *self.also))
         return neutral or (self.when is not None and self.when(value, given))
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    # By type too: 0 is no False, and a tensor is compared with nothing.
+    return any(value is each or (type(value) is type(each) and value == each) for each in values)
 
 
 def _any_value(value: Any, given: Given) -> bool:
     return True
 
 
-def _on_one_rank(value: Any, given: Given) -> bool:
-    return given.get("tp_size", 1) == 1
+def _on_one_rank(*values: Any) -> Callable[[Any, Given], bool]:
+    """One of these values on one rank."""
+    return lambda value, given: given.get("tp_size", 1) == 1 and _is_one_of(value, values)
 
 
 def _without(*names: str) -> Callable[[Any, Given], bool]:
@@ -53,12 +61,8 @@ def _without(*names: str) -> Callable[[Any, Given], bool]:
 
 
 def _is_no_window(value: Any, given: Given) -> bool:
-    """(-1, -1), and (-1, 0) where the mask is causal, which looks at no key to the right anyway."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return False
-    masks = ("attn_mask_type", "self_attn_mask_type")
-    mask = next((given[each] for each in masks if given.get(each) is not None), "causal")
-    return tuple(value) == (-1, -1) or (tuple(value) == (-1, 0) and "causal" in mask)
+    """(-1, -1) and (-1, 0), which Transformer Engine takes for each other as the mask wants it."""
+    return isinstance(value, tuple | list) and tuple(value) in ((-1, -1), (-1, 0))
 
 
 def _is_one_rank_alone(value: Any, given: Given) -> bool:
@@ -67,7 +71,7 @@ def _is_one_rank_alone(value: Any, given: Given) -> bool:
 
 _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
-_ONE_RANK = "any value on one rank (tp_size 1)"
+_SWITCH = "False, or True on one rank (tp_size 1)"
 _SHARDED = "layers that are sharded over tp_group are not there yet"
 _WINDOW = "sliding windows are not there yet"
 _SEQUENCES = "packed sequences (thd) are not there yet; hand over attention_mask"
@@ -79,16 +83,16 @@ _PACKED = "packed query, key and value are not there yet; hand over the three"
 
 _ALL = [
     # ---- tensor and sequence parallelism
-    _A("sequence_parallel", False, "False, or " + _ONE_RANK, _SHARDED, (None,), _on_one_rank),
-    _A("parallel_mode", None, "None, or " + _ONE_RANK, _SHARDED, (), _on_one_rank),
-    _A("set_parallel_mode", False, "False, or " + _ONE_RANK, _SHARDED, (), _on_one_rank),
+    _A("sequence_parallel", False, _SWITCH, _SHARDED, (None,), _on_one_rank(True)),
+    _A(
+        "parallel_mode", None, "None, or row or column on one rank (tp_size 1)", _SHARDED, (),
+        _on_one_rank("row", "column"),
+    ),
+    _A("set_parallel_mode", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
     _A("get_rng_state_tracker", None, "None", "trackers of random states are not there yet"),
     _A("rng_tracker_name", None, "None", "trackers of random states are not there yet"),
     _A("symmetric_ar_type", None, "None", "all-reduces in symmetric memory are not there yet"),
-    _A(
-        "return_layernorm_output_gathered", False, "False, or " + _ONE_RANK, _SHARDED, (),
-        _on_one_rank,
-    ),
+    _A("return_layernorm_output_gathered", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
     _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),
     _A("micro_batch_size", None, "any value: it is only a hint", "", (), _any_value),
     # ---- overlap
@@ -114,11 +118,11 @@ _ALL = [
     _A("fp8_grad", False, "False", "a layer behind a norm does not round its input's gradient"),
     # ---- attention
     *(
-        _A(name, None, "None, (-1, -1), or (-1, 0) with a causal mask", _WINDOW, (), _is_no_window)
+        _A(name, None, "None, (-1, -1) or (-1, 0)", _WINDOW, (), _is_no_window)
         for name in ("window_size", "enc_dec_window_size")
     ),
     *(
-        _A(name, None, "None", "name a mask type that ends in bottom_right")
+        _A(name, None, "any boolean: the mask type tells", "it is a switch", (False, True))
         for name in ("bottom_right_diagonal", "enc_dec_bottom_right_diagonal")
     ),
     _A("softmax_type", "vanilla", "vanilla", "other softmaxes are not there yet"),
@@ -235,8 +239,9 @@ _OF_ONE_MODULE = {
     },
 }  # fmt: skip
 
-# Former names of arguments that are there.
-ALIASES = {
+# Other names of arguments that are there: hidden_size is Transformer Engine's former one, dtype the
+# one that it has by now.
+_ALIASES = {
     "LayerNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},
     "RMSNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},
 }
@@ -254,6 +259,25 @@ def constructor_arguments(module: str) -> dict[str, NeutralArgument]:
 def forward_arguments(module: str) -> dict[str, NeutralArgument]:
     """Those of a module's forward."""
     return _arguments(module, _FORWARDS.get(module, ""))
+
+
+def without_aliases(
+    owner: str, by_position: Mapping[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The keywords under their own names; UsageError for one that is given under both."""
+    for alias, name in _ALIASES.get(owner, {}).items():
+        if alias not in given:
+            continue
+        given = given.copy()
+        value = given.pop(alias)
+        if value is None:
+            continue
+        if by_position.get(name) is not None or given.get(name) is not None:
+            raise _C.UsageError(
+                f"{owner}: {alias} is another name of {name}, and both are given; give one of them"
+            )
+        given[name] = value
+    return given
 
 
 def take(

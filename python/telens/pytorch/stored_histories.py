@@ -99,5 +99,14 @@ def _read(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
             for key in filter(_is_state, file.keys()):
                 yield key, file.get_tensor(key)
         return
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = _load(path)
     yield from ((key, value) for key, value in state.items() if _is_state(key))
+
+
+def _load(path: pathlib.Path) -> dict[str, Any]:
+    """A state dict of which nothing is read before it is looked at, where the file allows that."""
+    options = {"map_location": "cpu", "weights_only": True}
+    try:
+        return torch.load(path, mmap=True, **options)
+    except RuntimeError:  # written before torch 1.6, or with its format by choice
+        return torch.load(path, **options)

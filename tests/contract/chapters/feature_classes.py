@@ -242,9 +242,9 @@ STATEMENTS = (
     ),
     Statement(
         "`TEDefaultFeatures` has the seven calls with their defaults, for a class to hand on to.",
-        CLASSES + "test_a_class_may_hand_on_to_the_defaults_of_the_calls",
-        "python/telens/debug/features/api.py",
-        '            f"{gemm} in layer {layer_name}, and no modify_tensor handles it; add one"',
-        '            "add one"',
+        CLASSES + "test_the_defaults_are_those_of_the_contract",
+        "python/telens/debug/features/defaults.py",
+        "        return True, None",
+        "        return False, None",
     ),
 )

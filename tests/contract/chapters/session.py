@@ -188,7 +188,7 @@ STATEMENTS = (
         "`list_features()` and `explain_features()` print on rank 0, and there alone.",
         "test_contract_session.py::test_features_are_listed_and_explained_on_rank_0_alone",
         SESSIONS,
-        "    if _rank() == 0:\n        print(text)",
+        "    if ranks.rank() == 0:\n        print(text)",
         "    print(text)",
     ),
     Statement(
@@ -337,8 +337,8 @@ STATEMENTS = (
         "At the end of a Python program the loggers of an open session get its last values "
         "*(ours)*.",
         "test_debug_session.py::test_a_session_left_open_is_closed_at_exit_with_python_loggers",
-        SESSIONS,
-        "atexit.register(_end_of_script)",
+        "python/telens/debug/exits.py",
+        "atexit.register(_end_of_script, end)",
         "pass",
     ),
     Statement(
@@ -369,7 +369,7 @@ STATEMENTS = (
         "there the exception passes through)*.",
         "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
         "hooks/delivery.cpp",
-        "      return true;\n    }\n  });",
-        "      return false;\n    }\n  });",
+        "if (std::erase(loggers_, logger) == 0) continue;",
+        "if (false) continue;",
     ),
 )

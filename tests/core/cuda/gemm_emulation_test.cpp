@@ -3,11 +3,16 @@
 #include "core/kernels/cuda/gemm_emulation.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -278,6 +283,60 @@ TEST(GemmEmulation, a_product_that_fp32_holds_is_right_however_far_apart_its_sca
   expect_products_in_double([](const ScaledOperand& a, const ScaledOperand& b) {
     return cuda::emulated_sums(a.view(), b.view(), fp32_product);
   });
+}
+
+// The operators of LibTorch that this thread calls while it lives.
+class CalledOperators {
+ public:
+  CalledOperators() {
+    names_.clear();
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+          names_.emplace_back(call.name());
+          return nullptr;
+        }));
+  }
+  ~CalledOperators() { at::removeCallback(handle_); }
+  CalledOperators(const CalledOperators&) = delete;
+  CalledOperators& operator=(const CalledOperators&) = delete;
+
+  // Those that compute, of which each is a kernel on a GPU.
+  static std::vector<std::string> arithmetic() {
+    static const std::set<std::string> kArithmetic{
+        "aten::abs", "aten::add", "aten::add_", "aten::amax", "aten::div",   "aten::div_",
+        "aten::mul", "aten::neg", "aten::mul_", "aten::pow",  "aten::where", "aten::sub"};
+    std::vector<std::string> found;
+    std::ranges::copy_if(names_, std::back_inserter(found),
+                         [&](const std::string& name) { return kArithmetic.contains(name); });
+    return found;
+  }
+
+ private:
+  static inline thread_local std::vector<std::string> names_;
+  at::CallbackHandle handle_;
+};
+
+TEST(GemmEmulation, applies_the_scales_of_two_tensors_in_one_pass_over_the_sums) {
+  for (const Pair& pair : {Pair{kTensor, kTensorOfE5m2}, Pair{kNvfp4, kNvfp4}}) {
+    const Operand a = quantized(at::randn({32, 64}), pair.a, false);
+    const Operand b = quantized(at::randn({16, 64}), pair.b, false);
+    const CalledOperators called;
+    emulated(a, b);
+    EXPECT_EQ(called.arithmetic(), (std::vector<std::string>{"aten::mul", "aten::mul_"}))
+        << pair.a.name << ": the scales' product, and that with the sums";
+  }
+}
+
+TEST(GemmEmulation, zeros_stay_zeros_under_scales_whose_product_overflows) {
+  for (const Way& way : {kTensor, kNvfp4}) {
+    Operand zeros = quantized(filled(0), way, false);
+    Operand b = quantized(at::randn({16, 256}), way, false);
+    for (Operand* operand : {&zeros, &b}) {
+      (way.mode == ScalingMode::nvfp4 ? operand->codes.tensor_scale : operand->codes.scale_inv)
+          .fill_(0x1p100);
+    }
+    EXPECT_TRUE(same_bits(emulated(zeros, b), at::zeros({32, 16}))) << way.name;
+  }
 }
 
 TEST(GemmEmulation, rounds_a_sum_with_its_bias_once) {

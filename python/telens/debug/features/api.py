@@ -1,14 +1,13 @@
-"""The mapper that most feature classes inherit, and what a call answers that no feature has."""
+"""What feature classes inherit, where files written for Transformer Engine import it from."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-import torch
-
 from telens import _C
-from telens.debug.base import BaseConfigAPIMapper, BaseNamespaceAPI
+from telens.debug.base import BaseConfigAPIMapper
+from telens.debug.features.defaults import TEDefaultFeatures
+from telens.debug.features.namespace import TransformerEngineAPI
 
 __all__ = ["TEConfigAPIMapper", "TEDefaultFeatures", "TransformerEngineAPI"]
 
@@ -23,132 +22,3 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
         tensor = call["tensor_name"] if call.get("tensor_parsing") else None
         matched = _C.matched_config(config, gemm, tensor)
         return matched is not None, matched
-
-
-class TEDefaultFeatures:
-    """The seven calls as they are answered where no feature answers them.
-
-    A feature class may inherit it beside ``TEConfigAPIMapper`` and hand on with ``super()``; only
-    methods with ``@api_method`` are called. Routing calls return (enabled, next iteration to ask
-    in), of which None is never again.
-    """
-
-    def fp8_gemm_enabled(
-        self, config: dict, layer_name: str, gemm: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Whether the GEMM runs in FP8: yes."""
-        return True, None
-
-    def modify_tensor_enabled(
-        self, config: dict, layer_name: str, gemm: str, tensor_name: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Whether ``modify_tensor`` is called: no."""
-        return False, None
-
-    def modify_tensor(
-        self,
-        config: dict,
-        layer_name: str,
-        gemm: str,
-        tensor_name: str,
-        tensor: torch.Tensor,
-        default_quantizer: Any,
-        iteration: int,
-        out: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> torch.Tensor | None:
-        """What takes the tensor's place. Raises: a feature that wants to modify says how."""
-        raise NotImplementedError(
-            f"{type(self).__name__}: modify_tensor_enabled answered True for the {tensor_name} of "
-            f"{gemm} in layer {layer_name}, and no modify_tensor handles it; add one"
-        )
-
-    def inspect_tensor_enabled(
-        self, config: dict, layer_name: str, tensor_name: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Whether ``inspect_tensor`` is called: no."""
-        return False, None
-
-    def inspect_tensor(
-        self,
-        config: dict,
-        layer_name: str,
-        tensor_name: str,
-        tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any,
-        columnwise_quantized_tensor: Any,
-        quantizer: Any,
-        iteration: int,
-        tp_group: torch.distributed.ProcessGroup | None,
-        tp_size: int = 1,
-    ) -> None:
-        """Looks at nothing."""
-
-    def inspect_tensor_postquantize_enabled(
-        self, config: dict, layer_name: str, gemm: str, tensor_name: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Whether ``inspect_tensor_postquantize`` is called: no."""
-        return False, None
-
-    def inspect_tensor_postquantize(
-        self,
-        config: dict,
-        layer_name: str,
-        tensor_name: str,
-        tensor: Any,
-        iteration: int,
-        tp_group: torch.distributed.ProcessGroup | None,
-        rowwise: bool,
-        gemm: str | None = None,
-        tp_size: int = 1,
-    ) -> None:
-        """Looks at nothing."""
-
-
-class TransformerEngineAPI(BaseNamespaceAPI):
-    """What the namespace ``transformer_engine`` asks of a call, for tests of feature classes.
-
-    Layers are answered by the session itself, by these rules.
-    """
-
-    name = "transformer_engine"
-
-    _needs = {  # noqa: RUF012
-        "fp8_gemm_enabled": ("gemm",),
-        "modify_tensor_enabled": ("tensor_name", "gemm"),
-        "modify_tensor": ("tensor_name", "gemm"),
-        "inspect_tensor_enabled": ("tensor_name",),
-        "inspect_tensor": ("tensor_name",),
-        "inspect_tensor_postquantize_enabled": ("tensor_name",),
-        "inspect_tensor_postquantize": ("tensor_name",),
-    }
-
-    def __init__(self) -> None:
-        self._default_api_impl = TEDefaultFeatures()
-
-    def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
-        """Whether several features may answer one call: all but those that modify."""
-        return api_name in self._needs and not api_name.startswith("modify_tensor")
-
-    def input_assertions_hook(self, api_name: str, **call: Any) -> None:
-        """Raises UsageError where a call does not say which GEMM or tensor it is about."""
-        for name in self._needs.get(api_name, ("tensor_name", "gemm")):
-            if name not in call:
-                raise _C.UsageError(f"{api_name}: argument '{name}' is missing; name it")
-
-    def routing_condition(
-        self, api_name: str, config: dict, layer_name: str, feature_obj: Any, **call: Any
-    ) -> tuple[bool, dict | None]:
-        """Whether a feature's configuration selects the call, and the part that is for it."""
-        needs = self._needs[api_name]
-        return feature_obj.parse_config_and_api(
-            config, gemm_parsing="gemm" in needs, tensor_parsing="tensor_name" in needs, **call
-        )
-
-    def call_feature(self, call: Any, feat_config: dict, layer_name: str, **arguments: Any) -> Any:
-        """Calls a feature's method with those of the arguments that it declares."""
-        parameters = inspect.signature(call).parameters.values()
-        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-            declared = {each.name for each in parameters}
-            arguments = {name: each for name, each in arguments.items() if name in declared}
-        return call(feat_config, layer_name, **arguments)

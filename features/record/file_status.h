@@ -1,0 +1,17 @@
+// What the file system says of a file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace telens::record {
+
+// 0 where there is no such file.
+std::uint64_t size_of(const std::string& path);
+double time_of_change(const std::string& path);  // seconds since 1970
+
+// Whether the open file is known to have this name no more: it has gone, or another file has it. A
+// disk that does not answer is no reason to think so.
+bool has_left(int descriptor, const std::string& path);
+
+}  // namespace telens::record

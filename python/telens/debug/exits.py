@@ -1,0 +1,83 @@
+"""The end of a session by the end of its script, and by which exception."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator
+
+__all__: list[str] = []
+
+_exit_handler_set = False
+_exception_at_exit: BaseException | None = None
+
+# That which is handled around the whole session, as in `except ImportError: train()`.
+_handled_around: BaseException | None = None
+
+
+def note_beginning() -> None:
+    """A session has begun: what is being handled here does not end it."""
+    global _handled_around
+    _handled_around = sys.exc_info()[1]
+
+
+def note_step() -> None:
+    """Lets an exception go, and the tensors in its frames, whose handler was left meanwhile."""
+    global _handled_around
+    if _handled_around is not None and all(each is not _handled_around for each in _handled()):
+        _handled_around = None
+
+
+def note_end() -> None:
+    """The session has ended."""
+    global _handled_around
+    _handled_around = None
+
+
+def leaving_exception() -> str:
+    """ "ValueError: its message" of the one that is being handled, or that ended the script."""
+    exception = sys.exc_info()[1]
+    if exception is None or exception is _handled_around:
+        exception = _exception_at_exit
+    # How generators, iterators and sys.exit() say that all went well.
+    regular = isinstance(exception, (StopIteration, StopAsyncIteration, GeneratorExit))
+    finished = isinstance(exception, SystemExit) and not exception.code
+    return "" if exception is None or regular or finished else _described(exception)
+
+
+def end_at_exit(end: Callable[[], None]) -> None:
+    """Has the script's end call ``end``, before the interpreter goes.
+
+    Loggers and features in Python need it then.
+    """
+    global _exit_handler_set
+    if not _exit_handler_set:
+        atexit.register(_end_of_script, end)
+        _exit_handler_set = True
+
+
+def _end_of_script(end: Callable[[], None]) -> None:
+    global _exception_at_exit
+    # The one that the interpreter has printed; that of an interactive session may be long ago.
+    if not hasattr(sys, "ps1") and not sys.flags.interactive:
+        _exception_at_exit = getattr(sys, "last_value", None)
+    end()
+
+
+def _handled() -> Iterator[BaseException]:
+    """Those that are being handled, the innermost first."""
+    exception = sys.exc_info()[1]
+    while exception is not None:
+        yield exception
+        exception = exception.__context__
+
+
+def _described(exception: BaseException) -> str:
+    """One line of UTF-8, whatever the exception's own words are: the run is yet to be flushed."""
+    name = type(exception).__name__
+    try:
+        text = str(exception).strip()
+    except Exception:
+        return name
+    line = f"{name}: {text.splitlines()[0]}" if text else name
+    return line.encode(errors="backslashreplace").decode()

@@ -1,0 +1,29 @@
+"""No module of Python is hidden by a package of its name, which import takes in its place."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("python", "benchmarks", "samples", "tests")
+
+
+def hidden_modules(root: Path) -> list[str]:
+    """Files x.py beside a folder x that holds Python."""
+    modules = [path for folder in FOLDERS for path in (root / folder).rglob("*.py")]
+    return [
+        path.relative_to(root).as_posix()
+        for path in sorted(modules)
+        if next(path.with_suffix("").glob("*.py"), None) is not None
+    ]
+
+
+def test_no_module_is_hidden_by_a_package():
+    assert hidden_modules(ROOT) == []
+
+
+def test_a_module_beside_a_package_of_its_name_is_found(tmp_path):
+    package = tmp_path / "python" / "telens" / "attention"
+    package.mkdir(parents=True)
+    package.with_suffix(".py").touch()
+    assert hidden_modules(tmp_path) == []
+    (package / "__init__.py").touch()
+    assert hidden_modules(tmp_path) == ["python/telens/attention.py"]
