@@ -86,6 +86,7 @@ def benchmarks(context: Context, group: str) -> list[str]:
 
 
 def device_code(context: Context) -> None:
+    build.build(context, *DEVICE_TESTS)
     for program in DEVICE_TESTS:
         context.commands.run(context.built / "tests" / program, "--gtest_brief=1")
 

@@ -44,7 +44,8 @@ struct NormSource {
     return Columns::of(arguments, column);
   }
   TELENS_DEVICE Elements finish(const Fetched& fetched, const Columns& columns) const {
-    return columns.template apply<Format>(fetched.x, fetched.mean, fetched.rstd);
+    return columns.template apply<Format>(fetched.x,
+                                          ops::RowFactors::of(fetched.mean, fetched.rstd));
   }
 };
 
@@ -58,7 +59,7 @@ struct ActivationSource {
   const ActivationArguments& arguments;
 
   TELENS_DEVICE Fetched fetch(std::int64_t row, std::int64_t column) const {
-    return Fetched::at(arguments, row, column);
+    return Fetched::at(arguments, {row, column});
   }
   TELENS_DEVICE Columns of_columns(std::int64_t) const { return {}; }
   TELENS_DEVICE typename Fetched::Elements finish(const Fetched& fetched, const Columns&) const {
