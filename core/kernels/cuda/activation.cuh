@@ -192,10 +192,10 @@ struct ActivationInputs {
   Elements activated;
   Elements factors;  // of a gated activation
 
-  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments, std::int64_t row,
-                                           std::int64_t column) {
+  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments,
+                                           const PackOfRow& pack) {
     const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
-    const auto place = ActivationPlace::of(row, column, arguments.width, arguments.gated);
+    const auto place = ActivationPlace::of(pack.row, pack.column, arguments.width, arguments.gated);
     ActivationInputs inputs{load_words<size>(x + place.activated), {}};
     if (arguments.gated) inputs.factors = load_words<size>(x + place.factor);
     return inputs;
@@ -241,9 +241,8 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
   for (auto first = packs.first(); first.row < arguments.rows;) {
     const auto second = packs.after(first);
     const bool both = second.row < arguments.rows;
-    const PackOfRow read = both ? second : first;
-    const Inputs inputs = Inputs::at(arguments, first.row, first.column);
-    const Inputs inputs_of_second = Inputs::at(arguments, read.row, read.column);
+    const Inputs inputs = Inputs::at(arguments, first);
+    const Inputs inputs_of_second = Inputs::at(arguments, both ? second : first);
     use(first, inputs);
     if (both) use(second, inputs_of_second);
     first = packs.after(second);
