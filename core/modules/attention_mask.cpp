@@ -95,6 +95,11 @@ at::Tensor causal_allowed(Causality causality, const AttentionSizes& sizes,
       .tril(shift);
 }
 
+AttentionMask mask_of(const at::Tensor& allowed) {
+  const at::Tensor blind = allowed.any(-1, /*keepdim=*/true).logical_not();
+  return {.allowed = allowed.logical_or(blind), .blind = blind};
+}
+
 }  // namespace
 
 AttentionMaskType mask_type_from_name(std::string_view name) {
@@ -120,16 +125,15 @@ AttentionMask make_attention_mask(const AttentionMaskType& type,
   }
   if (type.arbitrary) {
     check_boolean(masks.front());
-    return {.allowed = masks.front().logical_not(), .is_causal = false};
+    return mask_of(masks.front().logical_not());
   }
   if (type.padding) {
-    return {.allowed = padded_allowed(type.causality, padding_of(masks, sizes)),
-            .is_causal = false};
+    return mask_of(padded_allowed(type.causality, padding_of(masks, sizes)));
   }
   if (type.causality == Causality::bottom_right && sizes.seq_q != sizes.seq_kv) {
-    return {.allowed = causal_allowed(type.causality, sizes, device), .is_causal = false};
+    return mask_of(causal_allowed(type.causality, sizes, device));
   }
-  return {.allowed = std::nullopt, .is_causal = type.causality != Causality::none};
+  return {.is_causal = type.causality != Causality::none};
 }
 
 }  // namespace telens

@@ -35,8 +35,12 @@ struct AttentionSizes {
 
 // What scaled_dot_product_attention is called with.
 struct AttentionMask {
-  std::optional<at::Tensor> allowed;  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
-  bool is_causal = false;             // top-left causality, which needs no tensor
+  std::optional<at::Tensor> allowed{};  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
+  bool is_causal = false;               // top-left causality, which needs no tensor
+  // Queries that may look at no key, as [..., seq_q, 1]; where there can be such. Kernels differ in
+  // what they make of them. Here they are allowed everything, and what comes of it is to be set to
+  // zero, so that neither they nor their gradients say anything.
+  std::optional<at::Tensor> blind{};
 };
 
 // masks: as DotProductAttention's attention_mask. Throws UsageError if the type needs a mask that

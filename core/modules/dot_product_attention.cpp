@@ -56,10 +56,11 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   };
   const bool grouped = options_.num_gqa_groups.value_or(options_.num_attention_heads) !=
                        options_.num_attention_heads;
-  const at::Tensor attended = at::scaled_dot_product_attention(
+  at::Tensor attended = at::scaled_dot_product_attention(
       arranged(inputs.query_layer), arranged(inputs.key_layer), arranged(inputs.value_layer),
       mask.allowed, is_training() ? options_.attention_dropout : 0.0, mask.is_causal,
       options_.softmax_scale, grouped);
+  if (mask.blind) attended = attended.masked_fill(*mask.blind, 0.0);
   // [batch, head, seq, dim] -> [seq, batch, head * dim] or [batch, seq, head * dim]
   const at::Tensor by_position =
       batch_dim == 0 ? attended.permute({0, 2, 1, 3}) : attended.permute({2, 0, 1, 3});
