@@ -86,6 +86,9 @@ build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
 # Not its sorting algorithms, which take minutes to compile and which nobody here calls.
 build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_CONTRIB=OFF
+# Its elementary functions are headers, which belong to no library.
+download highway
+install -D -m 644 -t "$prefix/include/hwy/contrib/math" "$sources"/highway/hwy/contrib/math/*-inl.h
 build googletest
 # The C library alone: no command-line tools, no Fortran, no parallel HDF5.
 build hdf5 -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \

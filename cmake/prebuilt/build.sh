@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what `gpu-check --prebuilt` takes to a machine with a GPU: libtelens.so, the programs and the
-# tests of device code: cmake/prebuilt/build.sh PREFIX DEPENDENCIES [JOBS] [TARGETS]
+# Builds what `gpu-check --prebuilt` takes to a machine with a GPU, libtelens.so and the programs:
+# cmake/prebuilt/build.sh PREFIX DEPENDENCIES [JOBS] [TARGETS]
 #
 # DEPENDENCIES is what `make portable-dependencies` built: its libraries are linked in, so that
 # nothing but torch and CUDA is needed there. TARGETS as TELENS_CUDA_TARGETS, 90a (Hopper) by default.
@@ -13,7 +13,6 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 dependencies=$(cd "$2" && pwd)
 jobs=${3:-$(nproc)}
 targets=${4:-90a}
-tests=(host_grid_test device_code_test cuda_gemm_test)
 build=$root/build-prebuilt
 describe=(env "PYTHONPATH=$root/benchmarks" "${PYTHON:-python3}" -m gpu_checks.prebuilt)
 
@@ -24,22 +23,20 @@ PKG_CONFIG_PATH=$dependencies/lib/pkgconfig cmake -S "$root" -B "$build" -G Ninj
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$dependencies" -DTELENS_CUDA=ON \
   -DTELENS_CUDA_TARGETS="$targets" -DTELENS_PYTHON=OFF -DTELENS_BENCHMARKS=OFF \
   -DTELENS_CUDA_LINES=ON  # so that a sanitizer names the line
-cmake --build "$build" --parallel "$jobs" \
-  --target lib/libtelens.so gpt telens_command "${tests[@]}"
+cmake --build "$build" --parallel "$jobs" --target lib/libtelens.so gpt telens_command
 
 mkdir -p "$(dirname "$1")"
 prefix=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 partial=$prefix.partial
 rm -rf "$partial"
-mkdir -p "$partial"/{lib,bin,tests}
+mkdir -p "$partial"/{lib,bin}
 cp "$build/lib/libtelens.so" "$partial/lib"
 cp "$build"/bin/{gpt,telens} "$partial/bin"
-cp "${tests[@]/#/$build/tests/}" "$partial/tests"
-strip --strip-unneeded "$partial"/{lib,bin,tests}/*
+strip --strip-unneeded "$partial"/{lib,bin}/*
 
 # What is not torch's, CUDA's or the C library's may be missing there.
 known='^(libtelens|libtorch|libc10|libcud|libcublas|libgomp|libstdc|libgcc_s|libm|libc|libdl|libpthread|ld-linux)'
-needed=$(readelf -d "$partial"/{lib,bin,tests}/* | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | sort -u)
+needed=$(readelf -d "$partial"/{lib,bin}/* | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | sort -u)
 if strangers=$(grep -Ev "$known" <<<"$needed"); then
   echo "needs libraries that another machine may lack:" $strangers >&2
   exit 1

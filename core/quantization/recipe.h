@@ -42,8 +42,8 @@ struct QuantizerRole {
 // How one kind of GEMM of quantized operands is computed (Transformer Engine's MMParams).
 struct MMParams {
   // false: a GPU may add products of FP8 in fewer bits than FP32's where that is faster, as Hopper
-  // does under one scale a tensor (error up to (K/32) x 2^-13 x sum|a||b| instead of 2^-10 x
-  // sum|a||b|). Products of block formats, other cards and the CPU always sum as if it were true.
+  // does under one scale a tensor (error up to K/32 x 33 x 2^-13 x sum|a||b|; else as for K = 128).
+  // Products of block formats, other cards and the CPU always sum as if it were true.
   bool use_split_accumulator = true;
 
   bool operator==(const MMParams&) const = default;

@@ -45,7 +45,8 @@ def checksum(content: bytes, number: int) -> int:
 def _store_checksums(dataset, rows, first):
     if dataset.chunks is not None:
         dataset.resize((len(rows),))
-    dataset[...] = [checksum(row.tobytes(), first + i) for i, row in enumerate(rows)]
+    # Slices: a text taken out alone loses the zeros behind it.
+    dataset[...] = [checksum(rows[i : i + 1].tobytes(), first + i) for i in range(len(rows))]
 
 
 def _store_chunks(dataset, rows):

@@ -314,7 +314,7 @@ STATS = "LogTensorStats: {{enabled: True, tensors: [{}], stats: [max]{}}}"
         ("GemmError: {enabled: True, gemms: [wgrad]}", "telens", "", True),
         (STATS.format("activation, weight, gradient, output, dgrad", ""),
          "transformer_engine", "", False),
-        ("GemmError: {enabled: True, gemms: [fprop, dgrad]}", "telens", "", False),
+        ("GemmError: {enabled: True, gemms: [dgrad]}", "telens", "", False),
         ("Trigger: {enabled: True, when: nonfinite of gradient > 0}", "telens", "", False),
         ("PrecisionLedger: {enabled: True}", "telens", "", False),
     ],

@@ -58,11 +58,17 @@ BLOCK_AROUND = """
         with debug.session("", log_dir=sys.argv[1]):
             debug.step()
 """
+EXIT_IN_A_BLOCK = """
+    import sys
+    import telens.debug as debug
+    with debug.session("", log_dir=sys.argv[1]):
+        sys.exit(3)
+"""
 ENDS = {
     "uncaught": (BEGIN + '\n    raise RuntimeError("no data")', 1, "RuntimeError: no data"),
     "in a block": (IN_A_BLOCK, 1, "ValueError: batch 7 of 5"),
     "interrupted": (BEGIN + "\n    raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
-    "exit with a code": (BEGIN + "\n    with debug.session(''): sys.exit(3)", 3, "SystemExit: 3"),
+    "exit with a code": (EXIT_IN_A_BLOCK, 3, "SystemExit: 3"),
     "exit with 0": (BEGIN + "\n    sys.exit(0)", 0, None),
     "handled before": (BEGIN + HANDLED, 0, None),
     "without words": (BEGIN + SILENT, 1, "Silent"),

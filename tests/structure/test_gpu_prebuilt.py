@@ -170,14 +170,14 @@ def test_a_rehearsal_refuses_a_library_of_other_sources(tmp_path, torch):
 # Stands in for CMake: leaves what a build would, unless it is to fail.
 CMAKE = """#!/bin/sh
 build=$ROOT/build-prebuilt
-mkdir -p $build/lib $build/bin $build/tests
+mkdir -p $build/lib $build/bin
 case $1 in
   -S) echo "LIBTORCH_ROOT:PATH=$TORCH" > $build/CMakeCache.txt ;;
   --build)
     [ -z "$FAIL" ] || exit 1
     [ -z "$CHANGE" ] || echo changed > $ROOT/$CHANGE
     echo "$CODE" > $build/lib/libtelens.so
-    for name in bin/gpt bin/telens tests/host_grid_test tests/device_code_test tests/cuda_gemm_test
+    for name in bin/gpt bin/telens
     do echo program > $build/$name; done ;;
 esac
 """
@@ -219,7 +219,7 @@ def test_a_build_leaves_a_library_that_fits_its_sources(build, tree):
     folder = build()
     assert faults(folder, tree) == []
     assert json.loads((folder / prebuilt.DESCRIPTION).read_text())["targets"] == ["90a"]
-    assert {path.name for path in folder.iterdir()} == {"lib", "bin", "tests"}
+    assert {path.name for path in folder.iterdir()} == {"lib", "bin"}
 
 
 def test_what_changes_while_it_is_built_makes_it_stale(build, tree):
