@@ -46,7 +46,10 @@ if(TELENS_SANITIZE)
   target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
 endif()
 if(TELENS_MOLD)
-  target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
+  # norelro: where thread-local zeros end in the last bytes of a page, mold (1.10) has the loader
+  # protect a page that is not there, and the program does not start.
+  target_link_options(telens_options INTERFACE
+                      $<BUILD_INTERFACE:-fuse-ld=mold;LINKER:-z,norelro>)
 endif()
 
 # telens_base_sources(<file>...): adds sources of the calling folder to libtelens_base.a, the part
