@@ -31,7 +31,7 @@ from gpu_checks.runner import Commands, Runner
 from gpu_checks.steps import steps
 from gpu_machine import faults_of_build, faults_of_gpu, read_machine, tool_faults
 
-LIMIT = 570  # seconds: machines are often lent for ten minutes a command
+LIMIT = 570  # seconds: a little less than ten minutes
 # What a rehearsal takes its card for.
 REHEARSED = {"card": "NVIDIA H100", "torch": "any"}
 HOPPER = (9, 0)

@@ -131,8 +131,9 @@ LIMITS = (
     Limit("amax_kernel<BF16, 8, (NanInMaximum)0>", 4, 32, narrow_loads=1),
     Limit("dequantize_kernel<E4M3, BF16, 8>", 2, 40, narrow_loads=1),
     Limit("quantize_transpose_kernel<BF16, E4M3>", 8, 128),
-    # Divisions of a row's sums by its length and of its mean by its unit, and the root.
-    Limit("normalize_kernel<BF16, 8>", 4, 48, calls=5),
+    # Of a row alone: its sums by its length and its mean by its unit, in one unit or the other, and
+    # the root.
+    Limit("normalize_kernel<BF16, 8>", 4, 48, calls=9),
     # mean and rstd of a row.
     Limit("normalize_backward_kernel<BF16, 8>", 4, 48, narrow_loads=2, calls=2),
     # Half of what is in flight where the activation is not gated.

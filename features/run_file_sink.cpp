@@ -28,7 +28,7 @@ std::string host_name() {
 struct SharedRun {
   record::ClaimedRun run;
   std::string wanted;                 // the id that rank 0 gave, or was given
-  std::vector<std::int64_t> refused;  // ranks whose files of that run another process writes
+  std::vector<std::int64_t> refused;  // ranks whose files of that run are being written
 };
 
 // One run for all ranks. Rank 0 names it, since ranks that decide by themselves see different
@@ -58,11 +58,11 @@ SharedRun shared_run(const debug::InitializeOptions& options) {
 void tell_of_another_run_id(const SharedRun& shared,
                             const std::function<void(const std::string&)>& tell) {
   if (shared.refused.empty()) return;
-  tell(
-      fmt::format("another live process records rank {} of the run '{}': this one records as the "
-                  "run '{}'; call init_process_group before debug.initialize, set RANK, or give "
-                  "each training a TELENS_RUN_ID of its own",
-                  fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
+  tell(fmt::format(
+      "rank {} of the run '{}' is being recorded already, by another process or by this one: this "
+      "session records as the run '{}'; call init_process_group before debug.initialize, set RANK, "
+      "or give each training a TELENS_RUN_ID of its own",
+      fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
 }
 
 void check_recording(const debug::InitializeOptions& options) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "core/base/fnv1a.h"
 #include "hooks/sink.h"
 
 namespace telens {
@@ -7,11 +8,10 @@ namespace telens {
 std::string Series::logged_as() const { return fmt::format("{}_{}_{}", layer, tensor, statistic); }
 
 std::size_t SeriesTable::ByNames::operator()(const Names& names) const {
-  constexpr std::size_t kPrime = 0x100000001b3;  // of FNV-1a: odd, so that no part is lost
   std::size_t hash = 0;
   for (const std::string_view part :
        {names.layer, names.tensor, names.gemm, names.statistic, names.group}) {
-    hash = hash * kPrime + std::hash<std::string_view>()(part);
+    hash = hash * kFnvPrime + std::hash<std::string_view>()(part);  // odd: no part is lost
   }
   return hash;
 }

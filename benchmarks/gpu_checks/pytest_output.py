@@ -4,6 +4,7 @@ import re
 
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|deselected|error|errors|xfailed|xpassed)\b")
 SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s.* =+$", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?\.py(?:::\w+)*?::(\w+)(?=\[|\s|$)", re.MULTILINE)
 SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", re.MULTILINE)
 
 
@@ -23,6 +24,15 @@ def skip_reasons(output: str) -> dict[str, int]:
     return reasons
 
 
+def failed_tests(output: str) -> list[str]:
+    """The functions of which a case failed (printed with -rfE)."""
+    return sorted(set(FAILED.findall(output)))
+
+
 def details(output: str) -> dict:
-    reasons = skip_reasons(output)
-    return {"tests": counts(output)} | ({"skipped": reasons} if reasons else {})
+    found = {"tests": counts(output)}
+    if reasons := skip_reasons(output):
+        found["skipped"] = reasons
+    if failed := failed_tests(output):
+        found["failed"] = failed
+    return found

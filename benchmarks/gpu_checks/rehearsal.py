@@ -9,7 +9,7 @@ from gpu_checks.report import Report
 from gpu_checks.runner import OutOfTime, Runner, Step, in_order
 
 MEBIBYTE = 1 << 20
-LARGEST_COPY = 64  # MiB: what lent machines take
+LARGEST_COPY = 64  # MiB: what a check carries to another machine
 MOST_CALLS = 12
 
 

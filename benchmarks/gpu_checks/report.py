@@ -44,6 +44,16 @@ def commit_of(root: Path) -> str | None:
         return None
 
 
+def as_left(step: dict) -> dict:
+    """A step of a check that may have been killed while it ran. What failed before has failed."""
+    if step["outcome"] != "running":
+        return step
+    ended = "the check ended while it ran"
+    if failure := step.get("failure"):
+        return failure | {"not repeated": ended}
+    return {"outcome": "skipped", "reason": ended}
+
+
 class Report:
     def __init__(
         self,
@@ -69,11 +79,8 @@ class Report:
         if earlier is None:
             self.rows_path.unlink(missing_ok=True)
         else:
-            self.steps = earlier["steps"]
             self.calls = earlier["calls"] + 1
-            for step in self.steps.values():
-                if step["outcome"] == "running":
-                    step |= {"outcome": "skipped", "reason": "the check ended while it ran"}
+            self.steps = {name: as_left(step) for name, step in earlier["steps"].items()}
 
     def earlier(self) -> dict | None:
         """What a check of the same sources left here, with the same card, torch and, where it was

@@ -22,13 +22,14 @@ class Skipped(Exception):
 class Failed(Exception):
     """A command that failed or ran out of time; the message says which and how."""
 
+    def __init__(self, message: str, output: str = ""):
+        super().__init__(message)
+        self.output = output  # all of it
+        self.details: object = None  # for the report
+
 
 class OutOfTime(Failed):
-    """A command that was killed at its deadline."""
-
-    def __init__(self, message: str, output: str):
-        super().__init__(message)
-        self.output = output  # until then
+    """A command that was killed at its deadline, with its output until then."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Commands:
             end = "\n".join(output.splitlines()[-LAST_LINES:])
             if code is None:
                 raise OutOfTime(f"{Path(words[0]).name} ran out of time:\n{end}", output)
-            raise Failed(f"{Path(words[0]).name} exited {code}:\n{end}")
+            raise Failed(f"{Path(words[0]).name} exited {code}:\n{end}", output)
         return output
 
     def wait(self, process: subprocess.Popen) -> int | None:
@@ -103,6 +104,26 @@ def in_order(steps: list[Step], report: Report) -> list[Step]:
     return sorted(left, key=lambda step: step.name in report.failed and not step.prepares)
 
 
+def failed(error: Exception) -> dict:
+    named = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
+    details = getattr(error, "details", None)
+    return {"outcome": "failed", "reason": f"{named}{error}"} | (
+        {"details": details} if details else {}
+    )
+
+
+def failure_in(step: dict) -> dict | None:
+    """How a step failed in an earlier check, also if it was begun again and not ended."""
+    return step if step["outcome"] == "failed" else step.get("failure")
+
+
+def repeated(failure: dict | None, outcome: dict) -> dict:
+    """A failure stays one until the step has run to its end again."""
+    if failure is None or outcome["outcome"] != "skipped":
+        return outcome
+    return failure | {"not repeated": outcome["reason"]}
+
+
 class Runner:
     def __init__(self, report: Report, commands: Commands, limit: float, clock=time.monotonic):
         self.report = report
@@ -116,7 +137,10 @@ class Runner:
         """Every step, whatever becomes of the others, but what an earlier check passed; what failed
         there comes last. A signal ends it after the report."""
         for step in in_order(steps, self.report):
-            self.report.steps[step.name] = {"outcome": "running"}
+            before = self.report.steps.get(step.name)
+            failure = failure_in(before) if before else None
+            running = {"outcome": "running"} | ({"failure": failure} if failure else {})
+            self.report.steps[step.name] = running
             self.report.write()
             start = self.clock()
             try:
@@ -124,15 +148,17 @@ class Runner:
             except KeyboardInterrupt:
                 self.end(step, start, {"outcome": "failed", "reason": "stopped by a signal"})
                 raise
-            self.end(step, start, outcome)
+            self.end(step, start, repeated(failure, outcome))
 
     def end(self, step: Step, start: float, outcome: dict) -> None:
-        outcome["seconds"] = round(self.clock() - start, 1)
+        outcome.setdefault("seconds", round(self.clock() - start, 1))
         self.report.steps[step.name] = outcome
         self.report.write()
         print(f"{outcome['outcome']:8} {outcome['seconds']:7.1f} s  {step.name}", flush=True)
         for line in str(outcome.get("reason", "")).splitlines():
             print(f"  {line}", flush=True)
+        if "not repeated" in outcome:
+            print(f"  not repeated: {outcome['not repeated']}", flush=True)
 
     def outcome_of(self, step: Step) -> dict:
         missing = [name for name in step.needs if not self.report.has_passed(name)]
@@ -152,12 +178,11 @@ class Runner:
             return {"outcome": "skipped", "reason": str(reason)}
         except OutOfTime as error:
             if left >= step.seconds:
-                return {"outcome": "failed", "reason": str(error)}
+                return failed(error)
             # It had less time than it was promised: that says nothing of what it ran.
             self.left.append(step.name)
             cut = f"cut short after {left:.0f} s by the limit of {self.limit:.0f} s (--limit)"
             return {"outcome": "skipped", "reason": cut}
         except Exception as error:  # of one step: the others are still worth their time
-            named = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-            return {"outcome": "failed", "reason": f"{named}{error}"}
+            return failed(error)
         return {"outcome": "passed"} | ({"details": details} if details else {})

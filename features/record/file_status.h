@@ -14,4 +14,8 @@ double time_of_change(const std::string& path);  // seconds since 1970
 // disk that does not answer is no reason to think so.
 bool has_left(int descriptor, const std::string& path);
 
+// How often to open a file again that has left its name. Where inode numbers do not last, as on
+// some FUSE and network file systems, every file seems to have left, and there would be no end.
+inline constexpr int kMostOpenings = 16;
+
 }  // namespace telens::record

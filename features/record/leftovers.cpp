@@ -16,13 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A dump is written within seconds.
-constexpr std::chrono::minutes kLongestDump{10};
+// A dump is written within seconds, and a repair marks its file within milliseconds.
+constexpr std::chrono::minutes kLongestWait{10};
 
 bool is_old(const fs::path& path) {
   std::error_code error;
   const auto changed = fs::last_write_time(path, error);
-  return !error && fs::file_time_type::clock::now() - changed > kLongestDump;
+  return !error && fs::file_time_type::clock::now() - changed > kLongestWait;
 }
 
 bool is_of_dead_process(std::string_view name) {
@@ -45,10 +45,12 @@ void remove_files(const fs::path& folder, const std::string& prefix, const Condi
 }  // namespace
 
 void remove_leftovers(const std::string& folder, int rank) {
-  remove_files(
-      folder, fmt::format(".rank{:05}.", rank),
-      // A repair may be running.
-      [](const fs::path& path, const std::string&) { return !is_being_written(path.string()); });
+  remove_files(folder, fmt::format(".rank{:05}.", rank),
+               [](const fs::path& path, const std::string& name) {
+                 // A repair needs no claim of the rank, and may have marked its new file not yet.
+                 const bool is_of_repair = name.find(kRepairInfix) != std::string::npos;
+                 return !is_being_written(path.string()) && (!is_of_repair || is_old(path));
+               });
 }
 
 void remove_leftover_dumps(const std::string& log_dir, int rank) {

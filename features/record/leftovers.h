@@ -9,6 +9,8 @@ namespace telens::record {
 // ".dump.<pid>.<number>.tmp"
 inline constexpr std::string_view kDumpPrefix = ".dump.";
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
+// ".<run file>.repair.<pid>.tmp"
+inline constexpr std::string_view kRepairInfix = ".repair.";
 
 // Of a rank in a run's folder. For the process that has the rank's claim.
 void remove_leftovers(const std::string& folder, int rank);

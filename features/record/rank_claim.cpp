@@ -78,7 +78,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
     return std::shared_ptr<const RankClaim>(new RankClaim(path, key, descriptor, is_exclusive));
   };
   constexpr int kMode = 0644;
-  for (;;) {
+  for (int opening = 1;; ++opening) {
     const int descriptor =
         ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kMode);
     if (descriptor < 0) {  // the caller will find out what is wrong with the folder
@@ -92,6 +92,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
     if (::fcntl(descriptor, F_SETLK, &lock) == 0) {
       // Who had the lock before may have removed the file.
       if (!has_left(descriptor, path)) return claim(descriptor, true);
+      if (opening == kMostOpenings) return claim(descriptor, false);
       ::close(descriptor);
       continue;
     }
@@ -103,7 +104,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
 }
 
 RankClaim::~RankClaim() {
-  const bool is_own = process_ == ::getpid();  // in a forked child it is another process'
+  const bool is_own = process_ == ::getpid();  // in a forked child the claim belongs to the parent
   if (is_own && is_exclusive_ && !has_left(descriptor_, path_)) ::unlink(path_.c_str());
   if (descriptor_ >= 0) ::close(descriptor_);
   if (is_own) OwnClaims::get().remove(key_);

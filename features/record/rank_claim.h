@@ -20,7 +20,8 @@ class TELENS_EXPORT RankClaim {
   static std::shared_ptr<const RankClaim> take(const std::string& folder, int rank);
   ~RankClaim();
 
-  // Whether no other process can have it: false where there are no locks.
+  // Whether no other process can have it: false where there are no locks, or no lasting inode
+  // numbers by which to know the lock file again.
   bool is_exclusive() const { return is_exclusive_; }
 
   RankClaim(const RankClaim&) = delete;

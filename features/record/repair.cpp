@@ -12,6 +12,7 @@
 
 #include "features/record/disk_space.h"
 #include "features/record/file_status.h"
+#include "features/record/leftovers.h"
 #include "features/record/rewrite_claim.h"
 #include "features/record/segment_copy.h"
 #include "features/record/segment_reader.h"
@@ -35,10 +36,10 @@ class NewFile {
   explicit NewFile(const std::string& original)
       : original_(original),
         folder_(fs::path(original).parent_path()),
-        prefix_(fmt::format(".{}.repair.", fs::path(original).filename().string())) {
+        prefix_(fmt::format(".{}{}", fs::path(original).filename().string(), kRepairInfix)) {
     if (folder_.empty()) folder_ = ".";
     remove_leftovers();
-    path_ = (folder_ / fmt::format("{}{}.tmp", prefix_, ::getpid())).string();
+    path_ = (folder_ / fmt::format("{}{}{}", prefix_, ::getpid(), kTemporarySuffix)).string();
   }
   ~NewFile() {
     if (!path_.empty()) ::unlink(path_.c_str());
@@ -48,7 +49,8 @@ class NewFile {
 
   const std::string& path() const { return path_; }
 
-  // From when it exists until it has its name: a run that starts removes what nobody writes.
+  // Until it has its name, also when its writer, who marks it too, has closed it: a run that starts
+  // removes what nobody writes, once it is some minutes old.
   void mark_live() {
     mark_ = DiskSpace(path_);
     mark_.mark_live();

@@ -5,23 +5,24 @@
 
 #include <cerrno>
 
-#include "core/base/error.h"
 #include "features/record/byte_lock.h"
 #include "features/record/file_status.h"
 
 namespace telens::record {
 
 RewriteClaim::RewriteClaim(const std::string& path) {
-  for (;;) {
+  for (int opening = 1;; ++opening) {
     // O_NONBLOCK: a pipe of that name must not make anybody wait.
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) return;
     struct flock lock = lock_of(Mark::rewritten, F_WRLCK);
     const bool locked = ::fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
     const bool refused = !locked && (errno == EAGAIN || errno == EACCES);
-    if (!refused && !has_left(descriptor_, path)) return;
+    if (!refused && (opening == kMostOpenings || !has_left(descriptor_, path))) return;
     ::close(descriptor_);
-    if (refused) raise<RecordError>("{}: another process is rewriting it; try again later", path);
+    if (refused) {
+      raise<BeingRewritten>("{}: another process is rewriting it; try again later", path);
+    }
   }
 }
 

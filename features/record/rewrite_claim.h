@@ -4,13 +4,21 @@
 
 #include <string>
 
+#include "core/base/error.h"
+
 namespace telens::record {
+
+// Nothing is wrong with the file, and its turn comes when that has ended.
+class BeingRewritten final : public RecordError {
+ public:
+  using RecordError::RecordError;
+};
 
 // A lock on the file, which dies with its process. Where there are no locks, or the file may not be
 // written, everybody gets it.
 class RewriteClaim {
  public:
-  // Throws RecordError: another process, or thread, is rewriting the file.
+  // Throws BeingRewritten: another process, or thread, is rewriting the file.
   explicit RewriteClaim(const std::string& path);
   ~RewriteClaim();
   RewriteClaim(const RewriteClaim&) = delete;

@@ -32,6 +32,16 @@ constexpr std::array<std::chrono::milliseconds, 4> kPauses{
     std::chrono::milliseconds(2000)};
 constexpr int kMostFailures = 32;
 
+// Of pointers to files, of which there is one at least, the oldest first.
+template <typename Files>
+auto first_of_the_large(const Files& files) {
+  const auto bytes = [](const auto* file) { return file->bytes; };
+  const auto largest = static_cast<double>(std::ranges::max(files, {}, bytes)->bytes);
+  return std::ranges::find_if(files, [&](const auto* file) {
+    return static_cast<double>(file->bytes) >= kAboutAsLarge * largest;
+  });
+}
+
 // How many rows a file has that was abandoned, behind those that it had before.
 RowCounts rows_after(const std::string& path, const RowCounts& before) {
   try {
@@ -231,21 +241,24 @@ void SegmentSeries::begin_next() {
 void SegmentSeries::begin_thinning() {
   const std::uint64_t another = std::max(share(), current_bytes());
   if (thinning_ || ended_bytes() + another <= kSharesOfEnded * share()) return;
-  std::uint64_t largest = 0;
-  for (const Ended& file : ended_) {
-    if (!file.thin) largest = std::max(largest, file.bytes);
-  }
   const std::uint64_t others = ended_bytes() + (current_ ? another : 0);
+  std::vector<Ended*> candidates;
   for (Ended& file : ended_) {
     const bool fits = others + file.bytes <= options_.max_size;  // its copy
-    if (file.thin || !fits) continue;
-    if (static_cast<double>(file.bytes) < kAboutAsLarge * static_cast<double>(largest)) continue;
+    if (!file.thin && fits) candidates.push_back(&file);
+  }
+  while (!candidates.empty()) {
+    const auto chosen = first_of_the_large(candidates);
     try {
-      thinning_ = std::make_unique<Thinning>(file.path);
+      thinning_ = std::make_unique<Thinning>((*chosen)->path);
       return;
+    } catch (const BeingRewritten&) {
+      // Repaired for a moment: the next time it may be free. The others are compared without it,
+      // or it would be the only large one in the end, and nothing would be thinned any more.
     } catch (const std::exception&) {
-      file.thin = true;  // a damaged one, or one that is being repaired
+      (*chosen)->thin = true;  // a damaged one
     }
+    candidates.erase(chosen);
   }
 }
 

@@ -1,13 +1,14 @@
 #include "features/record/superblock.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
+#include <span>
 
 #include "core/base/error.h"
 
@@ -35,31 +36,27 @@ std::uint64_t number_at(const Superblock& bytes, std::size_t offset) {
   return number;
 }
 
-Superblock read(const std::string& path) {
+Superblock read(int file, const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    raise<RecordError>("{}: {}", path, std::strerror(errno));
-  }
-  // Opening a pipe would wait for a writer, for ever.
+  if (::fstat(file, &status) != 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) raise<RecordError>("{}: not a file, so not a run file", path);
   if (status.st_size == 0) raise<RecordError>("{}: an empty file, not a run file", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) raise<RecordError>("{}: {}", path, std::strerror(errno));
   Superblock bytes{};
-  file.read(reinterpret_cast<char*>(bytes.data()), bytes.size());
+  const ssize_t length = ::pread(file, bytes.data(), bytes.size(), 0);
+  if (length < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
   const bool signature =
       std::ranges::equal(std::span(bytes).first<kSignature.size()>(), kSignature);
   if (!signature) raise<RecordError>("{}: not an HDF5 file", path);
-  if (file.gcount() < static_cast<std::streamsize>(kBytes)) {
-    raise<RecordError>("{}: truncated or damaged (only {} bytes)", path, file.gcount());
+  if (length < static_cast<ssize_t>(kBytes)) {
+    raise<RecordError>("{}: truncated or damaged (only {} bytes)", path, length);
   }
   return bytes;
 }
 
 }  // namespace
 
-void check_superblock(const std::string& path) {
-  const Superblock bytes = read(path);
+void check_superblock(int file, const std::string& path) {
+  const Superblock bytes = read(file, path);
   const auto refuse = [&](const char* what, std::uint64_t expected, std::uint64_t came) {
     raise<RecordError>(
         "{}: an HDF5 file, but not as TELens writes run files: {} is {}, expected {}", path, what,

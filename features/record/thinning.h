@@ -21,7 +21,7 @@ inline constexpr std::string_view kThinnedEvent = "thinned";
 class Thinning {
  public:
   // Begins. Throws RecordError, here and in go_on(), after which the file is as it was: also where
-  // the file is damaged, or being repaired.
+  // the file is damaged. BeingRewritten: it is being repaired, or thinned, just now.
   explicit Thinning(const std::string& path);
   ~Thinning();
   Thinning(const Thinning&) = delete;

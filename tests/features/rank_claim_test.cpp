@@ -30,6 +30,10 @@ void touch(const fs::path& path) {
   std::ofstream(path) << "x";
 }
 
+void make_old(const fs::path& path) {
+  fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+}
+
 // Runs `body` in a child that then lives until this object dies.
 class LivingChild {
  public:
@@ -188,11 +192,14 @@ TEST(Leftovers, do_not_include_what_a_living_process_writes) {
   const testing::TemporaryFolder folder;
   const fs::path repaired = folder.path() / ".rank00000.h5.repair.17.tmp";
   touch(repaired);
+  remove_leftovers(folder.str(), 0);
+  EXPECT_TRUE(fs::exists(repaired)) << "a repair may be about to mark it";
   {
     DiskSpace mark(repaired.string());
     mark.mark_live();
+    make_old(repaired);
     remove_leftovers(folder.str(), 0);
-    EXPECT_TRUE(fs::exists(repaired));
+    EXPECT_TRUE(fs::exists(repaired)) << "a repair of a large file takes long";
   }
   remove_leftovers(folder.str(), 0);
   EXPECT_FALSE(fs::exists(repaired));
@@ -207,9 +214,8 @@ TEST(Leftovers, of_dumps_go_where_their_process_is_dead) {
   const fs::path young = iteration / ".dump.4194304.1.tmp";
   for (const fs::path& each : {of_dead, of_living, young}) touch(each);
   touch(iteration / "fc1_weight.h5");
-  const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  fs::last_write_time(of_dead, an_hour_ago);
-  fs::last_write_time(of_living, an_hour_ago);
+  make_old(of_dead);
+  make_old(of_living);
   remove_leftover_dumps(folder.str(), 0);
   EXPECT_FALSE(fs::exists(of_dead));
   EXPECT_TRUE(fs::exists(of_living));

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "features/record/repair.h"
+#include "features/record/rewrite_claim.h"
 #include "features/record/thinning.h"
 #include "tests/features/damaged_file.h"
 #include "tests/features/record_fixture.h"
@@ -241,6 +242,27 @@ TEST(Thinning, and_repair_do_not_meet_in_one_file) {
   EXPECT_TRUE(repair(path).done);
   thin(path);
   EXPECT_TRUE(RunReader(path).segments().front().thinned);
+}
+
+TEST(Thinning, comes_to_a_file_that_was_being_repaired_once_that_has_ended) {
+  constexpr std::int64_t kWhileRepaired = 16'000;  // more than twice what max_size holds
+  constexpr std::int64_t kIterations = 20'000;
+  const TemporaryFolder folder;
+  Recording recording(options_in(folder));
+  const std::string oldest = recording.writer->path();
+  {
+    const RewriteClaim repair(oldest);
+    for (std::int64_t i = 0; i < kWhileRepaired; ++i) recording.iteration(i);
+    recording.writer->flush();
+    ASSERT_TRUE(recording.writer->recording()) << "the others were not thinned in its place";
+    EXPECT_FALSE(RunReader(oldest).segments().front().thinned);
+  }
+  for (std::int64_t i = kWhileRepaired; i < kIterations; ++i) recording.iteration(i);
+  EXPECT_TRUE(recording.writer->recording());
+  recording.writer->close();
+  EXPECT_LE(bytes_in(folder.str()), kMaxSize);
+  EXPECT_TRUE(RunReader(oldest).segments().front().thinned);
+  expect_thinned(folder.str(), kIterations);
 }
 
 TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling, Format, MXFP8BlockScaling
@@ -106,6 +107,10 @@ WRITES = {
     "out": lambda inverse: torch.mul(QUARTERS, 1, out=inverse),
     "list": lambda inverse: torch._foreach_copy_([inverse], [QUARTERS]),
     "parts": lambda inverse: [part.fill_(0.25) for part in inverse.unbind()],
+    "operator": lambda inverse: inverse.__imul__(0).__iadd__(0.25),
+    "overload": lambda inverse: torch.ops.aten.fill_.Scalar(inverse, 0.25),
+    "inplace": lambda inverse: torch.nn.functional.threshold(inverse, 1e9, 0.25, inplace=True),
+    "initialization": lambda inverse: torch.nn.init.constant_(inverse, 0.25),
     "view of a view": lambda inverse: inverse.view(3, 1).t()[0, :].detach().fill_(0.25),
 }
 
@@ -137,6 +142,47 @@ def test_reading_the_inverse_of_a_scale_leaves_it_alone(layer, x):
     scale.fill_(8.0)
     inverse[0] = 0.5
     assert scale.tolist() == [2.0, 8.0, 8.0]
+
+
+class Operators(TorchDispatchMode):
+    """Names of those that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_reading_the_inverse_of_a_scale_compares_nothing_and_writing_asks_nothing(layer, x):
+    """Asking a GPU whether tensors are equal makes the host wait, and no graph captures it."""
+    run(layer, x)
+    inverse = layer.fp8_meta["scaling_fwd"].scale_inv
+    with Operators() as reads:
+        torch.add(inverse * 2, inverse[0]).sum()
+        torch.nn.functional.relu(inverse, inplace=False)
+        torch.stack([inverse, inverse.detach().clone()], out=None)
+    assert "mul" in reads.names
+    assert not {"eq", "ne", "equal", "copy_", "where"} & set(reads.names)
+    with Operators() as writes:
+        inverse[0] = 0.5
+    assert {"ne", "where"} <= set(writes.names)
+    assert not {"equal", "is_nonzero", "item", "_local_scalar_dense"} & set(writes.names)
+
+
+def test_an_inverse_that_is_nan_takes_no_older_value_back(layer, x):
+    run(layer, x)
+    state = layer.fp8_meta["scaling_fwd"]
+    scale = state.scale.fill_(torch.nan)
+    inverse = state.scale_inv
+    scale.fill_(8.0)
+    inverse[0] = 0.5
+    assert scale.tolist() == [2.0, 8.0, 8.0]
+    inverse[0] = torch.nan
+    assert scale[0].isnan()
+    assert scale[1:].tolist() == [8.0, 8.0]
 
 
 def test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own(layer, x):

@@ -1,6 +1,7 @@
 """What a run says of how it ended: cleanly, or by which exception."""
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import telens.debug as debug
+from telens.debug import exits
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
@@ -116,3 +118,14 @@ def test_an_exception_that_was_handled_around_the_beginning_is_let_go(tmp_path):
     debug.step()
     gc.collect()
     assert alive() is None
+
+
+def test_exceptions_whose_contexts_are_a_ring_come_to_an_end():
+    first, second = Handled("first"), Handled("second")
+    try:
+        raise first
+    except Handled:
+        first.__context__, second.__context__ = second, first
+        found = list(itertools.islice(exits._handled(), 9))
+    first.__context__ = None
+    assert found == [first, second]

@@ -337,7 +337,7 @@ def test_a_second_live_process_of_one_run_and_rank_records_beside_the_first(tmp_
         debug.record("who", 1.0)
         debug.step()
         second = run(SECOND, str(tmp_path))
-    assert "another live process records rank 0 of the run 'run'" in second.stderr
+    assert "rank 0 of the run 'run' is being recorded already" in second.stderr
     for run_id, who in (("run", 1.0), ("run-2", 2.0)):
         scalars = telens.open_run(tmp_path / "telens" / run_id).scalars
         assert list(scalars.query("name == 'who'").value) == [who]

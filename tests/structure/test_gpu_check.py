@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_status import gpu_results
 from test_text import MACHINE_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,7 @@ import gpu_check  # noqa: E402
 from gpu_checks import build, rehearsal, steps  # noqa: E402
 from gpu_checks.context import Context  # noqa: E402
 from gpu_checks.prebuilt import digest_of_library  # noqa: E402
-from gpu_checks.pytest_output import counts, skip_reasons  # noqa: E402
+from gpu_checks.pytest_output import counts, failed_tests, skip_reasons  # noqa: E402
 from gpu_checks.report import ESSENTIAL, Report, digest_of_sources  # noqa: E402
 from gpu_checks.runner import Commands, Failed, OutOfTime, Runner, Skipped, Step  # noqa: E402
 from gpu_rows.groups import GROUPS, rows_of  # noqa: E402
@@ -248,6 +249,50 @@ def test_a_call_that_was_killed_is_gone_on_with(tmp_path):
     assert json.loads(later.rows_path.read_text()) == [{"name": "a row"}]
 
 
+NOT_REPEATED = {
+    "no time": "no time left of 1 s (--limit)",
+    "without what it needs": "needs 'build', which did not pass",
+    "cannot run": "out of time after 2 tests",
+    "killed": "the check ended while it ran",
+}
+
+
+def call_that_does_not_repeat(folder: Path, how: str) -> None:
+    """A later check in which the step "fails" comes to no end."""
+    if how == "no time":
+        run(folder, Step("fails", 9, lambda: pytest.fail("it ran")), limit=1)
+    elif how == "without what it needs":
+        run(folder, Step("fails", 9, lambda: pytest.fail("it ran"), needs=("build",)))
+    elif how == "cannot run":
+        run(folder, Step("fails", 9, raising(Skipped(NOT_REPEATED[how]))))
+    else:
+        kept = []
+
+        def action():  # what a SIGKILL leaves is what was written before the step began
+            kept.append(report_in(folder).path.read_text())
+
+        report = run(folder, Step("fails", 9, action))
+        assert report["passed"] is True
+        (folder / "gpu-nvidia-h200.json").write_text(kept[0])
+
+
+@pytest.mark.parametrize("how", NOT_REPEATED)
+def test_what_failed_has_failed_until_it_has_run_to_its_end_again(tmp_path, how):
+    failure = Failed("pytest exited 1")
+    first = run(tmp_path, Step(ESSENTIAL, 9, lambda: None), Step("fails", 9, raising(failure)))
+    failed = first["steps"]["fails"]
+    for _ in range(2):
+        call_that_does_not_repeat(tmp_path, how)
+        report = report_in(tmp_path)
+        report.write()
+        assert report.steps["fails"] == failed | {"not repeated": NOT_REPEATED[how]}
+        assert written(report)["passed"] is False
+    mended = run(tmp_path, Step("fails", 9, lambda: {"tests": 3}))
+    assert mended["steps"]["fails"]["details"] == {"tests": 3}
+    assert set(mended["steps"]["fails"]) == {"outcome", "details", "seconds"}
+    assert mended["passed"] is True
+
+
 @pytest.mark.parametrize("difference", ["sources", "card", "torch", "library", "afresh", "damage"])
 def test_results_of_anything_else_are_not_gone_on_with(tmp_path, monkeypatch, difference):
     report = Report(tmp_path, MACHINE | {"torch": "2.11.0"}, ROOT, prebuilt="a library")
@@ -303,6 +348,7 @@ def test_pytest_is_understood():
     )
     assert counts(output) == {"failed": 1, "passed": 98, "skipped": 4, "errors": 2}
     assert skip_reasons(output) == {"needs ml_dtypes": 3, "could not import 'gfloat': no": 1}
+    assert failed_tests(output) == ["test_x"]
     assert counts("nothing of the kind") == {}
 
 
@@ -396,8 +442,24 @@ def test_a_file_that_fails_stops_no_other(context):
     report = run_all(context)
     step = report["steps"][steps.name_of_tests("test_cuda.py")]
     assert (step["outcome"], step["reason"]) == ("failed", "python exited 1:\nillegal access")
+    assert "details" not in step  # it came to no summary
     assert outcomes(report)[steps.name_of_tests("test_cuda_statistics.py")] == "passed"
     assert report["passed"] is False
+
+
+def test_a_failure_says_how_many_tests_failed_and_which(context):
+    output = (
+        "FAILED tests/python/test_cuda.py::test_b[1] - no\n"
+        "==== 1 failed, 3 passed, 1 skipped in 2.10s ====\n"
+    )
+    failure = Failed("python exited 1", output)
+    context.commands = FakeCommands(**{"no:cacheprovider tests/python/test_cuda.py": failure})
+    step = run_all(context)["steps"][steps.name_of_tests("test_cuda.py")]
+    assert step["outcome"] == "failed"
+    assert step["details"] == {
+        "tests": {"failed": 1, "passed": 3, "skipped": 1},
+        "failed": ["test_b"],
+    }
 
 
 def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
@@ -583,6 +645,15 @@ def test_with_a_library_built_elsewhere_the_check_needs_two_calls_of_ten_minutes
     assert calls <= (2 if prebuilt else 4)
 
 
+def test_what_steps_are_expected_to_take_is_what_they_took_where_they_passed(context):
+    expected = {step.name: step.expected for step in steps.steps(context)}
+    for result in gpu_results().values():
+        for name, step in result["steps"].items():
+            if step["outcome"] == "passed":
+                assert step["seconds"] <= expected[name] + 0.5, name
+    assert set(steps.EXPECTED) == set(GROUPS)
+
+
 def test_what_is_too_large_to_be_carried_is_told(capsys):
     rehearsal.print_sizes({"sources": 6 << 20, "dist/portable": 22 << 20})
     assert "28.0 MiB  in all, of at most 64" in capsys.readouterr().out
@@ -609,3 +680,12 @@ def test_the_tests_that_count_are_those_of_pytest_whatever_it_runs_under():
     )
     assert counts(printed) == {"failed": 2, "passed": 115, "skipped": 1}
     assert counts("1 failed, 3 passed\n") == {}
+
+
+def test_a_test_that_failed_in_several_cases_or_before_it_began_is_named_once():
+    output = (
+        "tests/a.py::test_b[1] FAILED [ 3%]\nFAILED\n"
+        "FAILED tests/a.py::test_b[1-x y] - assert 1 == 2\nFAILED tests/a.py::test_b[2]\n"
+        "ERROR tests/c.py::Class::test_d - no fixture\n"
+    )
+    assert failed_tests(output) == ["test_b", "test_d"]

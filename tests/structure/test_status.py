@@ -52,11 +52,18 @@ def test_a_row_claims_a_gpu_only_where_committed_results_of_one_have_its_tests_p
         if state == NOT_RUN:
             continue
         card, _, tests = state.partition(": ")
+        card = card.partition(", before ")[0]  # what was run was an older kernel
         assert card in results, f"{name} claims a {card}; there are results of {sorted(results)}"
         claimed = TESTS.fullmatch(tests) and TEST.findall(tests)
         assert claimed, f"{name} names no test: '{state}'"
         for file, test in claimed:
             assert has_passed(results[card], file, test), f"{name}: {file} {test} did not pass"
+
+
+def test_operators_that_changed_since_they_ran_are_listed_and_their_rows_say_so():
+    (listed,) = re.findall(r"^Kernels that changed since, .*$", STATUS.read_text(), re.MULTILINE)
+    changed = {name for name, state in rows().items() if ", before " in state}
+    assert set(re.findall(r"`(\w+)`", listed)) == changed
 
 
 def test_every_kernel_file_is_compiled_and_bound():

@@ -12,6 +12,8 @@ TOOLS = Path(sys.executable).parent
 
 # A folder of one machine: a home, a scratch or a mount point.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/\w")
+# Where something ran matters, not whose it was.
+LOAN = re.compile(r"\blent\b", re.IGNORECASE)
 PACKAGE_HOST = re.compile(
     r"https?://[\w.-]*(?:pypi|pythonhosted|deb\.debian|archive\.ubuntu)[\w.-]*"
 )
@@ -66,7 +68,15 @@ def test_a_machine_path_is_told_from_a_harmless_one(line, named):
     assert bool(MACHINE_PATH.search(line)) == named
 
 
-def test_no_file_names_a_folder_of_one_machine_or_the_host_of_a_package_registry():
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("on a lent machine", True), ("Lent for minutes", True), ("equivalent, silent", False)],
+)
+def test_a_loan_is_told_from_words_that_contain_it(line, named):
+    assert bool(LOAN.search(line)) == named
+
+
+def test_no_file_names_a_folder_of_one_machine_a_loan_or_the_host_of_a_package_registry():
     found = []
     for name in tracked_files():
         if name == Path(__file__).relative_to(ROOT).as_posix():
@@ -75,7 +85,7 @@ def test_no_file_names_a_folder_of_one_machine_or_the_host_of_a_package_registry
         if b"\0" in content:
             continue
         for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
-            if MACHINE_PATH.search(line) or PACKAGE_HOST.search(line):
+            if any(each.search(line) for each in (MACHINE_PATH, PACKAGE_HOST, LOAN)):
                 found.append(f"{name}:{number}: {line.strip()[:120]}")
     assert not found, "\n".join(found)
 

@@ -67,7 +67,9 @@ def _end_of_script(end: Callable[[], None]) -> None:
 def _handled() -> Iterator[BaseException]:
     """Those that are being handled, the innermost first."""
     exception = sys.exc_info()[1]
-    while exception is not None:
+    seen: set[int] = set()
+    while exception is not None and id(exception) not in seen:  # scripts may set rings of contexts
+        seen.add(id(exception))
         yield exception
         exception = exception.__context__
 

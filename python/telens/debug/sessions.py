@@ -99,29 +99,16 @@ def initialize(
     take_registered()
     try:
         with _refusing_for_all(rank, group):
-            path, text = source_of("debug.initialize", config_file)
-            folders = _folders(feature_dirs)
             _check_loggers(statistics_logger, tb_writer)
-            block_when_full, max_size = _recording_options({} if recording is None else recording)
-            for folder in folders:
-                _run_feature_files(folder)
-            options = {
-                "config_file": path,
-                "config_text": text,
-                "feature_dirs": [str(folder) for folder in folders],
-                "log_dir": arguments.path("debug.initialize", "log_dir", log_dir),
-                "init_training_step": arguments.index(
-                    "debug.initialize", "init_training_step", init_training_step
-                ),
-            }
+            options = _options_of(config_file, feature_dirs, log_dir, init_training_step, recording)
+            for folder in options["feature_dirs"]:
+                _run_feature_files(pathlib.Path(folder))
         _session_owners.extend(take_registered())
         _C.debug.initialize(
             **options,
             statistics_logger=statistics_logger,
             tb_writer=tb_writer,
             default_logging_enabled=default_logging_enabled,
-            block_when_full=block_when_full,
-            max_size=max_size,
             rank=rank,
             world_size=world_size,
             world=group,
@@ -358,6 +345,29 @@ def _forget_session_features() -> None:
 
 
 # ---------------------------------------------------------------------- options
+
+
+def _options_of(
+    config_file: Any,
+    feature_dirs: Any,
+    log_dir: Any,
+    init_training_step: Any,
+    recording: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Arguments of ``initialize``, checked, under the core's names."""
+    call = "debug.initialize"
+    path, text = source_of(call, config_file)
+    folders = _folders(feature_dirs)
+    block_when_full, max_size = _recording_options({} if recording is None else recording)
+    return {
+        "config_file": path,
+        "config_text": text,
+        "feature_dirs": [str(folder) for folder in folders],
+        "log_dir": arguments.path(call, "log_dir", log_dir),
+        "init_training_step": arguments.index(call, "init_training_step", init_training_step),
+        "block_when_full": block_when_full,
+        "max_size": max_size,
+    }
 
 
 def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:

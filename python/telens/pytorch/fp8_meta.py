@@ -7,6 +7,7 @@ backward.
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -120,14 +121,15 @@ class _Origin:
         self.inverse = scale.detach().reciprocal()
         self._seen = self.inverse.clone()
 
+    @torch.no_grad()
     def write_back(self) -> None:
-        # By value: ``.data`` and tensors of inference mode count no versions.
-        if torch.equal(self.inverse, self._seen):
-            return
+        """Without a question to the device: the host waits for nothing, and graphs capture it."""
+        # By bits: ``.data`` and tensors of inference mode count no versions, and NaN is not NaN.
+        changed = self.inverse.view(torch.int32) != self._seen.view(torch.int32)
         # A scale whose inverse was written is kept as it is: 1 / (1 / x) is not x in all bits.
-        written = (self.inverse != self._seen) & (self._scale.reciprocal() != self.inverse)
-        _write(self._scale, torch.where(written, self.inverse.reciprocal(), self._scale))
-        self._seen = self.inverse.clone()
+        written = changed & (self._scale.reciprocal() != self.inverse)
+        self._scale.copy_(torch.where(written, self.inverse.reciprocal(), self._scale))
+        self._seen.copy_(self.inverse)
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is the inverse, or a view of it."""
@@ -157,8 +159,7 @@ class _Inverse(torch.Tensor):
         origins = {id(each): each for each in _origins_in([args, kwargs])}.values()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-            # A look at an attribute writes nothing, and comparing waits for a GPU.
-            if getattr(func, "__name__", "") != "__get__":
+            if origins and _may_write(func, kwargs):
                 for each in origins:
                     each.write_back()
             return cls._following(result, origins)
@@ -173,6 +174,23 @@ class _Inverse(torch.Tensor):
                 if origin.owns(result):
                     return cls._view(result, origin)
         return result
+
+
+# `__setitem__`, and `__iadd__` and its like where they are called by these names.
+_IN_PLACE = re.compile(
+    r"__setitem__|__i(?:add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|[lr]shift)__|.*[^_]_"
+)
+
+
+def _may_write(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function changes what it is given: by its schema, its name, or as it is told."""
+    schema = getattr(func, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        return True
+    told = kwargs.get("out") is not None or kwargs.get("inplace", False)
+    # "add_.Tensor" is an overload's name.
+    name = getattr(func, "__name__", "").partition(".")[0]
+    return bool(told) or _IN_PLACE.fullmatch(name) is not None
 
 
 def _origins_in(arguments: Any) -> Iterator[_Origin]:
