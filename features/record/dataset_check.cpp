@@ -118,9 +118,10 @@ void DatasetCheck::expect_room(std::uint64_t rows, std::size_t row_bytes,
 
 void DatasetCheck::expect_text(hid_t type, std::uint64_t most_bytes) const {
   const bool text = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) <= 0 &&
-                    H5Tcommitted(type) <= 0 && H5Tget_size(type) <= most_bytes;
+                    H5Tcommitted(type) <= 0 && H5Tget_size(type) > 0 &&
+                    H5Tget_size(type) <= most_bytes;
   if (!text) {
-    refuse(name_, fmt::format("text of at most {} bytes", most_bytes), hdf5::description(type));
+    refuse(name_, fmt::format("text of 1 to {} bytes", most_bytes), hdf5::description(type));
   }
 }
 
