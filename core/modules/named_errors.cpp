@@ -5,6 +5,8 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "core/base/internal_error.h"
+
 namespace telens {
 namespace {
 
@@ -27,6 +29,8 @@ void rethrow_naming(const std::string& layer) {
   } catch (const ShapeError& error) {
     throw_again(error, layer);
   } catch (const UsageError& error) {
+    throw_again(error, layer);
+  } catch (const InternalError& error) {
     throw_again(error, layer);
   } catch (const Error& error) {
     throw_again(error, layer);

@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "core/base/internal_error.h"
 #include "core/modules/layer_norm.h"
 #include "core/modules/linear.h"
 #include "core/modules/rms_norm.h"
@@ -37,6 +38,7 @@ TEST(NamedErrors, get_the_name_of_the_layer_and_keep_their_kind) {
   constexpr const char* kNamed = "layers.0.fc1: no room";
   EXPECT_THAT(throwing<ShapeError>("no room"), ThrowsMessage<ShapeError>(kNamed));
   EXPECT_THAT(throwing<UsageError>("no room"), ThrowsMessage<UsageError>(kNamed));
+  EXPECT_THAT(throwing<InternalError>("no room"), ThrowsMessage<InternalError>(kNamed));
   EXPECT_THAT(throwing<Error>("no room"), ThrowsMessage<Error>(kNamed));
 }
 
