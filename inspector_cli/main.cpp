@@ -10,10 +10,10 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/output.h"
-#include "inspector_cli/subcommands.h"
-#include "inspector_cli/terminal.h"
-#include "inspector_cli/wrong_use.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/wrong_use.h"
+#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {

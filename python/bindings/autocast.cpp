@@ -1,4 +1,4 @@
-#include "python/bindings/autocast.h"
+#include "python/bindings/module.h"
 
 #include <memory>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "python/bindings/debug.h"
+#include "python/bindings/module.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <pybind11/stl.h>

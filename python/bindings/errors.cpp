@@ -11,6 +11,7 @@
 #include "core/modules/backward_errors.h"
 #include "hooks/debug.h"
 #include "python/bindings/gil.h"
+#include "python/bindings/module.h"
 
 namespace telens::python {
 

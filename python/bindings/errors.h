@@ -5,10 +5,6 @@
 
 namespace telens::python {
 
-// Declares telens.Error (a RuntimeError), UsageError (also a ValueError), ShapeError, ConfigError
-// and RecordError, and translates C++ exceptions of those types.
-void bind_errors(pybind11::module_& module);
-
 // Sets the Python error for the C++ exception that is being handled; for functions that Python
 // calls without pybind11 in between. To be called in a catch block, with the GIL held.
 void set_python_error() noexcept;

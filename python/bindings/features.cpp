@@ -1,4 +1,4 @@
-#include "python/bindings/features.h"
+#include "python/bindings/module.h"
 
 #include <fmt/format.h>
 #include <pybind11/stl.h>

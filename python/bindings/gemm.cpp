@@ -1,4 +1,4 @@
-#include "python/bindings/gemm.h"
+#include "python/bindings/module.h"
 
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-#include "python/bindings/layer_calls.h"
+#include "python/bindings/module.h"
 
 #include <c10/core/GradMode.h>
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-#include "python/bindings/main_grad.h"
+#include "python/bindings/module.h"
 
 #include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/python_variable.h>

@@ -1,19 +1,8 @@
 // The extension module telens._C.
 #include <pybind11/pybind11.h>
 
-#include "python/bindings/autocast.h"
-#include "python/bindings/debug.h"
-#include "python/bindings/errors.h"
-#include "python/bindings/features.h"
-#include "python/bindings/gemm.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/layer_calls.h"
-#include "python/bindings/modules.h"
-#include "python/bindings/plan.h"
-#include "python/bindings/quantized_tensor.h"
-#include "python/bindings/quantizers.h"
-#include "python/bindings/run_reader.h"
-#include "python/bindings/statistics.h"
+#include "python/bindings/module.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ side of TELens.";

@@ -1,4 +1,4 @@
-#include "python/bindings/modules.h"
+#include "python/bindings/module.h"
 
 #include <pybind11/stl.h>
 
@@ -11,7 +11,6 @@
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
 #include "python/bindings/fp8_state.h"
-#include "python/bindings/main_grad.h"
 #include "python/bindings/module_adapter.h"
 #include "python/bindings/module_type.h"
 

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "python/bindings/gil.h"
+#include "python/bindings/module.h"
 
 namespace telens::python {
 

@@ -8,8 +8,6 @@
 
 namespace telens::python {
 
-void bind_quantized_tensor(pybind11::module_& module);
-
 // The wrapper of fresh codes and scales.
 pybind11::object wrap_quantized(const QuantizedTensor& quantized);
 

@@ -17,6 +17,7 @@
 #include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/quantizer_like.h"
 #include "python/bindings/gil.h"
+#include "python/bindings/module.h"
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 

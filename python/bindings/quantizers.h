@@ -7,8 +7,6 @@
 
 namespace telens::python {
 
-void bind_quantizers(pybind11::module_& module);
-
 // A quantizer that C++ goes on owning, as a Python object of its class: a copy, which shares scale
 // and amax and makes both orientations, since the layer's own usage is that of its last cast. None
 // for nullptr.

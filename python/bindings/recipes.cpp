@@ -15,7 +15,7 @@
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
 #include "core/quantization/recipe.h"
-#include "python/bindings/autocast.h"
+#include "python/bindings/module.h"
 
 namespace telens::python {
 

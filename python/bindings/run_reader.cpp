@@ -1,4 +1,4 @@
-#include "python/bindings/run_reader.h"
+#include "python/bindings/module.h"
 
 #include <ATen/ops/empty.h>
 #include <pybind11/stl.h>

@@ -15,6 +15,7 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/interruptions.h"
+#include "python/bindings/module.h"
 
 namespace telens::python {
 

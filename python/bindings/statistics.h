@@ -33,6 +33,4 @@ class PythonReading {
   pybind11::object object_;
 };
 
-void bind_statistics(pybind11::module_& module);
-
 }  // namespace telens::python

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "core/base/fnv1a.h"
-#include "inspector_cli/table.h"
+#include "inspector_cli/terminal/table.h"
 #include "tests/fuzz/content.h"
 
 // main.cpp of the command, under this name: see CMakeLists.txt.

@@ -6,7 +6,7 @@ import shutil
 
 import h5py
 import pytest
-from test_command import expect_one_line_error
+from command_results import expect_one_line_error
 
 DATA = pathlib.Path(__file__).parent / "data"
 

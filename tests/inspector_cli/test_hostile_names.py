@@ -15,8 +15,8 @@ import h5py
 import numpy as np
 import pytest
 from conftest import COMMAND
+from example_config import CONFIG
 from rewritten_run import without_checksums
-from test_plan import CONFIG
 
 # A title of the terminal, a forged line, a reversed direction, no UTF-8, markup, and what XML 1.0
 # has no place for.

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 from command_results import expect_one_line_error, rows_of
-from test_plan import CONFIG
+from example_config import CONFIG
 
 
 @pytest.fixture

@@ -112,17 +112,28 @@ ROOMS = (
         "statistics record",
         LIBTORCH,
     ),
-    # command
+    # command: text and tables know nothing of runs, reports nothing of the command line
+    room("cli_terminal", "inspector_cli/terminal/*", "hooks_config"),
+    room(
+        "cli_report",
+        "inspector_cli/report/*",
+        "formats hooks_config statistics record cli_terminal",
+    ),
     room(
         "inspector_cli",
         "inspector_cli/*",
-        "formats hooks_config options statistics record",
+        "formats hooks_config options statistics record cli_report cli_terminal",
         COMMAND_LINE,
     ),
     # rest
     room("python", "python/*", EVERYTHING, LIBTORCH + PYTHON + CUDA),
     room("samples", "samples/*", EVERYTHING, RESTRICTED),
-    room("tests", "tests/*", EVERYTHING + " inspector_cli python samples", RESTRICTED),
+    room(
+        "tests",
+        "tests/*",
+        EVERYTHING + " inspector_cli cli_report cli_terminal python samples",
+        RESTRICTED,
+    ),
     room("benchmarks", "benchmarks/*", EVERYTHING + " tests samples", RESTRICTED),
     room("build", "cmake/*"),
 )
@@ -137,6 +148,8 @@ WITHOUT_LIBTORCH = frozenset(
         "options",
         "statistics",
         "record",
+        "cli_terminal",
+        "cli_report",
         "inspector_cli",
     )
 )

@@ -19,7 +19,7 @@ from gpu_checks import prebuilt  # noqa: E402
 
 SOURCES = (
     *("core/kernels/cuda/amax.cu", "core/kernels/cuda/amax.cuh", "hooks/session.cpp"),
-    *("features/record/writer.h", "features/CMakeLists.txt", "inspector_cli/page.cpp.in"),
+    *("features/record/writer.h", "features/CMakeLists.txt", "inspector_cli/report/page.cpp.in"),
     *("samples/gpt/main.cpp", "CMakeLists.txt", "cmake/TelensCuda.cmake"),
     "cmake/prebuilt/build.sh",
 )

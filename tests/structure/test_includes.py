@@ -50,7 +50,12 @@ def test_an_arrow_of_the_design_passes(tmp_path, path, include):
     [
         ("core/ops/cast.cpp", '"core/modules/linear.h"', "ops may not include modules"),
         ("core/modules/norm.cpp", '"hooks/debug.h"', "modules may not include hooks"),
-        ("inspector_cli/stats.cpp", '"hooks/debug.h"', "inspector_cli may not include hooks"),
+        (
+            "inspector_cli/commands/stats.cpp",
+            '"hooks/debug.h"',
+            "inspector_cli may not include hooks",
+        ),
+        ("inspector_cli/report/chart.cpp", "<CLI/CLI.hpp>", "does not belong in cli_report"),
         ("features/record/writer.cpp", "<torch/library.h>", "does not belong in record"),
         ("features/probe_options.h", "<ATen/core/Tensor.h>", "does not belong in options"),
         (

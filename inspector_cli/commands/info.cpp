@@ -1,0 +1,292 @@
+// telens info: what a run is, how it ended, and what went wrong first.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/printable.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/first_trouble.h"
+#include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+using record::Segment;
+
+struct InfoOptions {
+  std::string run;
+  bool config = false;
+  bool environment = false;
+  bool events = false;
+};
+
+std::string time_text(double seconds) {
+  constexpr double kYear10000 = 253402300800;
+  if (!(seconds >= 0 && seconds < kYear10000)) return "at an unknown time";
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < units.size(); ++unit) size /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", size, units[unit]);
+}
+
+std::string state_text(const Segment& segment) {
+  if (!segment.end) {
+    return segment.live
+               ? coloured("being written", Colour::green)
+               : coloured("not closed (killed?); `telens repair` closes it", Colour::yellow);
+  }
+  switch (segment.end->state) {
+    case record::End::clean:
+      return "ended cleanly " + time_text(segment.end->time);
+    case record::End::killed:
+      return coloured("killed, repaired", Colour::yellow);
+    case record::End::exception:
+      return coloured(fmt::format("ended by an exception {}: {}", time_text(segment.end->time),
+                                  segment.end->reason),
+                      Colour::red);
+    case record::End::failed:
+      break;
+  }
+  return coloured(
+      fmt::format("recording stopped {}: {}", time_text(segment.end->time), segment.end->reason),
+      Colour::red);
+}
+
+void line(std::string_view name, const std::string& text) {
+  fmt::print("{} {}\n", coloured(fmt::format("{:<12}", name), Colour::dim), text);
+}
+
+std::string counted(std::size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+// Files that one process wrote one after the other, as one.
+struct Recording {
+  Segment all;  // the first one's path, the last one's end
+  std::size_t files = 1;
+  record::Thinned thinned;
+
+  explicit Recording(const Segment& first)
+      : all(first), thinned(first.thinned.value_or(record::Thinned{})) {}
+
+  void add(const Segment& next) {
+    ++files;
+    all.end = next.end;
+    all.live = next.live;
+    all.bytes += next.bytes;
+    if (all.records == 0) all.first_iteration = next.first_iteration;
+    if (next.records > 0) all.last_iteration = next.last_iteration;
+    all.records += next.records;
+    all.dropped += next.dropped;
+    all.lost += next.lost;
+    if (!next.thinned) return;
+    thinned.iterations_left += next.thinned->iterations_left;
+    thinned.iterations_seen += next.thinned->iterations_seen;
+  }
+};
+
+std::vector<Recording> recordings_of(const record::RunReader& run) {
+  std::vector<Recording> recordings;
+  for (const Segment& segment : run.segments()) {
+    if (segment.continues && !recordings.empty() && recordings.back().all.rank == segment.rank) {
+      recordings.back().add(segment);
+    } else {
+      recordings.emplace_back(segment);
+    }
+  }
+  return recordings;
+}
+
+void print_files(const record::RunReader& run) {
+  for (const auto& [segment, files, thinned] : recordings_of(run)) {
+    const std::string more =
+        files > 1 ? fmt::format(" and {}", counted(files - 1, "more file")) : "";
+    std::string text = fmt::format("{}{}  {}, {} records", printable(segment.path), more,
+                                   size_text(segment.bytes), segment.records);
+    if (segment.records > 0) {
+      text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
+    }
+    if (segment.superseded_from <= segment.last_iteration && segment.records > 0) {
+      text += fmt::format(" (from {} on done again after a restart)", segment.superseded_from);
+    }
+    line("file", text);
+    line("", state_text(segment));
+    if (thinned.iterations_seen > 0) {
+      line("", coloured(fmt::format("thinned for max_size: of the first {} iterations the records "
+                                    "of {} are left",
+                                    thinned.iterations_seen, thinned.iterations_left),
+                        Colour::yellow));
+    }
+    if (segment.dropped > 0) {
+      line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow or the "
+                                    "file removed",
+                                    segment.dropped),
+                        Colour::red));
+    }
+    if (segment.lost > 0) {
+      line("", coloured(fmt::format("incomplete: {} rows lost since the disk took no more",
+                                    segment.lost),
+                        Colour::red));
+    }
+  }
+}
+
+void print_totals(const record::RunReader& run) {
+  std::uint64_t bytes = 0;
+  for (const Segment& segment : run.segments()) bytes += segment.bytes;
+  const std::uint64_t records = run.record_count();
+  line("records", records == 0
+                      ? std::string("none")
+                      : fmt::format("{}, {:.1f} bytes each", records,
+                                    static_cast<double>(bytes) / static_cast<double>(records)));
+  line("watched", fmt::format("{}, {}, {}", counted(run.names(Dictionary::layer).size(), "layer"),
+                              counted(run.names(Dictionary::tensor).size(), "tensor"),
+                              counted(run.names(Dictionary::statistic).size(), "statistic")));
+}
+
+// A NaN has no sign that means anything.
+std::string value_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value);
+}
+
+void print_scalars(const record::RunReader& run) {
+  struct Course {
+    record::Scalar first, last;
+  };
+  std::map<std::int32_t, Course> courses;
+  for (const record::Scalar& scalar : run.scalars()) {
+    if (scalar.rank != run.segments().front().rank) continue;
+    courses.try_emplace(scalar.name, Course{scalar, scalar}).first->second.last = scalar;
+  }
+  for (const auto& [name, course] : courses) {
+    line(printable(run.names(Dictionary::word)[name]),
+         fmt::format("{} at iteration {}, {} at {}", value_text(course.first.value),
+                     course.first.iteration, value_text(course.last.value), course.last.iteration));
+  }
+}
+
+// What ended a run comes first, what it only said last.
+int place_of(std::string_view kind) {
+  if (kind == "stopped") return 0;
+  return kind == "warning" ? 2 : 1;
+}
+
+// With the layer that it is about, where the text does not name it.
+std::string event_text(const record::RunReader& run, const record::Event& event) {
+  const std::string& text = run.names(Dictionary::word)[event.text];
+  const std::string layer = name_or_empty(run, Dictionary::layer, event.layer);
+  const bool named = layer.empty() || text.find(layer) != std::string::npos;
+  return fmt::format("iteration {}: {}{}", event.iteration, named ? "" : printable(layer) + ": ",
+                     printable(text));
+}
+
+// Each kind by itself: many of one must not hide the only one of another.
+void print_events(const record::RunReader& run, bool all) {
+  constexpr std::size_t kShownFirst = 2;  // and the last one
+  const auto& words = run.names(Dictionary::word);
+  std::vector<std::pair<std::string, std::vector<record::Event>>> kinds;
+  for (const record::Event& event : run.events()) {
+    const std::string& kind = words[event.kind];
+    if (!all && kind == WarmUp::kKind) continue;  // a sentence at the end sums them up
+    auto known = std::ranges::find(kinds, kind, [](const auto& each) { return each.first; });
+    if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
+    known->second.push_back(event);
+  }
+  std::ranges::stable_sort(kinds, {}, [](const auto& each) { return place_of(each.first); });
+  for (const auto& [kind, events] : kinds) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const std::size_t hidden = events.size() - i - 1;
+      if (!all && i == kShownFirst && hidden > 1) {
+        line("", fmt::format("... {} more of this kind (--events shows all)", hidden));
+        i = events.size() - 1;
+      }
+      line(printable(kind), event_text(run, events[i]));
+    }
+  }
+}
+
+// Those of a log_dir that info was not about.
+void print_other_runs(const std::vector<RunEntry>& runs) {
+  constexpr std::size_t kMostShown = 20;
+  for (std::size_t i = 1; i < std::min(runs.size(), kMostShown + 1); ++i) {
+    const RunEntry& run = runs[i];
+    const std::string about = run.latest ? fmt::format("started {}, {}", time_text(run.start_time),
+                                                       state_text(*run.latest))
+                                         : coloured("cannot be read: " + run.problem, Colour::red);
+    line(i == 1 ? "other runs" : "", fmt::format("{}  {}", printable(run.folder), about));
+  }
+  if (runs.size() > kMostShown + 1) {
+    line("", fmt::format("... and {}", counted(runs.size() - kMostShown - 1, "older run")));
+  }
+}
+
+void run_info(const InfoOptions& options) {
+  // With --config and --environment stdout is theirs alone.
+  record::RunReader run(choose_run(options.run), [&](const std::string& damage) {
+    if (options.config || options.environment) {
+      note(damage);
+    } else {
+      line("damaged", coloured(damage, Colour::red));
+    }
+  });
+  if (options.config) {
+    fmt::print("{}", printable_lines(run.config_text()));
+    return;
+  }
+  if (options.environment) {
+    for (const auto& [name, value] : run.environment()) {
+      fmt::print("{}={}\n", printable(name), printable(value));
+    }
+    return;
+  }
+  run.find_damage();
+  const Segment& first = run.segments().front();
+  line("run", coloured(first.run_id, Colour::bold));
+  line("started", time_text(first.start_time));
+  line("recorded by", fmt::format("telens {}, {} of {}", printable(first.telens_version),
+                                  counted(run.segments().size(), "file"),
+                                  counted(static_cast<std::size_t>(first.world_size), "rank")));
+  print_files(run);
+  print_totals(run);
+  print_scalars(run);
+  print_events(run, options.events);
+  if (run.record_count() > 0) {
+    const WarmUp warm_up(run);
+    print_sentences(sentences(find_first_trouble(run, warm_up, {}), warm_up, run));
+  }
+  print_other_runs(runs_beside(options.run));
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  auto options = std::make_shared<InfoOptions>();
+  CLI::App* command =
+      app.add_subcommand("info", "What a run is, how it ended, and what went wrong first.");
+  command->add_option("RUN", options->run, "The run")->required();
+  auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
+  command->add_flag("--environment", options->environment, "Print the run's environment")
+      ->excludes(config);
+  command->add_flag("--events", options->events, "Show all events, not the first ones of a kind");
+  command->callback([options] { run_info(*options); });
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,81 @@
+// telens plot: statistics over iterations, on the terminal, as SVG or as a page.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/chart.h"
+#include "inspector_cli/report/histogram_chart.h"
+#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+struct PlotOptions {
+  std::string run;
+  std::string out;
+  Selection selection;
+  bool histogram = false;
+};
+
+constexpr ChartLimits kInFile{.bins = 240, .lines = 6, .panels = 5};
+constexpr ChartLimits kOnTerminal{.bins = 240, .lines = 1, .panels = 1};
+constexpr HistogramLimits kHistogramsInFile{.bins = 240, .tensors = 6, .rows = 80};
+constexpr HistogramLimits kHistogramsOnTerminal{.bins = 240, .tensors = 1, .rows = 36};
+
+// Either kind of chart, to where it was asked for.
+template <typename AnyChart>
+void draw(const AnyChart& chart, const std::string& out) {
+  if (out.empty()) {
+    fmt::print("{}", draw_text(chart, terminal_width()));
+    return;
+  }
+  write_file(out, out.ends_with(".html") ? draw_html(chart) : draw_svg(chart));
+  fmt::print("wrote {}\n", printable(out));
+}
+
+void run_plot(const PlotOptions& options) {
+  const std::string& out = options.out;
+  if (!out.empty() && !out.ends_with(".html") && !out.ends_with(".svg")) {
+    raise<UsageError>("--out {}: a name that ends in .svg or .html was expected", out);
+  }
+  const record::RunReader run = open_run(options.run);
+  if (!options.histogram) {
+    draw(make_chart(run, resolve(options.selection, run), out.empty() ? kOnTerminal : kInFile),
+         out);
+    return;
+  }
+  const auto chart = make_histogram_chart(run, histogram_query(options.selection, run, options.run),
+                                          out.empty() ? kHistogramsOnTerminal : kHistogramsInFile);
+  draw(chart, out);
+  for (const std::string& each : chart.notes) note(each);
+}
+
+}  // namespace
+
+void add_plot(CLI::App& app) {
+  auto options = std::make_shared<PlotOptions>();
+  CLI::App* command = app.add_subcommand(
+      "plot",
+      "Statistics over iterations: lines of the worst tensors and a map of layers by iterations. "
+      "Without --stat: the gravest of nonfinite, overflows%, underflows%, mse, cur_amax.");
+  command->add_option("RUN", options->run, "The run")->required();
+  command->add_option("--out", options->out,
+                      "Write this file instead: .svg, or .html (opens without a network)");
+  add_selection(*command, options->selection);
+  command
+      ->add_flag(
+          "--histogram", options->histogram,
+          "Instead: how large the values of tensors are, of runs with telens.ValueHistogram: "
+          "exponents by iterations, or bars for one iteration")
+      ->excludes("--stat")
+      ->excludes("--gemm");
+  command->callback([options] { run_plot(*options); });
+}
+
+}  // namespace telens::cli

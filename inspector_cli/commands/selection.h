@@ -1,0 +1,34 @@
+// Which records a person asks for: the options that stats, plot and whatif share.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+struct Selection {
+  std::string layer;  // a regular expression, searched
+  std::vector<std::string> tensors;
+  std::vector<std::string> gemms;
+  std::vector<std::string> statistics;
+  std::string iterations;  // "a:b", both inclusive, either may be missing; or one number
+  std::optional<int> rank;
+};
+
+void add_selection(CLI::App& command, Selection& selection);
+// Without GEMMs and statistics.
+void add_tensor_selection(CLI::App& command, Selection& selection);
+
+// Throws UsageError for what the run does not have, with the nearest names that it has.
+record::RecordQuery resolve(const Selection& selection, const record::RunReader& run);
+
+// The selection's histograms, of whichever kind. UsageError, which names the run's path, if it has
+// none at all.
+record::RecordQuery histogram_query(const Selection& selection, const record::RunReader& run,
+                                    const std::string& path);
+
+}  // namespace telens::cli

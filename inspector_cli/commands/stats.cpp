@@ -1,0 +1,196 @@
+// telens stats: which tensors look worst, or chosen statistics over the iterations.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/table_options.h"
+#include "inspector_cli/report/first_trouble.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/severity.h"
+#include "inspector_cli/report/tensor_summary.h"
+#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+struct StatsOptions {
+  std::string run;
+  Selection selection;
+  TableOptions table;
+};
+
+template <typename T>
+Cell cell(const std::optional<T>& value) {
+  return value ? Cell(*value) : Cell();
+}
+
+Cell count_cell(const std::optional<double>& value) {
+  constexpr double kExact = 0x1p53;  // of a damaged file a count may be any number
+  if (value && !(std::abs(*value) <= kExact)) return Cell(*value);
+  return value ? Cell(static_cast<std::int64_t>(*value)) : Cell();
+}
+
+Table tensor_table(const record::RunReader& run, const WarmUp& warm_up,
+                   const record::RecordQuery& query) {
+  TensorSummaries summaries(run, warm_up);
+  for_each_record(run, query, [&](const record::Record& record) { summaries.add(record); });
+  Table table({"layer", "tensor", "gemm", "recipe", "nonfinite", "first", "overflows%",
+               "underflows%", "mse/amax^2", "amax", "iterations", "warm-up"});
+  for (const TensorSummary& row : summaries.worst_first()) {
+    table.add({name_or_empty(run, Dictionary::layer, row.layer),
+               name_or_empty(run, Dictionary::tensor, row.tensor),
+               name_or_empty(run, Dictionary::gemm, row.gemm), row.recipe,
+               count_cell(row.nonfinite), cell(row.first_nonfinite), cell(row.overflows),
+               cell(row.underflows), cell(row.relative_mse), cell(row.amax), row.iterations,
+               row.warm_up});
+  }
+  table.drop_where_empty("recipe");
+  table.may_lack({"iterations", "amax", "mse/amax^2", "warm-up", "first"});
+  table.drop_where_empty("warm-up");
+  return table;
+}
+
+// Some values of a course.
+struct Values {
+  std::int64_t finite = 0;
+  double lowest = INFINITY;
+  double highest = -INFINITY;
+  double sum = 0;
+
+  void add(double value) {
+    ++finite;
+    lowest = std::min(lowest, value);
+    highest = std::max(highest, value);
+    sum += value;
+  }
+};
+
+// One statistic of one tensor over the iterations. Of values of warm-up only how many there are,
+// where there are others.
+struct Course {
+  SeriesKey key;
+  Standing standing;
+  Severity severity;
+  Values usual;
+  Values in_warm_up;
+  std::int64_t records = 0;
+  std::int64_t nonfinite = 0;
+  double last = 0;
+  std::int64_t last_iteration = 0;
+
+  void add(std::string_view statistic, const record::Record& record, bool warm_up) {
+    ++records;
+    last = record.value;
+    last_iteration = record.iteration;
+    severity.add(badness(statistic, record.value), warm_up);
+    if (is_bad(statistic, record.value)) {
+      standing.first_bad =
+          std::min(standing.first_bad.value_or(record.iteration), record.iteration);
+    }
+    if (std::isfinite(record.value)) {
+      (warm_up ? in_warm_up : usual).add(record.value);
+    } else {
+      ++nonfinite;
+    }
+  }
+  const Values& shown() const { return severity.only_warm_up() ? in_warm_up : usual; }
+};
+
+// What decides among equals: the lowest headroom, where no tensor outgrew its scale.
+double beside(std::string_view statistic, const Course& course) {
+  if (course.shown().finite == 0) return 0;
+  return statistic == "scale_headroom" ? -course.shown().lowest : course.severity.largest();
+}
+
+std::vector<Course> courses_worst_first(const record::RunReader& run, const WarmUp& warm_up,
+                                        const record::RecordQuery& query) {
+  std::unordered_map<SeriesKey, Course, SeriesHash> courses;
+  const auto& statistics = run.names(Dictionary::statistic);
+  for_each_record(run, query, [&](const record::Record& record) {
+    const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
+    Course& course = courses[key];
+    course.key = key;
+    course.add(statistics[record.statistic], record,
+               warm_up.covers(record.layer, record.iteration));
+  });
+  std::vector<Course> sorted;
+  for (auto& [key, course] : courses) {
+    course.standing.turn = turn_of(key, run);
+    course.standing.severity = course.severity.value();
+    course.standing.beside = beside(statistics[key.statistic], course);
+    course.standing.only_warm_up = course.severity.only_warm_up();
+    sorted.push_back(course);
+  }
+  const auto place = [](const Course& course) {
+    const SeriesKey& key = course.key;
+    return std::tuple(key.layer, key.tensor, key.gemm, key.statistic);
+  };
+  std::ranges::sort(sorted, [&](const Course& a, const Course& b) {
+    if (worse(a.standing, b.standing)) return true;
+    return !worse(b.standing, a.standing) && place(a) < place(b);
+  });
+  return sorted;
+}
+
+Table course_table(const record::RunReader& run, const WarmUp& warm_up,
+                   const record::RecordQuery& query) {
+  Table table({"layer", "tensor", "gemm", "statistic", "min", "mean", "max", "last", "at",
+               "not finite", "records", "warm-up"});
+  for (const Course& course : courses_worst_first(run, warm_up, query)) {
+    const Values& shown = course.shown();
+    const auto finite = [&](double value) { return shown.finite > 0 ? Cell(value) : Cell(); };
+    table.add({name_or_empty(run, Dictionary::layer, course.key.layer),
+               name_or_empty(run, Dictionary::tensor, course.key.tensor),
+               name_or_empty(run, Dictionary::gemm, course.key.gemm),
+               name_or_empty(run, Dictionary::statistic, course.key.statistic),
+               finite(shown.lowest), finite(shown.sum / static_cast<double>(shown.finite)),
+               finite(shown.highest), course.last, course.last_iteration, course.nonfinite,
+               course.records, course.severity.warm_up()});
+  }
+  table.may_lack({"records", "at", "last", "not finite", "min"});
+  table.drop_where_empty("warm-up");
+  return table;
+}
+
+void run_stats(const StatsOptions& options) {
+  const record::RunReader run = open_run(options.run);
+  if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
+  const auto query = resolve(options.selection, run);
+  const WarmUp warm_up(run);
+  const Table table =
+      query.statistics ? course_table(run, warm_up, query) : tensor_table(run, warm_up, query);
+  if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
+  if (options.table.format == Format::table && output_is_terminal()) {
+    print_sentences(sentences(find_first_trouble(run, warm_up, query), warm_up, run));
+  }
+  print_table(table, options.table);
+}
+
+}  // namespace
+
+void add_stats(CLI::App& app) {
+  auto options = std::make_shared<StatsOptions>();
+  CLI::App* command = app.add_subcommand("stats",
+                                         "Which tensors look worst: those with non-finite "
+                                         "elements, the first one first, then by what\n"
+                                         "their casts lost: how often, times how much. Warm-up of "
+                                         "delayed scaling counts for nothing.\n"
+                                         "With --stat: the course of these statistics.");
+  command->add_option("RUN", options->run, "The run")->required();
+  add_selection(*command, options->selection);
+  add_table_options(*command, options->table);
+  command->callback([options] { run_stats(*options); });
+}
+
+}  // namespace telens::cli

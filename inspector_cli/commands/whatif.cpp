@@ -1,0 +1,125 @@
+// telens whatif: what a per-tensor FP8 recipe would have done to the tensors whose histograms were
+// recorded.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "core/base/error.h"
+#include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/table_options.h"
+#include "inspector_cli/commands/whole_number.h"
+#include "inspector_cli/report/offline_casts.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+struct WhatIfOptions {
+  std::string run;
+  Selection selection;
+  OfflineCast cast;
+  bool each_iteration = false;
+  TableOptions table;
+};
+
+Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
+
+// Beyond the exponents of FP32 every scale would be zero or its largest number.
+constexpr int kMostMargin = 127;
+
+constexpr std::string_view kBounds =
+    "exponent histograms give bounds: 'overflows%' and 'underflows%' are at least what stands "
+    "there and at most what stands under '<=', the amax may be smaller; record 'bins: codes' for "
+    "exact statistics";
+
+Table table_of(const record::RunReader& run, const std::vector<OfflineCastRow>& rows,
+               const WhatIfOptions& options, bool bounds) {
+  std::vector<std::string> columns{"layer", "tensor", "format", "nonfinite", "overflows%"};
+  if (bounds) columns.emplace_back("overflows% <=");
+  columns.emplace_back("underflows%");
+  if (bounds) columns.emplace_back("underflows% <=");
+  for (const char* name : {"mse/amax^2", "SQNR dB", "amax"}) columns.emplace_back(name);
+  columns.emplace_back(options.each_iteration ? "iteration" : "iterations");
+  if (options.each_iteration) columns.emplace_back("scale");
+  columns.emplace_back("warm-up");
+  Table table(columns);
+  for (const OfflineCastRow& row : rows) {
+    std::vector<Cell> cells{name_or_empty(run, Dictionary::layer, row.layer),
+                            name_or_empty(run, Dictionary::tensor, row.tensor),
+                            std::string(name_of(row.format)), row.nonfinite, row.overflows.low};
+    if (bounds) cells.emplace_back(row.overflows.high);
+    cells.emplace_back(row.underflows.low);
+    if (bounds) cells.emplace_back(row.underflows.high);
+    cells.push_back(cell(row.relative_mse));
+    cells.push_back(cell(row.sqnr_db));
+    cells.emplace_back(row.amax.high);
+    cells.emplace_back(options.each_iteration ? row.iteration : row.iterations);
+    if (options.each_iteration) {
+      const bool exact = row.scale.low == row.scale.high;
+      cells.push_back(exact ? Cell(row.scale.low) : Cell());
+    }
+    cells.emplace_back(row.warm_up);
+    table.add(std::move(cells));
+  }
+  table.drop_where_empty("warm-up");
+  table.may_lack({"iterations", "amax", "mse/amax^2", "warm-up", "nonfinite"});
+  return table;
+}
+
+void run_whatif(const WhatIfOptions& options) {
+  const record::RunReader run = open_run(options.run);
+  const auto query = histogram_query(options.selection, run, options.run);
+  const OfflineCasts result = apply_offline_cast(run, query, options.cast, options.each_iteration);
+  if (result.rows.empty()) raise<UsageError>("{}: no histogram fits these filters", options.run);
+  const Table table = table_of(run, result.rows, options, result.bounds);
+  print_table(table, options.table);
+  for (const std::string& each : result.notes) note(each);
+  if (result.bounds) note(kBounds);
+}
+
+}  // namespace
+
+void add_whatif(CLI::App& app) {
+  auto options = std::make_shared<WhatIfOptions>();
+  CLI::App* command = app.add_subcommand(
+      "whatif",
+      "What a per-tensor FP8 recipe would have done to tensors whose histograms were recorded "
+      "(telens.ValueHistogram): the worst iteration of each tensor, worst tensors first, by their\n"
+      "average SQNR.\n"
+      "Histograms of all ranks are added up. Delayed scaling takes the recorded iterations for "
+      "all that there were, and begins with the scale 1: that iteration is warm-up, which counts\n"
+      "only where there is no other.");
+  command->add_option("RUN", options->run, "The run")->required();
+  add_choice<Fp8Choice>(
+      *command, "--fp8-format", options->cast.format,
+      {{"E4M3", Fp8Choice::e4m3}, {"E5M2", Fp8Choice::e5m2}, {"HYBRID", Fp8Choice::hybrid}},
+      "HYBRID, the default: E5M2 for gradients, dgrad and wgrad, else E4M3");
+  WhatIfRecipe& recipe = options->cast.recipe;
+  command->add_option("--margin", recipe.margin, "The scale is divided by 2^N")
+      ->check(whole_number_from(-kMostMargin, kMostMargin));
+  add_choice<AmaxSource>(*command, "--amax", recipe.amax,
+                         {{"current", AmaxSource::current},
+                          {"most_recent", AmaxSource::most_recent},
+                          {"max", AmaxSource::max}},
+                         "The tensor's own (current scaling, the default), or of iterations "
+                         "before (delayed scaling)");
+  command->add_option("--history", recipe.history, "With --amax max: of so many iterations [1024]")
+      ->check(whole_number_from(1));
+  command->add_flag("--power-of-two", recipe.power_of_two, "Scales are powers of two");
+  add_tensor_selection(*command, options->selection);
+  command->add_flag("--each-iteration", options->each_iteration,
+                    "A row for each iteration, in their order");
+  add_table_options(*command, options->table);
+  command->callback([options] { run_whatif(*options); });
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,27 @@
+#include "inspector_cli/commands/whole_number.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+namespace telens::cli {
+
+CLI::Validator whole_number_from(std::int64_t lowest, std::int64_t highest) {
+  const auto mistake_in = [lowest, highest](const std::string& text) -> std::string {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    if (whole && number >= lowest && number <= highest) return "";
+    const bool too_large = error == std::errc::result_out_of_range || (whole && number > highest);
+    const std::string at_most = too_large ? fmt::format(" to {}", highest) : "";
+    return fmt::format("expected a whole number from {}{}, got '{}'", lowest, at_most, text);
+  };
+  return CLI::Validator(mistake_in, "");
+}
+
+void add_top(CLI::App& command, int& top) {
+  command.add_option("--top", top, "Only the first N rows")->check(whole_number_from(1));
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,63 @@
+#include "inspector_cli/commands/wrong_use.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "hooks/config/suggestions.h"
+
+namespace telens::cli {
+namespace {
+
+std::vector<std::string> subcommands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : app.get_subcommands({}))
+    names.push_back(subcommand->get_name());
+  return names;
+}
+
+// The subcommand that a command line had, or the app itself.
+const CLI::App& chosen(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+std::vector<std::string> options_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string about_subcommands(const CLI::App& app) {
+  const std::vector<std::string> names = subcommands_of(app);
+  const std::vector<std::string> rest = app.remaining();
+  if (rest.empty() || rest.front().starts_with('-')) {
+    return fmt::format("a subcommand is missing; expected one of {}", config::quoted_list(names));
+  }
+  return fmt::format("there is no subcommand '{}'{}; expected one of {}", rest.front(),
+                     config::suggestion(rest.front(), names), config::quoted_list(names));
+}
+
+// "--fromat=csv" -> "--fromat"
+std::string name_in(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+}  // namespace
+
+std::string wrong_use(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = chosen(app);
+  if (&command == &app) return fmt::format("{}; `telens --help` explains", about_subcommands(app));
+  std::string mistake = error.what();
+  for (const std::string& argument : app.remaining(true)) {
+    if (!argument.starts_with("--")) continue;
+    const std::string name = name_in(argument);
+    mistake =
+        fmt::format("there is no option {}{}", name, config::suggestion(name, options_of(command)));
+    break;
+  }
+  return fmt::format("{0}: {1}; `telens {0} --help` explains", command.get_name(), mistake);
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,300 @@
+#include "inspector_cli/report/chart.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <ranges>
+#include <set>
+#include <unordered_map>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "inspector_cli/report/scale.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/severity.h"
+#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/layer_labels.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+// What a person looks at first, where none is asked for; the counts only if any is above zero.
+constexpr std::array<std::string_view, 5> kUsualStatistics{"nonfinite", "overflows%", "underflows%",
+                                                           "mse", "cur_amax"};
+constexpr std::array<std::string_view, 2> kOnlyIfPositive{"nonfinite", "overflows%"};
+
+// A series as it is drawn, and where it stands among others.
+struct Row {
+  std::vector<Bin> bins;
+  Standing standing;
+  Severity severity;
+};
+using Rows = std::unordered_map<SeriesKey, Row, SeriesHash>;
+
+std::vector<std::int32_t> usual_statistics(const record::RunReader& run) {
+  std::vector<std::int32_t> ids;
+  const auto& names = run.names(Dictionary::statistic);
+  for (const auto usual : kUsualStatistics) {
+    const auto found = std::ranges::find(names, usual);
+    if (found != names.end()) ids.push_back(static_cast<std::int32_t>(found - names.begin()));
+  }
+  if (ids.empty() && !names.empty()) ids.push_back(0);
+  return ids;
+}
+
+// In the unit of lost_share, so that panels compare; elements that are not finite come before all.
+double loss_of(std::string_view statistic, const Row& row) {
+  if (statistic == "nonfinite") return row.standing.first_bad ? HUGE_VAL : 0;
+  if (row.severity.only_warm_up()) return 0;
+  if (statistic == "overflows%") return lost_share(0, row.severity.value());
+  return statistic == "underflows%" ? lost_share(row.severity.value(), 0) : 0;
+}
+
+bool shows_anything(const Row& row) {
+  return row.standing.first_bad || row.severity.value() > 0 ||
+         std::ranges::any_of(row.bins,
+                             [](const Bin& bin) { return bin.drawn() && bin.value() != 0; });
+}
+
+// Of a damaged file the iterations may be any numbers of 64 bits, whose distance takes 65.
+__extension__ using Wide = __int128;
+
+Wide distance(std::int64_t from, std::int64_t to) { return Wide{to} - from; }
+
+Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Rows& rows,
+                 const ChartLimits& limits, std::size_t bins) {
+  const std::string& name = run.names(Dictionary::statistic)[statistic];
+  Panel panel{.statistic = printable(name), .worst = {}, .layers = {}};
+  std::vector<std::pair<SeriesKey, const Row*>> series;
+  std::map<std::int32_t, std::vector<Bin>> layers;
+  for (const auto& [key, row] : rows) {
+    if (key.statistic != statistic) continue;
+    series.emplace_back(key, &row);
+    auto& layer = layers.try_emplace(key.layer, bins).first->second;
+    for (std::size_t b = 0; b < bins; ++b) layer[b].add(row.bins[b]);
+  }
+  for (auto& [layer, values] : layers) {
+    panel.layers.push_back(
+        {printable(name_or_empty(run, Dictionary::layer, layer)), std::move(values)});
+  }
+  widen_cells(panel.layers);
+  if (series.empty()) return panel;
+  std::ranges::sort(series, [&](const auto& a, const auto& b) {
+    if (worse(a.second->standing, b.second->standing)) return true;
+    if (worse(b.second->standing, a.second->standing)) return false;
+    return label_of(a.first, run) < label_of(b.first, run);
+  });
+  panel.loss = loss_of(name, *series.front().second);
+  series.resize(std::min(series.size(), limits.lines));
+  // Beside a line that says something, a flat zero says nothing.
+  const bool any = shows_anything(*series.front().second);
+  std::erase_if(series, [&](const auto& each) { return any && !shows_anything(*each.second); });
+  for (const auto& [key, row] : series) panel.worst.push_back({label_of(key, run), row->bins});
+  return panel;
+}
+
+bool worth_showing(const Panel& panel) {
+  if (std::ranges::find(kOnlyIfPositive, panel.statistic) == kOnlyIfPositive.end()) return true;
+  return std::ranges::any_of(panel.worst, [](const Line& line) {
+    return std::ranges::any_of(line.bins, [](const Bin& bin) {
+      return bin.seen() && !bin.warm_up() && !(bin.value() <= 0);
+    });
+  });
+}
+
+void set_iterations(Chart& chart, const record::RunReader& run, const record::RecordQuery& query,
+                    std::size_t most_bins) {
+  chart.first_iteration = INT64_MAX;
+  chart.last_iteration = INT64_MIN;
+  for (const auto& segment : run.segments()) {
+    if (segment.records == 0 || (query.rank && *query.rank != segment.rank)) continue;
+    chart.first_iteration = std::min(chart.first_iteration, segment.first_iteration);
+    chart.last_iteration = std::max(chart.last_iteration, segment.last_iteration);
+  }
+  // A loss is drawn whether or not anything else was recorded with it.
+  for (const auto& scalar : run.scalars()) {
+    if (query.rank && *query.rank != scalar.rank) continue;
+    chart.first_iteration = std::min(chart.first_iteration, scalar.iteration);
+    chart.last_iteration = std::max(chart.last_iteration, scalar.iteration);
+  }
+  chart.first_iteration = std::max(chart.first_iteration, query.first_iteration);
+  chart.last_iteration = std::min(chart.last_iteration, query.last_iteration);
+  if (chart.first_iteration > chart.last_iteration) {
+    raise<UsageError>("no record lies in these iterations");
+  }
+  chart.set_bins(most_bins);
+}
+
+void add_scalars(Chart& chart, const record::RunReader& run, const record::RecordQuery& query) {
+  std::map<std::int32_t, std::vector<Bin>> by_name;
+  const int rank = query.rank.value_or(run.segments().front().rank);
+  for (const auto& scalar : run.scalars()) {
+    if (scalar.rank != rank || scalar.iteration < chart.first_iteration ||
+        scalar.iteration > chart.last_iteration) {
+      continue;
+    }
+    auto& bins = by_name.try_emplace(scalar.name, chart.bins).first->second;
+    bins[chart.bin_of(scalar.iteration)].add(scalar.value);
+  }
+  for (auto& [name, bins] : by_name) {
+    chart.scalars.push_back({printable(run.names(Dictionary::word)[name]), std::move(bins)});
+  }
+}
+
+}  // namespace
+
+void Bin::add(double value, bool warm_up) {
+  if (seen_ && warm_up && !warm_up_) return;
+  const bool first = !seen_ || (warm_up_ && !warm_up);
+  const bool worse =
+      first || (finite() && (!std::isfinite(value) || std::abs(value) > std::abs(value_)));
+  if (worse) value_ = value;
+  warm_up_ = warm_up;
+  seen_ = true;
+}
+
+void Bin::add(const Bin& other) {
+  if (other.seen_) add(other.value_, other.warm_up_);
+}
+
+bool Bin::finite() const { return std::isfinite(value_); }
+
+void Chart::set_bins(std::size_t most) {
+  bins =
+      static_cast<std::size_t>(std::min<Wide>(most, distance(first_iteration, last_iteration) + 1));
+}
+
+std::int64_t Chart::iteration_of(std::size_t bin) const {
+  const Wide iterations = distance(first_iteration, last_iteration) + 1;
+  // The smallest iteration that bin_of sends to this bin.
+  return static_cast<std::int64_t>(first_iteration + (bin * iterations + bins - 1) / bins);
+}
+
+std::size_t Chart::bin_of(std::int64_t iteration) const {
+  return static_cast<std::size_t>(distance(first_iteration, iteration) * bins /
+                                  (distance(first_iteration, last_iteration) + 1));
+}
+
+std::vector<std::int64_t> Chart::iteration_ticks() const {
+  constexpr int kParts = 8;
+  const auto span = static_cast<double>(distance(first_iteration, last_iteration));
+  const auto step = static_cast<std::int64_t>(std::max(1.0, round_step(span / kParts)));
+  std::vector<std::int64_t> ticks;
+  Wide at = first_iteration - first_iteration % step;
+  if (at < first_iteration) at += step;
+  for (; at <= last_iteration; at += step) ticks.push_back(static_cast<std::int64_t>(at));
+  return ticks;
+}
+
+void widen_cells(std::vector<Line>& rows) {
+  std::set<std::size_t> recorded;
+  for (const Line& row : rows) {
+    for (std::size_t b = 0; b < row.bins.size(); ++b) {
+      if (row.bins[b].seen()) recorded.insert(b);
+    }
+  }
+  std::vector<std::size_t> distances;
+  for (auto next = recorded.begin(); next != recorded.end();) {
+    const std::size_t bin = *next++;
+    if (next != recorded.end()) distances.push_back(*next - bin);
+  }
+  if (distances.empty()) return;
+  const auto median = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
+  std::ranges::nth_element(distances, median);
+  const std::size_t reach = *median == 1 ? 1 : *median + 1;
+  for (Line& row : rows) {
+    for (const std::size_t bin : std::views::reverse(recorded)) {
+      for (std::size_t b = bin + 1; b < row.bins.size() && b < bin + reach; ++b) {
+        if (recorded.contains(b)) break;
+        row.bins[b] = row.bins[bin];
+      }
+    }
+  }
+}
+
+namespace {
+
+Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
+             const Chart& chart) {
+  Rows rows;
+  const auto& statistics = run.names(Dictionary::statistic);
+  for_each_record(run, query, [&](const record::Record& record) {
+    const bool inside =
+        record.iteration >= chart.first_iteration && record.iteration <= chart.last_iteration;
+    if (!inside) return;
+    const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
+    Row& row = rows.try_emplace(key).first->second;
+    row.bins.resize(chart.bins);
+    const std::string& statistic = statistics[record.statistic];
+    const bool bad = is_bad(statistic, record.value);
+    const bool is_warm_up = !bad && warm_up.covers(record.layer, record.iteration);
+    row.bins[chart.bin_of(record.iteration)].add(record.value, is_warm_up);
+    row.severity.add(badness(statistic, record.value), is_warm_up);
+    if (!bad) return;
+    auto& first = row.standing.first_bad;
+    first = std::min(first.value_or(record.iteration), record.iteration);
+  });
+  for (auto& [key, row] : rows) {
+    row.standing.turn = turn_of(key, run);
+    row.standing.severity = row.severity.value();
+    row.standing.beside = row.severity.largest();
+    row.standing.only_warm_up = row.severity.only_warm_up();
+  }
+  return rows;
+}
+
+// What long names have in common is said once.
+void strip_layers(Chart& chart) {
+  constexpr std::size_t kLong = 24;
+  std::vector<std::string> names;
+  for (const Panel& panel : chart.panels) {
+    for (const Line& layer : panel.layers) names.push_back(layer.label);
+  }
+  const CommonParts common = common_parts(names);
+  const bool any_long =
+      std::ranges::any_of(names, [](const std::string& name) { return columns_of(name) > kLong; });
+  if (!common.any() || !any_long) return;
+  chart.subtitle = common.sentence();
+  for (Panel& panel : chart.panels) {
+    for (Line& line : panel.worst) line.label = common.without(line.label);
+    for (Line& layer : panel.layers) layer.label = common.without(layer.label);
+  }
+}
+
+}  // namespace
+
+Chart make_chart(const record::RunReader& run, record::RecordQuery query,
+                 const ChartLimits& limits) {
+  if (run.record_count() == 0) {
+    raise<RecordError>("{}: this run has no records (yet)", run.segments().front().path);
+  }
+  Chart chart;
+  chart.run_id = printable(run.segments().front().run_id);
+  set_iterations(chart, run, query, limits.bins);
+  add_scalars(chart, run, query);
+  const WarmUp warm_up(run);
+  chart.trouble = find_first_trouble(run, warm_up, query);
+  chart.headlines = sentences(chart.trouble, warm_up, run);
+
+  const bool chosen = query.statistics.has_value();
+  if (!chosen) query.statistics = usual_statistics(run);
+  const Rows rows = rows_of(run, warm_up, query, chart);
+  if (rows.empty()) raise<UsageError>("no record fits these filters");
+  for (const std::int32_t statistic : *query.statistics) {
+    Panel panel = make_panel(run, statistic, rows, limits, chart.bins);
+    if (panel.layers.empty() || (!chosen && !worth_showing(panel))) continue;
+    chart.panels.push_back(std::move(panel));
+  }
+  strip_layers(chart);
+  if (!chosen) {
+    std::ranges::stable_sort(chart.panels, std::greater(), &Panel::loss);
+    chart.panels.resize(std::min(chart.panels.size(), limits.panels));
+  }
+  return chart;
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,85 @@
+// What `telens plot` draws, whatever it draws it on: statistics over iterations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+#include "inspector_cli/report/first_trouble.h"
+
+namespace telens::cli {
+
+// The values of some neighbouring iterations as one: that of the largest magnitude, where any is
+// not finite, that one. Those of warm-up count only where there are no others.
+class Bin {
+ public:
+  void add(double value, bool warm_up = false);
+  void add(const Bin& other);
+  bool seen() const { return seen_; }
+  bool finite() const;
+  double value() const { return value_; }
+  // Of warm-up alone: marked, and no matter for an axis.
+  bool warm_up() const { return warm_up_; }
+  // What is drawn as a line.
+  bool drawn() const { return seen_ && !warm_up_ && finite(); }
+
+ private:
+  double value_ = 0;
+  bool seen_ = false;
+  bool warm_up_ = false;
+};
+
+// Labels, here and below, are printable.
+struct Line {
+  std::string label;
+  std::vector<Bin> bins;
+};
+
+// One statistic: its worst tensors as lines, and all layers as rows of a heat map, in which a
+// layer's value is that of its worst tensor.
+struct Panel {
+  std::string statistic;
+  double loss = 0;  // of its worst tensor, comparable with other statistics' (severity.h)
+  std::vector<Line> worst;
+  std::vector<Line> layers;
+};
+
+struct Chart {
+  std::string run_id;
+  std::int64_t first_iteration = 0;
+  std::int64_t last_iteration = 0;
+  std::size_t bins = 1;
+  std::vector<Line> scalars;  // losses
+  std::vector<Panel> panels;
+  FirstTrouble trouble;
+  std::vector<Sentence> headlines;  // trouble in words
+  std::string subtitle;             // what is drawn, where that is not said elsewhere
+
+  // From first_iteration to last_iteration, both set; at most so many bins.
+  void set_bins(std::size_t most);
+  std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
+  std::size_t bin_of(std::int64_t iteration) const;
+  // Round numbers for an axis.
+  std::vector<std::int64_t> iteration_ticks() const;
+};
+
+struct ChartLimits {
+  std::size_t bins;    // at most
+  std::size_t lines;   // of worst tensors in a panel
+  std::size_t panels;  // where no statistic is asked for
+};
+// Throws RecordError for a run without records, UsageError for a query that fits none.
+Chart make_chart(const record::RunReader& run, record::RecordQuery query,
+                 const ChartLimits& limits);
+
+// Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
+// map reaches to the next record, but hardly further than records usually lie apart: by the bin
+// that some distances are longer for where iterations do not divide into bins.
+void widen_cells(std::vector<Line>& rows);
+
+std::string draw_text(const Chart& chart, int width);
+std::string draw_svg(const Chart& chart);
+std::string draw_html(const Chart& chart);
+
+}  // namespace telens::cli

@@ -1,0 +1,228 @@
+// Charts in characters: braille dots for lines, shades for a heat map.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "core/base/printable.h"
+#include "inspector_cli/report/chart_text.h"
+#include "inspector_cli/terminal/layer_labels.h"
+#include "inspector_cli/terminal/table_text.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr int kLineRows = 8;
+constexpr std::size_t kAxisWidth = 10;  // the numbers left of a line chart, and a space
+constexpr std::size_t kLongestLabel = 48;
+constexpr std::size_t kMostLayers = 40;
+constexpr std::string_view kShades = ".:-=+*#%@";
+constexpr char kNotFinite = '!';
+constexpr char kWarmUp = 'w';
+
+struct Dot {
+  int x = 0;
+  int y = 0;
+};
+
+// A character is 2 x 4 dots of braille.
+class DotCanvas {
+ public:
+  DotCanvas(std::size_t columns, int rows)
+      : columns_(columns), rows_(rows), cells_(columns * static_cast<std::size_t>(rows), 0) {}
+
+  // x in characters / 2 from the left, y in dots from the top.
+  void dot(std::size_t x, int y) {
+    constexpr std::array<std::array<int, 4>, 2> kBits{{{0, 1, 2, 6}, {3, 4, 5, 7}}};
+    if (x / 2 >= columns_ || y < 0 || y >= 4 * rows_) return;
+    cells_[static_cast<std::size_t>(y / 4) * columns_ + x / 2] |= 1U << kBits[x % 2][y % 4];
+  }
+  std::string row(int row) const {
+    std::string text;
+    for (std::size_t column = 0; column < columns_; ++column) {
+      const unsigned code = 0x2800 + cells_[static_cast<std::size_t>(row) * columns_ + column];
+      text += {static_cast<char>(0xE0 | (code >> 12U)),
+               static_cast<char>(0x80 | ((code >> 6U) & 0x3FU)),
+               static_cast<char>(0x80 | (code & 0x3FU))};
+    }
+    return text;
+  }
+  // Of dots that touch each other.
+  void line(const Dot& from, const Dot& to) {
+    const int steps = std::max({std::abs(to.x - from.x), std::abs(to.y - from.y), 1});
+    for (int step = 0; step <= steps; ++step) {
+      const double part = static_cast<double>(step) / steps;
+      dot(static_cast<std::size_t>(std::lround(from.x + part * (to.x - from.x))),
+          static_cast<int>(std::lround(from.y + part * (to.y - from.y))));
+    }
+  }
+  int dots_high() const { return 4 * rows_; }
+
+ private:
+  std::size_t columns_;
+  int rows_;
+  std::vector<unsigned> cells_;
+};
+
+std::string row_label(int row, const Scale& scale) {
+  if (row == 0) return fmt::format("{:.4g}", scale.value_at(1));
+  if (row == kLineRows - 1) return fmt::format("{:.4g}", scale.value_at(0));
+  if (row != kLineRows / 2) return "";
+  constexpr double kMiddleOfRow = 1 - (kLineRows / 2 * 4 + 1.5) / (4 * kLineRows - 1);
+  return fmt::format("{:.3g}", scale.value_at(kMiddleOfRow));
+}
+
+// A row of marks above a line; nothing where there are none.
+std::string marks_row(std::string_view name, const std::string& marks, Colour colour) {
+  if (marks.find_first_not_of(' ') == std::string::npos) return "";
+  return fmt::format("{:>{}} {}\n", name, kAxisWidth, coloured(marks, colour));
+}
+
+bool stands_alone(const Line& line) {
+  return std::ranges::count_if(line.bins, [](const Bin& bin) { return bin.drawn(); }) == 1;
+}
+
+// What is not finite interrupts the line; it is marked above, and so is warm-up. A value without
+// neighbours is drawn as wide as its iterations.
+std::string draw_line(const Line& line, const Scale& scale, std::size_t columns) {
+  DotCanvas canvas(columns, kLineRows);
+  const int bottom = canvas.dots_high() - 1;
+  std::string bad(columns, ' ');
+  std::string warm_up(columns, ' ');
+  const bool alone = stands_alone(line);
+  bool connected = false;
+  Dot before;
+  for (std::size_t b = 0; b < line.bins.size(); ++b) {
+    const Bin& bin = line.bins[b];
+    if (!bin.seen()) continue;
+    const std::size_t x = (2 * b + 1) * columns / line.bins.size();
+    if (!bin.drawn()) {
+      (bin.finite() ? warm_up : bad)[x / 2] = bin.finite() ? kWarmUp : kNotFinite;
+      connected = connected && bin.finite();
+      continue;
+    }
+    const double height = scale.place(bin.value()) * bottom;
+    const Dot at{static_cast<int>(x), bottom - static_cast<int>(std::lround(height))};
+    if (alone) {
+      const int half = static_cast<int>(columns / line.bins.size());
+      canvas.line({at.x - half, at.y}, {at.x + half - 1, at.y});
+    }
+    canvas.line(connected ? before : at, at);
+    connected = true;
+    before = at;
+  }
+  std::string text = marks_row("not finite", bad, Colour::red);
+  text += marks_row("warm-up", warm_up, Colour::dim);
+  for (int row = 0; row < kLineRows; ++row) {
+    text += fmt::format("{:>{}} {}\n", row_label(row, scale), kAxisWidth, canvas.row(row));
+  }
+  return text;
+}
+
+std::string axis(const Chart& chart, std::size_t left, std::size_t columns) {
+  const std::string first = fmt::format("{}", chart.first_iteration);
+  const std::string last = fmt::format("{}", chart.last_iteration);
+  const std::size_t used = first.size() + last.size();
+  const std::string gap(columns > used ? columns - used : 1, ' ');
+  return fmt::format("{:>{}} {}{}{}\n", "iteration", left, first, gap, last);
+}
+
+std::string shade(const Bin& bin, const Scale& scale) {
+  if (!bin.seen()) return " ";
+  if (!bin.finite()) return coloured(std::string(1, kNotFinite), Colour::red);
+  if (bin.warm_up()) return coloured(std::string(1, kWarmUp), Colour::dim);
+  const auto level = static_cast<std::size_t>(
+      std::lround(scale.place(bin.value()) * static_cast<double>(kShades.size() - 1)));
+  return std::string(1, kShades[level]);
+}
+
+// The bins that lie in a column; one that reaches over several columns is in each of them.
+Bin cell_of(const std::vector<Bin>& bins, std::size_t column, std::size_t columns) {
+  const std::size_t begin = column * bins.size() / columns;
+  const std::size_t end = std::max(begin + 1, (column + 1) * bins.size() / columns);
+  Bin cell;
+  for (std::size_t b = begin; b < end; ++b) {
+    cell.add(bins[b]);
+  }
+  return cell;
+}
+
+// Columns for so many bins: one each, or several of a short run, whose chart would be a speck.
+std::size_t width_for(std::size_t bins, std::size_t most) {
+  constexpr std::size_t kWideEnough = 40;
+  return std::min(most, bins * std::max<std::size_t>(1, kWideEnough / bins));
+}
+
+// A sentence: in lines where a terminal is narrower.
+std::string fitted(const std::string& sentence, std::size_t width) {
+  if (!stdout_is_terminal()) return sentence + "\n";
+  return fmt::format("{}\n", fmt::join(wrapped(sentence, width), "\n"));
+}
+
+}  // namespace
+
+std::string note_in_brackets(const Scale& scale) {
+  return scale.note().empty() ? "" : fmt::format(" ({})", scale.note());
+}
+
+std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, const Scale& scale,
+                          std::size_t width) {
+  // Half of a narrow terminal is left to the map.
+  const std::size_t longest = std::min(kLongestLabel, std::max<std::size_t>(width / 2, 16));
+  std::size_t label_width = std::string_view("iteration").size();
+  const std::size_t shown = std::min(rows.size(), kMostLayers);
+  for (std::size_t i = 0; i < shown; ++i) {
+    label_width = std::max(label_width, columns_of(shortened(rows[i].label, longest)));
+  }
+  const std::size_t columns =
+      width_for(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Line& layer = rows[i];
+    const std::string label = shortened(layer.label, longest);
+    text += std::string(label_width - columns_of(label), ' ') + label + " ";
+    for (std::size_t column = 0; column < columns; ++column) {
+      text += shade(cell_of(layer.bins, column, columns), scale);
+    }
+    text += "\n";
+  }
+  text += axis(chart, label_width, columns);
+  if (shown < rows.size()) {
+    text += fmt::format("{} more layers; choose with --layer\n", rows.size() - shown);
+  }
+  const bool any_warm_up = std::ranges::any_of(rows, [](const Line& row) {
+    return std::ranges::any_of(row.bins, [](const Bin& bin) { return bin.warm_up(); });
+  });
+  return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite{}\n", kShades.front(),
+                            scale.value_at(0), kShades.back(), scale.value_at(1),
+                            note_in_brackets(scale), kNotFinite,
+                            any_warm_up ? fmt::format("   {} = warm-up", kWarmUp) : "");
+}
+
+std::string draw_text(const Chart& chart, int width) {
+  const auto total = static_cast<std::size_t>(std::max(width, 40));
+  const std::size_t columns = width_for(chart.bins, total - kAxisWidth - 2);
+  std::string text;
+  for (const Sentence& headline : chart.headlines) text += fitted(headline.text, total);
+  if (!chart.subtitle.empty()) text += chart.subtitle + "\n";
+  const auto add_line = [&](const std::string& title, const Line& line) {
+    const Scale scale({line});
+    text += fmt::format("\n{}{}\n", title, note_in_brackets(scale));
+    text += draw_line(line, scale, columns) + axis(chart, kAxisWidth, columns);
+  };
+  for (const Line& scalar : chart.scalars) add_line(coloured(scalar.label, Colour::bold), scalar);
+  for (const Panel& panel : chart.panels) {
+    const Line& worst = panel.worst.front();
+    add_line(fmt::format("{} of {}", coloured(panel.statistic, Colour::bold), worst.label), worst);
+    text +=
+        fmt::format("\n{} of each layer's worst tensor\n", coloured(panel.statistic, Colour::bold));
+    text += text_heat_map(chart, panel.layers, Scale(panel.layers), total);
+  }
+  return text;
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,238 @@
+#include "inspector_cli/report/first_trouble.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "core/base/printable.h"
+#include "features/statistics/statistic_name.h"
+#include "inspector_cli/terminal/table_text.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+
+// Statistics of the running recipe, by id.
+std::vector<std::optional<Statistic>> meanings_of(const record::RunReader& run) {
+  std::vector<std::optional<Statistic>> meanings;
+  for (const std::string& name : run.names(Dictionary::statistic)) {
+    const auto parsed = parse_statistic_name(name);
+    const bool runs = parsed && !parsed->what_if;
+    meanings.push_back(runs ? std::optional(parsed->statistic) : std::nullopt);
+  }
+  return meanings;
+}
+
+bool is_wanted(std::optional<Statistic> statistic) {
+  return statistic == Statistic::nonfinite || statistic == Statistic::saturated ||
+         statistic == Statistic::overflows || statistic == Statistic::underflows;
+}
+
+// The earliest value above zero, and the tensors that have one in that iteration, on however many
+// ranks.
+class Earliest {
+ public:
+  explicit Earliest(const record::RunReader& run) : run_(run) {}
+
+  void add(const record::Record& record) {
+    if (!(record.value > 0) || (first_ && record.iteration > first_->iteration)) return;
+    const Trouble trouble{{record.layer, record.tensor, record.gemm, record.statistic},
+                          record.iteration,
+                          record.value};
+    if (first_ && trouble.iteration < first_->iteration) {
+      first_.reset();
+      tensors_.clear();
+    }
+    tensors_.emplace(record.layer, record.tensor);
+    if (!first_ || turn_of(trouble.where, run_) < turn_of(first_->where, run_)) first_ = trouble;
+  }
+  const std::optional<Trouble>& first() const { return first_; }
+  std::int64_t others() const {
+    return tensors_.empty() ? 0 : static_cast<std::int64_t>(tensors_.size()) - 1;
+  }
+
+ private:
+  const record::RunReader& run_;
+  std::optional<Trouble> first_;
+  std::set<std::pair<std::int32_t, std::int32_t>> tensors_;
+};
+
+void find_scalar(const record::RunReader& run, const record::RecordQuery& query,
+                 FirstTrouble& trouble) {
+  for (const record::Scalar& scalar : run.scalars()) {
+    if (std::isfinite(scalar.value)) continue;
+    if (query.rank && *query.rank != scalar.rank) continue;
+    if (scalar.iteration < query.first_iteration || scalar.iteration > query.last_iteration)
+      continue;
+    if (trouble.scalar && trouble.scalar->iteration <= scalar.iteration) continue;
+    trouble.scalar = Trouble{{}, scalar.iteration, scalar.value};
+    trouble.scalar_name = run.names(Dictionary::word)[scalar.name];
+  }
+}
+
+// The row whose severity is largest, if any is above zero.
+template <typename Of>
+std::optional<TensorSummary> largest(const std::vector<TensorSummary>& rows, const Of& severity) {
+  std::optional<TensorSummary> found;
+  for (const TensorSummary& row : rows) {
+    if (severity(row).only_warm_up() || !(severity(row).value() > 0)) continue;
+    if (!found || severity(row).value() > severity(*found).value()) found = row;
+  }
+  return found;
+}
+
+const Severity& clipped(const TensorSummary& row) { return row.clipped; }
+const Severity& lost(const TensorSummary& row) { return row.lost; }
+
+std::string elements(double count) {
+  return fmt::format("{:.0f} element{}", count, count == 1 ? "" : "s");
+}
+
+std::string label_of(const TensorSummary& row, const record::RunReader& run) {
+  return label_of(SeriesKey{row.layer, row.tensor, row.gemm}, run);
+}
+
+std::string about_nonfinite(const FirstTrouble& trouble, const record::RunReader& run) {
+  const Trouble& bad = *trouble.nonfinite;
+  const std::string others =
+      trouble.also > 0
+          ? fmt::format(", and in {} more tensor{}", trouble.also, trouble.also == 1 ? "" : "s")
+          : "";
+  return fmt::format("first non-finite: iteration {}, {}: {}{}", bad.iteration,
+                     label_of(bad.where, run), elements(bad.value), others);
+}
+
+// Where, how often and how much; nothing where no percentage was recorded.
+std::string about_clipping(const FirstTrouble& trouble, const record::RunReader& run) {
+  if (!trouble.clips_most) return "";
+  const Severity& clips = trouble.clips_most->clipped;
+  return fmt::format("most in {}: up to {:.2g} %, in {} of {} iterations",
+                     label_of(*trouble.clips_most, run), clips.largest(), clips.persisting(),
+                     clips.observed());
+}
+
+std::optional<Sentence> about_overflow(const FirstTrouble& trouble, const record::RunReader& run) {
+  if (!trouble.overflow && !trouble.clips_most) return std::nullopt;
+  const bool notable =
+      trouble.clips_most && lost_share(0, trouble.clips_most->clipped.value()) >= kNotableLoss;
+  const std::string most = about_clipping(trouble, run);
+  std::string text = "overflows: " + most;
+  if (const auto& first = trouble.overflow) {
+    text = fmt::format("first overflow: iteration {}, {}: {} clipped{}{}", first->iteration,
+                       label_of(first->where, run), elements(first->value),
+                       most.empty() ? "" : "; ", most);
+  }
+  return Sentence{std::move(text), notable ? Gravity::notable : Gravity::plain};
+}
+
+std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::RunReader& run) {
+  if (!trouble.loses_most || trouble.loses_most->lost.value() < kNotableLoss) return std::nullopt;
+  const TensorSummary& row = *trouble.loses_most;
+  const double clips = lost_share(0, row.clipped.value());
+  const double underflows = 100 * (row.lost.value() - clips);
+  if (underflows < 100 * clips) return std::nullopt;  // said of the overflows
+  return Sentence{
+      fmt::format("loses most: {}: {:.3g} % of its elements underflow on average, in "
+                  "{} of {} iterations",
+                  label_of(row, run), underflows, row.lost.persisting(), row.lost.observed()),
+      Gravity::notable};
+}
+
+Sentence about_nothing(const FirstTrouble& trouble) {
+  if (trouble.nonfinite_measured && trouble.overflow_measured) {
+    return {"no non-finite value and no overflow recorded", Gravity::fine};
+  }
+  if (trouble.nonfinite_measured) {
+    return {"no non-finite value recorded; overflows were not measured", Gravity::plain};
+  }
+  if (trouble.overflow_measured) {
+    return {"no overflow recorded; non-finite values were not measured", Gravity::plain};
+  }
+  return {"neither non-finite values nor overflows were measured", Gravity::plain};
+}
+
+std::string iterations_of(const WarmUp& warm_up) {
+  if (warm_up.first_iteration() == warm_up.last_iteration()) {
+    return fmt::format("iteration {}", warm_up.first_iteration());
+  }
+  return fmt::format("iterations {} to {}", warm_up.first_iteration(), warm_up.last_iteration());
+}
+
+Colour colour_of(Gravity gravity) {
+  if (gravity == Gravity::grave) return Colour::red;
+  return gravity == Gravity::notable ? Colour::yellow : Colour::green;
+}
+
+}  // namespace
+
+FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
+                                record::RecordQuery query) {
+  const auto meanings = meanings_of(run);
+  query.statistics.emplace();
+  for (std::size_t i = 0; i < meanings.size(); ++i) {
+    if (is_wanted(meanings[i])) query.statistics->push_back(static_cast<std::int32_t>(i));
+  }
+  FirstTrouble trouble;
+  Earliest nonfinite(run);
+  Earliest overflow(run);
+  TensorSummaries summaries(run, warm_up);
+  for_each_record(run, query, [&](const record::Record& record) {
+    const auto statistic = meanings[record.statistic];
+    if (statistic == Statistic::nonfinite) {
+      trouble.nonfinite_measured = true;
+      nonfinite.add(record);
+    } else if (statistic != Statistic::underflows) {
+      trouble.overflow_measured = true;
+    }
+    // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
+    const bool clips = statistic == Statistic::saturated;
+    if (clips && !warm_up.covers(record.layer, record.iteration)) overflow.add(record);
+    summaries.add(record);
+  });
+  trouble.nonfinite = nonfinite.first();
+  trouble.also = nonfinite.others();
+  trouble.overflow = overflow.first();
+  const std::vector<TensorSummary> rows = summaries.worst_first();
+  trouble.clips_most = largest(rows, clipped);
+  trouble.loses_most = largest(rows, lost);
+  find_scalar(run, query, trouble);
+  return trouble;
+}
+
+std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_up,
+                                const record::RunReader& run) {
+  std::vector<Sentence> all;
+  if (trouble.nonfinite) all.push_back({about_nonfinite(trouble, run), Gravity::grave});
+  if (trouble.scalar) {
+    all.push_back({fmt::format("{} not finite: from iteration {}", printable(trouble.scalar_name),
+                               trouble.scalar->iteration),
+                   Gravity::grave});
+  }
+  if (auto loss = about_loss(trouble, run)) all.push_back(std::move(*loss));
+  if (auto overflow = about_overflow(trouble, run)) all.push_back(std::move(*overflow));
+  if (all.empty()) all.push_back(about_nothing(trouble));
+  if (!warm_up.empty()) {
+    all.push_back(
+        {fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "
+                     "without an amax history yet",
+                     iterations_of(warm_up), warm_up.layers(), warm_up.layers() == 1 ? "" : "s"),
+         Gravity::plain});
+  }
+  return all;
+}
+
+void print_sentences(const std::vector<Sentence>& sentences) {
+  const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
+  for (const auto& [text, gravity] : sentences) {
+    for (const std::string& line : wrapped(text, width)) {
+      fmt::print("{}\n", gravity == Gravity::plain ? line : coloured(line, colour_of(gravity)));
+    }
+  }
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,49 @@
+// What went wrong first: the question of a person whose run has just diverged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/tensor_summary.h"
+
+namespace telens::cli {
+
+struct Trouble {
+  SeriesKey where;
+  std::int64_t iteration = 0;
+  double value = 0;
+};
+
+struct FirstTrouble {
+  std::optional<Trouble> nonfinite;  // the first tensor with an element that is not finite
+  std::optional<Trouble> overflow;   // the first cast that clipped elements, warm-up aside
+  std::optional<Trouble> scalar;     // the first loss that is not finite; `where` names nothing
+  std::string scalar_name;
+  std::int64_t also = 0;  // other tensors with non-finite elements in that same iteration
+  bool nonfinite_measured = false;
+  bool overflow_measured = false;
+  std::optional<TensorSummary> clips_most;  // casts of the running recipe, by severity.h
+  std::optional<TensorSummary> loses_most;
+};
+
+// Within the layers, tensors, GEMMs, ranks and iterations of the query.
+FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
+                                record::RecordQuery query);
+
+// fine: measured, and there is nothing. plain: nothing to worry about, or not known.
+enum class Gravity : std::uint8_t { fine, plain, notable, grave };
+struct Sentence {
+  std::string text;  // printable
+  Gravity gravity = Gravity::plain;
+};
+
+// It in words, the gravest first; always at least one sentence.
+std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_up,
+                                const record::RunReader& run);
+void print_sentences(const std::vector<Sentence>& sentences);
+
+}  // namespace telens::cli

@@ -1,0 +1,140 @@
+#include "inspector_cli/report/histogram_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "inspector_cli/report/histograms.h"
+#include "inspector_cli/report/scale.h"
+#include "inspector_cli/report/series.h"
+
+namespace telens::cli {
+namespace {
+
+using record::Dictionary;
+using Course = std::map<std::int64_t, MagnitudeCounts>;  // by iteration, of all ranks together
+
+std::map<TensorKey, Course> read_courses(const record::RunReader& run,
+                                         const record::RecordQuery& query) {
+  std::map<TensorKey, Course> courses;
+  for_each_histogram(run, query,
+                     [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
+                       merge(courses[key][iteration], magnitudes_of(histogram));
+                     });
+  return courses;
+}
+
+struct Exponents {
+  int lowest = 0;
+  int highest = -1;  // none
+};
+
+Exponents exponents_of(const Course& course) {
+  Exponents range;
+  for (const auto& [iteration, counts] : course) {
+    if (counts.exponents.empty()) continue;
+    const int low = counts.exponents.begin()->first;
+    const int high = counts.exponents.rbegin()->first;
+    const bool first = range.highest < range.lowest;
+    range = first ? Exponents{low, high}
+                  : Exponents{std::min(range.lowest, low), std::max(range.highest, high)};
+  }
+  return range;
+}
+
+// A row that counts something of each iteration's elements.
+template <typename Count>
+Line row_of(const Chart& frame, const Course& course, std::string label, const Count& count) {
+  Line row{std::move(label), std::vector<Bin>(frame.bins)};
+  for (const auto& [iteration, counts] : course) {
+    if (counts.numel == 0) continue;
+    row.bins[frame.bin_of(iteration)].add(100.0 * static_cast<double>(count(counts)) /
+                                          static_cast<double>(counts.numel));
+  }
+  return row;
+}
+
+std::string row_label(int lowest, int highest) {
+  return lowest == highest ? fmt::format("2^{}", highest)
+                           : fmt::format("2^{} .. 2^{}", lowest, highest);
+}
+
+std::vector<Line> rows_of(const Chart& frame, const Course& course, std::size_t most_rows) {
+  std::vector<Line> rows;
+  const auto add_if_any = [&](const char* label, std::int64_t MagnitudeCounts::*member) {
+    const auto any = [&](const auto& moment) { return moment.second.*member > 0; };
+    if (std::ranges::none_of(course, any)) return;
+    rows.push_back(row_of(frame, course, label, [&](const auto& of) { return of.*member; }));
+  };
+  add_if_any("NaN", &MagnitudeCounts::nans);
+  add_if_any("Inf", &MagnitudeCounts::infinities);
+  const Exponents range = exponents_of(course);
+  const int exponents = range.highest - range.lowest + 1;
+  const auto most = static_cast<int>(most_rows);
+  const int step = std::max(1, (exponents + most - 1) / most);
+  for (int high = range.highest; high >= range.lowest; high -= step) {
+    const int low = std::max(high - step + 1, range.lowest);
+    rows.push_back(row_of(frame, course, row_label(low, high), [&](const MagnitudeCounts& counts) {
+      std::int64_t sum = 0;
+      for (auto at = counts.exponents.lower_bound(low);
+           at != counts.exponents.end() && at->first <= high; ++at) {
+        sum += at->second;
+      }
+      return sum;
+    }));
+  }
+  rows.push_back(row_of(frame, course, "zero", [](const auto& counts) { return counts.zeros; }));
+  widen_cells(rows);
+  return rows;
+}
+
+Chart frame_of(const record::RunReader& run, const std::map<TensorKey, Course>& courses,
+               std::size_t most_bins) {
+  Chart frame;
+  frame.run_id = printable(run.segments().front().run_id);
+  frame.first_iteration = INT64_MAX;
+  frame.last_iteration = INT64_MIN;
+  for (const auto& [key, course] : courses) {
+    frame.first_iteration = std::min(frame.first_iteration, course.begin()->first);
+    frame.last_iteration = std::max(frame.last_iteration, course.rbegin()->first);
+  }
+  frame.set_bins(most_bins);
+  return frame;
+}
+
+}  // namespace
+
+HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
+                                    const HistogramLimits& limits) {
+  auto courses = read_courses(run, query);
+  if (courses.empty()) raise<UsageError>("no histogram fits these filters");
+  HistogramChart chart;
+  if (courses.size() > limits.tensors) {
+    chart.notes.push_back(
+        fmt::format("{} of {} tensors with histograms; choose others with --layer and --tensor",
+                    limits.tensors, courses.size()));
+    courses.erase(std::next(courses.begin(), static_cast<std::ptrdiff_t>(limits.tensors)),
+                  courses.end());
+  }
+  chart.frame = frame_of(run, courses, limits.bins);
+  chart.frame.subtitle = fmt::format(
+      "How large the values are: of each tensor the percentage of its elements x with 2^e <= |x| < "
+      "2^(e+1); {}",
+      Scale::of_percentages().note());
+  for (const auto& [key, course] : courses) {
+    chart.tensors.push_back({label_of({key.layer, key.tensor}, run),
+                             rows_of(chart.frame, course, limits.rows),
+                             course.rbegin()->second.numel});
+  }
+  return chart;
+}
+
+std::string single_iteration(const HistogramChart& chart, const TensorHistogram& tensor) {
+  if (!chart.one_iteration()) return "";
+  return fmt::format(", iteration {}, {} elements", chart.frame.first_iteration, tensor.elements);
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,20 @@
+#include "inspector_cli/report/run_choice.h"
+
+#include <fmt/format.h>
+
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+
+std::string choose_run(const std::string& path) {
+  const auto runs = runs_beside(path);
+  if (runs.empty()) return path;
+  note(
+      fmt::format("{} holds {} runs; this is the newest, {}. For another name its folder, as in "
+                  "{}; `telens info "
+                  "{}` lists them",
+                  path, runs.size(), runs[0].id(), runs[1].folder, path));
+  return runs.front().folder;
+}
+
+}  // namespace telens::cli

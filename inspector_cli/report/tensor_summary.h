@@ -1,0 +1,92 @@
+// What a run says about each watched tensor, worst first.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "features/record/run_reader.h"
+#include "features/statistics/statistic_name.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/severity.h"
+#include "inspector_cli/report/warm_up.h"
+
+namespace telens::cli {
+
+// One cast of a tensor (for one GEMM, by one recipe), or the tensor itself where none was watched.
+// Percentages and errors are of the worst iteration, those of warm-up only where there is no other.
+struct TensorSummary {
+  std::int32_t layer = record::kNoName;
+  std::int32_t tensor = record::kNoName;
+  std::int32_t gemm = record::kNoName;
+  std::string recipe;  // of a what-if statistic: "mxfp8", "mxfp8 columnwise"; "": the running one
+  std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
+  std::int64_t warm_up = 0;                     // of them
+  std::optional<double> nonfinite;              // elements, of all iterations
+  std::optional<std::int64_t> first_nonfinite;  // iteration
+  std::optional<double> overflows;              // %
+  std::optional<double> underflows;             // %
+  std::optional<double> relative_mse;           // mse / amax^2
+  std::optional<double> amax;                   // the largest, of all iterations
+
+  // By iteration, warm-up aside: the share of elements lost, and how much of it was clipped.
+  Severity lost;
+  Severity clipped;  // %, without what an overflow by rounding alone leaves whole
+  Standing standing;
+};
+
+class TensorSummaries {
+ public:
+  TensorSummaries(const record::RunReader& run, const WarmUp& warm_up);
+  void add(const record::Record& record);
+  // In the order of severity.h, mse / amax^2 beside it; then by name.
+  std::vector<TensorSummary> worst_first();
+
+ private:
+  // How the statistic of an id counts here.
+  struct Meaning {
+    std::optional<Statistic> statistic;
+    std::string recipe;
+  };
+  // Of one cast, in one iteration.
+  struct CastValues {
+    std::optional<double> overflows, underflows, saturated, mse;
+    bool any() const { return overflows || underflows || saturated || mse; }
+  };
+  // The largest of some iterations.
+  struct Worst {
+    std::optional<double> overflows, underflows, relative_mse;
+    void add(const CastValues& values, std::optional<double> relative_error);
+  };
+  struct Cast {
+    TensorSummary row;
+    CastValues now;
+    Worst usual, in_warm_up;
+    Severity error;
+  };
+  // A tensor while its records come in.
+  struct Watched {
+    TensorSummary base;
+    std::vector<Cast> casts;
+    std::int64_t iteration = std::numeric_limits<std::int64_t>::min();
+    std::int64_t latest = std::numeric_limits<std::int64_t>::min();  // of any rank
+    bool warm_up = false;                                            // the current iteration is
+    std::optional<double> amax;                                      // of the current iteration
+  };
+  void begin_iteration(Watched& watched, const record::Record& record) const;
+  static void end_iteration(Watched& watched);
+  static void end_iteration(Cast& cast, const Watched& watched);
+  static void add_to_tensor(Watched& watched, Statistic statistic, const record::Record& record);
+  static Cast& cast_of(Watched& watched, const record::Record& record, const std::string& recipe);
+  static TensorSummary row_of(const Watched& watched, const Cast& cast);
+
+  const record::RunReader& run_;
+  const WarmUp& warm_up_;
+  std::vector<Meaning> meanings_;
+  std::unordered_map<SeriesKey, Watched, SeriesHash> tensors_;
+};
+
+}  // namespace telens::cli

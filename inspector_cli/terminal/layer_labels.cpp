@@ -1,0 +1,109 @@
+#include "inspector_cli/terminal/layer_labels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/base/printable.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr std::string_view kEnds = ". ";  // of parts
+constexpr std::string_view kCut = "~";
+
+std::string_view shared_beginning(std::string_view a, std::string_view b) {
+  const auto end = std::ranges::mismatch(a, b).in1;
+  return a.substr(0, static_cast<std::size_t>(end - a.begin()));
+}
+
+std::string_view shared_end(std::string_view a, std::string_view b) {
+  std::size_t length = 0;
+  const std::size_t most = std::min(a.size(), b.size());
+  while (length < most && a[a.size() - 1 - length] == b[b.size() - 1 - length]) ++length;
+  return a.substr(a.size() - length);
+}
+
+// Each with the separator before it.
+std::vector<std::string> parts_of(std::string_view label) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < label.size();) {
+    const std::size_t end = std::min(label.find_first_of(kEnds, at + 1), label.size());
+    parts.emplace_back(label.substr(at, end - at));
+    at = end;
+  }
+  return parts;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool has_digit(std::string_view text) { return std::ranges::any_of(text, is_digit); }
+
+void drop_last_character(std::string& text) {
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0x80U) {
+    text.pop_back();
+  }
+  if (!text.empty()) text.pop_back();
+}
+
+// One character less, behind which a sign stands for all that was cut.
+void cut(std::string& part) {
+  if (part.ends_with(kCut)) part.resize(part.size() - kCut.size());
+  drop_last_character(part);
+  part += kCut;
+}
+
+}  // namespace
+
+CommonParts common_parts(std::span<const std::string> names) {
+  if (names.size() < 2) return {};
+  std::string_view beginning = names.front();
+  for (const std::string& name : names) beginning = shared_beginning(beginning, name);
+  beginning = beginning.substr(0, std::ranges::find_if(beginning, is_digit) - beginning.begin());
+  const auto last_dot = beginning.rfind('.');
+  CommonParts common;
+  if (last_dot != std::string_view::npos) common.prefix = beginning.substr(0, last_dot + 1);
+  std::string_view end = std::string_view(names.front()).substr(common.prefix.size());
+  for (const std::string& name : names) {
+    end = shared_end(end, std::string_view(name).substr(common.prefix.size()));
+  }
+  const auto last_digit = end.find_last_of("0123456789");
+  const auto first_dot = end.find('.', last_digit == std::string_view::npos ? 0 : last_digit);
+  if (first_dot != std::string_view::npos) common.suffix = end.substr(first_dot);
+  return common;
+}
+
+std::string CommonParts::without(std::string_view label) const {
+  const std::size_t blank = std::min(label.find(' '), label.size());
+  std::string_view name = label.substr(0, blank);
+  if (name.size() <= prefix.size() + suffix.size()) return std::string(label);
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return std::string(label);
+  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  return fmt::format("{}{}", name, label.substr(blank));
+}
+
+std::string CommonParts::sentence() const {
+  return fmt::format("layers are named {}<...>{}", prefix, suffix);
+}
+
+std::string shortened(std::string_view label, std::size_t longest) {
+  constexpr std::size_t kLeastPart = 3;  // the separator, a letter and the cut
+  std::vector<std::string> parts = parts_of(label);
+  std::size_t width = columns_of(label);
+  while (width > longest) {
+    const auto size_of = [](const std::string& part) {
+      return has_digit(part) ? 0 : columns_of(part);
+    };
+    const auto widest = std::ranges::max_element(parts, {}, size_of);
+    if (widest == parts.end() || size_of(*widest) <= kLeastPart) break;
+    width -= columns_of(*widest);
+    cut(*widest);
+    width += columns_of(*widest);
+  }
+  std::string text;
+  for (const std::string& part : parts) text += part;
+  return text;
+}
+
+}  // namespace telens::cli

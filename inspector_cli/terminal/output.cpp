@@ -1,0 +1,125 @@
+#include "inspector_cli/terminal/output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace telens::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kFileMode = 0666;  // less the umask
+constexpr mode_t kPermissions = 07777;
+
+[[noreturn]] void refuse(const std::string& path, int error) {
+  raise<UsageError>("cannot write {}: {}", path, std::strerror(error));
+}
+
+// An open file, closed at the end of its scope at the latest.
+class File {
+ public:
+  File(const fs::path& path, int flags) : descriptor_(::open(path.c_str(), flags, kFileMode)) {}
+  ~File() { close(); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  bool is_open() const { return descriptor_ >= 0; }
+  // 0, or the error.
+  int write(std::string_view text) const {
+    while (!text.empty()) {
+      const ssize_t written = ::write(descriptor_, text.data(), text.size());
+      if (written < 0 && errno != EINTR) return errno;
+      if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return 0;
+  }
+  int sync() const { return ::fsync(descriptor_) == 0 ? 0 : errno; }
+  void take_permissions_of(const struct stat& old) const {
+    [[maybe_unused]] const int ignored = ::fchmod(descriptor_, old.st_mode & kPermissions);
+  }
+  // A quota or a network's disk may refuse as late as here.
+  int close() {
+    if (descriptor_ < 0) return 0;
+    const int result = ::close(std::exchange(descriptor_, -1));
+    return result == 0 ? 0 : errno;
+  }
+
+ private:
+  int descriptor_;
+};
+
+int write_in_place(const fs::path& path, const std::string& text) {
+  File file(path, O_WRONLY | O_CLOEXEC);
+  if (!file.is_open()) return errno;
+  const int error = file.write(text);
+  return error != 0 ? error : file.close();
+}
+
+int write_beside(const fs::path& path, const std::string& text, const struct stat* old) {
+  const fs::path part =
+      path.parent_path() / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid());
+  ::unlink(part.c_str());  // of a process of this number that was killed
+  File file(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
+  if (!file.is_open()) return errno;
+  if (old != nullptr) file.take_permissions_of(*old);
+  int error = file.write(text);
+  if (error == 0) error = file.sync();
+  const int at_the_end = file.close();
+  if (error == 0) error = at_the_end;
+  if (error == 0 && ::rename(part.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) ::unlink(part.c_str());
+  return error;
+}
+
+}  // namespace
+
+void hold_standard_streams() {
+  constexpr std::array kModes{O_RDONLY, O_RDONLY, O_WRONLY};  // what is said on stdout must fail
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    ::open("/dev/null",
+           kModes[static_cast<std::size_t>(stream)]);  // the lowest number that is free
+  }
+}
+
+std::string unwritten(std::string_view reason) {
+  return fmt::format("cannot write to stdout: {}; the output is not whole", reason);
+}
+
+void flush_stdout() {
+  errno = 0;
+  std::cout.flush();
+  const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+  if (!failed) return;
+  if (errno == EPIPE) throw ReaderLeft();
+  throw UsageError(unwritten(errno != 0 ? std::strerror(errno) : "an earlier write failed"));
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::error_code unknown;
+  const fs::path linked = fs::weakly_canonical(path, unknown);
+  const fs::path target = unknown ? fs::absolute(path) : linked;
+  std::error_code unwritable;  // which the file's own error tells better
+  fs::create_directories(target.parent_path(), unwritable);
+  struct stat old {};
+  const bool exists = ::stat(target.c_str(), &old) == 0;
+  const bool in_place = exists && !S_ISREG(old.st_mode) && !S_ISDIR(old.st_mode);
+  const int error =
+      in_place ? write_in_place(target, text) : write_beside(target, text, exists ? &old : nullptr);
+  if (error != 0) refuse(path, error);
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,209 @@
+#include "inspector_cli/terminal/table_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/base/printable.h"
+#include "inspector_cli/terminal/layer_labels.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr std::string_view kGap = "  ";
+constexpr std::string_view kLayer = "layer";
+// Texts are not wrapped to less, nor columns left out while there are no more.
+constexpr std::size_t kLeastWidth = 8;
+constexpr std::size_t kLeastColumns = 3;
+
+using Lines = std::vector<std::string>;
+
+// Behind these a line may end.
+constexpr std::string_view kBreaks = " ./_,";
+
+struct Column {
+  std::string name;
+  Lines cells;
+  bool numbers = false;
+  std::size_t width = 0;
+
+  bool is_empty() const {
+    return std::ranges::all_of(cells, [](const std::string& cell) { return cell.empty(); });
+  }
+};
+
+std::size_t widest(const Lines& lines) {
+  std::size_t width = 0;
+  for (const std::string& line : lines) width = std::max(width, columns_of(line));
+  return width;
+}
+
+// The width of a column whose cells are wrapped to `most`. Numbers are never wrapped; a heading
+// is, between its words.
+std::size_t width_at_most(const Column& column, std::size_t most) {
+  std::size_t width = widest(wrapped(column.name, most));
+  for (const std::string& cell : column.cells) {
+    width = std::max(width, column.numbers ? columns_of(cell) : widest(wrapped(cell, most)));
+  }
+  return width;
+}
+
+std::size_t total_of(const std::vector<Column>& columns) {
+  std::size_t total = columns.empty() ? 0 : kGap.size() * (columns.size() - 1);
+  for (const Column& column : columns) total += column.width;
+  return total;
+}
+
+std::vector<Column> columns_from(const std::vector<std::string>& names,
+                                 const std::vector<std::vector<Cell>>& rows) {
+  std::vector<Column> columns;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Column column{names[i], {}};
+    for (const auto& row : rows) {
+      column.cells.push_back(short_text(row[i]));
+      column.numbers = column.numbers || is_number(row[i]);
+    }
+    column.width = std::max(columns_of(column.name), widest(column.cells));
+    columns.push_back(std::move(column));
+  }
+  return columns;
+}
+
+std::string padded(const std::string& text, std::size_t width, bool right) {
+  const std::string space(width - std::min(width, columns_of(text)), ' ');
+  return right ? space + text : text + space;
+}
+
+// A row of the table: as many lines as its highest cell has.
+template <typename TextOf>
+std::string row_text(const std::vector<Column>& columns, const TextOf& text_of) {
+  std::vector<Lines> cells;
+  std::size_t height = 1;
+  for (const Column& column : columns) {
+    const std::string text = text_of(column);
+    const bool fits = columns_of(text) <= column.width;
+    cells.push_back(fits ? Lines{text} : wrapped(text, column.width));
+    height = std::max(height, cells.back().size());
+  }
+  std::vector<std::string> lines(height);
+  for (std::size_t line = 0; line < height; ++line) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::string text = line < cells[i].size() ? cells[i][line] : "";
+      if (i > 0) lines[line] += kGap;
+      lines[line] += padded(text, columns[i].width, columns[i].numbers);
+    }
+    lines[line].erase(lines[line].find_last_not_of(' ') + 1);
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+// What is done to fit a width, and what the reader has to be told of it.
+struct Fitted {
+  std::string above;
+  std::vector<std::string> left_out;
+};
+
+std::string strip_layers(std::vector<Column>& columns) {
+  const auto layer =
+      std::ranges::find_if(columns, [](const Column& each) { return each.name == kLayer; });
+  if (layer == columns.end()) return "";
+  const CommonParts common = common_parts(layer->cells);
+  if (!common.any()) return "";
+  for (std::string& cell : layer->cells) cell = common.without(cell);
+  layer->width = std::max(columns_of(layer->name), widest(layer->cells));
+  return common.sentence();
+}
+
+// The widest column becomes narrower, again and again.
+void wrap(std::vector<Column>& columns, std::size_t width) {
+  std::vector<bool> is_done(columns.size(), false);
+  while (total_of(columns) > width) {
+    std::size_t found = columns.size();
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      if (is_done[i] || columns[i].width <= kLeastWidth) continue;
+      if (found == columns.size() || columns[i].width > columns[found].width) found = i;
+    }
+    if (found == columns.size()) return;
+    const std::size_t narrower = width_at_most(columns[found], columns[found].width - 1);
+    if (narrower >= columns[found].width) {
+      is_done[found] = true;
+    } else {
+      columns[found].width = narrower;
+    }
+  }
+}
+
+std::vector<Column>::iterator next_to_go(std::vector<Column>& columns,
+                                         const std::vector<std::string>& expendable) {
+  for (const std::string& name : expendable) {
+    const auto found = std::ranges::find(columns, name, &Column::name);
+    if (found != columns.end()) return found;
+  }
+  return std::prev(columns.end());
+}
+
+Fitted fit(std::vector<Column>& columns, const std::vector<std::string>& expendable,
+           std::size_t width) {
+  Fitted fitted;
+  std::erase_if(columns, [](const Column& column) { return column.is_empty(); });
+  if (total_of(columns) > width) fitted.above = strip_layers(columns);
+  std::vector<Column> kept = columns;
+  for (wrap(columns, width); total_of(columns) > width && kept.size() > kLeastColumns;
+       wrap(columns, width)) {
+    const auto out = next_to_go(kept, expendable);
+    fitted.left_out.push_back(out->name);
+    kept.erase(out);
+    columns = kept;
+  }
+  return fitted;
+}
+
+}  // namespace
+
+std::vector<std::string> wrapped(const std::string& text, std::size_t width) {
+  Lines lines(1);
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text.find_first_of(kBreaks, at);
+    end = end == std::string::npos ? text.size() : end + 1;
+    const std::string piece = text.substr(at, end - at);
+    std::string bare = piece;
+    if (bare.ends_with(' ')) bare.pop_back();
+    if (!lines.back().empty() && columns_of(lines.back()) + columns_of(bare) > width) {
+      lines.emplace_back();
+    }
+    lines.back() += piece;
+    at = end;
+  }
+  for (std::string& line : lines) line.erase(line.find_last_not_of(' ') + 1);
+  return lines;
+}
+
+std::string table_text(const TableContent& content, std::size_t width) {
+  const auto& rows = content.rows;
+  std::vector<Column> columns = columns_from(content.columns, rows);
+  Fitted fitted;
+  if (width > 0 && !rows.empty()) fitted = fit(columns, content.expendable, width);
+  std::string out;
+  if (!fitted.above.empty()) out += coloured(fitted.above, Colour::dim) + "\n";
+  const std::string heading = row_text(columns, [](const Column& each) { return each.name; });
+  for (std::size_t at = 0; at < heading.size();) {  // colour does not go over the end of a line
+    const std::size_t end = std::min(heading.find('\n', at), heading.size());
+    out += coloured(heading.substr(at, end - at), Colour::bold) + "\n";
+    at = end + 1;
+  }
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    out += row_text(columns, [row](const Column& each) { return each.cells[row]; }) + "\n";
+  }
+  if (!fitted.left_out.empty()) {
+    out += coloured(fmt::format("left out, for want of room: {} (--format csv has all)",
+                                fmt::join(fitted.left_out, ", ")),
+                    Colour::dim) +
+           "\n";
+  }
+  return out;
+}
+
+}  // namespace telens::cli

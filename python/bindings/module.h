@@ -1,0 +1,33 @@
+// The parts of the extension module telens._C: each function adds one part to it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace telens::python {
+
+// Declares telens.Error (a RuntimeError), UsageError (also a ValueError), ShapeError, ConfigError
+// and RecordError, and translates C++ exceptions of those types.
+void bind_errors(pybind11::module_& module);
+
+// The C++ side of telens.pytorch.
+void bind_quantized_tensor(pybind11::module_& module);
+void bind_quantizers(pybind11::module_& module);  // under Transformer Engine's names
+void bind_recipes(pybind11::module_& module);
+void bind_autocast(pybind11::module_& module);  // fp8_autocast and recomputation
+void bind_modules(pybind11::module_& module);   // every module of core/modules
+// Lets the layers of the C++ core find the main_grad attributes of parameters
+// (fuse_wgrad_accumulation).
+void find_main_grads_in_attributes();
+
+// The C++ side of telens.debug.
+void bind_debug(pybind11::module_& module);        // the session API
+void bind_plan(pybind11::module_& module);         // what a configuration does, without a session
+void bind_features(pybind11::module_& module);     // feature classes written in Python
+void bind_gemm(pybind11::module_& module);         // the kernel that the newest GEMM chose
+void bind_statistics(pybind11::module_& module);   // statistics defined or requested in Python
+void bind_layer_calls(pybind11::module_& module);  // the seven calls, for self-instrumented layers
+
+// The C++ side of telens.open_run.
+void bind_run_reader(pybind11::module_& module);
+
+}  // namespace telens::python

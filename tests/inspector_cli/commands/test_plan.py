@@ -1,0 +1,198 @@
+"""telens plan: what a configuration does to layers, before anything runs."""
+
+import json
+import subprocess
+
+import pytest
+from command_results import expect_one_line_error, rows_of
+from conftest import COMMAND
+from example_config import CONFIG, LAYERS
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "debug.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def layers(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text(LAYERS)
+    return path
+
+
+def test_it_prints_layer_gemm_tensor_and_feature_with_its_schedule(telens, config, layers):
+    rows = rows_of(telens("plan", config, "--layers", layers, "--format", "csv"))
+    assert [tuple(row.values()) for row in rows if row["layer"] == "layers.0.fc1"] == [
+        ("layers.0.fc1", "", "activation", "transformer_engine.LogTensorStats", "watch",
+         "every 10 iterations"),
+        ("layers.0.fc1", "", "gradient", "transformer_engine.LogTensorStats", "watch",
+         "every 10 iterations"),
+        ("layers.0.fc1", "wgrad", "", "transformer_engine.DisableFP8GEMM", "watch",
+         "every iteration, 0 to 4 and from 20"),
+    ]  # fmt: skip
+    assert {row["layer"] for row in rows} == {"layers.0.fc1", "layers.1.fc1"}
+
+
+def test_the_table_ends_with_what_would_be_recorded(telens, config, layers):
+    # 2 layers, 2 tensors, 2 statistics and 6 counters: 32 records, every tenth iteration
+    assert telens("plan", config, "--layers", layers).stdout.endswith(
+        "\n2 of 4 layers have features\n"
+        "3.2 records (15 bytes) a step on average, at most 32 (150 bytes) in iteration 0, if "
+        "every layer runs quantized\n"
+    )
+
+
+def test_selectors_that_fit_nothing_are_warned_about_with_their_place(telens, config, layers):
+    result = telens("plan", config, "--layers", layers)
+    assert result.stderr == (
+        f"telens: warning: {config}:4:24: section 'watch': no layer's name contains 'qkv'\n"
+    )
+
+
+def test_one_iteration_shows_what_is_on_in_it(telens, config, layers):
+    def features(iteration):
+        result = telens(
+            "plan", config, "--layers", layers, "--iteration", iteration, "--format", "csv"
+        )
+        return {row["feature"].removeprefix("transformer_engine.") for row in rows_of(result)}
+
+    assert features(0) == {"LogTensorStats", "DisableFP8GEMM"}
+    assert features(3) == {"DisableFP8GEMM"}
+    assert features(10) == {"LogTensorStats"}
+    assert features(7) == set()
+    table = telens("plan", config, "--layers", layers, "--iteration", 10).stdout
+    assert table.endswith("32 records in iteration 10, if every layer runs quantized\n")
+
+
+def test_json_holds_rows_warnings_and_load(telens, config, layers):
+    plan = json.loads(
+        telens("plan", config, "--layers", layers, "--format", "json", "--iteration", 3).stdout
+    )
+    assert [row["gemm"] for row in plan["plan"]] == ["wgrad", "wgrad"]
+    assert "'qkv'" in plan["warnings"][0]
+    assert plan["load"]["average_records"] == pytest.approx(3.2)
+    assert (plan["load"]["most_records"], plan["load"]["busiest"]) == (32, 0)
+    assert plan["load"]["not_counted"] == []
+
+
+def test_the_names_come_from_standard_input_too(config):
+    result = subprocess.run(
+        [COMMAND, "plan", config, "--layers", "-", "--format", "csv"],
+        input=LAYERS, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert len(rows_of(result)) == 6
+
+
+@pytest.mark.parametrize("where", ["", "telens/run", "telens/run/rank00000.h5"])
+def test_the_names_come_from_a_run_too(telens, config, log_dir, where):
+    rows = rows_of(telens("plan", config, "--layers", log_dir / where, "--format", "csv"))
+    assert {row["layer"] for row in rows} == {"layers.0.fc1", "layers.1.fc1"}
+
+
+def test_a_plugins_feature_may_be_named(telens, tmp_path, layers):
+    config = tmp_path / "own.yaml"
+    config.write_text(
+        "s:\n  enabled: True\n  layers: {layer_types: fc2}\n"
+        "  mine: {Round: {enabled: True, bits: 3}}\n"
+    )
+    expect_one_line_error(
+        telens("plan", config, "--layers", layers), f"{config}:4:3", "unknown", "'mine'"
+    )
+    arguments = ["plan", config, "--layers", layers, "--plugin-feature"]
+    (row,) = rows_of(telens(*arguments, "mine.Round", "--format", "csv"))
+    assert (row["feature"], row["when"]) == ("mine.Round", "as it decides itself")
+    assert "not counted: mine.Round" in telens(*arguments, "mine.Round").stdout
+    expect_one_line_error(telens(*arguments, "Round"), "'Round'", "namespace.Name")
+
+
+def test_a_plugins_statistic_may_be_named(telens, tmp_path, layers):
+    config = tmp_path / "own.yaml"
+    config.write_text(
+        "s:\n  enabled: True\n  layers: {layer_types: fc2}\n  transformer_engine:\n"
+        "    LogTensorStats: {enabled: True, tensors: output, stats: [kurtosis]}\n"
+    )
+    command = ["plan", config, "--layers", layers]
+    expect_one_line_error(telens(*command), f"{config}:5:62", "unknown statistic 'kurtosis'")
+    named = telens(*command, "--plugin-statistic", "kurtosis")
+    assert "7 records" in named.stdout  # one, and the six counters
+    misspelt = telens(*command, "--plugin-statistic", "kurtosys")
+    expect_one_line_error(misspelt, "'kurtosis' (did you mean 'kurtosys'?)")
+    taken = telens(*command, "--plugin-statistic", "l2_norm")
+    expect_one_line_error(taken, "'l2_norm'", "--plugin-statistic", "telens has")
+
+
+def test_a_plan_that_does_nothing_says_so(telens, tmp_path, layers):
+    config = tmp_path / "empty.yaml"
+    config.touch()
+    result = telens("plan", config, "--layers", layers)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("0 of 4 layers have features\nnothing is recorded\n")
+
+
+WAITING = """\
+spike:
+  enabled: True
+  layers: {layer_types: [all]}
+  telens:
+    Trigger: {enabled: True, when: loss spikes > 2x, start: 10}
+closer_look:
+  enabled: True
+  started_by: spike
+  layers: {layer_types: [all]}
+  transformer_engine:
+    LogTensorStats: {enabled: True, tensors: activation, stats: [max]}
+"""
+
+
+def test_what_a_trigger_may_start_is_not_called_nothing(telens, tmp_path, layers):
+    config = tmp_path / "waiting.yaml"
+    config.write_text(WAITING)
+    expected = "a section records only once a trigger fires: 'closer_look'"
+    plan = ("plan", config, "--layers", layers)
+    assert telens(*plan).stdout.endswith(f"nothing is recorded from the start on; {expected}\n")
+    assert telens(*plan, "--iteration", 3).stdout.endswith(f"; {expected}\n")
+    load = json.loads(telens(*plan, "--format", "json").stdout)["load"]
+    assert (load["most_records"], load["waiting"]) == (0, ["closer_look"])
+
+
+def test_all_mistakes_of_a_config_come_at_once_with_their_places(telens, tmp_path, layers):
+    config = tmp_path / "wrong.yaml"
+    config.write_text(CONFIG.replace("freq", "frequency").replace("wgrad", "wgrat"))
+    result = telens("plan", config, "--layers", layers)
+    assert (result.returncode, result.stdout) == (2, "")
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"telens: {config}:7:")
+    assert "did you mean 'freq'?" in first
+    assert second.startswith(f"{config}:8:")
+    assert "did you mean 'wgrad'?" in second
+
+
+def test_two_sections_on_one_layer_are_an_error_that_names_both(telens, tmp_path, layers):
+    config = tmp_path / "overlap.yaml"
+    config.write_text(CONFIG + CONFIG.replace("watch:", "again:"))
+    result = telens("plan", config, "--layers", layers)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'watch'" in result.stderr
+    assert "'again'" in result.stderr
+
+
+def test_bad_input_is_one_clear_line(telens, config, layers, tmp_path):
+    expect_one_line_error(telens("plan", tmp_path / "no.yaml", "--layers", layers), "no.yaml")
+    expect_one_line_error(
+        telens("plan", config, "--layers", tmp_path / "no"), "no", "one layer name"
+    )
+    expect_one_line_error(telens("plan", config, "--layers", tmp_path), "no run file")
+    empty = tmp_path / "empty.txt"
+    empty.write_text("# nothing\n")
+    expect_one_line_error(telens("plan", config, "--layers", empty), "holds no layer names")
+    expect_one_line_error(telens("plan", config), "--layers")
+    expect_one_line_error(telens("plan", config, "--layers", layers, "--iteration", -1), "-1")
+
+
+def test_help_has_examples(telens):
+    result = telens("plan", "--help")
+    assert result.returncode == 0
+    assert "Examples:\n  telens plan debug.yaml" in result.stdout

@@ -1,0 +1,119 @@
+"""Where the output cannot be written: told once, and never with the exit code 0."""
+
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+
+import pytest
+from conftest import COMMAND
+from example_config import CONFIG, LAYERS
+
+SUBCOMMANDS = ["info", "stats", "plot", "repair", "plan", "features", "ledger", "blocks", "whatif",
+               "new-plugin"]  # fmt: skip
+
+
+@pytest.fixture
+def arguments_of(log_dir, one_rank, tmp_path):
+    config, layers = tmp_path / "debug.yaml", tmp_path / "names.txt"
+    config.write_text(CONFIG.replace("fc1, qkv", "fc1"))
+    layers.write_text(LAYERS)
+    arguments = {name: [log_dir] for name in SUBCOMMANDS}
+    arguments |= {
+        "plan": [config, "--layers", layers],
+        "features": [],
+        "whatif": [one_rank, "--tensor", "activation"],
+        "new-plugin": ["LogOutliers", "--python", "--dir", tmp_path / "plugins"],
+    }
+    return lambda name: [COMMAND, name, *map(str, arguments[name])]
+
+
+def expect_one_message(result):
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("telens: cannot write to stdout: ")
+
+
+WITH_OUTPUT = [name for name in SUBCOMMANDS if name != "ledger"]  # which has nothing to show here
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUT)
+def test_a_full_disk_is_an_error_of_every_subcommand(arguments_of, name):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            arguments_of(name), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    expect_one_message(result)
+
+
+@pytest.mark.parametrize("name", [None, *SUBCOMMANDS])
+def test_a_full_disk_is_an_error_of_every_help(name):
+    for asked in [["--help"], ["--version"]] if name is None else [[name, "--help"]]:
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [COMMAND, *asked], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            )
+        expect_one_message(result)
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUT)
+def test_a_closed_stdout_is_an_error_and_no_file_takes_its_place(arguments_of, run_file, name):
+    before = run_file.read_bytes()
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *arguments_of(name)],
+        stderr=subprocess.PIPE, text=True, timeout=60,
+    )  # fmt: skip
+    expect_one_message(result)
+    assert run_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("name", WITH_OUTPUT)
+def test_a_pipe_whose_reader_left_is_nothing_to_tell(arguments_of, name, ignored):
+    reader, writer = os.pipe()
+    os.close(reader)
+    action = signal.SIG_IGN if ignored else signal.SIG_DFL
+    result = subprocess.run(
+        arguments_of(name), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60,
+        restore_signals=False, preexec_fn=lambda: signal.signal(signal.SIGPIPE, action),
+    )  # fmt: skip
+    os.close(writer)
+    assert result.stderr == ""
+    assert result.returncode == (128 + signal.SIGPIPE if ignored else -signal.SIGPIPE)
+
+
+def limited(size):
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_a_picture_that_cannot_be_written_whole_leaves_the_old_one(log_dir, tmp_path, suffix):
+    out = tmp_path / f"plot.{suffix}"
+    out.write_text("the old one")
+    result = subprocess.run(
+        [COMMAND, "plot", log_dir, "--out", out], capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: limited(4096),
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stderr == f"telens: cannot write {out}: File too large\n"
+    assert out.read_text() == "the old one"
+    assert [each.name for each in tmp_path.iterdir()] == [out.name]
+
+
+def test_a_picture_takes_the_place_of_the_one_that_a_link_leads_to(telens, log_dir, tmp_path):
+    (tmp_path / "kept").mkdir()
+    target, link = tmp_path / "kept/plot.svg", tmp_path / "plot.svg"
+    target.write_text("the old one")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    opened = target.open()
+    assert telens("plot", log_dir, "--out", link).returncode == 0
+    assert link.is_symlink()
+    assert target.read_text().endswith("</svg>\n")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert opened.read() == "the old one"  # whoever reads it has it whole
+    assert [each.name for each in pathlib.Path(tmp_path / "kept").iterdir()] == ["plot.svg"]

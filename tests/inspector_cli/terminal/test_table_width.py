@@ -1,0 +1,173 @@
+"""Tables on a terminal: as wide as it is, with every layer's number; whole in a pipe."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+
+import pytest
+from command_results import expect_one_line_error, rows_of
+from conftest import COMMAND
+from example_config import CONFIG
+
+NAMES = [
+    f"model.model.layers.{number}.{part}.linear"
+    for number in (0, 1, 9, 10, 11)
+    for part in ("self_attention.query_key_value", "feed_forward.up_projection")
+]
+
+
+@pytest.fixture
+def run(lines, tmp_path):
+    for i, name in enumerate(NAMES):
+        for statistic in ("underflows%", "overflows%", "mse", "cur_amax"):
+            lines.record(i, name, "activation", statistic, i * 1e-3, "fprop")
+        lines.record(i, name, "activation", "nonfinite", 0, "fprop")
+    return lines.write(tmp_path)
+
+
+def on_terminal(columns, *arguments):
+    """What a terminal of so many columns gets, without its colors."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    with subprocess.Popen(
+        [COMMAND, *map(str, arguments)], stdout=follower, stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "NO_COLOR": ""},
+    ) as process:  # fmt: skip
+        os.close(follower)
+        output = b""
+        try:
+            while part := os.read(leader, 65536):
+                output += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(leader)
+        process.wait(timeout=60)
+    return re.sub(r"\x1b\[[0-9;]*m", "", output.decode()).replace("\r\n", "\n")
+
+
+def commands(run, tmp_path):
+    config = tmp_path / "debug.yaml"
+    config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]"))
+    return {
+        "stats": ("stats", run),
+        "course": ("stats", run, "--stat", "underflows%"),
+        "plan": ("plan", config, "--layers", run),
+        "features": ("features",),
+        "info": ("info", run),
+        "plot": ("plot", run),
+    }
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+@pytest.mark.parametrize("command", ["stats", "course", "plan", "features", "plot"])
+def test_no_line_is_wider_than_the_terminal(run, tmp_path, command, columns):
+    text = on_terminal(columns, *commands(run, tmp_path)[command])
+    wide = [line for line in text.splitlines() if len(line) > columns]
+    if command == "plan":  # its summary is a sentence
+        wide = [line for line in wide if "records" not in line]
+    assert wide == []
+
+
+@pytest.mark.parametrize("command", ["stats", "course", "plot"])
+def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path, command):
+    text = on_terminal(80, *commands(run, tmp_path)[command])
+    assert "layers are named model.model.layers.<...>.linear\n" in text
+    table = text.split("<...>")[1]
+    assert "model.model" not in table
+    body = text.split(".linear\n")[-1]
+    for number in (0, 1, 9, 10, 11):
+        assert len(re.findall(rf"^ *{number}\.[a-z]", body, re.MULTILINE)) == 2
+
+
+def test_a_number_that_all_layers_share_stays(lines, tmp_path):
+    for part in ("q", "k"):
+        lines.record(0, f"a.very.long.prefix.of.model.layers.7.{part}", "weight", "l2_norm", 1)
+    text = on_terminal(40, "stats", lines.write(tmp_path), "--stat", "l2_norm")
+    assert "layers are named a.very.long.prefix.of.model.layers.<...>\n" in text
+    assert re.search(r"^7\.q", text, re.MULTILINE)
+
+
+def test_columns_without_anything_are_left_out(run, tmp_path):
+    text = on_terminal(200, "stats", run, "--layer", "10")
+    heading = next(line for line in text.splitlines() if line.startswith("layer "))
+    assert "recipe" not in heading
+    assert "gemm" in heading
+    assert "left out" not in text
+    assert "gemm" not in on_terminal(200, *commands(run, tmp_path)["features"])
+
+
+def test_what_is_left_out_for_want_of_room_is_told(run):
+    text = on_terminal(60, "stats", run)
+    assert re.search(r"^left out, for want of room: iterations, amax", text, re.MULTILINE)
+    assert "underflows%" in text
+
+
+def test_a_pipe_gets_the_whole_table_whatever_its_width(telens, run):
+    text = telens("stats", run).stdout
+    heading, *rows = text.splitlines()
+    assert heading.split() == [
+        *("layer", "tensor", "gemm", "nonfinite", "first", "overflows%", "underflows%"),
+        *("mse/amax^2", "amax", "iterations"),
+    ]
+    assert {row.split()[0] for row in rows} == set(NAMES)
+
+
+def test_rows_may_be_sorted_by_any_column(telens, run):
+    def column(name, *arguments):
+        result = telens("stats", run, "--format", "csv", *arguments)
+        return [row[name] for row in rows_of(result)]
+
+    amaxes = column("amax", "--sort", "amax")
+    assert amaxes == sorted(amaxes, key=float, reverse=True)
+    assert column("amax", "--sort", "amax", "--reverse") == amaxes[::-1]
+    assert column("amax", "--sort", "amax", "--top", 2) == amaxes[:2]
+    layers = [name.split(".")[3] for name in column("layer", "--sort", "layer")]
+    assert layers == ["0", "0", "1", "1", "9", "9", "10", "10", "11", "11"]
+    result = telens("stats", run, "--sort", "underflow")
+    expect_one_line_error(result, "no column 'underflow'", "did you mean 'underflows%'")
+
+
+def test_what_is_empty_comes_last_whatever_it_is_sorted_by(telens, log_dir):
+    rows = rows_of(telens("stats", log_dir, "--sort", "overflows%", "--format", "csv"))
+    cells = [row["overflows%"] for row in rows]
+    assert cells == ["0.25", "0", "0", "0", "", "", "", ""]
+
+
+@pytest.mark.parametrize("name", ["stats", "blocks", "whatif", "plan", "features"])
+def test_every_table_can_be_sorted(telens, log_dir, one_rank, run, tmp_path, name):
+    arguments = {
+        "stats": [log_dir],
+        "blocks": [log_dir],
+        "whatif": [one_rank],
+        "features": [],
+        "plan": commands(run, tmp_path)["plan"][1:],
+    }[name]
+    column = "feature" if name in ("plan", "features") else "layer"
+    text = telens(name, *arguments, "--sort", column, "--format", "json").stdout
+    rows = json.loads(text)
+    rows = rows["plan"] if name == "plan" else rows
+    cells = [row[column] for row in rows]
+    assert cells == sorted(cells)
+    csv_text = telens(name, *arguments, "--sort", column, "--format", "csv").stdout
+    assert [row[column] for row in csv.DictReader(io.StringIO(csv_text))] == cells
+
+
+@pytest.mark.parametrize("longest", [30, 46])
+def test_a_legend_keeps_the_number_of_a_layer(telens, lines, tmp_path, longest):
+    names = ["embedding.of.positions", *NAMES]  # nothing in common
+    for name in names:
+        lines.record(0, name, "activation", "l2_norm", 1.0)
+        lines.record(1, name, "activation", "l2_norm", 2.0)
+    run = lines.write(tmp_path)
+    out = tmp_path / "plot.svg"
+    telens("plot", run, "--out", out)
+    labels = re.findall(r'text-anchor="end" font-size="10">([^<]*)<', out.read_text())
+    assert any(re.search(r"layers?~?\.10\.", label) for label in labels)
+    assert all(len(label) <= 50 for label in labels)
