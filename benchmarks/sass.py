@@ -25,7 +25,8 @@ from sass_listing import ARCHITECTURE, Instruction, functions, instructions_of, 
 ROOT = Path(__file__).resolve().parents[1]
 # core/formats: FloatFormat<FormatId::bf16, ...>, whose identifier is 4, as the compiler mangles it.
 BF16_STATISTICS = re.compile(r"statistics_kernelI\w*FormatIdE4E")
-ELEMENTS = 32  # a thread and round: kElementsOfThread in core/kernels/cuda/statistics.cuh
+# Per thread and round: kElementsOfThread in core/kernels/cuda/statistics/statistics.cuh.
+ELEMENTS = 32
 UNROLLED = 16  # at least so many fused multiply-adds has a block that sums a thread's elements
 
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "features/rank_exchange.h"
+#include "features/engine/rank_exchange.h"
 #include "features/record/run_paths.h"
 #include "features/statistics/statistic_name.h"
 #include "hooks/builtin.h"

@@ -13,11 +13,12 @@
 
 namespace telens {
 
-// features/statistics_engine.cpp. Whether it parses as the name of a statistic that TELens has.
+// features/engine/statistics_engine.cpp. Whether it parses as the name of a statistic that TELens
+// has.
 bool is_builtin_statistic(std::string_view name);
 
-// features/statistics_engine.cpp. The table and the registry outlive the engine. `on_failure` is
-// told once, on any thread, of a statistic of the registry that is switched off.
+// features/engine/statistics_engine.cpp. The table and the registry outlive the engine.
+// `on_failure` is told once, on any thread, of a statistic of the registry that is switched off.
 using OnStatisticFailure = std::function<void(const std::string& text, std::string_view layer)>;
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined = nullptr,
@@ -30,8 +31,9 @@ std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
 void accept_on_all_ranks(const debug::InitializeOptions& options,
                          const std::function<void()>& accept);
 
-// features/rank_configurations.cpp: which sections of the configuration are not those of rank 0,
-// and on which ranks; "" where all ranks of the world have the same. Every rank has to call this.
+// features/engine/rank_configurations.cpp: which sections of the configuration are not those of
+// rank 0, and on which ranks; "" where all ranks of the world have the same. Every rank has to call
+// this.
 std::string different_sections(const std::string& config_text,
                                const debug::InitializeOptions& options);
 

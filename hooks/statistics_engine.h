@@ -1,5 +1,5 @@
 // Features ask for statistics; the engine computes them. This is the interface;
-// features/statistics_engine.h implements it.
+// features/engine/statistics_engine.h implements it.
 #pragma once
 
 #include <functional>

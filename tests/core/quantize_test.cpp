@@ -18,7 +18,7 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/decode_row_by_row.h"
+#include "core/kernels/cpu/gemm/decode_row_by_row.h"
 #include "core/kernels/cpu/simd_target.h"
 #include "tests/core/format_reference.h"
 #include "tests/core/same_bits.h"

@@ -3,7 +3,7 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/formats.h"
-#include "features/fake_quant.h"
+#include "features/fake_quant/fake_quant.h"
 #include "tests/features/altering_fixture.h"
 
 namespace telens {

@@ -8,8 +8,8 @@
 #include <string>
 #include <tuple>
 
-#include "features/block_telemetry.h"
-#include "features/block_telemetry_options.h"
+#include "features/block_telemetry/block_telemetry.h"
+#include "features/block_telemetry/block_telemetry_options.h"
 #include "features/record/run_reader.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/late_copies.h"

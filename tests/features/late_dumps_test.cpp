@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "features/dump_tensors.h"
+#include "features/dump_tensors/dump_tensors.h"
 #include "tests/hooks/late_copies.h"
 #include "tests/hooks/session_fixture.h"
 

@@ -1,11 +1,11 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
-#include "features/disable_fp8_options.h"
-#include "features/fake_quant_options.h"
-#include "features/log_fp8_tensor_stats_options.h"
-#include "features/log_nvfp4_tensor_stats_options.h"
-#include "features/log_tensor_stats_options.h"
+#include "features/disable_fp8/disable_fp8_options.h"
+#include "features/fake_quant/fake_quant_options.h"
+#include "features/log_stats/log_fp8_tensor_stats_options.h"
+#include "features/log_stats/log_nvfp4_tensor_stats_options.h"
+#include "features/log_stats/log_tensor_stats_options.h"
 #include "hooks/config/config.h"
 
 namespace telens::features {

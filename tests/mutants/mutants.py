@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="one pass: features share one read of a tensor",
-        file="features/statistics_engine.cpp",
+        file="features/engine/statistics_engine.cpp",
         before="    observation->read(x, set_, read);",
         after="    ops::statistics(x, read.casts);\n    observation->read(x, set_, read);",
         program="one_pass_test",
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="exact FP8 without a GPU: the scales reach the product",
-        file="core/kernels/cpu/gemm.cpp",
+        file="core/kernels/cpu/gemm/gemm.cpp",
         before="if (operand.mode == ScalingMode::tensor) return *operand.scale_inv",
         after="if (operand.mode != ScalingMode::tensor) return *operand.scale_inv",
         program="linear_test",
@@ -205,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="statistics of weights are those of all shards",
-        file="features/tensor_observation.cpp",
+        file="features/engine/tensor_observation.cpp",
         before="return reductions.weights ? weight_group_ : nullptr;",
         after="return nullptr;",
         program="reduction_test",
@@ -293,7 +293,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="never takes the training down: a plugin's statistic that throws is switched off",
-        file="features/defined_statistics.cpp",
+        file="features/engine/defined_statistics.cpp",
         before="    if (off_.exchange(true) || !on_failure_) return false;",
         after="    throw;",
         program="defined_statistics_test",
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a plugin's statistic that failed on one rank has half a value on none",
-        file="features/defined_statistics.cpp",
+        file="features/engine/defined_statistics.cpp",
         before="  failed_ = failed_ || failed;",
         after="  failed_ = failed_ && failed;",
         program="rank_exchange_test",
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="looking changes nothing: every statistic is recorded once, and none is missing",
-        file="features/tensor_observation.cpp",
+        file="features/engine/tensor_observation.cpp",
         before="    if (std::ranges::find(added_, name) != added_.end()) return;\n",
         after="",
         program="observed_training_test",
@@ -317,7 +317,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: names come first where the hashes differ",
-        file="features/rank_exchange.cpp",
+        file="features/engine/rank_exchange.cpp",
         before="ranks.push_back(unpack(text, ",
         after="ranks.push_back(unpack(message.text, ",
         program="rank_exchange_test",
@@ -389,7 +389,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: what one rank's trigger sees stops all ranks in the same step",
-        file="features/trigger.cpp",
+        file="features/trigger/trigger.cpp",
         before="  if (first == wanted.end() || exhausted() || iteration < quiet_until_) return;",
         after="  if (first == wanted.end() || !cause_ || exhausted()) return;",
         program="pytest",
@@ -430,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="never stalls: sampled operands are bounded, whatever the number of iterations",
-        file="features/operand_samples.cpp",
+        file="features/trigger/operand_samples.cpp",
         before="kept_.front().iteration <= iteration - iterations_",
         after="kept_.front().iteration < 0",
         program="operand_samples_test",
@@ -438,7 +438,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="looking changes nothing: a sample of operands draws nothing of torch's",
-        file="features/operand_samples.cpp",
+        file="features/trigger/operand_samples.cpp",
         before="  const at::NoGradGuard no_grad;\n  const std::lock_guard lock(mutex_);",
         after="  const at::NoGradGuard no_grad;\n  at::rand({1});\n"
         "  const std::lock_guard lock(mutex_);",

@@ -48,7 +48,7 @@ RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks options statistics "
-    "record features"
+    "record engine features"
 )
 
 # docs/architecture.md draws this table; design and picture change with it.
@@ -64,7 +64,7 @@ ROOMS = (
     # A .cu file includes no torch header; the .cpp beside it binds it.
     room(
         "kernels_cuda_device",
-        "core/kernels/cuda/*.cu core/kernels/cuda/*.cuh core/kernels/cuda/launchers.h",
+        "core/kernels/cuda/*.cu core/kernels/cuda/*.cuh core/kernels/cuda/*/launchers.h",
         "formats ops_layouts",
         CUDA,
     ),
@@ -102,14 +102,25 @@ ROOMS = (
         LIBTORCH,
     ),
     # features
-    room("options", "features/*_options.* features/*_option.*", "formats hooks_config statistics"),
+    room(
+        "options",
+        "features/*_options.* features/*_option.* features/trigger/condition.*",
+        "formats hooks_config statistics",
+    ),
     room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
     room("record", "features/record/*", "formats", HDF5),
+    room(
+        "engine",
+        "features/engine/*",
+        "formats ops ops_layouts collectives quantization distributed hooks_config hooks "
+        "statistics",
+        LIBTORCH,
+    ),
     room(
         "features",
         "features/*",
         "formats ops ops_layouts collectives quantization distributed hooks_config hooks options "
-        "statistics record",
+        "statistics record engine",
         LIBTORCH,
     ),
     # command: text and tables know nothing of runs, reports nothing of the command line

@@ -18,7 +18,11 @@ import gpu_check  # noqa: E402
 from gpu_checks import prebuilt  # noqa: E402
 
 SOURCES = (
-    *("core/kernels/cuda/amax.cu", "core/kernels/cuda/amax.cuh", "hooks/session.cpp"),
+    *(
+        "core/kernels/cuda/quantize/amax.cu",
+        "core/kernels/cuda/quantize/amax.cuh",
+        "hooks/session.cpp",
+    ),
     *("features/record/writer.h", "features/CMakeLists.txt", "inspector_cli/report/page.cpp.in"),
     *("samples/gpt/main.cpp", "CMakeLists.txt", "cmake/TelensCuda.cmake"),
     "cmake/prebuilt/build.sh",
@@ -223,7 +227,7 @@ def test_a_build_leaves_a_library_that_fits_its_sources(build, tree):
 
 
 def test_what_changes_while_it_is_built_makes_it_stale(build, tree):
-    (fault,) = faults(build(CHANGE="core/kernels/cuda/amax.cu"), tree)
+    (fault,) = faults(build(CHANGE="core/kernels/cuda/quantize/amax.cu"), tree)
     assert "built of other sources" in fault
 
 

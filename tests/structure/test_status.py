@@ -13,7 +13,7 @@ REGISTRATION = re.compile(r'library\.impl\(\s*"(\w+)"')
 
 
 def cuda_operators() -> set[str]:
-    sources = (ROOT / "core/kernels/cuda").glob("*.cpp")
+    sources = (ROOT / "core/kernels/cuda").rglob("*.cpp")
     return {name for source in sources for name in REGISTRATION.findall(source.read_text())}
 
 
@@ -68,7 +68,7 @@ def test_operators_that_changed_since_they_ran_are_listed_and_their_rows_say_so(
 
 def test_every_kernel_file_is_compiled_and_bound():
     listed = (ROOT / "core/kernels/cuda/CMakeLists.txt").read_text()
-    for source in (ROOT / "core/kernels/cuda").iterdir():
+    for source in (ROOT / "core/kernels/cuda").rglob("*"):
         if source.suffix in {".cu", ".cpp"}:
             assert re.search(rf"\b{re.escape(source.name)}\b", listed), (
                 f"{source.name} is not built"

@@ -320,7 +320,7 @@ STATEMENTS = (
     Statement(
         "An unknown statistic is an error with the nearest name *(ours)*.",
         "OptionMistakes.say_what_is_right",
-        "features/statistics_option.cpp",
+        "features/log_stats/statistics_option.cpp",
         "config::suggestion(text, known), rules.feature,",
         '"", rules.feature,',
     ),

@@ -2,14 +2,14 @@
 
 from statement import Statement
 
-OPTIONS = "features/log_fp8_tensor_stats_options.cpp"
-ENGINE = "features/statistics_engine.cpp"
-RUNNING = "features/running_cast.cpp"
-SCALING = "features/per_tensor_scaling.cpp"
-COPIES = "features/block_copies.cpp"
-QUANTIZERS = "features/block_quantizers.cpp"
+OPTIONS = "features/log_stats/log_fp8_tensor_stats_options.cpp"
+ENGINE = "features/engine/statistics_engine.cpp"
+RUNNING = "features/engine/running_cast.cpp"
+SCALING = "features/per_tensor_scaling/per_tensor_scaling.cpp"
+COPIES = "features/engine/block_copies.cpp"
+QUANTIZERS = "features/engine/block_quantizers.cpp"
 REQUESTS = "features/statistics/requests.cpp"
-NVFP4_OPTIONS = "features/log_nvfp4_tensor_stats_options.cpp"
+NVFP4_OPTIONS = "features/log_stats/log_nvfp4_tensor_stats_options.cpp"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
 FAKE = "test_fake_quant.py::"
@@ -19,7 +19,7 @@ STATEMENTS = (
     Statement(
         "LogTensorStats logs statistics of the high-precision tensor, of all six tensors.",
         "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
-        "features/log_tensor_stats.cpp",
+        "features/log_stats/log_tensor_stats.cpp",
         "  const auto left_out = reading.want(*requests_",
         "  if (call.tensor_name == TensorName::wgrad) return;\n"
         "  const auto left_out = reading.want(*requests_",
@@ -42,7 +42,7 @@ STATEMENTS = (
         "Where a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; "
         "the log names each.",
         FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
-        "features/log_tensor_stats.cpp",
+        "features/log_stats/log_tensor_stats.cpp",
         "const bool first = !warned_.exchange(true);",
         "const bool first = warned_.exchange(true);",
     ),
@@ -111,7 +111,7 @@ STATEMENTS = (
     Statement(
         "FakeQuant quantizes and dequantizes chosen tensors of chosen GEMMs.",
         "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "fake_quantize(call.tensor, options.value(),",
         "fake_quantize(call.tensor * 2, options.value(),",
     ),
@@ -127,14 +127,14 @@ STATEMENTS = (
     Statement(
         "Its GEMMs run in high precision, the others stay as they are.",
         "AlteringFeaturesTest.gemms_that_fake_quant_does_not_select_stay_as_they_are",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "{.modify = true, .disable_fp8_gemm = true}",
         "{.modify = true, .disable_fp8_gemm = false}",
     ),
     Statement(
         "Its values are those of a plain cast and back, in any shape and dtype.",
         "FakeQuantize.gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "x.scalar_type());",
         "at::kFloat);",
     ),
@@ -149,7 +149,7 @@ STATEMENTS = (
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
         "FP8BLOCKE5M2 (128-blocks) or NVFP4; another one is an error with the nearest name.",
         "OptionMistakes.say_what_is_right",
-        "features/fake_quant_options.cpp",
+        "features/fake_quant/fake_quant_options.cpp",
         "config::suggestion(text, names)",
         '""',
     ),
@@ -157,7 +157,7 @@ STATEMENTS = (
         "Of a block format the blocks lie along the dimension that the GEMM sums over, so a tensor "
         "has other values in its second GEMM than in its first.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "const bool rowwise = gemm == gemms_of(tensor).first;",
         "const bool rowwise = true;",
     ),
@@ -172,7 +172,7 @@ STATEMENTS = (
     Statement(
         "Outputs are quantized along their rows.",
         FAKE + "test_outputs_are_quantized_along_their_rows",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "const bool rowwise = gemm == gemms_of(tensor).first;",
         "const bool rowwise = is_gemm_input(tensor) && gemm == gemms_of(tensor).first;",
     ),
@@ -180,7 +180,7 @@ STATEMENTS = (
         "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
         "what is needed.",
         FAKE + "test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it",
-        "features/fake_quant.cpp",
+        "features/fake_quant/fake_quant.cpp",
         "if ((has_tokens || matrix.size(0) % alignment == 0) && ",
         "if (",
     ),
@@ -210,14 +210,14 @@ STATEMENTS = (
     Statement(
         "What it does not choose keeps delayed scaling.",
         "PerTensorScalingTest.leaves_other_tensors_and_gemms_to_delayed_scaling",
-        "features/per_tensor_scaling.h",
+        "features/per_tensor_scaling/per_tensor_scaling.h",
         "{.modify = true}",
         "{.modify = true, .disable_fp8_gemm = true}",
     ),
     Statement(
         "PerTensorScaling serves activation, weight and gradient.",
         "PerTensorScalingTest.of_outputs_is_refused_at_load",
-        "features/per_tensor_scaling_options.cpp",
+        "features/per_tensor_scaling/per_tensor_scaling_options.cpp",
         ".tensors = config::gemm_input_names(),",
         ".tensors = config::all_tensor_names(),",
     ),
@@ -255,14 +255,14 @@ STATEMENTS = (
     Statement(
         "DisableFP8GEMM (also `DisableQuantizationGEMM`) runs chosen GEMMs in high precision.",
         "AlteringFeaturesTest.a_disabled_gemm_leaves_the_others_in_fp8",
-        "features/disable_fp8_options.cpp",
+        "features/disable_fp8/disable_fp8_options.cpp",
         '.aliases = {"DisableQuantizationGEMM"},',
         "",
     ),
     Statement(
         "DisableFP8Layer (also `DisableQuantizationLayer`) runs a whole layer in high precision.",
         "AlteringFeaturesTest.a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe",
-        "features/disable_fp8.cpp",
+        "features/disable_fp8/disable_fp8.cpp",
         "ScheduledFeature(entry, {.disable_fp8_gemm = true})",
         "ScheduledFeature(entry, {.disable_fp8_gemm = false})",
     ),
@@ -316,7 +316,7 @@ STATEMENTS = (
     Statement(
         "Its statistics may be written in any case.",
         PEER + "test_names_of_base_statistics_are_taken_in_any_case",
-        "features/log_tensor_stats_options.cpp",
+        "features/log_stats/log_tensor_stats_options.cpp",
         ".statistics = kBaseStatistics, .any_case = true};",
         ".statistics = kBaseStatistics, .any_case = false};",
     ),
@@ -340,7 +340,7 @@ STATEMENTS = (
         "high_precision_tensor and quantized_tensor are False by default; without either nothing "
         "is written.",
         "test_dump_tensors.py::test_without_either_tensor_nothing_is_written_and_the_log_says_so",
-        "features/dump_tensors_options.cpp",
+        "features/dump_tensors/dump_tensors_options.cpp",
         ".default_value = false,",
         ".default_value = true,",
     ),

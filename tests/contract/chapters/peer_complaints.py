@@ -6,14 +6,14 @@ STATEMENTS = (
     Statement(
         "FakeQuant and the FP8 statistics need no GPU.",
         "test_contract_features.py::test_a_recipe_before_a_statistic_asks_what_it_would_have_done",
-        "core/kernels/cpu/statistics.cpp",
+        "core/kernels/cpu/statistics/statistics.cpp",
         'TORCH_LIBRARY_IMPL(telens, CPU, library) {\n  library.impl("statistics"',
         'TORCH_LIBRARY_IMPL(telens, CUDA, library) {\n  library.impl("statistics"',
     ),
     Statement(
         "All statistics of a tensor, of however many features, come from one read of it.",
         "OnePassTest.features_share_one_read_of_each_tensor_and_one_of_its_amax",
-        "features/accumulators.cpp",
+        "features/engine/accumulators.cpp",
         "  ops::accumulate_statistics(x, casts, sums);",
         "  ops::accumulate_statistics(x.new_empty({0}), casts, sums);\n"
         "  ops::accumulate_statistics(x, casts, sums);",
@@ -28,7 +28,7 @@ STATEMENTS = (
     Statement(
         "One collective a group and step: a header, then one packed gather.",
         "RankExchange.equal_layouts_take_a_header_and_one_gather_and_give_the_sums_of_the_whole",
-        "features/rank_exchange.cpp",
+        "features/engine/rank_exchange.cpp",
         "  const std::vector<Header> headers = gather_headers(message, note, group);",
         "  gather_headers(message, note, group);\n"
         "  const std::vector<Header> headers = gather_headers(message, note, group);",
@@ -36,7 +36,7 @@ STATEMENTS = (
     Statement(
         "Ranks need not log the same layers: no collective hangs.",
         "RankExchange.ranks_that_log_different_layers_or_none_do_not_hang",
-        "features/rank_exchange.cpp",
+        "features/engine/rank_exchange.cpp",
         "same_names ? message.words : with_names(message, longest)",
         "(same_names || true) ? message.words : with_names(message, longest)",
     ),
@@ -50,7 +50,7 @@ STATEMENTS = (
     Statement(
         "FakeQuant takes the MXFP8 formats, without a GPU.",
         "test_fake_quant.py::test_each_gemm_gets_the_operands_of_the_reference",
-        "features/fake_quant_options.cpp",
+        "features/fake_quant/fake_quant_options.cpp",
         'NamedFormat{"MXFP8E5M2", {FormatId::e5m2, RecipeId::mxfp8}},',
         'NamedFormat{"MXFP8E5M2", {FormatId::e4m3, RecipeId::mxfp8}},',
     ),
@@ -86,7 +86,7 @@ STATEMENTS = (
     Statement(
         "Nothing grows with the iterations: what was handed over is let go of.",
         "test_contract_memory.py::test_a_long_session_grows_by_nothing",
-        "features/statistics_collect.cpp",
+        "features/engine/statistics_collect.cpp",
         "    if (!waits) by_key_.erase(each->name());\n",
         "",
     ),

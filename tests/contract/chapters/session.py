@@ -284,7 +284,7 @@ STATEMENTS = (
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
         "and what it would record *(ours)*.",
         "test_plan.py::test_the_estimate_is_what_a_run_records",
-        "features/statistics_option.cpp",
+        "features/log_stats/statistics_option.cpp",
         "  for (const Statistic counter : kTensorCounters) add({counter});\n",
         "",
     ),

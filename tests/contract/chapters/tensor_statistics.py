@@ -3,15 +3,15 @@
 from statement import Statement
 
 FINISH = "features/statistics/finish.cpp"
-ENGINE = "features/statistics_engine.cpp"
-OBSERVATION = "features/tensor_observation.cpp"
+ENGINE = "features/engine/statistics_engine.cpp"
+OBSERVATION = "features/engine/tensor_observation.cpp"
 NAMES = "features/statistics/statistic_name.cpp"
 REQUESTS = "features/statistics/requests.cpp"
 DEFINITIONS = "FinishedStatistics.are_the_definitions"
 OF_A_CAST = "FinishedStatistics.of_a_cast_count_all_elements"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
-BLOCK_CASTS = "core/kernels/cpu/statistics_block_casts.cpp"
+BLOCK_CASTS = "core/kernels/cpu/statistics/statistics_block_casts.cpp"
 
 STATEMENTS = (
     # ---- of the high-precision tensor
@@ -69,7 +69,7 @@ STATEMENTS = (
         "The kernel's sums are those of double-precision definitions, whatever the data, on every "
         "SIMD target.",
         "StatisticsOf.special_data_are_those_of_the_definitions_on_every_simd_target",
-        "core/kernels/cpu/statistics.cpp",
+        "core/kernels/cpu/statistics/statistics.cpp",
         "std::min(kPart, numel - i * kPart);",
         "std::min(kPart, numel - i * kPart) & ~std::int64_t{1};",
     ),
@@ -121,14 +121,14 @@ STATEMENTS = (
         "`max_blockwise_dynamic_range: {block_size: 32, dims: 1}` (the defaults) is a mapping; "
         "`dims` is 1 or 2.",
         "LogTensorStatsOptions.a_blockwise_range_is_a_mapping_with_defaults",
-        "features/statistics_option.cpp",
+        "features/log_stats/statistics_option.cpp",
         "block.dims = static_cast<int>(entry.value.as_integer());",
         "block.dims = 1;",
     ),
     Statement(
         "It is the largest of the blocks' ranges; blocks end at row ends.",
         "BlockwiseDynamicRange.is_that_of_its_definition_for_every_shape_dtype_and_simd_target",
-        "core/kernels/cpu/statistics_blockwise.cpp",
+        "core/kernels/cpu/statistics/statistics_blockwise.cpp",
         "std::min(rows, first + grain * kinds.size);",
         "std::min(rows, first + kinds.size);",
     ),
@@ -152,7 +152,7 @@ STATEMENTS = (
         "`overflows%` is 100 x elements beyond the largest value / numel, for all per-tensor "
         "recipes *(ours: the peer has it for delayed scaling only)*.",
         FEATURES + "test_overflows_are_what_lies_beyond_a_stale_scale",
-        "core/kernels/cpu/statistics_plan.cpp",
+        "core/kernels/cpu/statistics/statistics_plan.cpp",
         "return x > Output::kMax * inverse;",
         "return x > 2 * Output::kMax * inverse;",
     ),
@@ -173,7 +173,7 @@ STATEMENTS = (
     Statement(
         "A recipe before a statistic asks what that recipe would have done.",
         FEATURES + "test_a_recipe_before_a_statistic_asks_what_it_would_have_done",
-        "features/running_cast.cpp",
+        "features/engine/running_cast.cpp",
         "running->scale_for(x_) : current(cast.format);",
         "running->scale_for(x_) : current(cast.format) * 2;",
     ),
@@ -202,7 +202,7 @@ STATEMENTS = (
         "Before a name `mxfp8_` and `fp8_block_scaling_` may stand as well, whatever runs: the "
         "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
         BLOCKS + "test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format",
-        "features/block_quantizers.cpp",
+        "features/engine/block_quantizers.cpp",
         "format == FormatId::e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3;",
         "format == FormatId::e5m2 ? Fp8Format::e4m3 : Fp8Format::e4m3;",
     ),
@@ -217,7 +217,7 @@ STATEMENTS = (
         "With `_columnwise` the columnwise copy's own values are measured *(ours: the peer "
         "measures the rowwise copy)*.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
-        "features/block_copies.cpp",
+        "features/engine/block_copies.cpp",
         "const QuantizedData& data = columnwise ? quantized.columnwise : quantized.rowwise;",
         "const QuantizedData& data = quantized.rowwise;",
     ),
@@ -233,7 +233,7 @@ STATEMENTS = (
         "Statistics of blocks are those of their definition, for every format, orientation, shape "
         "and dtype, on every SIMD target.",
         "BlockCastStatistics.are_the_definition_for_every_format_shape_dtype_and_simd_target",
-        "core/kernels/cpu/block_lines.h",
+        "core/kernels/cpu/statistics/block_lines.h",
         "codes + line * code_stride",
         "codes + line * std::min(length_, code_stride)",
     ),
@@ -241,7 +241,7 @@ STATEMENTS = (
         "Special values, subnormals and blocks of zeros have the statistics of a reference in "
         "NumPy and ml_dtypes.",
         BLOCKS + "test_special_values_have_the_statistics_of_the_reference",
-        "core/kernels/cpu/statistics_what_if_range.cpp",
+        "core/kernels/cpu/statistics/statistics_what_if_range.cpp",
         "hn::And(hn::Ne(magnitude, zero), hn::Eq(after, zero))",
         "hn::Eq(after, zero)",
     ),
@@ -320,7 +320,7 @@ STATEMENTS = (
     Statement(
         "A NaN of one rank reaches all.",
         "RankExchange.a_nan_on_one_rank_reaches_all",
-        "features/rank_exchange.cpp",
+        "features/engine/rank_exchange.cpp",
         "if (found != rank.end()) merge_words(",
         "if (found != rank.end() && &rank == &ranks.back()) merge_words(",
     ),

@@ -2,7 +2,7 @@
 // on the host, against torch in FP64.
 #include <gtest/gtest.h>
 
-#include "core/kernels/cuda/activation.cuh"
+#include "core/kernels/cuda/norm_activation/activation.cuh"
 #include "tests/core/activation_reference.h"
 #include "tests/core/cuda/host_grid.h"
 

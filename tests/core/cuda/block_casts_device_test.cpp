@@ -7,8 +7,8 @@
 
 #include <cmath>
 
-#include "core/kernels/cuda/block_tensors.h"
-#include "core/kernels/cuda/merge.cuh"
+#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/ops/block_errors.h"
 #include "features/statistics/accumulator.h"
 #include "tests/core/block_casts.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/kernels/cpu/statistics_blocks.h"
-#include "core/kernels/cuda/statistics_blocks.cuh"
+#include "core/kernels/cpu/statistics/statistics_blocks.h"
+#include "core/kernels/cuda/statistics/statistics_blocks.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cuda/fused_quantize.cuh"
+#include "core/kernels/cuda/norm_activation/fused_quantize.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 #include "tests/core/same_bits.h"

@@ -1,6 +1,6 @@
 // Products emulated through BF16, on the CPU with a product in FP32 (exact for BF16 operands, as
 // the tensor cores' is), against the CPU's operator.
-#include "core/kernels/cuda/gemm_emulation.h"
+#include "core/kernels/cuda/gemm/gemm_emulation.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>

@@ -10,8 +10,8 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/scaling_mode.h"
-#include "core/kernels/cuda/scale_layouts.cuh"
-#include "core/kernels/cuda/transpose_codes.cuh"
+#include "core/kernels/cuda/gemm/scale_layouts.cuh"
+#include "core/kernels/cuda/gemm/transpose_codes.cuh"
 #include "core/ops/block_quantize.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"

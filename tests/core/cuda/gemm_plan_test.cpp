@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/kernels/cuda/gemm_plan.h"
-#include "core/kernels/cuda/lt_gemm.h"
+#include "core/kernels/cuda/gemm/gemm_plan.h"
+#include "core/kernels/cuda/gemm/lt_gemm.h"
 
 namespace telens::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/kernels/cuda/histogram.cuh"
+#include "core/kernels/cuda/statistics/histogram.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cpu/activation_rows.h"
-#include "core/kernels/cpu/normalization_rows.h"
-#include "core/kernels/cuda/activation.cuh"
-#include "core/kernels/cuda/normalization.cuh"
+#include "core/kernels/cpu/norm_activation/activation_rows.h"
+#include "core/kernels/cpu/norm_activation/normalization_rows.h"
+#include "core/kernels/cuda/norm_activation/activation.cuh"
+#include "core/kernels/cuda/norm_activation/normalization.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 #include "tests/core/same_bits.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cuda/normalization.cuh"
+#include "core/kernels/cuda/norm_activation/normalization.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cuda/amax.cuh"
-#include "core/kernels/cuda/block_tensors.h"
-#include "core/kernels/cuda/hadamard.cuh"
-#include "core/kernels/cuda/nvfp4_quantize.cuh"
+#include "core/kernels/cuda/quantize/amax.cuh"
+#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/quantize/hadamard.cuh"
+#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 

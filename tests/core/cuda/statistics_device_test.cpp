@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cpu/statistics_range.h"
-#include "core/kernels/cuda/statistics.cuh"
+#include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cuda/statistics/statistics.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 

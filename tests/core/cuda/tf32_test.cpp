@@ -1,5 +1,5 @@
 // Whether FP32 products on CUDA are taken in TF32 follows torch's settings, old and new.
-#include "core/kernels/cuda/tf32.h"
+#include "core/kernels/cuda/gemm/tf32.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>

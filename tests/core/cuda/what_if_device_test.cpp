@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "core/kernels/cuda/block_tensors.h"
-#include "core/kernels/cuda/statistics_what_if.cuh"
+#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/statistics/statistics_what_if.cuh"
 #include "core/ops/statistics_block_casts.h"
 #include "core/ops/statistics_what_if.h"
 #include "tests/core/cuda/block_data.h"

@@ -8,11 +8,11 @@
 #include <set>
 #include <vector>
 
-#include "core/kernels/cuda/block_copies.cuh"
-#include "core/kernels/cuda/statistics.cuh"
-#include "core/kernels/cuda/statistics_block_casts.cuh"
-#include "core/kernels/cuda/statistics_what_if.cuh"
-#include "core/kernels/cuda/transpose_tile.cuh"
+#include "core/kernels/cuda/quantize/transpose_tile.cuh"
+#include "core/kernels/cuda/statistics/block_copies.cuh"
+#include "core/kernels/cuda/statistics/statistics.cuh"
+#include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
+#include "core/kernels/cuda/statistics/statistics_what_if.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
 

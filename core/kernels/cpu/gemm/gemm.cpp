@@ -1,0 +1,181 @@
+// The quantized GEMM on the CPU: exact products without FP8 hardware.
+//
+// Every E4M3 and E5M2 value is a BF16 value, and stays one under a block scale that is a power of
+// two, as long as it does not leave BF16's normal range; an E2M1 value stays one under an E4M3
+// scale (2 + 4 significant bits). So decoding is exact, a BF16 GEMM multiplies exactly (8 x 8
+// significant bits fit FP32's 24) and accumulates in FP32. Where values or products would leave the
+// normal range, which the scales tell, operands are decoded to FP32. The scales of tensors are
+// applied to the FP32 sum as alpha, and the result is rounded once. Where FP32 does not hold what
+// comes between the scales and the result, the product is one of FP64.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <cpuinfo.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "core/formats/formats.h"
+#include "core/kernels/cpu/gemm/decode_row_by_row.h"
+#include "core/kernels/cpu/gemm/gemm_in_double.h"
+#include "core/kernels/cpu/gemm/scale_range.h"
+#include "core/ops/block_quantize_checks.h"
+#include "core/ops/gemm_checks.h"
+#include "core/ops/gemm_choice.h"
+#include "core/ops/quantize.h"
+
+namespace telens {
+namespace {
+
+using ops::GemmOperand;
+
+constexpr std::string_view kFp32Kernel = "FP32 GEMM of decoded operands";
+
+// Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 one.
+bool has_native_bf16() {
+  static const bool native =
+      cpuinfo_initialize() && (cpuinfo_has_x86_avx512bf16() || cpuinfo_has_x86_amx_bf16());
+  return native;
+}
+
+// Below this many multiplications LibTorch leaves oneDNN for a loop of its own, which rounds
+// intermediate sums of BF16.
+constexpr std::int64_t kSmallProduct = 16 * 16 * 16;
+
+bool is_scaled_in_blocks(const GemmOperand& operand) { return operand.mode != ScalingMode::tensor; }
+
+at::Tensor decode_blocks(const GemmOperand& operand, at::ScalarType dtype) {
+  return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
+                                operand.mode, dtype);
+}
+
+// The operands without the scales of their tensors. LibTorch's products take up to 1.4 times as
+// long where K runs down the columns of the left one (wgrad); of the right one it does not matter.
+at::Tensor decode_left(const GemmOperand& operand, at::ScalarType dtype) {
+  return is_scaled_in_blocks(operand)
+             ? decode_blocks(operand, dtype)
+             : kernels::decode_row_by_row(operand.codes, operand.format, dtype);
+}
+
+at::Tensor decode_right(const GemmOperand& operand, at::ScalarType dtype) {
+  return is_scaled_in_blocks(operand) ? decode_blocks(operand, dtype)
+                                      : ops::decode_fp8(operand.codes, operand.format, dtype);
+}
+
+// What the whole sum is multiplied by.
+float scale_of_tensor(const GemmOperand& operand) {
+  if (operand.mode == ScalingMode::tensor) return *operand.scale_inv.const_data_ptr<float>();
+  return operand.tensor_scale.defined() ? *operand.tensor_scale.const_data_ptr<float>() : 1.0F;
+}
+
+float scale_of_tensors(const GemmOperand& a, const GemmOperand& b) {
+  return scale_of_tensor(a) * scale_of_tensor(b);
+}
+
+// Whether BF16 holds every value and FP32 every product as a normal number: native BF16 products
+// take both for zero below. A sum of products that are multiples of a normal number is one too.
+bool are_normal(const GemmOperand& a, const GemmOperand& b) {
+  const int left = exponent_of_smallest_value(a);
+  const int right = exponent_of_smallest_value(b);
+  return std::min({left, right, left + right}) >= BF16::kMinExponent;
+}
+
+// Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
+at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
+  ops::report_gemm_choice(
+      {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
+  const at::Tensor left = ops::decode_fp8(a.codes, a.format, at::kFloat);
+  const at::Tensor right = ops::decode_fp8(b.codes, b.format, at::kFloat);
+  const at::Tensor left_scales = scales_of_rows(a);
+  const at::Tensor right_scales = scales_of_rows(b);
+  const std::int64_t k = left.size(1);
+  const std::int64_t length = block_length(a.mode);
+  at::Tensor out = at::zeros({left.size(0), right.size(0)}, left.options());
+  for (std::int64_t begin = 0, block = 0; begin < k; begin += length, ++block) {
+    const std::int64_t size = std::min(length, k - begin);
+    at::Tensor sum = at::mm(left.narrow(1, begin, size), right.narrow(1, begin, size).t());
+    sum.mul_(left_scales.narrow(1, block, 1)).mul_(right_scales.narrow(1, block, 1).t());
+    out.add_(sum);
+  }
+  return out;
+}
+
+// Why the product is not one of BF16 operands; "": it is.
+std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
+                                  at::ScalarType out_dtype) {
+  if (!has_native_bf16()) return "the processor has no BF16 products";
+  if (out_dtype != at::kBFloat16) return "the output is not BF16";
+  const bool small = a.codes.size(0) * a.codes.size(1) * b.codes.size(0) <= kSmallProduct;
+  if (small) return "the product is too small for oneDNN";
+  return are_normal(a, b) ? "" : "values or products below BF16's normal range";
+}
+
+bool goes_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
+  const bool in_128_blocks = a.mode == ScalingMode::block_1d || a.mode == ScalingMode::block_2d;
+  return in_128_blocks && !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
+}
+
+// FP32, where the scales let no single GEMM make the product; undefined elsewhere.
+at::Tensor product_of_unruly_scales(const GemmOperand& a, const GemmOperand& b) {
+  if (leaves_fp32(a, b)) return product_in_double(a, b);
+  return goes_by_blocks_of_k(a, b) ? gemm_by_blocks_of_k(a, b) : at::Tensor();
+}
+
+at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
+                const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
+                const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
+                at::ScalarType out_dtype, bool /*split_accumulator: sums are FP32's*/,
+                bool /*power_of_2_scales: it looks at them*/) {
+  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
+  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
+  ops::check_gemm(a, b, given_bias, out_dtype);
+  const at::Tensor bias = ops::bias_of_16_bits(ops::or_undefined(given_bias));
+  if (const at::Tensor sums = product_of_unruly_scales(a, b); sums.defined()) {
+    return (bias.defined() ? sums.add_(bias) : sums).to(out_dtype);
+  }
+  const std::string_view obstacle = obstacle_to_bf16(a, b, out_dtype);
+  ops::report_gemm_choice(
+      {obstacle.empty() ? "BF16 GEMM of decoded operands" : kFp32Kernel, obstacle});
+  const at::ScalarType dtype = obstacle.empty() ? at::kBFloat16 : at::kFloat;
+  const at::Tensor left = decode_left(a, dtype);
+  const at::Tensor right = decode_right(b, dtype);
+  const float alpha = scale_of_tensors(a, b);
+  at::Tensor out = at::empty({left.size(0), right.size(0)}, left.options());
+  if (bias.defined()) {
+    at::addmm_out(out, bias.to(left.scalar_type()), left, right.t(), 1, alpha);
+  } else {
+    at::addmm_out(out, out, left, right.t(), 0, alpha);
+  }
+  return out.to(out_dtype);
+}
+
+void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
+                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                     std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
+                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                     std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/,
+                     bool /*power_of_2_scales*/) {
+  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
+  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
+  ops::check_gemm_accumulate(a, b, out);
+  at::Tensor sum = out;
+  if (const at::Tensor product = product_of_unruly_scales(a, b); product.defined()) {
+    sum.add_(product);
+    return;
+  }
+  // LibTorch adds no product of BF16 operands to a FP32 tensor.
+  ops::report_gemm_choice({kFp32Kernel, "the output is FP32"});
+  at::addmm_out(sum, out, decode_left(a, at::kFloat), decode_right(b, at::kFloat).t(), 1,
+                scale_of_tensors(a, b));
+}
+
+}  // namespace
+}  // namespace telens
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("gemm", telens::gemm);
+  library.impl("gemm_accumulate", telens::gemm_accumulate);
+}

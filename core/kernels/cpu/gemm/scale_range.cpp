@@ -1,0 +1,168 @@
+#include "core/kernels/cpu/gemm/scale_range.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "core/formats/formats.h"
+
+namespace telens {
+namespace {
+
+using ops::GemmOperand;
+
+// Calls visit on the scales as T, in the order in which they lie in memory.
+template <typename T, typename Visitor>
+void for_each_scale(const at::Tensor& scales, const Visitor& visit) {
+  const at::Tensor dense = scales.is_non_overlapping_and_dense() ? scales : scales.contiguous();
+  const auto* const values = static_cast<const T*>(dense.const_data_ptr());
+  for (std::int64_t i = 0; i < dense.numel(); ++i) visit(values[i]);
+}
+
+template <typename Format>
+constexpr int kSmallestExponent = Format::kMinExponent - Format::kMantissaBits;
+
+int exponent_of_smallest_code(FormatId format) {
+  return format == FormatId::e4m3   ? kSmallestExponent<E4M3>
+         : format == FormatId::e5m2 ? kSmallestExponent<E5M2>
+                                    : kSmallestExponent<E2M1>;
+}
+
+// Code 0 is the scale of blocks of zeros, and of the smallest values.
+bool has_values_under_scale_code_0(const GemmOperand& operand) {
+  const auto scales = operand.scale_inv.accessor<std::uint8_t, 2>();
+  const auto codes = operand.codes.accessor<std::uint8_t, 2>();
+  constexpr std::int64_t kLength = block_length(ScalingMode::mxfp8);
+  for (std::int64_t row = 0; row < scales.size(0); ++row) {
+    for (std::int64_t block = 0; block < scales.size(1); ++block) {
+      if (scales[row][block] != 0) continue;
+      const std::int64_t end = std::min(codes.size(1), (block + 1) * kLength);
+      for (std::int64_t k = block * kLength; k < end; ++k) {
+        if ((codes[row][k] & E4M3::kMagnitudeMask) != 0) return true;  // E5M2's mask is the same
+      }
+    }
+  }
+  return false;
+}
+
+// The exponent of the smallest E8M0 scale in use.
+int exponent_of_smallest_e8m0(const GemmOperand& operand) {
+  std::uint8_t smallest_less_1 = E8M0::kNanCode;  // of codes above 0: code 0 wraps around
+  bool has_code_0 = false;
+  for_each_scale<std::uint8_t>(operand.scale_inv, [&](std::uint8_t code) {
+    smallest_less_1 = std::min(smallest_less_1, static_cast<std::uint8_t>(code - 1));
+    has_code_0 |= code == 0;
+  });
+  const int smallest =
+      has_code_0 && has_values_under_scale_code_0(operand) ? 0 : smallest_less_1 + 1;
+  return smallest - E8M0::kBias;
+}
+
+// The exponent of the smallest FP32 scale, which is a power of two.
+int exponent_of_smallest_power(const at::Tensor& scales) {
+  std::int32_t smallest = std::numeric_limits<std::int32_t>::max();  // positive: as the bits order
+  for_each_scale<std::int32_t>(scales,
+                               [&](std::int32_t bits) { smallest = std::min(smallest, bits); });
+  return (smallest >> FP32::kMantissaBits) - FP32::kBias;
+}
+
+// Of FP32 numbers that are finite and not zero.
+struct ExponentRange {
+  int smallest = std::numeric_limits<int>::max();
+  int largest = std::numeric_limits<int>::min();
+};
+
+ExponentRange exponents_of(const at::Tensor& scales) {
+  std::uint32_t smallest = FP32::kTopExponentCode;
+  std::uint32_t largest = 0;
+  for_each_scale<std::uint32_t>(scales, [&](std::uint32_t bits) {
+    const std::uint32_t magnitude = bits & FP32::kMagnitudeMask;
+    const bool counts = magnitude != 0 && magnitude < FP32::kTopExponentCode;
+    smallest = std::min(smallest, counts ? magnitude : smallest);
+    largest = std::max(largest, counts ? magnitude : largest);
+  });
+  if (largest == 0) return {};
+  return {std::ilogb(std::bit_cast<float>(smallest)), std::ilogb(std::bit_cast<float>(largest))};
+}
+
+int exponent_of_largest_e8m0(const at::Tensor& scales) {
+  std::uint8_t largest = 0;
+  for_each_scale<std::uint8_t>(scales, [&](std::uint8_t code) {
+    largest = std::max(largest, code == E8M0::kNanCode ? largest : code);
+  });
+  return largest - E8M0::kBias;
+}
+
+int exponent_of_largest_code(FormatId format) {
+  return format == FormatId::e5m2 ? E5M2::kMaxExponent : E4M3::kMaxExponent;
+}
+
+// The product of the scales of two tensors. LibTorch's products lose a factor that is NaN.
+bool leaves_fp32(float a, float b) { return !std::isnormal(a * b); }
+
+// A sum over a block of K under the left scale: an FP32 number in normal range, or zero.
+bool sums_leave_fp32(const GemmOperand& left) {
+  // 128 x the largest E5M2 x the largest E4M3 < 2^32; the product of their smallest is 2^-25.
+  constexpr int kLargestSum = 32;
+  constexpr int kSmallestSum = kSmallestExponent<E5M2> + kSmallestExponent<E4M3>;
+  const auto [smallest, largest] = exponents_of(left.scale_inv);
+  return largest != ExponentRange().largest && (largest >= FP32::kMaxExponent + 1 - kLargestSum ||
+                                                smallest < FP32::kMinExponent - kSmallestSum);
+}
+
+}  // namespace
+
+bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
+  const auto one_of = [&](const auto& values_leave) { return values_leave(a) || values_leave(b); };
+  const auto beyond = [](const GemmOperand& operand, int largest_scale) {
+    return largest_scale + exponent_of_largest_code(operand.format) > FP32::kMaxExponent;
+  };
+  switch (a.mode) {
+    case ScalingMode::tensor:
+      return leaves_fp32(*a.scale_inv.const_data_ptr<float>(),
+                         *b.scale_inv.const_data_ptr<float>());
+    case ScalingMode::mxfp8:
+      return one_of([&](const GemmOperand& operand) {
+        return beyond(operand, exponent_of_largest_e8m0(operand.scale_inv));
+      });
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      if (!has_powers_of_two(a.scale_inv) || !has_powers_of_two(b.scale_inv)) {
+        return sums_leave_fp32(a);
+      }
+      return one_of([&](const GemmOperand& operand) {
+        const int largest = exponents_of(operand.scale_inv).largest;
+        return largest != ExponentRange().largest && beyond(operand, largest);
+      });
+    case ScalingMode::nvfp4:
+      break;
+  }
+  return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
+                     *b.tensor_scale.const_data_ptr<float>());
+}
+
+bool has_powers_of_two(const at::Tensor& scales) {
+  constexpr std::int32_t kMantissa = (1 << FP32::kMantissaBits) - 1;
+  std::int32_t bits_in_use = 0;
+  for_each_scale<std::int32_t>(scales, [&](std::int32_t bits) { bits_in_use |= bits; });
+  return (bits_in_use & kMantissa) == 0;
+}
+
+int exponent_of_smallest_value(const GemmOperand& operand) {
+  const int of_codes = exponent_of_smallest_code(operand.format);
+  switch (operand.mode) {
+    case ScalingMode::tensor:
+      break;
+    case ScalingMode::mxfp8:
+      return of_codes + exponent_of_smallest_e8m0(operand);
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      return of_codes + exponent_of_smallest_power(operand.scale_inv);
+    case ScalingMode::nvfp4:
+      return of_codes + kSmallestExponent<E4M3>;  // of the scale of a block
+  }
+  return of_codes;
+}
+
+}  // namespace telens

@@ -1,0 +1,180 @@
+// Quantizing a matrix with a scale a block, on every thread, in one read for both orientations.
+//
+// A Scaling says how blocks become scales and elements codes:
+//   using ScaleCode = ...;                           how a scale is stored
+//   static constexpr std::int64_t kBlock             elements along a block
+//   static constexpr NanInMaximum kNan
+//   BlockScale<ScaleCode> scale_of(float amax) const
+//   void encode(Elements, const float* factors, std::uint8_t* codes) const      one code a byte
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/kernels/cpu/grain.h"
+#include "core/kernels/cpu/quantize/block_maxima.h"
+#include "core/ops/block_quantize_checks.h"
+
+namespace telens::kernels {
+
+// A matrix of BF16, FP16 or FP32 in memory, row after row.
+struct ElementMatrix {
+  FormatId format;
+  const void* data;
+  std::int64_t rows;
+  std::int64_t columns;
+
+  const void* at(std::int64_t row, std::int64_t column) const {
+    const std::int64_t width = format == FormatId::fp32 ? 4 : 2;
+    return static_cast<const std::byte*>(data) + (row * columns + column) * width;
+  }
+};
+
+// Consecutive elements of one row.
+struct Elements {
+  FormatId format;
+  const void* data;
+  std::size_t size;
+  std::int64_t index;  // of the first one, counted through the whole matrix
+};
+
+// Where the codes and scales of one orientation go; both null where it is not wanted. Codes lie as
+// the elements do.
+template <typename Scaling>
+struct BlockOutput {
+  std::uint8_t* codes = nullptr;
+  typename Scaling::ScaleCode* scales = nullptr;
+};
+
+template <typename Scaling>
+struct BlockOutputs {
+  BlockOutput<Scaling> rowwise;     // scales [rows, columns / block]
+  BlockOutput<Scaling> columnwise;  // scales [rows / block, columns]
+  BlockOutput<Scaling> square;      // scales [rows / block, columns / block]
+};
+
+using ops::rounded_up_quotient;
+
+template <typename Scaling>
+class BlockTiles {
+ public:
+  BlockTiles(const ElementMatrix& x, const Scaling& scaling, const BlockOutputs<Scaling>& outputs)
+      : x_(x), scaling_(scaling), outputs_(outputs) {}
+
+  void quantize() const {
+    const std::int64_t across = rounded_up_quotient(x_.columns, kWidth);
+    const std::int64_t tiles = rounded_up_quotient(x_.rows, kBlock) * across;
+    const std::int64_t grain = std::max<std::int64_t>(1, kGrain / (kBlock * kWidth));
+    at::parallel_for(0, tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t tile = begin; tile < end; ++tile) {
+        quantize_tile(tile / across * kBlock, tile % across * kWidth);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = Scaling::kBlock;
+  // Columns of a tile: with up to 128 rows it stays in a core's second-level cache.
+  static constexpr std::int64_t kWidth = 1024;
+  static_assert(kWidth % kBlock == 0);
+  using PerElement = std::array<float, kWidth>;
+
+  struct Tile {
+    std::int64_t row;
+    std::int64_t rows;
+    std::int64_t column;
+    std::int64_t width;
+
+    std::int64_t blocks() const { return rounded_up_quotient(width, kBlock); }
+  };
+
+  void quantize_tile(std::int64_t row, std::int64_t column) const {
+    const Tile tile{row, std::min(kBlock, x_.rows - row), column,
+                    std::min(kWidth, x_.columns - column)};
+    if (outputs_.rowwise.codes != nullptr) quantize_along_rows(tile);
+    if (outputs_.columnwise.codes != nullptr) quantize_along_columns(tile);
+    if (outputs_.square.codes != nullptr) quantize_squares(tile);
+  }
+
+  void quantize_along_rows(const Tile& tile) const {
+    const std::int64_t blocks_of_row = rounded_up_quotient(x_.columns, kBlock);
+    std::array<float, kWidth / kBlock> maxima;
+    PerElement factors;
+    for (std::int64_t row = tile.row; row < tile.row + tile.rows; ++row) {
+      block_maxima(x_.format, x_.at(row, tile.column), static_cast<std::size_t>(tile.width), kBlock,
+                   Scaling::kNan, maxima.data());
+      spread(tile, maxima, outputs_.rowwise.scales + row * blocks_of_row + tile.column / kBlock,
+             factors);
+      encode_row(tile, row, factors, outputs_.rowwise.codes);
+    }
+  }
+
+  void quantize_along_columns(const Tile& tile) const {
+    PerElement maxima;
+    maxima_of_columns(tile, maxima);
+    auto* const scales = outputs_.columnwise.scales + tile.row / kBlock * x_.columns + tile.column;
+    PerElement& factors = maxima;
+    for (std::int64_t i = 0; i < tile.width; ++i) {
+      const auto [stored, factor] = scaling_.scale_of(maxima[i]);
+      scales[i] = stored;
+      factors[i] = factor;
+    }
+    encode_rows(tile, factors, outputs_.columnwise.codes);
+  }
+
+  void quantize_squares(const Tile& tile) const {
+    PerElement of_columns;
+    maxima_of_columns(tile, of_columns);
+    std::array<float, kWidth / kBlock> maxima;
+    block_maxima(FormatId::fp32, of_columns.data(), static_cast<std::size_t>(tile.width), kBlock,
+                 Scaling::kNan, maxima.data());
+    const std::int64_t blocks_of_row = rounded_up_quotient(x_.columns, kBlock);
+    PerElement& factors = of_columns;
+    spread(tile, maxima,
+           outputs_.square.scales + tile.row / kBlock * blocks_of_row + tile.column / kBlock,
+           factors);
+    encode_rows(tile, factors, outputs_.square.codes);
+  }
+
+  void maxima_of_columns(const Tile& tile, PerElement& maxima) const {
+    std::fill_n(maxima.begin(), tile.width, 0.0F);
+    for (std::int64_t row = tile.row; row < tile.row + tile.rows; ++row) {
+      update_column_maxima(x_.format, x_.at(row, tile.column), static_cast<std::size_t>(tile.width),
+                           Scaling::kNan, maxima.data());
+    }
+  }
+
+  // The scales of a row of blocks, and their factors for each of its elements.
+  void spread(const Tile& tile, const std::array<float, kWidth / kBlock>& maxima,
+              typename Scaling::ScaleCode* scales, PerElement& factors) const {
+    for (std::int64_t block = 0; block < tile.blocks(); ++block) {
+      const auto [stored, factor] = scaling_.scale_of(maxima[block]);
+      scales[block] = stored;
+      std::fill_n(factors.begin() + block * kBlock, kBlock, factor);
+    }
+  }
+
+  void encode_rows(const Tile& tile, const PerElement& factors, std::uint8_t* codes) const {
+    for (std::int64_t row = tile.row; row < tile.row + tile.rows; ++row) {
+      encode_row(tile, row, factors, codes);
+    }
+  }
+
+  void encode_row(const Tile& tile, std::int64_t row, const PerElement& factors,
+                  std::uint8_t* codes) const {
+    const std::int64_t index = row * x_.columns + tile.column;
+    const Elements elements{x_.format, x_.at(row, tile.column),
+                            static_cast<std::size_t>(tile.width), index};
+    scaling_.encode(elements, factors.data(), codes + index);
+  }
+
+  const ElementMatrix& x_;
+  const Scaling& scaling_;
+  const BlockOutputs<Scaling>& outputs_;
+};
+
+}  // namespace telens::kernels

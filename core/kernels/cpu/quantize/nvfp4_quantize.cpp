@@ -1,0 +1,185 @@
+// quantize_nvfp4 on the CPU.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "core/formats/philox.h"
+#include "core/formats/stochastic_rounding.h"
+#include "core/kernels/cpu/element_type.h"
+#include "core/kernels/cpu/quantize/block_scalings.h"
+#include "core/kernels/cpu/quantize/block_tensors.h"
+#include "core/kernels/cpu/quantize/quantize_range.h"
+#include "core/ops/block_scale_formula.h"
+
+namespace telens::kernels {
+namespace {
+
+using ops::BlockCodes;
+using ops::SixTensors;
+
+struct Nvfp4Scaling {
+  using ScaleCode = std::uint8_t;
+  static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
+  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
+
+  float tensor_factor;
+  float tensor_scale;
+  std::optional<ElementWords> random;
+
+  BlockScale<ScaleCode> scale_of(float amax) const {
+    const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
+    return {code, nvfp4_factor(code, tensor_scale)};
+  }
+
+  void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
+    if (random) {
+      dispatch_element_type(x.format,
+                            [&]<typename T>() { encode_by_chance<T>(x, factors, codes); });
+    } else {
+      quantize_range_by_scales(x.format, x.data, x.size, factors, FormatId::e2m1, codes);
+    }
+  }
+
+ private:
+  template <typename T>
+  void encode_by_chance(const Elements& x, const float* factors, std::uint8_t* codes) const {
+    const T* const elements = static_cast<const T*>(x.data);
+    PhiloxCounter words{};
+    for (std::size_t i = 0; i < x.size; ++i) {
+      const auto index = static_cast<std::uint64_t>(x.index) + i;
+      if (i == 0 || index % 4 == 0) words = random->of_four(index);
+      const float value = static_cast<float>(elements[i]) * factors[i];
+      codes[i] = encode_e2m1_stochastically(value, words[index % 4]);
+    }
+  }
+};
+
+// Two codes a byte: of neighbours in a row, or (transposed) of neighbours in a column. codes:
+// contiguous [rows, columns], one a byte.
+at::Tensor pack(const at::Tensor& codes, bool transposed) {
+  const std::int64_t rows = codes.size(0);
+  const std::int64_t columns = codes.size(1);
+  at::Tensor packed = transposed
+                          ? at::empty({rounded_up_quotient(rows, 2), columns}, codes.options())
+                          : at::empty({rows, rounded_up_quotient(columns, 2)}, codes.options());
+  const auto* const from = codes.const_data_ptr<std::uint8_t>();
+  auto* const to = packed.mutable_data_ptr<std::uint8_t>();
+  const std::int64_t width = packed.size(1);
+  const std::int64_t grain = kGrain / std::max<std::int64_t>(1, width) + 1;
+  at::parallel_for(0, packed.size(0), grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::uint8_t* const first = from + (transposed ? 2 * row : row) * columns;
+      std::uint8_t* const bytes = to + row * width;
+      if (transposed) {
+        const bool has_second = 2 * row + 1 < rows;
+        for (std::int64_t i = 0; i < width; ++i) {
+          bytes[i] = first[i] | (has_second ? first[columns + i] << 4 : 0);
+        }
+      } else {
+        for (std::int64_t i = 0; i < columns / 2; ++i) {
+          bytes[i] = first[2 * i] | first[2 * i + 1] << 4;
+        }
+        if (columns % 2 != 0) bytes[width - 1] = first[columns - 1];
+      }
+    }
+  });
+  return transposed ? packed.t() : packed;
+}
+
+// amaxes: by orientation, 0 rowwise or 1 columnwise; none: that of the tensor itself.
+Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
+                         const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
+  const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
+                            : largest_number(matrix_of(contiguous, format));
+  const float factor = nvfp4_tensor_factor(amax);
+  return {factor, 1.0F / factor, std::nullopt};
+}
+
+// orientation: 0 rowwise, 1 columnwise.
+ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
+  const at::Tensor words = state.contiguous();
+  return ElementWords::of(words.const_data_ptr<std::int64_t>(), orientation);
+}
+
+// codes: one a byte, as quantize_blocks and quantize_squares make them.
+BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool transposed) {
+  const at::Tensor tensor_scale =
+      at::full({1}, scaling.tensor_scale, quantized.codes.options().dtype(at::kFloat));
+  return {pack(transposed ? quantized.codes.t() : quantized.codes, transposed), quantized.scale_inv,
+          tensor_scale};
+}
+
+// x: contiguous.
+ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
+                                         std::optional<std::int64_t> hadamard_signs,
+                                         const std::optional<at::Tensor>& random_state,
+                                         const std::optional<at::Tensor>& amaxes,
+                                         const ops::Orientations& orientations) {
+  ops::BlockCodesPair pair;
+  const bool together = !hadamard_signs && !random_state;  // one read, as everything is the same
+  if (orientations.rowwise || together) {
+    Nvfp4Scaling scaling = scaling_for(x, format, amaxes, 0);
+    if (random_state) scaling.random = random_words(*random_state, 0);
+    const auto [rowwise, columnwise] =
+        quantize_blocks(x, format, ScalingMode::nvfp4, scaling,
+                        {orientations.rowwise, orientations.columnwise && together});
+    if (orientations.rowwise) pair.rowwise = packed(rowwise, scaling, false);
+    if (columnwise.codes.defined()) pair.columnwise = packed(columnwise, scaling, true);
+  }
+  if (orientations.columnwise && !together) {
+    const at::Tensor rotated =
+        hadamard_signs ? ops::hadamard_transform(x, static_cast<std::uint16_t>(*hadamard_signs))
+                       : x;
+    Nvfp4Scaling scaling = scaling_for(rotated, format, amaxes, 1);
+    if (random_state) scaling.random = random_words(*random_state, 1);
+    pair.columnwise = packed(
+        quantize_blocks(rotated, format, ScalingMode::nvfp4, scaling, {false, true}).columnwise,
+        scaling, true);
+  }
+  return pair;
+}
+
+ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
+                                        const std::optional<at::Tensor>& random_state,
+                                        const std::optional<at::Tensor>& amaxes,
+                                        const ops::Orientations& orientations) {
+  Nvfp4Scaling scaling = scaling_for(x, format, amaxes, 0);
+  if (random_state) scaling.random = random_words(*random_state, 0);
+  const auto [codes, squares, none] = quantize_squares(x, format, scaling);
+  const auto repeated = [](const at::Tensor& scales, std::int64_t rows) {
+    return ops::repeat_scales(scales, Nvfp4Scaling::kBlock, rows);
+  };
+  ops::BlockCodesPair pair;
+  if (orientations.rowwise) {
+    pair.rowwise = packed({codes, repeated(squares, x.size(0)), {}}, scaling, false);
+  }
+  if (orientations.columnwise) {
+    pair.columnwise = packed({codes.t(), repeated(squares.t(), x.size(1)), {}}, scaling, true);
+  }
+  return pair;
+}
+
+SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
+                          std::optional<std::int64_t> hadamard_signs,
+                          const std::optional<at::Tensor>& random_state, bool rowwise,
+                          bool columnwise, const std::optional<at::Tensor>& amaxes) {
+  ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+  ops::check_amaxes(x, amaxes);
+  const FormatId format = ops::check_matrix("quantize_nvfp4", x);
+  const at::Tensor contiguous = x.contiguous();
+  const ops::Orientations orientations{rowwise, columnwise};
+  return as_six_tensors(
+      two_dimensional ? quantize_in_squares(contiguous, format, random_state, amaxes, orientations)
+                      : quantize_along_lines(contiguous, format, hadamard_signs, random_state,
+                                             amaxes, orientations));
+}
+
+}  // namespace
+}  // namespace telens::kernels
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("quantize_nvfp4", TORCH_FN(telens::kernels::quantize_nvfp4));
+}

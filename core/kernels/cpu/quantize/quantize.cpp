@@ -1,0 +1,81 @@
+// amax and quantize_fp8 on the CPU: ranges of the tensor on every thread, and their maxima.
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "core/formats/convert.h"
+#include "core/formats/dispatch.h"
+#include "core/kernels/cpu/grain.h"
+#include "core/kernels/cpu/quantize/quantize_range.h"
+#include "core/ops/checks.h"
+#include "core/ops/quantize_checks.h"
+
+namespace telens::kernels {
+namespace {
+
+// The largest magnitude of several ranges, as a code of their format.
+class SharedMaximum {
+ public:
+  void add(std::uint32_t code) {
+    std::uint32_t seen = code_.load(std::memory_order_relaxed);
+    while (code > seen && !code_.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
+    }
+  }
+
+  float value(FormatId format) const {
+    return dispatch_high_precision_format(format, "amax", [&]<typename Format>() {
+      return decode<Format>(static_cast<typename Format::Bits>(code_.load()));
+    });
+  }
+
+ private:
+  std::atomic<std::uint32_t> code_{0};
+};
+
+const std::byte* element_at(const at::Tensor& contiguous, std::int64_t index) {
+  return static_cast<const std::byte*>(contiguous.const_data_ptr()) +
+         index * contiguous.element_size();
+}
+
+at::Tensor amax(const at::Tensor& x) {
+  const FormatId input = ops::check_high_precision("amax", "x", x.scalar_type());
+  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  SharedMaximum maximum;
+  at::parallel_for(0, dense.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    maximum.add(amax_range(input, element_at(dense, begin), end - begin));
+  });
+  return at::full({}, maximum.value(input), x.options().dtype(at::kFloat));
+}
+
+at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
+                        const std::optional<at::Tensor>& amax, std::int64_t format) {
+  const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
+  const FormatId input = ops::check_high_precision("quantize_fp8", "x", x.scalar_type());
+  const at::Tensor contiguous = x.contiguous();
+  at::Tensor codes = ops::empty_codes(x);
+
+  const float factor = *scale.const_data_ptr<float>();
+  auto* const first_code = codes.mutable_data_ptr<std::uint8_t>();
+  SharedMaximum maximum;
+  at::parallel_for(0, contiguous.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    maximum.add(quantize_range(input, element_at(contiguous, begin), end - begin, factor, output,
+                               first_code + begin));
+  });
+  if (amax) {
+    float& so_far = *amax->mutable_data_ptr<float>();
+    const float largest = maximum.value(input);
+    if (largest > so_far || std::isnan(largest)) so_far = largest;
+  }
+  return codes;
+}
+
+}  // namespace
+}  // namespace telens::kernels
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("amax", TORCH_FN(telens::kernels::amax));
+  library.impl("quantize_fp8", TORCH_FN(telens::kernels::quantize_fp8));
+}

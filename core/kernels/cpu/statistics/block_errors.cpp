@@ -1,0 +1,206 @@
+// `block_cast_errors` and `block_copies_difference` on the CPU.
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "core/kernels/cpu/statistics/block_errors_range.h"
+#include "core/kernels/cpu/statistics/block_lines.h"
+#include "core/kernels/cpu/statistics/statistics_words.h"
+#include "core/ops/block_errors.h"
+#include "core/ops/block_errors_backend.h"
+#include "core/ops/block_errors_layout.h"
+
+namespace telens::kernels {
+namespace {
+
+// ---- one copy, block by block
+
+// A matrix and its codes, both row after row or both column after column.
+struct Matrix {
+  at::Tensor x;
+  FormatId input, element;
+  ScalingMode mode;
+  bool transposed;
+  BlockLines codes;
+
+  // The first element of a line in memory.
+  const std::byte* line(std::int64_t index) const {
+    const auto width = static_cast<std::int64_t>(x.element_size());
+    return static_cast<const std::byte*>(x.const_data_ptr()) + index * codes.length() * width;
+  }
+};
+
+// BlockErrors of all blocks, row after row.
+struct Result {
+  BlockErrors* blocks;
+  std::int64_t columns;  // of blocks
+
+  BlockErrors& at(std::int64_t row, std::int64_t column) const {
+    return blocks[row * columns + column];
+  }
+};
+
+BlockCastElements line_of(const Matrix& matrix, std::int64_t index, DecodedLine& decoded) {
+  matrix.codes.decode(index, decoded);
+  return {matrix.input, matrix.line(index), decoded.values.data(), decoded.scales.data(),
+          static_cast<std::size_t>(matrix.codes.length())};
+}
+
+// Rows of one row of blocks: a block's elements in a row are neighbours.
+void read_row_of_blocks(const Matrix& matrix, std::int64_t row_of_blocks, const Result& result) {
+  const std::int64_t height = block_height(matrix.mode);
+  const std::int64_t last = std::min(matrix.x.size(0), (row_of_blocks + 1) * height);
+  DecodedLine decoded(matrix.codes.length());
+  for (std::int64_t row = row_of_blocks * height; row < last; ++row) {
+    add_block_errors(line_of(matrix, row, decoded), matrix.element,
+                     static_cast<std::size_t>(block_length(matrix.mode)),
+                     &result.at(row_of_blocks, 0));
+  }
+}
+
+void add(const BlockErrors& part, BlockErrors& block) {
+  block.elements += part.elements;
+  block.nonzero |= part.nonzero;
+  block.underflows += part.underflows;
+  block.saturated += part.saturated;
+  block.squared_error += part.squared_error;
+}
+
+// Columns of blocks that are read before they are written: their blocks of one row, which are
+// neighbors in the result, fill three cache lines.
+constexpr std::int64_t kColumnsAtOnce = 8;
+
+// Columns first <= i < last of blocks, at most kColumnsAtOnce. Their columns are lines of memory: a
+// block goes down them.
+void read_columns_of_blocks(const Matrix& matrix, std::int64_t first, std::int64_t last,
+                            const Result& result) {
+  const std::int64_t length = block_length(matrix.mode);
+  const std::int64_t rows = matrix.codes.length();
+  DecodedLine decoded(rows);
+  std::vector<ColumnErrors> errors(static_cast<std::size_t>(last - first),
+                                   ColumnErrors(static_cast<std::size_t>(rows)));
+  for (std::int64_t i = first * length; i < std::min(matrix.x.size(1), last * length); ++i) {
+    errors[static_cast<std::size_t>(i / length - first)].add(line_of(matrix, i, decoded),
+                                                             matrix.element);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = first; column < last; ++column) {
+      const ColumnErrors& of_column = errors[static_cast<std::size_t>(column - first)];
+      add(of_column.of(static_cast<std::size_t>(row)),
+          result.at(row / block_height(matrix.mode), column));
+    }
+  }
+}
+
+// Every block belongs to one thread, and its rows come in their order.
+void read_blocks(const Matrix& matrix, std::int64_t rows_of_blocks, const Result& result) {
+  if (matrix.transposed) {
+    const std::int64_t grain = kGrain / (block_length(matrix.mode) * matrix.codes.length()) + 1;
+    at::parallel_for(0, result.columns, grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; i += kColumnsAtOnce) {
+        read_columns_of_blocks(matrix, i, std::min(end, i + kColumnsAtOnce), result);
+      }
+    });
+    return;
+  }
+  const std::int64_t grain = kGrain / (block_height(matrix.mode) * matrix.codes.length()) + 1;
+  at::parallel_for(0, rows_of_blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) read_row_of_blocks(matrix, i, result);
+  });
+}
+
+at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
+                             const at::Tensor& scale_inv,
+                             const std::optional<at::Tensor>& tensor_scale, std::int64_t format,
+                             std::int64_t mode) {
+  const ops::BlockCodes given{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
+  const FormatId input = ops::check_block_cast("block_cast_errors", x, given, format, mode);
+  const auto scaling = static_cast<ScalingMode>(mode);
+  const auto element = static_cast<FormatId>(format);
+  at::Tensor words = at::zeros({scale_inv.size(0), scale_inv.size(1), kBlockErrorsWords},
+                               x.options().dtype(at::kLong));
+  if (x.numel() == 0) return words;
+  const bool transposed = ops::is_transposed(codes);
+  const Matrix matrix{in_order(x, transposed),
+                      input,
+                      element,
+                      scaling,
+                      transposed,
+                      BlockLines(given, element, scaling, transposed, x.size(transposed ? 0 : 1))};
+  std::vector<BlockErrors> blocks(static_cast<std::size_t>(scale_inv.numel()));
+  const Result result{blocks.data(), scale_inv.size(1)};
+  read_blocks(matrix, scale_inv.size(0), result);
+  std::memcpy(words.mutable_data_ptr<std::int64_t>(), blocks.data(),
+              blocks.size() * sizeof(BlockErrors));
+  return words;
+}
+
+// ---- two copies
+
+// Lines per part: parts, not threads, decide in which order differences are added up.
+constexpr std::int64_t kPart = 16 * kStatisticsChunk;
+
+// undone: the second copy where it had a transform; else undefined, and it is decoded from `b`.
+CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const at::Tensor& undone,
+                               std::int64_t count) {
+  const std::int64_t length = a.length();
+  const std::int64_t grain = std::max<std::int64_t>(1, kPart / length);
+  std::vector<CopiesDifference> parts(static_cast<std::size_t>((count + grain - 1) / grain));
+  const auto read = [&](std::int64_t begin, std::int64_t end) {
+    DecodedLine first(length);
+    DecodedLine second(length);
+    for (std::int64_t line = begin * grain; line < std::min(count, end * grain); ++line) {
+      a.decode(line, first);
+      if (!undone.defined()) b.decode(line, second);
+      const float* const other =
+          undone.defined() ? undone.const_data_ptr<float>() + line * length : second.values.data();
+      add_difference(first.values.data(), other, static_cast<std::size_t>(length),
+                     parts[static_cast<std::size_t>(line / grain)]);
+    }
+  };
+  at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, read);
+  CopiesDifference whole;
+  for (const CopiesDifference& part : parts) merge(whole, part);
+  return whole;
+}
+
+struct CpuCopies {
+  static at::Tensor compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                            std::optional<std::int64_t> hadamard_signs);
+};
+
+at::Tensor CpuCopies::compare(const ops::BlockCast& rowwise, const ops::BlockCast& columnwise,
+                              std::optional<std::int64_t> hadamard_signs) {
+  const auto& [first, element, mode] = rowwise;
+  const ops::BlockCodes& second = columnwise.codes;
+  at::Tensor result = at::zeros({kCopiesDifferenceWords}, first.codes.options().dtype(at::kLong));
+  const std::int64_t rows = first.codes.size(0);
+  const std::int64_t columns = second.codes.size(0);
+  if (rows == 0 || columns == 0) return result;
+  // Lines of both copies are those of the rowwise one's memory.
+  const bool transposed = ops::is_transposed(first.codes);
+  const std::int64_t length = transposed ? rows : columns;
+  at::Tensor undone;
+  if (hadamard_signs) {
+    undone = in_order(ops::without_transform(columnwise, rows, *hadamard_signs), transposed);
+  }
+  const CopiesDifference difference = compare_lines(
+      BlockLines(first, element, mode, transposed, length),
+      BlockLines(second, element, mode, !transposed, length), undone, transposed ? columns : rows);
+  store_words(difference, result.mutable_data_ptr<std::int64_t>());
+  return result;
+}
+
+}  // namespace
+}  // namespace telens::kernels
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("block_cast_errors", TORCH_FN(telens::kernels::block_cast_errors));
+  library.impl("block_copies_difference",
+               TORCH_FN(telens::ops::block_copies_difference_by<telens::kernels::CpuCopies>));
+}

@@ -1,0 +1,80 @@
+// A matrix in a block format as it lies in memory, decoded line by line.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kernels/cpu/quantize/block_scales.h"
+#include "core/kernels/cpu/quantize/dequantize_range.h"
+#include "core/ops/block_quantize.h"
+
+namespace telens::kernels {
+
+// Matrices row after row, or all column after column.
+inline at::Tensor in_order(const at::Tensor& matrix, bool transposed) {
+  return transposed ? matrix.t().contiguous().t() : matrix.contiguous();
+}
+
+// What decoding a line needs, to be used for many.
+struct DecodedLine {
+  explicit DecodedLine(std::int64_t length)
+      : scales(static_cast<std::size_t>(length)), values(static_cast<std::size_t>(length)) {}
+
+  std::vector<float> scales;  // of each element's block
+  std::vector<float> values;
+  std::int64_t row_of_scales = -1;  // in memory: the lines that have the same ones
+};
+
+// NVFP4's codes are unpacked, one a byte.
+class BlockLines {
+ public:
+  // Lines are rows; transposed: columns. length: elements of a line that count; of NVFP4 with an
+  // odd number of columns a row of codes has one more.
+  BlockLines(const ops::BlockCodes& given, FormatId element, ScalingMode mode, bool transposed,
+             std::int64_t length)
+      : codes_(
+            in_order(mode == ScalingMode::nvfp4 ? unpack(given.codes) : given.codes, transposed)),
+        scales_(scales_of(given, mode)),
+        element_(element),
+        mode_(mode),
+        transposed_(transposed),
+        length_(length) {}
+
+  const Scales& scales() const { return scales_; }
+  std::int64_t length() const { return length_; }
+
+  void decode(std::int64_t line, DecodedLine& out) const {
+    find_scales(line, out);
+    const std::int64_t code_stride = codes_.size(transposed_ ? 0 : 1);
+    const auto* const codes = codes_.const_data_ptr<std::uint8_t>();
+    dequantize_range_by_scales(element_, codes + line * code_stride,
+                               static_cast<std::size_t>(length_), out.scales.data(), FormatId::fp32,
+                               out.values.data());
+  }
+
+ private:
+  void find_scales(std::int64_t line, DecodedLine& out) const {
+    const std::int64_t row = line / (transposed_ ? block_length(mode_) : block_height(mode_));
+    if (out.row_of_scales == row) return;
+    out.row_of_scales = row;
+    if (transposed_) {
+      scales_along_column(scales_, mode_, line, out.scales);
+    } else {
+      scales_along_row(scales_, mode_, line, out.scales);
+    }
+  }
+
+  static Scales scales_of(const ops::BlockCodes& given, ScalingMode mode) {
+    const at::Tensor of_blocks = decode_scales(given.scale_inv, mode);
+    return Scales(given.tensor_scale.defined() ? of_blocks.mul(given.tensor_scale) : of_blocks);
+  }
+
+  at::Tensor codes_;
+  Scales scales_;
+  FormatId element_;
+  ScalingMode mode_;
+  bool transposed_;
+  std::int64_t length_;
+};
+
+}  // namespace telens::kernels

@@ -1,0 +1,106 @@
+// `statistics` on the CPU: strides, threads, and the order in which parts are merged.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cpu/statistics/statistics_words.h"
+#include "core/ops/capture.h"
+#include "core/ops/statistics_checks.h"
+#include "core/ops/statistics_layout.h"
+
+namespace telens {
+namespace {
+
+using kernels::CastPlan;
+using kernels::format_of;
+using kernels::merge_words;
+using kernels::store_words;
+
+// Elements per part. Parts, not threads, decide in which order sums are merged, so that results do
+// not depend on the number of threads: 16 chunks, about as long as it takes to wake a thread.
+constexpr std::int64_t kPart = 16 * kStatisticsChunk;
+
+struct Part {
+  TensorSums tensor;
+  std::vector<CastSums> casts;
+};
+
+Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
+  // The order of elements means nothing to a statistic: any layout without gaps is read as it is.
+  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  const FormatId format = format_of(x.scalar_type());
+  const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());
+  const auto element = static_cast<std::int64_t>(dense.element_size());
+  const std::int64_t numel = dense.numel();
+
+  const std::int64_t count = std::max<std::int64_t>(1, (numel + kPart - 1) / kPart);
+  std::vector<Part> parts(static_cast<std::size_t>(count),
+                          Part{{}, std::vector<CastSums>(plans.size())});
+  at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      Part& part = parts[static_cast<std::size_t>(i)];
+      const std::int64_t size = std::min(kPart, numel - i * kPart);
+      kernels::add_statistics(format, data + i * kPart * element, static_cast<std::size_t>(size),
+                              plans, part.tensor, part.casts);
+    }
+  });
+
+  Part& whole = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    merge(whole.tensor, parts[i].tensor);
+    for (std::size_t cast = 0; cast < plans.size(); ++cast) {
+      merge(whole.casts[cast], parts[i].casts[cast]);
+    }
+  }
+  return std::move(whole);
+}
+
+Part read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
+  ops::check_statistics(x, scales, formats);
+  std::vector<CastPlan> plans;
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    plans.push_back(kernels::plan_cast(format_of(x.scalar_type()),
+                                       static_cast<FormatId>(formats[i]),
+                                       *scales[i].const_data_ptr<float>()));
+  }
+  return read_tensor(x, plans);
+}
+
+at::Tensor statistics_cpu(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
+  const Part part = read_tensor(x, scales, formats);
+  at::Tensor result =
+      at::empty({statistics_words(static_cast<std::int64_t>(scales.size()))}, at::kLong);
+  auto* words = result.mutable_data_ptr<std::int64_t>();
+  store_words(part.tensor, words);
+  for (std::size_t i = 0; i < part.casts.size(); ++i) {
+    store_words(part.casts[i], words + statistics_words(static_cast<std::int64_t>(i)));
+  }
+  return result;
+}
+
+void accumulate_statistics_cpu(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats,
+                               at::Tensor& accumulator) {
+  ops::check_accumulator("accumulate_statistics", x, accumulator,
+                         statistics_words(static_cast<std::int64_t>(scales.size())));
+  if (ops::gate_is_shut()) return;
+  const Part part = read_tensor(x, scales, formats);
+  auto* words = accumulator.mutable_data_ptr<std::int64_t>();
+  merge_words(part.tensor, words);
+  for (std::size_t i = 0; i < part.casts.size(); ++i) {
+    merge_words(part.casts[i], words + statistics_words(static_cast<std::int64_t>(i)));
+  }
+}
+
+}  // namespace
+}  // namespace telens
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("statistics", telens::statistics_cpu);
+  library.impl("accumulate_statistics", telens::accumulate_statistics_cpu);
+}

@@ -1,0 +1,193 @@
+// `accumulate_what_if_statistics` on the CPU: a row is read once for all casts, while it is in the
+// cache; no code is ever written.
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/kernels/cpu/quantize/block_tensors.h"
+#include "core/kernels/cpu/statistics/statistics_what_if_range.h"
+#include "core/kernels/cpu/statistics/statistics_words.h"
+#include "core/kernels/cpu/statistics/what_if_scales.h"
+#include "core/ops/capture.h"
+#include "core/ops/statistics_what_if.h"
+
+namespace telens::kernels {
+namespace {
+
+using ops::WhatIfCast;
+
+// Elements per part. Parts, not threads, decide in which order errors are added up: that of
+// accumulate_block_cast_statistics.
+constexpr std::int64_t kPart = 16 * kStatisticsChunk;
+
+WhatIfScales scales_for(const WhatIfCast& cast, FormatId input, float amax) {
+  switch (cast.mode) {
+    case ScalingMode::mxfp8:
+      return Mxfp8Scales(cast.format);
+    case ScalingMode::nvfp4:
+      return Nvfp4Scales(amax);
+    default:
+      return Fp8BlockScales(cast.format, input);
+  }
+}
+
+// What a thread has of one cast: the scales of the row of blocks that it is in.
+struct Row {
+  std::int64_t of_blocks = -1;
+  std::vector<float> maxima;
+  BlockScales blocks;
+};
+
+// One cast of a matrix.
+class WhatIf {
+ public:
+  WhatIf(const ElementMatrix& x, const WhatIfCast& cast, float amax)
+      : x_(x), cast_(cast), scales_(scales_for(cast, x.format, amax)) {
+    if (!is_down_columns()) return;
+    maxima_.resize(static_cast<std::size_t>(rounded_up_quotient(x.rows, block()) * width()));
+  }
+
+  // Whether a block lies in several rows: then all of them are read before the first one is cast.
+  bool is_down_columns() const { return cast_.columnwise || cast_.squares; }
+
+  std::int64_t block() const { return block_length(cast_.mode); }
+
+  // The largest magnitudes of the blocks that begin in rows first <= row < last.
+  void read_maxima(std::int64_t first, std::int64_t last) {
+    std::vector<float> of_columns(static_cast<std::size_t>(x_.columns));
+    for (std::int64_t row = first; row < last; row += block()) {
+      std::ranges::fill(of_columns, 0.0F);
+      for (std::int64_t i = row; i < std::min(x_.rows, row + block()); ++i) {
+        update_column_maxima(x_.format, x_.at(i, 0), of_columns.size(), nan(), of_columns.data());
+      }
+      float* const to = maxima_.data() + row / block() * width();
+      if (cast_.squares) {
+        block_maxima(FormatId::fp32, of_columns.data(), of_columns.size(),
+                     static_cast<std::size_t>(block()), nan(), to);
+      } else {
+        std::ranges::copy(of_columns, to);
+      }
+    }
+  }
+
+  Row row_for_thread() const {
+    Row row;
+    row.maxima.resize(static_cast<std::size_t>(is_down_columns() ? 0 : width()));
+    row.blocks.resize(static_cast<std::size_t>(width()));
+    return row;
+  }
+
+  void add(std::int64_t row, Row& own, CastSums& sums) const {
+    find_scales(row, own, sums);
+    add_what_if_cast(
+        {x_.format, x_.at(row, 0), static_cast<std::size_t>(x_.columns), own.blocks.factors.data(),
+         own.blocks.scales.data(), static_cast<std::size_t>(has_scale_per_column() ? 1 : block())},
+        cast_.format, sums);
+  }
+
+ private:
+  bool has_scale_per_column() const { return cast_.columnwise && !cast_.squares; }
+  // Blocks beside each other.
+  std::int64_t width() const {
+    return has_scale_per_column() ? x_.columns : rounded_up_quotient(x_.columns, block());
+  }
+  NanInMaximum nan() const {
+    return std::visit([](const auto& scales) { return scales.kNan; }, scales_);
+  }
+
+  void find_scales(std::int64_t row, Row& own, CastSums& sums) const {
+    const float* maxima = own.maxima.data();
+    if (is_down_columns()) {
+      if (own.of_blocks == row / block()) return;
+      own.of_blocks = row / block();
+      maxima = maxima_.data() + own.of_blocks * width();
+    } else {
+      block_maxima(x_.format, x_.at(row, 0), static_cast<std::size_t>(x_.columns),
+                   static_cast<std::size_t>(block()), nan(), own.maxima.data());
+    }
+    const auto size = static_cast<std::size_t>(width());
+    std::visit([&](const auto& scales) { scales.of(maxima, size, own.blocks); }, scales_);
+    for (const float scale : own.blocks.scales) {
+      sums.scale_inv_min = smaller(sums.scale_inv_min, scale);
+      sums.scale_inv_max = larger(sums.scale_inv_max, scale);
+    }
+  }
+
+  ElementMatrix x_;
+  WhatIfCast cast_;
+  WhatIfScales scales_;
+  std::vector<float> maxima_;
+};
+
+// Strips of the longest blocks' height, so that all casts read a strip while it is in the cache.
+void read_maxima(const ElementMatrix& x, std::vector<WhatIf>& casts) {
+  constexpr std::int64_t kStrip = 128;
+  if (std::ranges::none_of(casts, &WhatIf::is_down_columns)) return;
+  at::parallel_for(0, rounded_up_quotient(x.rows, kStrip), kGrain / (kStrip * x.columns) + 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t strip = begin; strip < end; ++strip) {
+                       const std::int64_t first = strip * kStrip;
+                       for (WhatIf& cast : casts) {
+                         if (!cast.is_down_columns()) continue;
+                         cast.read_maxima(first, std::min(x.rows, first + kStrip));
+                       }
+                     }
+                   });
+}
+
+// One CastSums a cast.
+std::vector<CastSums> read_rows(const std::vector<WhatIf>& casts, std::int64_t first,
+                                std::int64_t last) {
+  std::vector<CastSums> sums(casts.size());
+  std::vector<Row> rows;
+  for (const WhatIf& cast : casts) rows.push_back(cast.row_for_thread());
+  for (std::int64_t row = first; row < last; ++row) {
+    for (std::size_t i = 0; i < casts.size(); ++i) casts[i].add(row, rows[i], sums[i]);
+  }
+  return sums;
+}
+
+std::vector<CastSums> read(const ElementMatrix& x, const std::vector<WhatIf>& casts) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kPart / x.columns);
+  const std::int64_t count = rounded_up_quotient(x.rows, grain);
+  std::vector<std::vector<CastSums>> parts(static_cast<std::size_t>(count));
+  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      parts[static_cast<std::size_t>(i)] =
+          read_rows(casts, i * grain, std::min(x.rows, (i + 1) * grain));
+    }
+  });
+  std::vector<CastSums> whole(casts.size());
+  for (const std::vector<CastSums>& part : parts) {
+    for (std::size_t i = 0; i < whole.size(); ++i) merge(whole[i], part[i]);
+  }
+  return whole;
+}
+
+void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef modes,
+                at::IntArrayRef squares, at::IntArrayRef columnwise, at::TensorList accumulators) {
+  const std::vector<WhatIfCast> given =
+      ops::check_what_if_statistics(x, {formats, modes, squares, columnwise}, accumulators);
+  if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
+  const at::Tensor contiguous = x.contiguous();
+  const ElementMatrix matrix = matrix_of(contiguous, format_of(x.scalar_type()));
+  const bool any_nvfp4 =
+      std::ranges::find(given, ScalingMode::nvfp4, &WhatIfCast::mode) != given.end();
+  const float amax = any_nvfp4 ? largest_number(matrix) : 0.0F;
+  std::vector<WhatIf> casts;
+  for (const WhatIfCast& cast : given) casts.emplace_back(matrix, cast, amax);
+  read_maxima(matrix, casts);
+  const std::vector<CastSums> sums = read(matrix, casts);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    merge_words(sums[i], accumulators[i].mutable_data_ptr<std::int64_t>());
+  }
+}
+
+}  // namespace
+}  // namespace telens::kernels
+
+TORCH_LIBRARY_IMPL(telens, CPU, library) {
+  library.impl("accumulate_what_if_statistics", TORCH_FN(telens::kernels::accumulate));
+}

@@ -1,0 +1,264 @@
+#include "core/kernels/cuda/gemm/cublaslt.h"
+
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "core/base/error.h"
+
+namespace telens::cuda {
+namespace {
+
+cudaDataType_t type_of(FormatId format) {
+  switch (format) {
+    case FormatId::e4m3:
+      return CUDA_R_8F_E4M3;
+    case FormatId::e5m2:
+      return CUDA_R_8F_E5M2;
+    case FormatId::e2m1:
+      return CUDA_R_4F_E2M1;
+    case FormatId::bf16:
+      return CUDA_R_16BF;
+    case FormatId::fp16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+cublasLtMatmulMatrixScale_t scale_mode_of(ScalingMode mode) {
+  switch (mode) {
+    case ScalingMode::mxfp8:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case ScalingMode::block_1d:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScalingMode::block_2d:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScalingMode::nvfp4:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    case ScalingMode::tensor:
+      break;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
+void check(cublasStatus_t status, std::string_view call, const LtGemm& gemm) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  raise("gemm {}: {} returned {}: {}", describe(gemm), call, cublasLtGetStatusName(status),
+        cublasLtGetStatusString(status));
+}
+
+// Owners of cuBLASLt's objects.
+template <auto destroy>
+struct Destroy {
+  template <typename T>
+  void operator()(T* object) const {
+    destroy(object);
+  }
+};
+using Handle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, Destroy<&cublasLtDestroy>>;
+using Operation = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>,
+                                  Destroy<&cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
+                               Destroy<&cublasLtMatrixLayoutDestroy>>;
+using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                                   Destroy<&cublasLtMatmulPreferenceDestroy>>;
+
+template <typename T>
+void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const T& value,
+         const LtGemm& gemm) {
+  check(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute", gemm);
+}
+
+void set_scale(const Operation& operation, const LtOperand& operand,
+               cublasLtMatmulDescAttributes_t pointer, cublasLtMatmulDescAttributes_t mode,
+               const LtGemm& gemm) {
+  if (operand.scales == nullptr) return;
+  set(operation, pointer, operand.scales, gemm);
+  set(operation, mode, static_cast<std::int32_t>(scale_mode_of(operand.scaling)), gemm);
+}
+
+// Exchanges A and B, as the header says.
+Operation make_operation(const LtGemm& gemm) {
+  cublasLtMatmulDesc_t raw = nullptr;
+  const auto compute = gemm.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(&raw, compute, CUDA_R_32F), "cublasLtMatmulDescCreate", gemm);
+  Operation operation(raw);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, gemm.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T, gemm);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, gemm.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, gemm);
+  set_scale(operation, gemm.b, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+            CUBLASLT_MATMUL_DESC_A_SCALE_MODE, gemm);
+  set_scale(operation, gemm.a, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+            CUBLASLT_MATMUL_DESC_B_SCALE_MODE, gemm);
+  if (gemm.alpha != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        static_cast<std::int32_t>(CUBLASLT_POINTER_MODE_DEVICE), gemm);
+  }
+  set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(gemm.fast_accumulation),
+      gemm);
+  if (gemm.bias != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        static_cast<std::int32_t>(type_of(gemm.bias_format)), gemm);
+  }
+  return operation;
+}
+
+// Of cuBLASLt's rows and columns.
+Layout make_layout(FormatId format, std::int64_t rows, std::int64_t columns, std::int64_t leading,
+                   const LtGemm& gemm) {
+  cublasLtMatrixLayout_t raw = nullptr;
+  check(cublasLtMatrixLayoutCreate(&raw, type_of(format), static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), leading),
+        "cublasLtMatrixLayoutCreate", gemm);
+  return Layout(raw);
+}
+
+// Of [rows, K].
+Layout make_layout(const LtOperand& operand, std::int64_t rows, const LtGemm& gemm) {
+  return operand.transposed ? make_layout(operand.format, rows, gemm.k, operand.leading, gemm)
+                            : make_layout(operand.format, gemm.k, rows, operand.leading, gemm);
+}
+
+struct Choice {
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has none
+  std::string description;
+};
+
+// Handles and choices of all devices. Products may be enqueued from several threads.
+class Planner {
+ public:
+  static Planner& instance() {
+    // Never destroyed: at exit the CUDA runtime may be gone before it.
+    static auto* const planner = new Planner;
+    return *planner;
+  }
+
+  cublasLtHandle_t handle(int device, const LtGemm& gemm) {
+    const std::lock_guard lock(mutex_);
+    Handle& handle = handles_[device];
+    if (!handle) {
+      cublasLtHandle_t raw = nullptr;
+      check(cublasLtCreate(&raw), "cublasLtCreate", gemm);
+      handle.reset(raw);
+    }
+    return handle.get();
+  }
+
+  // Calls ask() for the choice if the key is new. Choices are never changed or removed.
+  template <typename Ask>
+  const Choice& choice(const LtKey& key, const Ask& ask) {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = choices_.find(key); known != choices_.end()) return known->second;
+    return choices_.emplace(key, ask()).first->second;
+  }
+
+  std::vector<std::string> describe_choices() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> lines;
+    for (const auto& [key, choice] : choices_) lines.push_back(choice.description);
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, Handle> handles_;
+  std::map<LtKey, Choice> choices_;
+};
+
+int attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
+  std::int32_t value = -1;
+  std::size_t written = 0;
+  cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof(value), &written);
+  return value;
+}
+
+struct Layouts {
+  Layout first;   // B
+  Layout second;  // A
+  Layout out;     // D as [N, M]
+
+  explicit Layouts(const LtGemm& gemm)
+      : first(make_layout(gemm.b, gemm.n, gemm)),
+        second(make_layout(gemm.a, gemm.m, gemm)),
+        out(make_layout(gemm.out_format, gemm.n, gemm.m, gemm.out_leading, gemm)) {}
+};
+
+Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operation& operation,
+                     const Layouts& layouts) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate", gemm);
+  const Preference preference(raw);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute", gemm);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
+  // Not in the output's format, which would round more than once.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(gemm.b.data));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(gemm.a.data));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(gemm.out));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(gemm.out));
+
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, operation.get(), layouts.first.get(), layouts.second.get(), layouts.out.get(),
+      layouts.out.get(), preference.get(), 1, &result, &found);
+  // What it does not take has been told by either of these.
+  const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                       status == CUBLAS_STATUS_INVALID_VALUE ||
+                       status == CUBLAS_STATUS_ARCH_MISMATCH;
+  if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic", gemm);
+  // The result says more only where its own state is success.
+  const cublasStatus_t state = refused || found == 0 ? status : result.state;
+  if (refused || found == 0 || state != CUBLAS_STATUS_SUCCESS) {
+    return {{}, fmt::format("{}: no algorithm ({})", describe(gemm), cublasLtGetStatusName(state))};
+  }
+  return {result.algo,
+          fmt::format("{}: algorithm {}, tile {}, stages {}, split-K {}, workspace {} bytes",
+                      describe(gemm), attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_ID),
+                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                      result.workspaceSize)};
+}
+
+}  // namespace
+
+std::vector<std::string> lt_algorithms() { return Planner::instance().describe_choices(); }
+
+bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t stream) {
+  Planner& planner = Planner::instance();
+  const cublasLtHandle_t handle = planner.handle(device, gemm);
+  const Operation operation = make_operation(gemm);
+  const Layouts layouts(gemm);
+  const Choice& choice = planner.choice(
+      key_of(gemm, device), [&] { return ask_heuristic(handle, gemm, operation, layouts); });
+  if (!choice.algorithm) return false;
+  const float one = 1.0F;
+  const float kept = gemm.accumulate ? 1.0F : 0.0F;
+  const void* const alpha = gemm.alpha != nullptr ? gemm.alpha : &one;
+  const void* const beta = gemm.alpha != nullptr ? gemm.beta : &kept;
+  check(
+      cublasLtMatmul(handle, operation.get(), alpha, gemm.b.data, layouts.first.get(), gemm.a.data,
+                     layouts.second.get(), beta, gemm.out, layouts.out.get(), gemm.out,
+                     layouts.out.get(), &*choice.algorithm, workspace, kLtWorkspaceBytes, stream),
+      "cublasLtMatmul", gemm);
+  return true;
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,110 @@
+#include "core/kernels/cuda/gemm/gemm_plan.h"
+
+#include <string_view>
+
+namespace telens::cuda {
+namespace {
+
+constexpr int kHopper = 90;
+constexpr int kBlackwell = 100;
+constexpr int kBlackwellGeForce = 120;
+
+// Rows of 16 bytes, which cuBLASLt asks of FP8 operands.
+constexpr std::int64_t kFp8Multiple = 16;
+
+bool is_multiple(std::int64_t size, std::int64_t of) { return size % of == 0; }
+
+bool is_in_128_blocks(ScalingMode mode) {
+  return mode == ScalingMode::block_1d || mode == ScalingMode::block_2d;
+}
+
+// Blackwell has no 128-blocks, but four MXFP8 blocks under one power of two are one.
+bool goes_as_mxfp8(const GemmQuestion& question) {
+  return is_in_128_blocks(question.a_mode) && question.power_of_2_scales &&
+         question.capability >= kBlackwell;
+}
+
+// Of K: whole rows of 16 bytes and whole blocks, since a last block cut short has not been seen to
+// work on any card.
+std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
+  switch (mode) {
+    case ScalingMode::tensor:
+      return is_multiple(k, kFp8Multiple) ? "" : "a dimension is no multiple of 16, as FP8 needs";
+    case ScalingMode::mxfp8:
+      return is_multiple(k, 32) ? "" : "K is no multiple of 32, as MXFP8 needs";
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      return is_multiple(k, 128) ? "" : "K is no multiple of 128, as 128-blocks need";
+    case ScalingMode::nvfp4:
+      break;
+  }
+  return is_multiple(k, 32) ? "" : "K is no multiple of 32, as NVFP4 needs";
+}
+
+std::string_view obstacle_of_card(const GemmQuestion& question) {
+  switch (question.a_mode) {
+    case ScalingMode::tensor:
+      return "";
+    case ScalingMode::mxfp8:
+      return question.capability >= kBlackwell ? "" : "MXFP8 products need Blackwell or newer";
+    case ScalingMode::block_1d:
+    case ScalingMode::block_2d:
+      if (question.capability == kHopper || goes_as_mxfp8(question)) return "";
+      return question.capability >= kBlackwell
+                 ? "only Hopper multiplies 128-blocks whose scales may be no powers of two"
+                 : "only Hopper multiplies 128-blocks";
+    case ScalingMode::nvfp4:
+      break;
+  }
+  return question.capability >= kBlackwell ? "" : "NVFP4 products need Blackwell or newer";
+}
+
+// Why cuBLASLt does not multiply the codes; "": it does.
+std::string_view obstacle_to_native(const GemmQuestion& question) {
+  if (const auto obstacle = obstacle_of_card(question); !obstacle.empty()) return obstacle;
+  if (question.a_format == FormatId::e5m2 && question.b_format == FormatId::e5m2) {
+    return "cuBLASLt multiplies no E5M2 by E5M2";
+  }
+  if (question.a_mode == ScalingMode::block_2d && question.b_mode == ScalingMode::block_2d) {
+    return "cuBLASLt multiplies no 128x128 blocks by 128x128 blocks";
+  }
+  if (question.a_mode == ScalingMode::nvfp4 && question.out_format == FormatId::fp16) {
+    return "products of NVFP4 in FP16 are not relied on";  // Transformer Engine refuses them
+  }
+  if (!is_multiple(question.m, kFp8Multiple) || !is_multiple(question.n, kFp8Multiple)) {
+    return "a dimension is no multiple of 16, as FP8 needs";
+  }
+  return obstacle_in_k(goes_as_mxfp8(question) ? ScalingMode::mxfp8 : question.a_mode, question.k);
+}
+
+std::string_view native_kernel(ScalingMode mode, bool as_mxfp8) {
+  if (as_mxfp8) return "cuBLASLt MXFP8 product of 128-blocks";
+  if (mode == ScalingMode::tensor) return "cuBLASLt FP8 product";
+  if (mode == ScalingMode::mxfp8) return "cuBLASLt MXFP8 product";
+  return is_in_128_blocks(mode) ? "cuBLASLt FP8 product of 128-blocks" : "cuBLASLt NVFP4 product";
+}
+
+std::string_view emulated_kernel(ScalingMode mode) {
+  if (mode == ScalingMode::mxfp8) return "BF16 product of rescaled operands";
+  return is_in_128_blocks(mode) ? "BF16 products by blocks of K"
+                                : "BF16 product of decoded operands";
+}
+
+}  // namespace
+
+GemmPlan plan_gemm(const GemmQuestion& question) {
+  const std::string_view obstacle = obstacle_to_native(question);
+  if (!obstacle.empty()) return {false, true, false, {emulated_kernel(question.a_mode), obstacle}};
+  const bool as_mxfp8 = goes_as_mxfp8(question);
+  // FP8 with a scale a tensor or in MXFP8 blocks; all others have K along the rows everywhere.
+  const bool any_layout =
+      question.capability >= kBlackwell && question.capability < kBlackwellGeForce &&
+      (question.a_mode == ScalingMode::tensor || question.a_mode == ScalingMode::mxfp8 || as_mxfp8);
+  return {true, any_layout, as_mxfp8, {native_kernel(question.a_mode, as_mxfp8), ""}};
+}
+
+ops::GemmChoice choice_without_algorithm(ScalingMode mode) {
+  return {emulated_kernel(mode), "cuBLASLt has no algorithm for it on this card"};
+}
+
+}  // namespace telens::cuda

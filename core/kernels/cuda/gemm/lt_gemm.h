@@ -1,0 +1,69 @@
+// What one matrix product through cuBLASLt is, in words of this library: no CUDA header, so that
+// its description and its key are tested without a GPU. core/kernels/cuda/gemm/cublaslt.h runs it.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/formats/format_id.h"
+#include "core/formats/scaling_mode.h"
+
+namespace telens::cuda {
+
+// Bytes of workspace that a product may use: what NVIDIA recommends for Hopper and newer.
+inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
+
+// A matrix [rows, K].
+struct LtOperand {
+  const void* data;
+  FormatId format;
+  std::int64_t leading;  // elements from a row to the next; transposed: from a column to the next
+  bool transposed = false;  // lies in memory one column after the other
+  // Of codes; nullptr for high precision. In cuBLASLt's order
+  // (core/kernels/cuda/gemm/scale_layouts.cuh).
+  const void* scales = nullptr;
+  ScalingMode scaling = ScalingMode::tensor;
+};
+
+// D[M, N] = alpha A[M, K] x B[N, K]^T + beta D + bias[N]
+struct LtGemm {
+  std::int64_t m;
+  std::int64_t n;
+  std::int64_t k;
+  LtOperand a;
+  LtOperand b;
+  void* out;  // one row after the other
+  FormatId out_format;
+  std::int64_t out_leading;
+  const void* bias = nullptr;
+  FormatId bias_format = FormatId::bf16;
+  bool accumulate = false;         // beta is 1: adds to what `out` holds instead of replacing it
+  bool fast_accumulation = false;  // Hopper's FP8 accumulator alone, not moved to FP32 in between
+  bool tf32 = false;               // FP32 operands may be rounded to TF32
+  // On the device, both or neither: alpha, and beta as `accumulate` says. nullptr: alpha is 1.
+  const float* alpha = nullptr;
+  const float* beta = nullptr;
+};
+
+// "[M, N, K] = [256, 512, 128], A E4M3 in 1x128 blocks, B E4M3 in 128x128 blocks -> BF16, bias
+// BF16, split accumulator": for error messages and the list of choices.
+std::string describe(const LtGemm& gemm);
+
+// The largest power of two, at most 256, that divides an address.
+std::uint32_t alignment_of(const void* address);
+
+// What cuBLASLt's choice of an algorithm may depend on. Products of equal keys run the same one.
+struct LtKey {
+  int device;
+  std::array<std::int64_t, 6> sizes;
+  std::array<int, 13> kinds;
+  std::array<std::uint32_t, 4> alignments;
+
+  auto operator<=>(const LtKey&) const = default;
+};
+LtKey key_of(const LtGemm& gemm, int device);
+
+}  // namespace telens::cuda

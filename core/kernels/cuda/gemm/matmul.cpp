@@ -1,0 +1,91 @@
+// Products of plain operands on CUDA: cuBLASLt's, of operands as they lie in memory.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "core/kernels/cuda/device.h"
+#include "core/kernels/cuda/gemm/lt_product.h"
+#include "core/kernels/cuda/gemm/tf32.h"
+#include "core/ops/gemm_choice.h"
+#include "core/ops/matmul_checks.h"
+#include "core/ops/optional_tensor.h"
+
+namespace telens::cuda {
+namespace {
+
+// FP32 operands are multiplied as they are, unless the user lets torch round them.
+bool takes_tf32(const at::Tensor& a) {
+  if (a.scalar_type() != at::kFloat || !allows_tf32()) return false;
+  ops::report_gemm_choice({"FP32 GEMM in TF32", "torch's settings allow TF32"});
+  return true;
+}
+
+// out is contiguous.
+void multiply_into(const DeviceScope& scope, at::Tensor a, at::Tensor b, const at::Tensor& bias,
+                   const at::Tensor& out, bool accumulate) {
+  const FormatId format = format_of(a.scalar_type());
+  LtGemm gemm{.m = a.size(0),
+              .n = b.size(0),
+              .k = a.size(1),
+              .a = operand_of(a, format),
+              .b = operand_of(b, format),
+              .out = out.mutable_data_ptr(),
+              .out_format = format_of(out.scalar_type()),
+              .out_leading = out.size(1),
+              .accumulate = accumulate,
+              .tf32 = takes_tf32(a)};
+  if (bias.defined()) {
+    gemm.bias = bias.const_data_ptr();
+    gemm.bias_format = format_of(bias.scalar_type());
+  }
+  run_product(scope, gemm, out.device());
+}
+
+// LibTorch's: nobody needs another.
+at::Tensor double_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  return bias.defined() ? at::addmm(bias, a, b.t()) : at::mm(a, b.t());
+}
+
+at::Tensor matmul_cuda(const at::Tensor& a, const at::Tensor& b,
+                       const std::optional<at::Tensor>& given_bias, at::ScalarType out_dtype) {
+  ops::check_matmul(a, b, given_bias, out_dtype);
+  check_same_device("matmul", {a, b, ops::or_undefined(given_bias)});
+  if (a.scalar_type() == at::kDouble) {
+    return double_product(a, b, ops::or_undefined(given_bias));
+  }
+  const DeviceScope scope("matmul", a);
+  const at::Tensor bias = dense_bias(ops::or_undefined(given_bias));
+  if (a.numel() == 0 || b.numel() == 0) {
+    at::Tensor out = at::zeros({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
+    return bias.defined() ? out.add_(bias) : out;
+  }
+  const at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
+  multiply_into(scope, a, b, bias, out, false);
+  return out;
+}
+
+void matmul_accumulate_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  ops::check_matmul_accumulate(a, b, out);
+  check_same_device("matmul_accumulate", {a, b, out});
+  if (a.numel() == 0 || b.numel() == 0) return;
+  const DeviceScope scope("matmul_accumulate", a);
+  // A gradient that is a view of scattered rows is added to in a second step.
+  if (out.is_contiguous()) {
+    multiply_into(scope, a, b, {}, out, true);
+    return;
+  }
+  const at::Tensor product = at::empty(out.sizes(), out.options());
+  multiply_into(scope, a, b, {}, product, false);
+  at::Tensor sum = out;
+  sum.add_(product);
+}
+
+}  // namespace
+}  // namespace telens::cuda
+
+TORCH_LIBRARY_IMPL(telens, CUDA, library) {
+  library.impl("matmul", TORCH_FN(telens::cuda::matmul_cuda));
+  library.impl("matmul_accumulate", TORCH_FN(telens::cuda::matmul_accumulate_cuda));
+}

@@ -1,0 +1,319 @@
+// Activation functions, plain and gated, and their gradients: device code. Arithmetic is FP32; what
+// is stored is rounded once; what is rounded to 16 bits may have approximations in it. A fused
+// quantization encodes the rounded values, so that its codes are those of the activation followed
+// by quantize.
+#pragma once
+
+#include <type_traits>
+
+#include "core/kernels/cuda/approximations.cuh"
+#include "core/kernels/cuda/quantize/quantize.cuh"
+#include "core/ops/activation_formula.h"
+#include "core/ops/activation_layout.h"
+
+namespace telens::cuda {
+
+// A plain activation is one row; a gated one has rows of 2 * width, of which the first half is
+// activated and multiplied by the second.
+struct ActivationArguments {
+  const void* x;
+  std::int64_t rows;
+  std::int64_t width;  // of the result
+  void* y;             // [rows, width]; nullptr: not wanted
+  bool gated;
+  const float* scale;   // of the codes
+  FormatId format;      // of the codes: e4m3 or e5m2
+  float* amax;          // becomes max(amax, max |y|); nullptr: not wanted
+  std::uint8_t* codes;  // [rows, width]; nullptr: not wanted
+};
+
+struct ActivationGradientArguments {
+  const void* grad;  // [rows, width]
+  const void* x;
+  std::int64_t rows;
+  std::int64_t width;
+  bool gated;
+  void* dx;  // as x
+};
+
+// A sigmoid s, and s * (1 - s).
+struct SigmoidAndBell {
+  float sigmoid;
+  float bell;
+};
+
+struct ExactSigmoid {
+  static TELENS_DEVICE SigmoidAndBell of(float z) {
+    const float s = 1.0F / (1.0F + std::exp(-z));
+    return {s, s * (1.0F - s)};
+  }
+};
+
+// (1 / (1 / 4 + 2^y / 4)) / 4 with y = -z * log2(e): both approximations then reach as far down as
+// FP32 and ExactSigmoid do, to e^-z = 2^128. |y| is at most 128 there, rounded by 2^-24 of it and
+// made with a log2(e) that is wrong by 2^-26, which 2^y shows as |z| * 1.25 * 2^-24, at most
+// 2^-17.2; the approximations add 2^-22 + 2^-23, the addition 2^-24. So its relative error is below
+// 2^-17, where BF16 rounds at 2^-9 and FP16 at 2^-12.
+//
+// 1 - s is 2^y * s: the difference would show the error of an s near 1, which a large x multiplies.
+// The power is bounded for that: Inf * 0 is NaN.
+template <typename Functions>
+struct FastSigmoid {
+  static TELENS_DEVICE SigmoidAndBell of(float z) {
+    constexpr float kLog2OfE = 1.4426950408889634F;
+    constexpr float kLargestPower = 0x1p127F;
+    const float power = Functions::exp2(multiply_add(z, -kLog2OfE, -2.0F));  // a quarter of it
+    const float reciprocal = Functions::reciprocal(0.25F + power);
+    const float s = 0.25F * reciprocal;
+    const float bounded = power < kLargestPower ? power : kLargestPower;
+    return {s, s * (bounded * reciprocal)};
+  }
+};
+
+template <typename Format>
+using SigmoidFor =
+    std::conditional_t<Format::kWidth == 16, FastSigmoid<Approximations>, ExactSigmoid>;
+
+// A function of an element: its value, and its gradient where `outer` is that of the value, by the
+// sigmoid given.
+
+// A cubic term of zero is left out, not multiplied by zero: x^2 overflows from |x| = 2^64 on, and
+// 0 * Inf is NaN.
+template <typename Coefficients>
+struct SigmoidWeighted {
+  static TELENS_DEVICE float argument(float x) {
+    if constexpr (Coefficients::kCubic == 0) {
+      return x * Coefficients::kLinear;
+    } else {
+      return x * (Coefficients::kCubic * (x * x) + Coefficients::kLinear);
+    }
+  }
+  template <typename Sigmoid>
+  static TELENS_DEVICE float value(float x) {
+    return x * Sigmoid::of(argument(x)).sigmoid;
+  }
+  template <typename Sigmoid>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    const SigmoidAndBell s = Sigmoid::of(argument(x));
+    float slope = Coefficients::kLinear;
+    if constexpr (Coefficients::kCubic != 0) {
+      const float square = x * x < ops::kLargestSquare ? x * x : ops::kLargestSquare;
+      slope = 3 * Coefficients::kCubic * square + Coefficients::kLinear;
+    }
+    return outer * (x * s.bell * slope + s.sigmoid);
+  }
+};
+
+// As torch's relu and its gradient: NaN passes, since it is not below zero, and where x is not
+// positive the gradient is +0, whatever came: not a product with zero, which Inf makes NaN.
+struct Relu {
+  static TELENS_DEVICE float positive(float x) { return x < 0.0F ? 0.0F : x; }
+  static TELENS_DEVICE float where_positive(float outer, float x) {
+    return x <= 0.0F ? 0.0F : outer;
+  }
+  template <typename>
+  static TELENS_DEVICE float value(float x) {
+    return positive(x);
+  }
+  template <typename>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    return where_positive(outer, x);
+  }
+};
+
+struct SquaredRelu {
+  template <typename>
+  static TELENS_DEVICE float value(float x) {
+    return Relu::positive(x) * Relu::positive(x);
+  }
+  template <typename>
+  static TELENS_DEVICE float gradient(float outer, float x) {
+    return Relu::where_positive(2 * (outer * x), x);  // doubled last: 2 * x may overflow
+  }
+};
+
+// Calls visitor.operator()<Function>().
+template <typename Visitor>
+decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& visitor) {
+  return ops::dispatch_activation<SigmoidWeighted, Relu, SquaredRelu>(function, visitor);
+}
+
+// Where the inputs of results [row, column ...] lie: what is activated, and the factors.
+struct ActivationPlace {
+  std::int64_t activated;
+  std::int64_t factor;
+
+  static TELENS_DEVICE ActivationPlace of(std::int64_t row, std::int64_t column, std::int64_t width,
+                                          bool gated) {
+    const std::int64_t start = row * (gated ? 2 * width : width) + column;
+    return {start, start + width};
+  }
+};
+
+// The way of a thread over its packs of rows of `width`. Rows are found by additions: a division of
+// 64-bit numbers takes as long as a pack.
+struct PackOfRow {
+  std::int64_t row;
+  std::int64_t column;
+};
+
+template <int pack_width>
+class PacksOfRows {
+ public:
+  template <typename Thread>
+  TELENS_DEVICE PacksOfRows(const Thread& thread, std::int64_t width) : width_(width) {
+    const std::int64_t first = (thread.block() * kThreads + thread.index()) * pack_width;
+    const std::int64_t step = thread.blocks() * kThreads * pack_width;
+    step_ = {step / width, step % width};
+    first_ = {first / width, first % width};
+  }
+
+  TELENS_DEVICE PackOfRow first() const { return first_; }
+  TELENS_DEVICE PackOfRow after(PackOfRow pack) const {
+    pack.row += step_.row;
+    pack.column += step_.column;
+    if (pack.column >= width_) {
+      pack.column -= width_;
+      ++pack.row;
+    }
+    return pack;
+  }
+
+ private:
+  std::int64_t width_;
+  PackOfRow step_;
+  PackOfRow first_;
+};
+
+// What a result is made of. Factors are loaded before anything is computed.
+template <typename Format, int size>
+struct ActivationInputs {
+  using Elements = Words<typename Format::Bits, size>;
+  Elements activated;
+  Elements factors;  // of a gated activation
+
+  static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments,
+                                           const PackOfRow& pack) {
+    const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
+    const auto place = ActivationPlace::of(pack.row, pack.column, arguments.width, arguments.gated);
+    ActivationInputs inputs{load_words<size>(x + place.activated), {}};
+    if (arguments.gated) inputs.factors = load_words<size>(x + place.factor);
+    return inputs;
+  }
+
+  // The results, rounded.
+  template <typename Function>
+  TELENS_DEVICE Elements apply(bool gated) const {
+    float values[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      values[j] = Function::template value<SigmoidFor<Format>>(widen_at<Format>(activated, j));
+    }
+    if (gated) {
+      TELENS_UNROLL
+      for (int j = 0; j < size; ++j) values[j] *= widen_at<Format>(factors, j);
+    }
+    return narrow_all<Format>(values);
+  }
+};
+
+// `width` of a pack divides the width of a row, and all addresses are aligned to packs, or it is 1.
+template <typename Format, typename Function, int pack_width, typename Thread>
+TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& thread,
+                            BlockMaximum& shared) {
+  using Bits = typename Format::Bits;
+  const Scale scale = Scale::from(arguments.codes != nullptr ? *arguments.scale : 1.0F);
+  std::uint32_t largest = 0;
+  const auto use = [&](const PackOfRow& pack, const auto& inputs) {
+    const auto y = inputs.template apply<Function>(arguments.gated);
+    const std::int64_t at = pack.row * arguments.width + pack.column;
+    if (arguments.y != nullptr) store_words(static_cast<Bits*>(arguments.y) + at, y);
+    if (arguments.codes != nullptr) {
+      store_words(arguments.codes + at,
+                  quantize_words<Format>(arguments.format, y, scale, largest));
+    }
+  };
+  // Two packs at a time are loaded before the first is computed: one load a thread would not keep
+  // memory busy. Where there is no second one the first is read again, so that no load has a
+  // condition.
+  using Inputs = ActivationInputs<Format, pack_width>;
+  const PacksOfRows<pack_width> packs(thread, arguments.width);
+  for (auto first = packs.first(); first.row < arguments.rows;) {
+    const auto second = packs.after(first);
+    const bool both = second.row < arguments.rows;
+    const Inputs inputs = Inputs::at(arguments, first);
+    const Inputs inputs_of_second = Inputs::at(arguments, both ? second : first);
+    use(first, inputs);
+    if (both) use(second, inputs_of_second);
+    first = packs.after(second);
+  }
+  if (arguments.amax != nullptr) {
+    update_amax<Format>(thread, largest_lane<Format>(largest), arguments.amax, shared);
+  }
+}
+
+// What the gradients of one pack of a row are made of.
+template <typename Format, int size>
+struct ActivationGradientInputs {
+  using Elements = Words<typename Format::Bits, size>;
+  Elements grad;
+  Elements activated;
+  Elements factors;  // of a gated activation
+
+  static TELENS_DEVICE ActivationGradientInputs at(const ActivationGradientArguments& arguments,
+                                                   std::int64_t row, std::int64_t column,
+                                                   bool with_factors) {
+    using Bits = typename Format::Bits;
+    const auto* x = static_cast<const Bits*>(arguments.x);
+    const auto* grad = static_cast<const Bits*>(arguments.grad);
+    const auto place = ActivationPlace::of(row, column, arguments.width, arguments.gated);
+    ActivationGradientInputs inputs{load_words<size>(grad + row * arguments.width + column),
+                                    load_words<size>(x + place.activated),
+                                    {}};
+    if (with_factors) inputs.factors = load_words<size>(x + place.factor);
+    return inputs;
+  }
+
+  // The gradients of what is activated, rounded.
+  template <typename Function>
+  TELENS_DEVICE Elements of_activated(bool with_factors) const {
+    float dx[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      float outer = widen_at<Format>(grad, j);  // the gradient of what the function returned
+      if (with_factors) outer *= widen_at<Format>(factors, j);
+      dx[j] =
+          Function::template gradient<SigmoidFor<Format>>(outer, widen_at<Format>(activated, j));
+    }
+    return narrow_all<Format>(dx);
+  }
+
+  // Those of a gated activation's factors.
+  template <typename Function>
+  TELENS_DEVICE Elements of_factors() const {
+    float dx[size];
+    TELENS_UNROLL
+    for (int j = 0; j < size; ++j) {
+      dx[j] = widen_at<Format>(grad, j) *
+              Function::template value<SigmoidFor<Format>>(widen_at<Format>(activated, j));
+    }
+    return narrow_all<Format>(dx);
+  }
+};
+
+template <typename Format, typename Function, int pack_width, typename Thread>
+TELENS_DEVICE void activate_backward(const ActivationGradientArguments& arguments,
+                                     const Thread& thread) {
+  auto* dx = static_cast<typename Format::Bits*>(arguments.dx);
+  const bool gated = arguments.gated;
+  const PacksOfRows<pack_width> packs(thread, arguments.width);
+  for (auto at = packs.first(); at.row < arguments.rows; at = packs.after(at)) {
+    const auto inputs =
+        ActivationGradientInputs<Format, pack_width>::at(arguments, at.row, at.column, gated);
+    const auto place = ActivationPlace::of(at.row, at.column, arguments.width, gated);
+    store_words(dx + place.activated, inputs.template of_activated<Function>(gated));
+    if (gated) store_words(dx + place.factor, inputs.template of_factors<Function>());
+  }
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,47 @@
+// Codes with a scale a block -> BF16, FP16 or FP32: device code.
+#pragma once
+
+#include "core/kernels/cuda/quantize/block_decode.cuh"
+
+namespace telens::cuda {
+
+struct BlockDequantizeArguments {
+  CodedMatrix codes;
+  void* values;  // [rows, columns]
+};
+
+// `whole`: columns are a multiple of 8; codes and values are aligned to packs of 8 and 16 bytes.
+template <typename Input, typename ScaleFormat, typename Output, CodePairs pairs, bool whole,
+          typename Thread>
+TELENS_DEVICE void dequantize_blocks(const BlockDequantizeArguments& arguments,
+                                     const Thread& thread) {
+  using Bits = typename Output::Bits;
+  using Codes = CodesOfThread<pairs>;
+  const CodedMatrix& matrix = arguments.codes;
+  const StoredScales<ScaleFormat> scales(matrix);
+  const std::int64_t byte_rows = Codes::rows_of_bytes(matrix);
+  for_each_tile<kDecodeTileRows>(
+      thread, byte_rows, matrix.columns, [&](std::int64_t tile_row, std::int64_t tile_column) {
+        const std::int64_t row0 = tile_row + row_of<kDecodeRows>(thread);
+        const std::int64_t column = tile_column + column_of(thread);
+        if (column >= matrix.columns) return;
+        Codes codes;
+        codes.template load<whole>(matrix, row0, column);
+        Eight<float> factors;
+        TELENS_UNROLL
+        for (int i = 0; i < kDecodeRows; ++i) {
+          if (row0 + i >= byte_rows) continue;
+          const std::int64_t row = (row0 + i) * Codes::kLinesOfByte;
+          // Rows that share scales at all do so by sixteens, which hold all rows of a thread.
+          if (i == 0 || matrix.row_shift == 0) factors = scales.of_eight(row, column);
+          TELENS_UNROLL
+          for (int line = 0; line < Codes::kLinesOfByte; ++line) {
+            store_within<whole>(
+                static_cast<Bits*>(arguments.values) + (row + line) * matrix.columns, column,
+                matrix.columns, decode_eight<Input, Output>(codes.line(i, line), factors));
+          }
+        }
+      });
+}
+
+}  // namespace telens::cuda

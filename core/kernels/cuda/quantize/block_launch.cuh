@@ -1,0 +1,56 @@
+// What the launchers of the kernels with a scale a block share.
+#pragma once
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/quantize/block_decode.cuh"
+#include "core/kernels/cuda/quantize/block_tiles.cuh"
+#include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
+
+namespace telens::cuda {
+
+// Calls visitor.operator()<whole>().
+template <typename Visitor>
+cudaError_t dispatch_whole(bool whole, Visitor&& visitor) {
+  return whole ? std::forward<Visitor>(visitor).template operator()<true>()
+               : std::forward<Visitor>(visitor).template operator()<false>();
+}
+
+// Calls visitor.operator()<Input, ScaleFormat, pairs>() for the codes of a block format.
+template <typename Visitor>
+cudaError_t dispatch_codes(CodePairs pairs, FormatId element, ScalingMode mode, Visitor&& visitor) {
+  if (mode == ScalingMode::nvfp4) {
+    return pairs == CodePairs::along_row
+               ? visitor.template operator()<E2M1, E4M3, CodePairs::along_row>()
+               : visitor.template operator()<E2M1, E4M3, CodePairs::down_columns>();
+  }
+  return dispatch_fp8(element, [&]<typename Input>() {
+    return mode == ScalingMode::mxfp8 ? visitor.template operator()<Input, E8M0, CodePairs::none>()
+                                      : visitor.template operator()<Input, FP32, CodePairs::none>();
+  });
+}
+
+inline bool is_empty(const BlockMatrix& matrix) { return matrix.rows == 0 || matrix.columns == 0; }
+
+// Whether all rows, of elements and of codes, are packs of 8 that loads and stores may take whole.
+template <typename ScaleCode>
+bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs) {
+  return matrix.columns % kColumnsOfThread == 0 && is_aligned(matrix.x, 16) &&
+         is_aligned(outputs.rowwise.codes, kColumnsOfThread) &&
+         is_aligned(outputs.columnwise.codes, kColumnsOfThread);
+}
+
+inline bool is_whole(const CodedMatrix& codes) {
+  return codes.columns % kColumnsOfThread == 0 && is_aligned(codes.codes, kColumnsOfThread);
+}
+inline bool is_whole(const CastMatrix& cast) {
+  return cast.x.columns % kColumnsOfThread == 0 && is_aligned(cast.x.x, 16) && is_whole(cast.codes);
+}
+
+template <int block>
+unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context,
+                       int resident = TileShape<block>::kResident) {
+  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows), resident,
+                  context);
+}
+
+}  // namespace telens::cuda

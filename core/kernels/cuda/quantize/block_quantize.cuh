@@ -1,0 +1,75 @@
+// FP8 with a scale a block: MXFP8, and blocks of 128 elements. Device code.
+#pragma once
+
+#include "core/formats/scaling_mode.h"
+#include "core/kernels/cuda/quantize/block_lines.cuh"
+#include "core/kernels/cuda/quantize/block_squares.cuh"
+#include "core/kernels/cuda/quantize/quantize.cuh"
+#include "core/ops/block_scale_formula.h"
+#include "core/ops/scale_formula.h"
+
+namespace telens::cuda {
+
+template <typename Output>
+struct Mxfp8Scaling {
+  using ScaleCode = std::uint8_t;
+  static constexpr int kBlock = block_length(ScalingMode::mxfp8);
+  static constexpr NanInMaximum kNan = NanInMaximum::left_out;
+  static constexpr bool kTwoCodesAByte = false;
+  static constexpr bool kOneScaleASquare = false;
+
+  ScaleRounding rounding;
+
+  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
+    const std::uint8_t code = mxfp8_scale<Output>(amax, rounding);
+    return {code, mxfp8_factor(code)};
+  }
+  template <typename Input, bool whole, typename FactorOf>
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t, const FactorOf& factor_of) const {
+    return encode_words<Input, Output>(x, 0, factor_of);
+  }
+};
+
+template <typename Output>
+struct Fp8BlockScaling {
+  using ScaleCode = float;
+  static constexpr int kBlock = block_length(ScalingMode::block_1d);
+  static constexpr NanInMaximum kNan = NanInMaximum::left_out;
+  static constexpr bool kTwoCodesAByte = false;
+  static constexpr bool kOneScaleASquare = true;
+
+  bool power_of_2_scales;
+  float amax_epsilon;
+  float largest_scale;  // the largest value of x's format
+
+  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
+    const float scale =
+        current_scale(amax, Output::kMax, amax_epsilon, power_of_2_scales, largest_scale);
+    return {1.0F / scale, scale};
+  }
+  template <typename Input, bool whole, typename FactorOf>
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t, const FactorOf& factor_of) const {
+    return encode_words<Input, Output>(x, 0, factor_of);
+  }
+};
+
+// The codes of squares are those of both orientations: they go to outputs.rowwise.codes, whichever
+// orientation is wanted; so do the scales of 128x128 blocks.
+struct Mxfp8Arguments {
+  BlockMatrix matrix;
+  BlockOutputs<std::uint8_t> outputs;
+  ScaleRounding rounding;
+  bool squares;
+};
+
+struct Fp8BlockArguments {
+  BlockMatrix matrix;
+  BlockOutputs<float> outputs;
+  bool power_of_2_scales;
+  float amax_epsilon;
+  bool squares;
+};
+
+}  // namespace telens::cuda

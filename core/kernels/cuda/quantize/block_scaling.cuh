@@ -1,0 +1,85 @@
+// Quantizing a matrix with a scale a block: device code for every block format. A Scaling says how
+// blocks become scales and elements codes, as core/kernels/cpu/quantize/block_tiles.h has it:
+//   using ScaleCode = ...;                           how a scale is stored
+//   static constexpr int kBlock                      elements along a block
+//   static constexpr NanInMaximum kNan
+//   static constexpr bool kTwoCodesAByte
+//   static constexpr bool kOneScaleASquare           else as many as a square has lines
+//   BlockScale<ScaleCode> scale_of(float amax) const
+//   EightWords<std::uint8_t> encode<Input, whole>(x, index, factor_of) const
+//       the codes of x[i] * factor_of(i), one a byte; index: of x[0], counted through the whole
+//       matrix, a multiple of 8 if `whole`
+#pragma once
+
+#include "core/kernels/cuda/quantize/block_codes.cuh"
+#include "core/kernels/cuda/quantize/block_maxima.cuh"
+
+namespace telens::cuda {
+
+// What one thread has of a tile.
+template <typename Input, typename Scaling, bool whole>
+struct TilePart {
+  using Bits = typename Input::Bits;
+  using Shape = TileShape<Scaling::kBlock>;
+  using Maxima = Magnitudes<Input, Scaling::kNan>;
+  static constexpr int kRows = Shape::kRowsOfThread;
+  static constexpr bool kWhole = whole;
+
+  const BlockMatrix& matrix;
+  std::int64_t tile_row;
+  std::int64_t tile_column;
+  int row_in_tile;
+  int column_in_tile;
+  EightWords<Bits> x[kRows];
+
+  template <typename Thread>
+  TELENS_DEVICE TilePart(const BlockMatrix& of, std::int64_t first_row, std::int64_t first_column,
+                         const Thread& thread)
+      : matrix(of),
+        tile_row(first_row),
+        tile_column(first_column),
+        row_in_tile(row_of<kRows>(thread)),
+        column_in_tile(column_of(thread)) {
+    load_rows<Bits, whole>(matrix, row(), column(), x);
+  }
+
+  TELENS_DEVICE std::int64_t row() const { return tile_row + row_in_tile; }
+  TELENS_DEVICE std::int64_t column() const { return tile_column + column_in_tile; }
+
+  // The codes of row i.
+  template <typename FactorOf>
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const Scaling& scaling, int i,
+                                                const FactorOf& factor_of) const {
+    const std::int64_t index = (row() + i) * matrix.columns + column();
+    return scaling.template encode<Input, whole>(x[i], index, factor_of);
+  }
+
+  // The largest magnitudes of the columns.
+  using Columns = typename Maxima::template MaximaOf<kColumnsOfThread>;
+  TELENS_DEVICE Columns column_maxima() const {
+    Columns maxima = Maxima::of(x[0]);
+    TELENS_UNROLL
+    for (int i = 1; i < kRows; ++i) {
+      const Columns of_row = Maxima::of(x[i]);
+      TELENS_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        maxima.values[word] = Maxima::larger(maxima.values[word], of_row.values[word]);
+      }
+    }
+    return maxima;
+  }
+  static constexpr int kWords = kColumnsOfThread / kLanes<Input>;
+};
+
+// The largest over the lanes of a warp whose numbers differ in the bits below `lanes`.
+template <typename Thread>
+TELENS_DEVICE std::uint32_t largest_of_lanes(const Thread& thread, std::uint32_t value, int lanes) {
+  TELENS_UNROLL
+  for (int mask = 1; mask < lanes; mask *= 2) {
+    const std::uint32_t other = thread.shuffle_xor(value, mask);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+}  // namespace telens::cuda

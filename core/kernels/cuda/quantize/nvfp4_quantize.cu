@@ -1,0 +1,52 @@
+#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
+
+#include "core/kernels/cuda/quantize/block_launch.cuh"
+#include "core/kernels/cuda/quantize/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+constexpr int kBlock = Nvfp4Scaling<false>::kBlock;
+
+// Blocks of threads that a multiprocessor is to hold: with lines both orientations have factors and
+// codes at once.
+constexpr int kSquaresResident = TileShape<kBlock>::kResident;
+constexpr int kLinesResident = blocks_with(128);
+
+template <typename Input, bool whole, bool by_chance>
+__global__ void __launch_bounds__(kThreads) quantize_nvfp4_kernel(Nvfp4Arguments arguments) {
+  __shared__ LinesShared<Input, kBlock> shared;
+  quantize_nvfp4<Input, whole, by_chance>(arguments, GpuThread(), shared);
+}
+
+template <typename Input, bool whole, bool by_chance>
+__global__ void __launch_bounds__(kThreads)
+    quantize_nvfp4_squares_kernel(Nvfp4Arguments arguments) {
+  __shared__ SquaresShared<kBlock> shared;
+  quantize_nvfp4_squares<Input, whole, by_chance>(arguments, GpuThread(), shared);
+}
+
+template <typename Input, bool whole, bool by_chance>
+cudaError_t launch(const Nvfp4Arguments& arguments, const LaunchContext& context) {
+  const auto kernel = arguments.squares ? quantize_nvfp4_squares_kernel<Input, whole, by_chance>
+                                        : quantize_nvfp4_kernel<Input, whole, by_chance>;
+  const unsigned grid = grid_of_tiles<kBlock>(
+      arguments.matrix, context, arguments.squares ? kSquaresResident : kLinesResident);
+  kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+// Also of an empty matrix, which has a scale.
+cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId input,
+                                  const LaunchContext& context) {
+  return dispatch_high_precision(input, [&]<typename Input>() {
+    return dispatch_whole(is_whole(arguments.matrix, arguments.outputs), [&]<bool whole>() {
+      return arguments.random_state != nullptr ? launch<Input, whole, true>(arguments, context)
+                                               : launch<Input, whole, false>(arguments, context);
+    });
+  });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,121 @@
+// NVFP4: E2M1 in blocks of 16 elements under E4M3 scales, and those under one scale of the tensor.
+// Device code.
+#pragma once
+
+#include "core/formats/philox.h"
+#include "core/formats/scaling_mode.h"
+#include "core/formats/stochastic_rounding.h"
+#include "core/kernels/cuda/quantize/block_lines.cuh"
+#include "core/kernels/cuda/quantize/block_squares.cuh"
+#include "core/ops/block_scale_formula.h"
+
+namespace telens::cuda {
+
+// What one orientation's tensor scale is made of, and where it goes.
+struct Nvfp4TensorScale {
+  const float* amax;  // the largest magnitude that is a number
+  float* scale;       // [1]; nullptr: not wanted
+};
+
+struct Nvfp4Arguments {
+  BlockMatrix matrix;
+  BlockOutputs<std::uint8_t> outputs;
+  Nvfp4TensorScale rowwise;
+  Nvfp4TensorScale columnwise;
+  const std::int64_t* random_state;  // [2], key and offset; nullptr: rounds to nearest
+  bool squares;
+};
+
+template <bool by_chance>
+struct Nvfp4Scaling {
+  using ScaleCode = std::uint8_t;
+  static constexpr int kBlock = block_length(ScalingMode::nvfp4);
+  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
+  static constexpr bool kTwoCodesAByte = true;
+  static constexpr bool kOneScaleASquare = false;
+
+  float tensor_factor;
+  float tensor_scale;
+  ElementWords words;  // by chance
+
+  // orientation: 0 rowwise, 1 columnwise.
+  static TELENS_DEVICE Nvfp4Scaling of(const Nvfp4TensorScale& tensor, std::uint32_t orientation,
+                                       const std::int64_t* random_state) {
+    const float factor = nvfp4_tensor_factor(*tensor.amax);
+    Nvfp4Scaling scaling{factor, 1.0F / factor, {}};
+    if constexpr (by_chance) scaling.words = ElementWords::of(random_state, orientation);
+    return scaling;
+  }
+
+  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
+    const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
+    return {code, nvfp4_factor(code, tensor_scale)};
+  }
+
+  template <typename Input, bool whole, typename FactorOf>
+  TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
+                                                std::int64_t index,
+                                                const FactorOf& factor_of) const {
+    EightWords<std::uint8_t> codes;
+    TELENS_UNROLL
+    for (int four = 0; four < kColumnsOfThread; four += 4) {
+      PhiloxCounter random{};
+      if constexpr (by_chance && whole) {
+        random = words.of_four(static_cast<std::uint64_t>(index + four));
+      }
+      std::uint32_t word = 0;
+      TELENS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (by_chance && !whole) {
+          random[i] = words.of_one(static_cast<std::uint64_t>(index + four + i));
+        }
+        word |= code_of<Input>(x, four + i, factor_of(four + i), random[i]) << (8 * i);
+      }
+      codes.words[four / 4] = word;
+    }
+    return codes;
+  }
+
+ private:
+  // Of element i. A NaN's code is positive.
+  template <typename Input>
+  static TELENS_DEVICE std::uint32_t code_of(const EightWords<typename Input::Bits>& x, int i,
+                                             float factor, std::uint32_t random) {
+    const float value = widen_at<Input>(x, i) * factor;
+    if constexpr (by_chance) return encode_e2m1_stochastically(value, random);
+    const auto bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t code = encode_e2m1_magnitude(bits_as<float>(bits & FP32::kMagnitudeMask));
+    return value == value ? code | (bits >> 28 & 8U) : code;
+  }
+};
+
+template <typename Input, bool whole, bool by_chance, typename Thread>
+TELENS_DEVICE void quantize_nvfp4(const Nvfp4Arguments& arguments, const Thread& thread,
+                                  LinesShared<Input, Nvfp4Scaling<by_chance>::kBlock>& shared) {
+  using Scaling = Nvfp4Scaling<by_chance>;
+  const auto rowwise = Scaling::of(arguments.rowwise, 0, arguments.random_state);
+  const auto columnwise = Scaling::of(arguments.columnwise, 1, arguments.random_state);
+  if (thread.block() == 0 && thread.index() == 0) {
+    if (arguments.rowwise.scale != nullptr) *arguments.rowwise.scale = rowwise.tensor_scale;
+    if (arguments.columnwise.scale != nullptr) {
+      *arguments.columnwise.scale = columnwise.tensor_scale;
+    }
+  }
+  quantize_lines<Input, whole>(arguments.matrix, arguments.outputs, rowwise, columnwise, thread,
+                               shared);
+}
+
+// Both orientations have what would be the rowwise one's scale and random words.
+template <typename Input, bool whole, bool by_chance, typename Thread>
+TELENS_DEVICE void quantize_nvfp4_squares(const Nvfp4Arguments& arguments, const Thread& thread,
+                                          SquaresShared<Nvfp4Scaling<by_chance>::kBlock>& shared) {
+  const auto scaling = Nvfp4Scaling<by_chance>::of(arguments.rowwise, 0, arguments.random_state);
+  if (thread.block() == 0 && thread.index() == 0) {
+    for (float* const scale : {arguments.rowwise.scale, arguments.columnwise.scale}) {
+      if (scale != nullptr) *scale = scaling.tensor_scale;
+    }
+  }
+  quantize_squares<Input, whole>(arguments.matrix, arguments.outputs, scaling, thread, shared);
+}
+
+}  // namespace telens::cuda

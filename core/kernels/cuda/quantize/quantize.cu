@@ -1,0 +1,42 @@
+#include "core/kernels/cuda/quantize/quantize.cuh"
+
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/quantize/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+// Blocks of threads that a multiprocessor is to hold. FP16 has each element converted by an
+// instruction of its own, for which 32 registers are too few.
+template <typename Input>
+constexpr int kQuantizeResident = blocks_with(Input::kId == FormatId::fp16 ? 40 : 32);
+
+template <typename Input, typename Output, int width>
+__global__ void __launch_bounds__(kThreads, kQuantizeResident<Input>)
+    quantize_kernel(QuantizeArguments arguments) {
+  __shared__ BlockMaximum shared;
+  quantize<Input, Output, width>(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, FormatId output,
+                            const LaunchContext& context) {
+  if (arguments.size == 0) return cudaSuccess;
+  return dispatch_high_precision(input, [&]<typename Input>() {
+    return dispatch_fp8(output, [&]<typename Output>() {
+      constexpr int kWidth = kPackOf<typename Input::Bits>;
+      constexpr std::int64_t kTile = tile_of(kWidth, kQuantizeUnroll);
+      const unsigned grid =
+          grid_for((arguments.size + kTile - 1) / kTile, kQuantizeResident<Input>, context);
+      if (is_aligned(arguments.x, 16) && is_aligned(arguments.codes, kWidth)) {
+        quantize_kernel<Input, Output, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
+      } else {
+        quantize_kernel<Input, Output, 1><<<grid, kThreads, 0, context.stream>>>(arguments);
+      }
+      return cudaGetLastError();
+    });
+  });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,115 @@
+// How the two copies of a matrix in a block format differ: device code.
+#pragma once
+
+#include "core/kernels/cuda/quantize/block_decode.cuh"
+#include "core/kernels/cuda/statistics/cast_sums.cuh"
+#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/ops/block_errors_layout.h"
+
+namespace telens::cuda {
+
+// Both row after row. Two codes may share a byte: of the first copy along a row, of the second down
+// a column; then they may have one row or column more than there are.
+struct CopiesArguments {
+  CodedMatrix first;
+  CodedMatrix second;
+  const float* values;  // in place of the second, [rows, columns]; nullptr: its codes
+  std::int64_t rows;
+  std::int64_t columns;
+  bool whole;               // columns are a multiple of 8, all of it aligned to packs of 8
+  CopiesDifference* parts;  // one a block of threads
+};
+
+// Rows of values that a thread compares at once.
+inline constexpr int kCopiesRows = 4;
+inline constexpr int kCopiesTileRows = kRowGroups * kCopiesRows;
+
+// Blocks of threads that a multiprocessor is to hold.
+inline constexpr int kCopiesResident = blocks_with(128);
+
+constexpr std::int64_t copies_grid(std::int64_t rows, std::int64_t columns) {
+  return grid_that_adds_up(tiles_of_matrix(rows, columns, kCopiesTileRows), kCopiesResident);
+}
+
+namespace detail {
+
+TELENS_DEVICE void add_difference(float a, float b, CopiesDifference& sums) {
+  if (a == b || (a != a && b != b)) return;
+  const float left = magnitude_of(a);
+  const float right = magnitude_of(b);
+  ++sums.different;
+  sums.relative += magnitude_of(a - b) / (left > right ? left : right);
+}
+
+// Eight columns of a few rows of both copies.
+template <typename Input, typename ScaleFormat, bool packed, bool decoded>
+struct CopiesOfThread {
+  CodesOfThread<packed ? CodePairs::along_row : CodePairs::none, kCopiesRows> first;
+  static constexpr int kLines = packed ? 2 : 1;
+  CodesOfThread<packed ? CodePairs::down_columns : CodePairs::none, kCopiesRows / kLines> second;
+  EightWords<std::uint32_t> values[kCopiesRows];
+
+  template <bool whole>
+  TELENS_DEVICE void load(const CopiesArguments& arguments, std::int64_t row, std::int64_t column) {
+    first.template load<whole>(arguments.first, row, column);
+    if constexpr (decoded) {
+      const BlockMatrix matrix{arguments.values, arguments.rows, arguments.columns};
+      load_rows<std::uint32_t, whole>(matrix, row, column, values);
+    } else {
+      second.template load<whole>(arguments.second, row / kLines, column);
+    }
+  }
+
+  TELENS_DEVICE Eight<std::uint32_t> of_second(int i, const Eight<float>& scales) const {
+    if constexpr (decoded) {
+      return bits_as<Eight<std::uint32_t>>(values[i]);
+    } else {
+      return decode_eight<Input, FP32>(second.line(i / kLines, i % kLines), scales);
+    }
+  }
+};
+
+}  // namespace detail
+
+template <typename Input, typename ScaleFormat, bool packed, bool decoded, typename Thread>
+TELENS_DEVICE void copies_difference(const CopiesArguments& arguments, const Thread& thread,
+                                     MergeShared<CopiesDifference>& shared) {
+  const StoredScales<ScaleFormat> of_first(arguments.first);
+  const StoredScales<ScaleFormat> of_second(arguments.second);
+  CopiesDifference sums;
+  for_each_tile<kCopiesTileRows>(
+      thread, arguments.rows, arguments.columns,
+      [&](std::int64_t tile_row, std::int64_t tile_column) {
+        const std::int64_t row0 = tile_row + row_of<kCopiesRows>(thread);
+        const std::int64_t column = tile_column + column_of(thread);
+        if (column >= arguments.columns || row0 >= arguments.rows) return;
+        detail::CopiesOfThread<Input, ScaleFormat, packed, decoded> copies;
+        if (arguments.whole) {
+          copies.template load<true>(arguments, row0, column);
+        } else {
+          copies.template load<false>(arguments, row0, column);
+        }
+        // Blocks of the second copy go down the columns: the rows of a thread lie in one of them.
+        const Eight<float> second_scales =
+            decoded ? Eight<float>{} : of_second.of_eight(row0, column);
+        TELENS_UNROLL
+        for (int i = 0; i < kCopiesRows; ++i) {
+          if (row0 + i >= arguments.rows) continue;
+          const auto a = decode_eight<Input, FP32>(copies.first.line(i, 0),
+                                                   of_first.of_eight(row0 + i, column));
+          const auto b = copies.of_second(i, second_scales);
+          TELENS_UNROLL
+          for (int c = 0; c < kColumnsOfThread; ++c) {
+            if (column + c >= arguments.columns) continue;
+            detail::add_difference(bits_as<float>(a.values[c]), bits_as<float>(b.values[c]), sums);
+          }
+        }
+      });
+  if (thread.block() == 0 && thread.index() == 0) {
+    sums.elements = arguments.rows * arguments.columns;
+  }
+  sums = merge_block(thread, sums, shared.of_warp);
+  if (thread.index() == 0) arguments.parts[thread.block()] = sums;
+}
+
+}  // namespace telens::cuda

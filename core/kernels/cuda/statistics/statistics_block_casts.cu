@@ -1,0 +1,41 @@
+#include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
+
+#include "core/kernels/cuda/quantize/block_launch.cuh"
+#include "core/kernels/cuda/statistics/launchers.h"
+
+namespace telens::cuda {
+namespace {
+
+// 64 elements of FP32 a thread, where bytes hold codes of two rows, take more registers than two
+// blocks leave: better one block after the other than spilled registers.
+template <typename X, CodePairs pairs>
+constexpr int kResident =
+    X::kId == FormatId::fp32&& pairs == CodePairs::down_columns ? 1 : kBlockCastResident;
+
+template <typename Input, typename ScaleFormat, typename X, CodePairs pairs>
+__global__ void __launch_bounds__(kThreads, kResident<X, pairs>)
+    block_cast_statistics_kernel(BlockCastArguments arguments, const std::int64_t* gate) {
+  if (is_shut(gate)) return;
+  __shared__ MergeShared<CastSums> shared;
+  block_cast_statistics<Input, ScaleFormat, X, pairs>(arguments, GpuThread(), shared);
+}
+
+}  // namespace
+
+cudaError_t launch_block_cast_statistics(const BlockCastArguments& given, const BlockCastKind& kind,
+                                         const LaunchContext& context) {
+  BlockCastArguments arguments = given;
+  arguments.matrix.whole = is_whole(arguments.matrix);
+  const CodedMatrix& codes = arguments.matrix.codes;
+  const auto grid = static_cast<unsigned>(block_cast_grid(arguments.matrix));
+  return dispatch_codes(codes.pairs, kind.element, kind.mode,
+                        [&]<typename Input, typename ScaleFormat, CodePairs pairs>() {
+                          return dispatch_high_precision(kind.x, [&]<typename X>() {
+                            block_cast_statistics_kernel<Input, ScaleFormat, X, pairs>
+                                <<<grid, kThreads, 0, context.stream>>>(arguments, context.gate);
+                            return cudaGetLastError();
+                          });
+                        });
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,137 @@
+// What casting a tensor to FP8 does to it: where the counters of a cast begin, found by a warp, and
+// the error of an element. Device code.
+#pragma once
+
+#include "core/kernels/cuda/statistics/cast_sums.cuh"
+
+namespace telens::cuda {
+
+struct StatisticsCast {
+  FormatId format;     // e4m3 or e5m2
+  const float* scale;  // what x is multiplied by before encoding
+};
+
+// As core/kernels/cpu/statistics/statistics_range.h's CastPlan: magnitudes of the tensor's format.
+struct CastThresholds {
+  FormatId format;
+  float scale;  // its magnitude
+  float scale_inv;
+  float signed_scale_inv;
+  std::uint32_t first_nonzero;   // smaller ones become zero
+  std::uint32_t first_overflow;  // this and larger numbers lie beyond the format's range
+  std::uint32_t first_clipped;   // this and larger numbers are clipped
+};
+
+// The smallest magnitude of Input from 1 up to infinity for which the predicate holds, one beyond
+// infinity if there is none; the predicate must hold from some magnitude on. All lanes of a warp
+// ask for it together, 32 places at a time.
+template <typename Input, typename Thread, typename Predicate>
+TELENS_DEVICE std::uint32_t first_magnitude(const Thread& thread, const Predicate& holds) {
+  const auto lane = static_cast<std::uint32_t>(thread.index() % kWarp);
+  std::uint32_t first = 1;
+  std::uint32_t last = Input::kTopExponentCode + 1U;
+  while (first < last) {
+    const std::uint32_t step = (last - first + kWarp - 1) / kWarp;
+    const std::uint32_t place = first + lane * step;
+    const bool below =
+        place < last && !holds(widen<Input>(static_cast<typename Input::Bits>(place)));
+    const std::uint32_t votes = thread.ballot(below);
+    if (votes == 0) return first;
+    // The lanes below the answer are the first ones: all bits set up to the highest vote.
+    std::uint32_t count = 0;
+    while (count < kWarp && (votes >> count & 1U) != 0) ++count;
+    const std::uint32_t beyond = first + count * step;
+    first += (count - 1) * step + 1;
+    last = beyond < last ? beyond : last;
+  }
+  return first;
+}
+
+// Finds the thresholds of all casts; a warp takes one at a time. The block's threads must meet
+// before they read them.
+template <typename Input, typename Thread>
+TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const Thread& thread,
+                                   CastThresholds* thresholds) {
+  constexpr int kKinds = 3;
+  for (int job = thread.index() / kWarp; job < count * kKinds; job += kThreads / kWarp) {
+    const StatisticsCast& cast = casts[job / kKinds];
+    const float signed_inverse = 1.0F / *cast.scale;
+    const float factor = magnitude_of(*cast.scale);
+    const float inverse = magnitude_of(signed_inverse);
+    const auto find = [&]<typename Output>(std::uint32_t& result, int kind) {
+      result = first_magnitude<Input>(thread, [&](float x) {
+        if (kind == 0) return encode<Output>(x * factor, Saturation::saturating) != 0;
+        if (kind == 1) return x > Output::kMax * inverse;
+        return encode<Output>(x * factor, Saturation::non_saturating) > Output::kMaxCode;
+      });
+    };
+    std::uint32_t found = 0;
+    if (cast.format == FormatId::e4m3) {
+      find.template operator()<E4M3>(found, job % kKinds);
+    } else {
+      find.template operator()<E5M2>(found, job % kKinds);
+    }
+    if (thread.index() % kWarp != 0) continue;
+    CastThresholds& plan = thresholds[job / kKinds];
+    if (job % kKinds == 0) {
+      plan.format = cast.format;
+      plan.scale = factor;
+      plan.scale_inv = inverse;
+      plan.signed_scale_inv = signed_inverse;
+      plan.first_nonzero = found;
+    } else if (job % kKinds == 1) {
+      plan.first_overflow = found;
+    } else {
+      plan.first_clipped = found;
+    }
+  }
+}
+
+// What rounding to a format takes.
+struct RoundingGrid {
+  float largest;
+  std::uint32_t least_field;  // FP32's exponent of the format's smallest normal number
+  std::uint32_t extra_field;  // FP32's extra bits of mantissa, as a difference of exponents
+};
+
+template <typename Format>
+TELENS_DEVICE constexpr RoundingGrid grid_of() {
+  return {Format::kMax, bits_as<std::uint32_t>(Format::kSmallestNormal),
+          static_cast<std::uint32_t>(FP32::kMantissaBits - Format::kMantissaBits)
+              << FP32::kMantissaBits};
+}
+
+// The format's value next to a magnitude that is not beyond its range; a NaN stays one. Added to a
+// power of two whose unit in the last place is that of the format at x's exponent, x is rounded to
+// that unit; what is then subtracted leaves exactly the rounded number.
+TELENS_DEVICE float round_to_grid(float magnitude, const RoundingGrid& grid) {
+  std::uint32_t field = bits_as<std::uint32_t>(magnitude) & FP32::kTopExponentCode;
+  field = field > grid.least_field ? field : grid.least_field;
+  const auto magic = bits_as<float>(field + grid.extra_field);
+  return (magnitude + magic) - magic;
+}
+
+// decode(encode(x)) of a magnitude that is no NaN, saturating.
+template <typename Format>
+TELENS_DEVICE float round_magnitude(float magnitude) {
+  return round_to_grid(magnitude < Format::kMax ? magnitude : Format::kMax, grid_of<Format>());
+}
+
+// FP32(code * scale_inv) - x of a finite element, rounded to FP32; its sign does not matter.
+template <typename Format>
+TELENS_DEVICE float cast_error(float x, const CastThresholds& cast) {
+  const float magnitude = magnitude_of(x);
+  return round_magnitude<Format>(magnitude * cast.scale) * cast.scale_inv - magnitude;
+}
+
+// The same of any element by the reference conversions, in double.
+template <typename Format>
+TELENS_DEVICE double exact_cast_error(float x, const CastThresholds& cast) {
+  const float magnitude = magnitude_of(x);
+  const float decoded =
+      decode<Format>(encode<Format>(magnitude * cast.scale, Saturation::saturating)) *
+      cast.scale_inv;
+  return static_cast<double>(decoded) - static_cast<double>(magnitude);
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,391 @@
+// What casts in blocks that nobody makes would do to a tensor, several of them in one read: device
+// code.
+//
+// A block of threads has a tile of 128 x 128 elements in registers, in which every block of every
+// format lies whole. For one cast after the other it finds the largest magnitudes of the tile's
+// blocks, makes their scales in shared memory, each by one thread, and rounds each element to the
+// format's values under the scale of its block. No code is made.
+#pragma once
+
+#include "core/kernels/cuda/quantize/block_quantize.cuh"
+#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
+#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/kernels/cuda/statistics/statistics_casts.cuh"
+#include "core/kernels/cuda/statistics/statistics_codes.cuh"
+#include "core/ops/block_cast_formula.h"
+
+namespace telens::cuda {
+
+// The accumulators of a launch's casts fill 30 of the 48 KB that a block of threads may have
+// without asking, and scales and maxima 12. More casts need another read.
+inline constexpr int kWhatIfCastsOfLaunch = 5;
+
+// One cast, with the default options of its quantizer.
+struct UnmadeCast {
+  FormatId format;
+  ScalingMode mode;
+  bool squares;
+  bool columnwise;
+};
+
+struct WhatIfArguments {
+  BlockMatrix x;
+  bool whole;         // columns are a multiple of 8, x is aligned to 16 bytes
+  const float* amax;  // the tensor's largest number; nullptr where no cast is to NVFP4
+  UnmadeCast casts[kWhatIfCastsOfLaunch];
+  int cast_count;
+  CastSums* parts;  // [cast_count, blocks of threads]
+};
+
+// Tiles hold whole blocks of every format.
+using WhatIfTile = TileShape<block_length(ScalingMode::block_1d)>;
+inline constexpr int kWhatIfRows = WhatIfTile::kRowsOfThread;
+// The most blocks that a tile has: of 16 elements.
+inline constexpr int kBlocksAlong = kTileColumns / block_length(ScalingMode::nvfp4);
+inline constexpr int kWhatIfBlocks = kBlocksAlong * WhatIfTile::kRows;
+static_assert(WhatIfTile::kRows == kTileColumns);
+static_assert(block_length(ScalingMode::nvfp4) == kRowGroupsOfWarp * kWhatIfRows,
+              "a warp's rows are those of the smallest blocks");
+
+constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
+  return grid_that_adds_up(tiles_of_matrix(rows, columns, WhatIfTile::kRows),
+                           WhatIfTile::kResident);
+}
+
+struct WhatIfShared {
+  // Blocks of a line at [index of the block in the line][line]; squares at [row][column]. Of blocks
+  // down the columns and of squares first a maximum for each warp's rows.
+  alignas(16) std::uint32_t maxima[kWhatIfBlocks];
+  alignas(16) float factors[kWhatIfBlocks];
+  alignas(16) float scales[kWhatIfBlocks];
+  CastAccumulator casts[kWhatIfCastsOfLaunch][kThreads];
+  // Bits of scales, which are not negative; of the smallest its complement.
+  std::uint32_t largest_scale[kWhatIfCastsOfLaunch];
+  std::uint32_t smallest_scale[kWhatIfCastsOfLaunch];
+  CastSums of_warp[kThreads / kWarp];
+};
+
+// What a format's rounding and counting take.
+struct CastGrid {
+  RoundingGrid rounding;
+  float first_clipped;
+};
+template <typename Format>
+TELENS_DEVICE CastGrid cast_grid() {
+  return {grid_of<Format>(), kFirstClipped<Format>};
+}
+TELENS_DEVICE CastGrid cast_grid_of(FormatId format) {
+  if (format == FormatId::e4m3) return cast_grid<E4M3>();
+  return format == FormatId::e5m2 ? cast_grid<E5M2>() : cast_grid<E2M1>();
+}
+
+struct ScaleAndFactor {
+  float scale;   // scale_inv
+  float factor;  // what elements are multiplied by
+};
+
+// From the largest magnitude of a block, as its quantizer does.
+struct UnmadeScaling {
+  const UnmadeCast& cast;
+  Nvfp4Scaling<false> nvfp4;
+  float largest_scale;  // of 128-blocks: the largest value of x's format
+
+  TELENS_DEVICE ScaleAndFactor of(float amax) const {
+    if (cast.mode == ScalingMode::nvfp4) {
+      const auto made = nvfp4.scale_of(amax);
+      return {decode<E4M3>(made.stored) * nvfp4.tensor_scale, made.factor};
+    }
+    return cast.format == FormatId::e4m3 ? of_fp8<E4M3>(amax) : of_fp8<E5M2>(amax);
+  }
+
+ private:
+  template <typename Format>
+  TELENS_DEVICE ScaleAndFactor of_fp8(float amax) const {
+    if (cast.mode == ScalingMode::mxfp8) {
+      const auto made = Mxfp8Scaling<Format>{ScaleRounding::up}.scale_of(amax);
+      return {decode<E8M0>(made.stored), made.factor};
+    }
+    const auto made =
+        Fp8BlockScaling<Format>{/*power_of_2_scales=*/true, 0.0F, largest_scale}.scale_of(amax);
+    return {made.stored, made.factor};
+  }
+};
+
+namespace detail {
+
+// Magnitudes of eight neighbours of each of a thread's rows.
+template <typename Input>
+struct WhatIfElements {
+  static constexpr int kWords = kColumnsOfThread / kLanes<Input>;
+  Pack<std::uint32_t, kWords> rows[kWhatIfRows];
+
+  template <bool whole>
+  TELENS_DEVICE void load(const BlockMatrix& matrix, std::int64_t row, std::int64_t column) {
+    EightWords<typename Input::Bits> x[kWhatIfRows];
+    load_rows<typename Input::Bits, whole>(matrix, row, column, x);
+    TELENS_UNROLL
+    for (int i = 0; i < kWhatIfRows; ++i) {
+      rows[i] = bits_as<Pack<std::uint32_t, kWords>>(magnitudes_of<Input>(x[i]));
+    }
+  }
+
+  TELENS_DEVICE float at(int row, int column) const {
+    return widen_lane<Input>(rows[row].values[column / kLanes<Input>], column % kLanes<Input>);
+  }
+
+  // Makes the compiler widen the elements for every cast anew: kept from one cast to the next, the
+  // values of 16-bit formats would take twice as many registers as there are.
+  TELENS_DEVICE void stay_packed() {
+#if defined(__CUDA_ARCH__)
+    TELENS_UNROLL
+    for (int i = 0; i < kWhatIfRows; ++i) {
+      TELENS_UNROLL
+      for (std::uint32_t& word : rows[i].values) asm volatile("" : "+r"(word));
+    }
+#endif
+  }
+};
+
+// A thread's place in the tile and the tile's in the matrix.
+struct WhatIfPlace {
+  const BlockMatrix& matrix;
+  std::int64_t tile_row;
+  std::int64_t tile_column;
+  int row;
+  int column;
+
+  // Lines and columns of a tile that are the matrix's own.
+  TELENS_DEVICE std::int64_t rows() const { return matrix.rows - tile_row; }
+  TELENS_DEVICE std::int64_t columns() const { return matrix.columns - tile_column; }
+};
+
+// How the blocks of a cast lie in a tile.
+struct BlockLayout {
+  int block;
+  bool squares;
+  bool down;  // not squares, and down the columns
+
+  explicit TELENS_DEVICE BlockLayout(const UnmadeCast& cast)
+      : block(static_cast<int>(block_length(cast.mode))),
+        squares(cast.squares),
+        down(!cast.squares && cast.columnwise) {}
+
+  // How many of the shared places are in use, and of which line and block each is.
+  TELENS_DEVICE int lines() const { return squares ? kTileColumns / block : kTileColumns; }
+  TELENS_DEVICE int places() const { return kTileColumns / block * lines(); }
+  // Warps whose rows a block has, each of which leaves a maximum of its own.
+  TELENS_DEVICE int warps() const {
+    return squares || down ? block / (kRowGroupsOfWarp * kWhatIfRows) : 1;
+  }
+  // Whether the block at a place has an element that the matrix has.
+  TELENS_DEVICE bool is_inside(int along, int line, const WhatIfPlace& place) const {
+    const int row = squares || down ? along * block : line;
+    const int column = squares ? line * block : down ? line : along * block;
+    return row < place.rows() && column < place.columns();
+  }
+};
+
+template <typename Input, NanInMaximum nan, typename Thread>
+TELENS_DEVICE void store_maxima(const WhatIfElements<Input>& x, const BlockLayout& layout,
+                                const WhatIfPlace& place, const Thread& thread,
+                                WhatIfShared& shared) {
+  using Maxima = Magnitudes<Input, nan>;
+  using Words = Pack<std::uint32_t, WhatIfElements<Input>::kWords>;
+  const auto maxima_of = [&](int row) {
+    Words words = x.rows[row];
+    TELENS_UNROLL
+    for (std::uint32_t& word : words.values) word = Maxima::of_word(word);
+    return words;
+  };
+  const int lanes = layout.block / kColumnsOfThread;
+  const int warp = thread.index() / kWarp;
+  const bool is_first_lane = place.column % layout.block == 0;
+  if (!layout.squares && !layout.down) {
+    TELENS_UNROLL
+    for (int i = 0; i < kWhatIfRows; ++i) {
+      const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(maxima_of(i)), lanes);
+      if (is_first_lane) {
+        shared.maxima[place.column / layout.block * kTileColumns + place.row + i] =
+            Maxima::code(largest);
+      }
+    }
+    return;
+  }
+  Words columns = maxima_of(0);
+  TELENS_UNROLL
+  for (int i = 1; i < kWhatIfRows; ++i) {
+    const Words of_row = maxima_of(i);
+    TELENS_UNROLL
+    for (int word = 0; word < WhatIfElements<Input>::kWords; ++word) {
+      columns.values[word] = Maxima::larger(columns.values[word], of_row.values[word]);
+    }
+  }
+  TELENS_UNROLL
+  for (std::uint32_t& word : columns.values) {
+    word = Maxima::larger(word, thread.shuffle_xor(word, kThreadsAcross));
+  }
+  const bool is_upper_half = thread.index() % kWarp < kThreadsAcross;
+  if (layout.squares) {
+    const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(columns), lanes);
+    if (is_upper_half && is_first_lane) {
+      shared.maxima[warp * layout.lines() + place.column / layout.block] = Maxima::code(largest);
+    }
+  } else if (is_upper_half) {
+    TELENS_UNROLL
+    for (int c = 0; c < kColumnsOfThread; ++c) {
+      constexpr int kOfWord = kLanes<Input>;
+      const std::uint32_t word = columns.values[c / kOfWord] >> (c % kOfWord * 16);
+      shared.maxima[warp * kTileColumns + place.column + c] =
+          Maxima::code(kOfWord == 1 ? word : word & 0xffffU);
+    }
+  }
+}
+
+// Scales of the tile's blocks, one a thread at a time.
+template <typename Input, typename Thread>
+TELENS_DEVICE void make_scales(const UnmadeScaling& scaling, const BlockLayout& layout,
+                               const WhatIfPlace& place, const Thread& thread, int cast,
+                               WhatIfShared& shared) {
+  const int lines = layout.lines();
+  std::uint32_t largest_scale = 0;
+  std::uint32_t smallest_scale = 0;
+  for (int i = thread.index(); i < layout.places(); i += kThreads) {
+    const int along = i / lines;
+    const int line = i % lines;
+    std::uint32_t amax = 0;
+    for (int warp = 0; warp < layout.warps(); ++warp) {
+      const std::uint32_t other = shared.maxima[(along * layout.warps() + warp) * lines + line];
+      amax = other > amax ? other : amax;
+    }
+    const auto made = scaling.of(widen<Input>(static_cast<typename Input::Bits>(amax)));
+    shared.scales[i] = made.scale;
+    shared.factors[i] = made.factor;
+    if (!layout.is_inside(along, line, place)) continue;
+    const auto bits = bits_as<std::uint32_t>(made.scale);
+    largest_scale = bits > largest_scale ? bits : largest_scale;
+    smallest_scale = ~bits > smallest_scale ? ~bits : smallest_scale;
+  }
+  largest_scale = largest_of_lanes(thread, largest_scale, kWarp);
+  smallest_scale = largest_of_lanes(thread, smallest_scale, kWarp);
+  if (thread.index() % kWarp == 0) {
+    thread.atomic_max(&shared.largest_scale[cast], largest_scale);
+    thread.atomic_max(&shared.smallest_scale[cast], smallest_scale);
+  }
+}
+
+// scales, factors: of the thread's rows, or of its columns.
+template <typename Input, bool of_rows, bool whole>
+TELENS_DEVICE void add_elements(const WhatIfElements<Input>& x, const WhatIfPlace& place,
+                                const Eight<float>& scales, const Eight<float>& factors,
+                                const CastGrid& grid, CastAccumulator& sums) {
+  static_assert(kWhatIfRows == kColumnsOfThread);
+  TELENS_UNROLL
+  for (int i = 0; i < kWhatIfRows; ++i) {
+    if (place.row + i >= place.rows()) continue;
+    float errors[kColumnsOfThread];
+    TELENS_UNROLL
+    for (int c = 0; c < kColumnsOfThread; ++c) {
+      const float scale = scales.values[of_rows ? i : c];
+      const float factor = factors.values[of_rows ? i : c];
+      const float magnitude = x.at(i, c);
+      const float scaled = magnitude * factor;
+      const float clipped = scaled > grid.rounding.largest ? grid.rounding.largest : scaled;
+      float after = round_to_grid(clipped, grid.rounding) * scale;
+      if (!whole && place.column + c >= place.columns()) after = 0;  // under a scale of NaN
+      const float limit = scale * grid.rounding.largest;
+      sums.underflows += magnitude != 0 && after == 0;
+      sums.overflows += magnitude > limit;
+      // These quantizers' factors are the reciprocals of their scales, FLT_MAX at most, exactly.
+      sums.saturated += magnitude >= limit && scaled >= grid.first_clipped;
+      errors[c] = after - magnitude;
+    }
+    sums.squared_error += sum_of_squares(errors);
+  }
+}
+
+// The scales or factors of a thread's rows, its columns, or its square eight times.
+TELENS_DEVICE Eight<float> of_thread(const float* of_blocks, const BlockLayout& layout,
+                                     const WhatIfPlace& place) {
+  const int along_rows = place.row / layout.block;
+  const int along_columns = place.column / layout.block;
+  if (layout.squares) {
+    const float one = of_blocks[along_rows * layout.lines() + along_columns];
+    Eight<float> eight;
+    TELENS_UNROLL
+    for (float& each : eight.values) each = one;
+    return eight;
+  }
+  return load_pack<kColumnsOfThread>(of_blocks + (layout.down
+                                                      ? along_rows * kTileColumns + place.column
+                                                      : along_columns * kTileColumns + place.row));
+}
+
+template <typename Input, bool whole, typename Thread>
+TELENS_DEVICE void add_cast(const WhatIfElements<Input>& x, const UnmadeScaling& scaling,
+                            const WhatIfPlace& place, const Thread& thread, int cast,
+                            WhatIfShared& shared) {
+  const BlockLayout layout(scaling.cast);
+  if (scaling.cast.mode == ScalingMode::nvfp4) {
+    store_maxima<Input, Nvfp4Scaling<false>::kNan>(x, layout, place, thread, shared);
+  } else {
+    store_maxima<Input, NanInMaximum::left_out>(x, layout, place, thread, shared);
+  }
+  thread.sync();
+  make_scales<Input>(scaling, layout, place, thread, cast, shared);
+  // Also before the next cast's maxima; its scales come after that cast's first barrier.
+  thread.sync();
+  if (place.column >= place.columns()) return;
+  const Eight<float> scales = of_thread(shared.scales, layout, place);
+  const Eight<float> factors = of_thread(shared.factors, layout, place);
+  const CastGrid grid = cast_grid_of(scaling.cast.format);
+  CastAccumulator sums = shared.casts[cast][thread.index()];
+  if (layout.down) {
+    add_elements<Input, false, whole>(x, place, scales, factors, grid, sums);
+  } else {
+    add_elements<Input, true, whole>(x, place, scales, factors, grid, sums);
+  }
+  shared.casts[cast][thread.index()] = sums;
+}
+
+}  // namespace detail
+
+template <typename Input, bool whole, typename Thread>
+TELENS_DEVICE void what_if_statistics(const WhatIfArguments& arguments, const Thread& thread,
+                                      WhatIfShared& shared) {
+  const int casts = arguments.cast_count;
+  for (int i = 0; i < casts; ++i) shared.casts[i][thread.index()] = {};
+  if (thread.index() < casts) {
+    shared.largest_scale[thread.index()] = shared.smallest_scale[thread.index()] = 0;
+  }
+  thread.sync();
+  const auto nvfp4 = arguments.amax != nullptr
+                         ? Nvfp4Scaling<false>::of({arguments.amax, nullptr}, 0, nullptr)
+                         : Nvfp4Scaling<false>{};
+  for_each_tile<WhatIfTile::kRows>(
+      thread, arguments.x.rows, arguments.x.columns,
+      [&](std::int64_t tile_row, std::int64_t tile_column) {
+        const detail::WhatIfPlace place{arguments.x, tile_row, tile_column,
+                                        row_of<kWhatIfRows>(thread), column_of(thread)};
+        detail::WhatIfElements<Input> x;
+        x.template load<whole>(arguments.x, tile_row + place.row, tile_column + place.column);
+        for (int i = 0; i < casts; ++i) {
+          x.stay_packed();
+          detail::add_cast<Input, whole>(x, {arguments.casts[i], nvfp4, Input::kMax}, place, thread,
+                                         i, shared);
+        }
+      });
+  thread.sync();
+  for (int i = 0; i < casts; ++i) {
+    CastSums sums = shared.casts[i][thread.index()].finish();
+    if (thread.index() == 0) {
+      if (thread.block() == 0) sums.numel = arguments.x.rows * arguments.x.columns;
+      const auto largest = bits_as<float>(shared.largest_scale[i]);
+      sums.scale_inv_max = largest;
+      sums.scale_inv_min = largest == largest ? bits_as<float>(~shared.smallest_scale[i]) : largest;
+    }
+    const CastSums of_block = merge_block(thread, sums, shared.of_warp);
+    if (thread.index() == 0) arguments.parts[i * thread.blocks() + thread.block()] = of_block;
+  }
+}
+
+}  // namespace telens::cuda

@@ -1,0 +1,212 @@
+#include "features/block_telemetry/block_telemetry.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/formats/formats.h"
+#include "core/ops/block_errors.h"
+#include "core/quantization/operand.h"
+#include "features/block_telemetry/block_telemetry_options.h"
+#include "features/statistics/accumulator.h"
+
+namespace telens::features {
+namespace {
+
+// The copies that feed GEMMs, as casts of their recipe; rowwise first.
+std::vector<CastRequest> running_casts(const InspectTensorCall& call) {
+  std::vector<CastRequest> casts;
+  const auto add = [&](const Operand* operand, bool columnwise) {
+    const QuantizedTensor* copy = quantized_or_null(operand);
+    if (copy == nullptr) return;
+    const std::optional<RecipeId> recipe = block_recipe_of(copy->mode);
+    const QuantizedData& data = columnwise ? copy->columnwise : copy->rowwise;
+    if (recipe && data.defined()) casts.push_back({*recipe, copy->format, columnwise});
+  };
+  add(call.rowwise, false);
+  add(call.columnwise, true);
+  return casts;
+}
+
+std::optional<std::string> reason_against(const InspectTensorCall& call,
+                                          const std::vector<CastRequest>& casts) {
+  if (casts.empty()) return "no copy with a scale a block runs here";
+  if (call.tensor == nullptr) {
+    return "it is stored in low precision, the high-precision tensor does not exist";
+  }
+  for (const CastRequest& cast : casts) {
+    const auto& x = *call.tensor;
+    if (auto reason = reason_against_copy(call, cast, x.sizes())) return reason;
+  }
+  return std::nullopt;
+}
+
+// The bin of each scale, where the scales are: int64, contiguous.
+at::Tensor scale_bins(const at::Tensor& scale_inv) {
+  constexpr std::int64_t kExponents = 0xFF;
+  const at::Tensor scales = scale_inv.contiguous();
+  if (scales.scalar_type() == at::kByte) return scales.to(at::kLong);
+  const at::Tensor bits = scales.view(at::kInt);
+  return bits.bitwise_right_shift(FP32::kMantissaBits).bitwise_and(kExponents).to(at::kLong);
+}
+
+// errors, bins: on the host.
+void add_blocks(const at::Tensor& errors, const at::Tensor& bins, ScalingMode mode, bool columnwise,
+                BlockSums& sums) {
+  const auto* const words = errors.const_data_ptr<std::int64_t>();
+  const auto* const of_blocks = bins.const_data_ptr<std::int64_t>();
+  const std::int64_t columns = errors.size(1);
+  for (std::int64_t i = 0; i < bins.numel(); ++i) {
+    const auto block = from_words<BlockErrors>(
+        {words + i * kBlockErrorsWords, static_cast<std::size_t>(kBlockErrorsWords)});
+    BlockPlace place{i / columns, i % columns};
+    // Blocks down the columns of the tensor.
+    if (columnwise) std::swap(place.row, place.column);
+    sums.add(block, static_cast<std::size_t>(of_blocks[i]), mode, place);
+  }
+}
+
+bool comparable(const std::vector<BlockCopy>& copies) {
+  return copies.size() == 2 && copies[0].cast.mode == copies[1].cast.mode &&
+         copies[0].cast.format == copies[1].cast.format;
+}
+
+at::Tensor difference_of(const InspectTensorCall& call, const std::vector<BlockCopy>& copies) {
+  const auto signs = std::get<QuantizedTensor>(*call.columnwise).blocks.hadamard_signs;
+  return ops::block_copies_difference(copies[0].cast, copies[1].cast, signs);
+}
+
+}  // namespace
+
+BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services,
+                               HostCopies copies)
+    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}),
+      services_(services),
+      arrivals_(std::move(copies)) {
+  for (const TensorName tensor : kAllTensors) {
+    const config::Selection* chosen = selection(std::nullopt, tensor);
+    if (chosen == nullptr) continue;
+    k_[static_cast<std::size_t>(tensor)] =
+        static_cast<std::size_t>(BlockTelemetryOptions::from(chosen->parameters).k);
+  }
+}
+
+// One warning; a model has hundreds of such tensors.
+void BlockTelemetry::log_left_out(const FeatureCall& at, TensorName tensor,
+                                  std::string_view reason) {
+  const bool first = !warned_.exchange(true);
+  services_.log_message(fmt::format("BlockTelemetry: {} is left out: {}{}", telens::name_of(tensor),
+                                    reason, first ? "; the log names all such tensors" : ""),
+                        at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
+}
+
+void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                                    TensorReading&) {
+  if (call.tensor_name == TensorName::weight && !call.first_microbatch) return;
+  const std::vector<CastRequest> casts = running_casts(call);
+  if (const auto reason = reason_against(call, casts)) {
+    log_left_out(at, call.tensor_name, *reason);
+    return;
+  }
+  const std::vector<BlockCopy> copies = block_copies(call, *call.tensor, casts);
+  if (copies.empty()) return;
+  Look look{{at.iteration, std::string(at.layer_name), call.tensor_name, copies[0].cast.mode}, {}};
+  const std::lock_guard lock(mutex_);
+  const BlockSums none(k_[static_cast<std::size_t>(call.tensor_name)]);
+  const auto [entry, is_new] = seen_.try_emplace(look.key, Seen{{none, none}, {}});
+  if (call.tensor_name == TensorName::weight && !is_new) return;  // the first read counts
+  std::vector<at::Tensor> found;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    look.columnwise.push_back(casts[i].columnwise);
+    found.push_back(ops::block_cast_errors(copies[i].x, copies[i].cast));
+    found.push_back(scale_bins(copies[i].cast.codes.scale_inv));
+  }
+  if (comparable(copies)) found.push_back(difference_of(call, copies));
+  ++entry->second.under_way;
+  arrivals_.add(std::move(found), std::move(look));
+  add_arrived(Waiting::no);  // so that what is kept does not grow with the model
+}
+
+void BlockTelemetry::add_arrived(Waiting waiting) {
+  for (const auto& [look, tensors] : arrivals_.take(waiting)) {
+    Seen& seen = seen_.at(look.key);
+    const std::size_t copies = look.columnwise.size();
+    for (std::size_t i = 0; i < copies; ++i) {
+      const bool columnwise = look.columnwise[i];
+      add_blocks(tensors[2 * i], tensors[2 * i + 1], look.key.mode, columnwise,
+                 seen.copies[columnwise ? 1 : 0]);
+    }
+    if (tensors.size() > 2 * copies) {
+      const auto* const words = tensors.back().const_data_ptr<std::int64_t>();
+      merge(seen.difference, from_words<CopiesDifference>(
+                                 {words, static_cast<std::size_t>(kCopiesDifferenceWords)}));
+    }
+    --seen.under_way;
+  }
+}
+
+void BlockTelemetry::record_copy(const Key& key, bool columnwise, const BlockSums& sums) {
+  const auto series = [&](std::string_view statistic) -> const Series& {
+    const std::string name = name_of_copy(statistic, columnwise);
+    return services_.series().find_or_add(
+        {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = name});
+  };
+  const std::vector<double> values = sums.values();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    services_.record(Row{key.iteration, &series(kBlockStatistics[i]), values[i]});
+  }
+  HistogramRow scales{key.iteration, &series(scale_histogram_name(key.mode)), sums.blocks(), {}};
+  for (std::size_t bin = 0; bin < kScaleBins; ++bin) {
+    if (sums.scales()[bin] == 0) continue;
+    scales.bins.push_back({static_cast<std::int32_t>(bin), sums.scales()[bin]});
+  }
+  services_.record_histogram(std::move(scales));
+  const auto record_worst = [&](std::string_view statistic, const WorstBlocks& worst) {
+    for (const auto& [value, place] : worst.list()) {
+      services_.record_block({key.iteration, &series(statistic), place.row, place.column, value});
+    }
+  };
+  record_worst(kBlockUnderflows, sums.by_underflows());
+  record_worst(kBlockMse, sums.by_mse());
+}
+
+void BlockTelemetry::record(const Key& key, const Seen& seen) {
+  for (const bool columnwise : {false, true}) {
+    const BlockSums& sums = seen.copies[columnwise ? 1 : 0];
+    if (sums.blocks() > 0) record_copy(key, columnwise, sums);
+  }
+  const CopiesDifference& difference = seen.difference;
+  if (difference.elements == 0) return;
+  const auto elements = static_cast<double>(difference.elements);
+  const auto add = [&](std::string_view statistic, double value) {
+    const Series& series = services_.series().find_or_add(
+        {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
+    services_.record(Row{key.iteration, &series, value});
+  };
+  add(kCopiesDiffer, 100.0 * static_cast<double>(difference.different) / elements);
+  add(kCopiesRelativeDifference, difference.relative / elements);
+}
+
+// In their order: what comes after something that is still under way waits with it.
+void BlockTelemetry::record_arrived(Waiting waiting) {
+  std::map<Key, Seen> complete;
+  {
+    const std::lock_guard lock(mutex_);
+    add_arrived(waiting);
+    while (!seen_.empty() && seen_.begin()->second.under_way == 0) {
+      complete.insert(seen_.extract(seen_.begin()));
+    }
+  }
+  for (const auto& [key, each] : complete) record(key, each);
+}
+
+FeatureRegistration block_telemetry() {
+  return {block_telemetry_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<BlockTelemetry>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,68 @@
+// BlockTelemetry: reads tensors together with their codes and scales, block by block.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ops/block_errors_layout.h"
+#include "features/engine/block_copies.h"
+#include "features/statistics/block_sums.h"
+#include "hooks/feature_registry.h"
+#include "hooks/host_copy.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+
+class BlockTelemetry final : public ScheduledFeature {
+ public:
+  BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services,
+                 HostCopies copies = copy_to_host);
+
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
+
+ private:
+  struct Key {
+    std::int64_t iteration;
+    std::string layer;
+    TensorName tensor;
+    ScalingMode mode;  // micro-batches may run under different recipes
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Seen {
+    std::array<BlockSums, 2> copies;  // rowwise, columnwise
+    CopiesDifference difference;
+    int under_way = 0;  // looks whose numbers have not come to the host
+  };
+  // One look at a tensor, whose numbers travel as errors and bins of each copy and, where there are
+  // two of a kind, their difference.
+  struct Look {
+    Key key;
+    std::vector<bool> columnwise;  // of the copies
+  };
+
+  void log_left_out(const FeatureCall& at, TensorName tensor, std::string_view reason);
+  void record(const Key& key, const Seen& seen);
+  void record_copy(const Key& key, bool columnwise, const BlockSums& sums);
+  void add_arrived(Waiting waiting);  // under the lock
+  void record_arrived(Waiting waiting);
+
+  FeatureServices& services_;
+  std::array<std::size_t, kAllTensors.size()> k_{};
+  std::atomic<bool> warned_{false};
+  std::mutex mutex_;  // over what follows
+  Arrivals<Look> arrivals_;
+  std::map<Key, Seen> seen_;
+};
+
+FeatureRegistration block_telemetry();
+
+}  // namespace telens::features

@@ -1,0 +1,28 @@
+#include "features/disable_fp8/disable_fp8.h"
+
+#include <memory>
+
+#include "features/disable_fp8/disable_fp8_options.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+namespace {
+
+class DisableFp8 final : public ScheduledFeature {
+ public:
+  explicit DisableFp8(const config::FeatureEntry& entry)
+      : ScheduledFeature(entry, {.disable_fp8_gemm = true}) {}
+};
+
+FeatureRegistration registration(config::FeatureDescription description) {
+  return {std::move(description), [](const config::FeatureEntry& entry, FeatureServices&) {
+            return std::make_unique<DisableFp8>(entry);
+          }};
+}
+
+}  // namespace
+
+FeatureRegistration disable_fp8_gemm() { return registration(disable_fp8_gemm_description()); }
+FeatureRegistration disable_fp8_layer() { return registration(disable_fp8_layer_description()); }
+
+}  // namespace telens::features

@@ -1,0 +1,38 @@
+// DumpTensors: what a GEMM saw, in a file each.
+#pragma once
+
+#include <array>
+
+#include "features/dump_tensors/dump_tensors_options.h"
+#include "features/dump_tensors/dump_writer.h"
+#include "hooks/feature_registry.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+
+class DumpTensors final : public ScheduledFeature {
+ public:
+  DumpTensors(const config::FeatureEntry& entry, FeatureServices& services,
+              HostCopies copies = copy_to_host, std::size_t most_bytes = DumpWriter::kMostBytes);
+
+  // Tensors on the host are written before it returns, those on a device in a later step() or in
+  // end(). Each throws RecordError where the disk does not take it: the session then warns and
+  // switches the feature off.
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+  void step(std::int64_t iteration) override { writer_.write_arrived(); }
+  void end() override { writer_.finish(); }
+
+ private:
+  // What the options ask for and this tensor does not have, into the log.
+  void say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
+                           const DumpTensorsOptions& options);
+
+  FeatureServices& services_;
+  DumpWriter writer_;
+  std::array<DumpTensorsOptions, kAllTensors.size()> options_;
+};
+
+FeatureRegistration dump_tensors();
+
+}  // namespace telens::features

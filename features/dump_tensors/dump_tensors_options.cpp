@@ -1,0 +1,53 @@
+#include "features/dump_tensors/dump_tensors_options.h"
+
+namespace telens::features {
+namespace {
+
+constexpr std::string_view kHighPrecision = "high_precision_tensor";
+constexpr std::string_view kQuantized = "quantized_tensor";
+
+config::Parameter flag(std::string_view name, std::string doc) {
+  return {.name = std::string(name),
+          .type = config::ParameterType::boolean,
+          .default_value = false,
+          .doc = std::move(doc)};
+}
+
+}  // namespace
+
+DumpTensorsOptions DumpTensorsOptions::from(const config::Value& parameters) {
+  return {.high_precision = parameters.find(kHighPrecision)->as_bool(),
+          .quantized = parameters.find(kQuantized)->as_bool()};
+}
+
+config::FeatureDescription dump_tensors_description() {
+  return {
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "DumpTensors",
+      .summary = "writes tensors to disk, a file each",
+      .doc =
+          "Writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>.h5: values,\n"
+          "codes, scales and their layout, which docs/run_file.md describes and h5py alone can\n"
+          "read. A name that is taken already, by a later micro-batch for example, gets a\n"
+          "suffix: ....1.h5. Those of an evaluation (`mode: both`) end with _eval.\n"
+          "Training waits for the disk.",
+      .example =
+          "DumpTensors:\n"
+          "  enabled: True\n"
+          "  high_precision_tensor: True\n"
+          "  quantized_tensor: True\n"
+          "  tensors: [activation, weight, output]\n"
+          "  start_step: 100\n"
+          "  end_step: 100\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::all_tensor_names(),
+      .parameters = {flag(kHighPrecision, "the tensor before quantization"),
+                     flag(kQuantized,
+                          "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
+                          "      runs in high precision. Without either nothing is written")},
+      .names_evaluation = true,
+      // Not .recorded: its size is that of the tensors, in files of their own.
+  };
+}
+
+}  // namespace telens::features

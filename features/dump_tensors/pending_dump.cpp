@@ -1,0 +1,137 @@
+#include "features/dump_tensors/pending_dump.h"
+
+#include "core/base/error.h"
+
+namespace telens::features {
+namespace {
+
+using record::DumpAttribute;
+using record::DumpType;
+
+DumpType type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+      return DumpType::uint8;
+    case at::kBFloat16:
+      return DumpType::uint16;
+    case at::kHalf:
+      return DumpType::float16;
+    case at::kFloat:
+      return DumpType::float32;
+    case at::kDouble:
+      return DumpType::float64;
+    default:
+      raise<RecordError>(
+          "a tensor of dtype {} cannot be dumped; expected BFloat16, Half, Float or "
+          "Double",
+          c10::toString(tensor.scalar_type()));
+  }
+}
+
+// Of the elements of a plain tensor.
+std::string_view format_of(const at::Tensor& tensor) {
+  switch (type_of(tensor)) {
+    case DumpType::uint16:
+      return "BF16";
+    case DumpType::float16:
+      return "FP16";
+    case DumpType::float32:
+      return "FP32";
+    default:
+      return "FP64";
+  }
+}
+
+std::string_view format_of_scales(ScalingMode mode) {
+  switch (mode) {
+    case ScalingMode::mxfp8:
+      return "E8M0";
+    case ScalingMode::nvfp4:
+      return "E4M3";
+    default:
+      return "FP32";
+  }
+}
+
+void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttribute>& attributes) {
+  const auto text = [&](const char* name, std::string_view value) {
+    attributes.emplace_back(name, std::string(value));
+  };
+  const auto number = [&](const char* name, std::int64_t value) {
+    attributes.emplace_back(name, value);
+  };
+  text("format", telens::name_of(tensor.format));
+  text("scaling", telens::name_of(tensor.mode));
+  number("transposed", rowwise ? 0 : 1);
+  number("block_height", block_height(tensor.mode));
+  number("block_length", block_length(tensor.mode));
+  if (!rowwise && tensor.blocks.hadamard_signs) {
+    number("hadamard_signs", *tensor.blocks.hadamard_signs);
+  }
+}
+
+}  // namespace
+
+void PendingDump::set(std::string name, std::string_view value) {
+  dump_.attributes.emplace_back(std::move(name), std::string(value));
+}
+void PendingDump::set(std::string name, std::int64_t value) {
+  dump_.attributes.emplace_back(std::move(name), value);
+}
+void PendingDump::set(std::string name, std::vector<std::int64_t> value) {
+  dump_.attributes.emplace_back(std::move(name), std::move(value));
+}
+
+void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) {
+  for (const auto& [known_path, known] : values_) {
+    if (known.is_alias_of(tensor) && known.sizes() == tensor.sizes() &&
+        known.strides() == tensor.strides() && known.data_ptr() == tensor.data_ptr()) {
+      dump_.links.emplace_back(path, known_path);
+      return;
+    }
+  }
+  values_.emplace_back(path, tensor);
+  add(path, tensor, format_of(tensor));
+}
+
+void PendingDump::add_operand(const std::string& group, Gemm gemm, const Operand& operand,
+                              bool rowwise) {
+  std::vector<DumpAttribute> attributes{{"gemm", std::string(telens::name_of(gemm))}};
+  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
+  if (quantized != nullptr) describe(*quantized, rowwise, attributes);
+  dump_.groups.emplace_back(group, std::move(attributes));
+  if (quantized == nullptr) {
+    add_values(group + "/values", std::get<at::Tensor>(operand));
+    return;
+  }
+  const QuantizedData& data = rowwise ? quantized->rowwise : quantized->columnwise;
+  add(group + "/codes", data.codes, telens::name_of(quantized->format));
+  add(group + "/scale_inv", data.scale_inv, format_of_scales(quantized->mode));
+  if (data.tensor_scale.defined()) add(group + "/tensor_scale", data.tensor_scale, "FP32");
+}
+
+void PendingDump::add(const std::string& path, const at::Tensor& tensor, std::string_view format) {
+  record::DumpDataset dataset{
+      .path = path, .type = type_of(tensor), .shape = {}, .data = {}, .attributes = {}};
+  for (const std::int64_t size : tensor.sizes()) {
+    dataset.shape.push_back(static_cast<std::uint64_t>(size));
+  }
+  dataset.attributes.emplace_back("format", std::string(format));
+  dump_.datasets.push_back(std::move(dataset));
+  tensors_.push_back(tensor.detach());
+}
+
+std::vector<at::Tensor> PendingDump::take_tensors() {
+  values_.clear();
+  return std::exchange(tensors_, {});
+}
+
+const record::TensorDump& PendingDump::finished(std::span<const at::Tensor> copies) {
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    dump_.datasets[i].data = {static_cast<const std::byte*>(copies[i].const_data_ptr()),
+                              copies[i].nbytes()};
+  }
+  return dump_;
+}
+
+}  // namespace telens::features

@@ -1,0 +1,39 @@
+// Sums of equal names, merged over the ranks of a group.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "features/engine/statistics_totals.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace telens::features {
+
+struct SharedSums {
+  std::string name;  // of tensor and sums: unique among a rank's
+  AnySums* sums;     // this rank's; replaced by the group's
+};
+
+// One gather of a fixed-size header (hash of the names, sizes); where any rank has anything, one
+// more of the packed sums, with the names in front if the hashes differ. So ranks may bring
+// different sums, or none, and every rank of the group has to call this. Merges in the order of
+// ranks: all ranks get the same bits. A note of as many words from every rank travels in the
+// header; returns every rank's.
+using Notes = std::vector<std::int64_t>;
+std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
+                                    const Notes& note = {});
+
+// Every rank's note or text, in the order of ranks; every rank of the group has to call this.
+std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);
+std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group);
+
+// The same on every machine.
+std::int64_t hash_of(std::string_view text);
+
+}  // namespace telens::features

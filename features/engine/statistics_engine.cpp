@@ -1,0 +1,291 @@
+#include "features/engine/statistics_engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/formats/dispatch.h"
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/operand.h"
+#include "features/engine/rank_exchange.h"
+#include "features/engine/running_cast.h"
+#include "features/statistics/finish.h"
+#include "hooks/builtin.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::features {
+namespace {
+
+struct NamedStatistics final : StatisticsRequest {
+  std::vector<StatisticName> names;
+  bool logged = true;
+};
+
+StatisticName parse(const std::string& text, const config::StatisticDescriptions* defined) {
+  const std::optional<StatisticName> name = parse_statistic_name(text, defined);
+  if (name) return *name;
+  std::vector<std::string> known = names_of(kTensorStatistics);
+  for (const auto statistics : {std::span<const Statistic>(kCastStatistics),
+                                std::span<const Statistic>(kScaleStatistics)}) {
+    for (std::string& each : names_of(statistics)) known.push_back(std::move(each));
+  }
+  if (defined != nullptr) {
+    for (std::string& each : defined->names()) known.push_back(std::move(each));
+  }
+  raise<UsageError>("there is no statistic '{}'{}", text, config::suggestion(text, known));
+}
+
+// ---- reading
+
+// The codes of a weight that is stored in low precision; nullptr for all other tensors.
+const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
+  if (call.tensor != nullptr) return nullptr;
+  const QuantizedTensor* first = quantized_or_null(call.rowwise);
+  return first != nullptr ? first : quantized_or_null(call.columnwise);
+}
+
+// Whose sums of a weight are shared; null: nobody's.
+debug::ReductionGroup weight_group(const InspectTensorCall& call) {
+  const bool shared = call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1;
+  return shared ? share(call.tensor_parallel.group) : nullptr;
+}
+
+// Whether codes and scales alone tell the statistic.
+bool needs_no_original(const StatisticName& name) {
+  return !name.what_if &&
+         (name.statistic == Statistic::scale_inv_min || name.statistic == Statistic::scale_inv_max);
+}
+
+class Reading final : public TensorReading {
+ public:
+  Reading(OnePassEngine& engine, std::string_view layer_name, std::int64_t iteration,
+          const InspectTensorCall& call)
+      : engine_(engine),
+        layer_name_(layer_name),
+        iteration_(iteration),
+        call_(call),
+        stored_(stored_codes(call)),
+        running_(running_cast(call)) {}
+
+  void begin_reader(std::uint64_t rings) override {
+    rings_ = rings;
+    addresses_.emplace_back();
+  }
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    std::map<std::string, std::vector<std::string>> left_out;
+    const auto& wanted = static_cast<const NamedStatistics&>(request);
+    for (const StatisticName& name : wanted.names) {
+      if (const auto reason = reason_against(name)) {
+        left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
+      } else {
+        if (addresses_.empty()) begin_reader(0);
+        addresses_.back().add(name, wanted.logged, rings_);
+      }
+    }
+    if (left_out.empty()) return std::nullopt;
+    std::vector<std::string> sentences;
+    for (const auto& [reason, names] : left_out) {
+      sentences.push_back(fmt::format("{}: {}", fmt::join(names, ", "), reason));
+    }
+    return fmt::format("{}", fmt::join(sentences, "; "));
+  }
+
+  void read() override {
+    if (is_nothing_to_read()) return;
+    const auto observation = engine_.observation(layer_name_, call_, iteration_);
+    for (const RowAddresses& each : addresses_) observation->address(each);
+    if (!observation->takes_reads()) return;
+    const at::Tensor x = original();
+    TensorObservation::Read read = prepared(x);
+    read.defined = read_defined(x);
+    observation->read(x, set_, read);
+  }
+
+  void capture(DueReaders due) override {
+    if (is_nothing_to_read()) return;
+    const at::Tensor x = original();
+    engine_.captured().capture({std::string(layer_name_), call_.tensor_name, call_.evaluation,
+                                weight_group(call_), set_, addresses_, std::move(due)},
+                               x, [&] { return prepared(x); });
+  }
+
+ private:
+  bool is_nothing_to_read() const {
+    const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
+    return set_.empty() || counted;
+  }
+
+  at::Tensor original() const { return stored_ ? stored_->dequantize() : *call_.tensor; }
+
+  // All but what is defined.
+  TensorObservation::Read prepared(const at::Tensor& x) const {
+    TensorObservation::Read read;
+    CastScales scales(call_, x);
+    for (const CastRequest& cast : set_.casts()) {
+      read.casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
+      read.casts.formats.push_back(cast.format);
+    }
+    read.copies = block_copies(call_, x, set_.block_casts());
+    if (set_.scale_cast()) read.scale = scale_origin();
+    return read;
+  }
+
+  // What is defined may be anybody's code: it runs before a lock is taken.
+  std::vector<at::Tensor> read_defined(const at::Tensor& x) {
+    std::vector<at::Tensor> sums;
+    if (x.numel() == 0) return sums;
+    for (const std::string& name : set_.defined()) {
+      sums.push_back(
+          engine_.defined().of(name).add(x, layer_name_, telens::name_of(call_.tensor_name)));
+    }
+    return sums;
+  }
+
+  const QuantizedData& stored_data() const {
+    return stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise;
+  }
+
+  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
+  // same FP32 number again.
+  at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
+
+  // Of a running recipe with one scale a tensor.
+  ScaleOrigin scale_origin() const {
+    const double largest = dispatch_fp8_format(
+        running_->altered ? running_->altered_format : running_->format, "scale statistics",
+        []<typename Format>() { return double{Format::kMax}; });
+    if (running_->altered) return {largest};
+    const DelayedScaling* delayed =
+        call_.recipe != nullptr ? call_.recipe->as_delayed_scaling() : nullptr;
+    return {largest, delayed != nullptr ? delayed->margin : 0, call_.quantizer->history_updates()};
+  }
+
+  std::optional<std::string> reason_against_scale(const StatisticName& name) const {
+    if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
+    const bool has_history = running_->altered ||
+                             running_->recipe != RecipeId::fp8_delayed_scaling ||
+                             call_.quantizer->history_updates().has_value();
+    if (name.statistic != Statistic::scale_age || has_history) return std::nullopt;
+    return "no amax history stands behind the scale";
+  }
+
+  // Adds it to what is read; where it has no meaning here, says why.
+  std::optional<std::string> reason_against(const StatisticName& name) {
+    const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
+    if (!readable) return "the high-precision tensor does not exist";
+    if (running_ && is_scale_statistic(name.statistic)) {
+      if (auto reason = reason_against_scale(name)) return reason;
+    }
+    const std::optional<CastRequest> cast = requested_cast(name, running_);
+    if (cast && is_block_recipe(cast->recipe)) {
+      const at::IntArrayRef sizes =
+          stored_ ? at::IntArrayRef(stored_->sizes) : call_.tensor->sizes();
+      if (auto reason = reason_against_copy(call_, *cast, sizes)) return reason;
+    }
+    if (set_.add(name, running_)) return std::nullopt;
+    if (!running_) return "it runs unquantized here";
+    if (name.columnwise) return "no columnwise copy with scales of its own runs here";
+    return "that recipe does not run here";
+  }
+
+  OnePassEngine& engine_;
+  std::string_view layer_name_;
+  std::int64_t iteration_;
+  const InspectTensorCall& call_;
+  const QuantizedTensor* stored_;
+  std::optional<RunningCast> running_;
+  RequestSet set_;
+  std::vector<RowAddresses> addresses_;  // one a reader
+  std::uint64_t rings_ = 0;
+};
+
+}  // namespace
+
+StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, bool logged) {
+  auto request = std::make_shared<NamedStatistics>();
+  request->logged = logged;
+  for (const std::string& name : names) {
+    request->names.push_back(parse(name, defined_.descriptions()));
+  }
+  return request;
+}
+
+std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsRequest& request,
+                                                           std::string_view name,
+                                                           const at::Tensor& tensor,
+                                                           const debug::ReductionGroup& group) {
+  const auto& names = static_cast<const NamedStatistics&>(request).names;
+  const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
+  std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
+  std::vector<std::string> shared_as{std::string(name)};
+  for (const StatisticName& each : names) {
+    if (each.statistic != Statistic::defined) continue;
+    GuardedStatistic& statistic = defined_.of(each.defined);
+    DefinedSums sums(statistic, {}, name);
+    if (tensor.numel() > 0) sums.add(statistic.add(tensor, {}, name));
+    all.emplace_back(std::move(sums));
+    shared_as.push_back(fmt::format("{} {}", name, each.defined));
+  }
+  if (has_several_ranks(group)) {
+    std::vector<SharedSums> shared;
+    for (std::size_t i = 0; i < all.size(); ++i) shared.push_back({shared_as[i], &all[i]});
+    merge_over_ranks(shared, *group);
+  }
+  const auto& sums = std::get<TensorSums>(all.front());
+  if (sums.numel == 0) return std::vector<std::optional<double>>(names.size());
+  auto defined = all.begin();
+  std::vector<std::optional<double>> values;
+  for (const StatisticName& each : names) {
+    if (each.statistic != Statistic::defined) {
+      values.emplace_back(telens::finish(each.statistic, sums));
+    } else {
+      values.push_back(std::get<DefinedSums>(*++defined).finish());
+    }
+  }
+  return values;
+}
+
+std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
+                                                    std::int64_t iteration,
+                                                    const InspectTensorCall& call) {
+  return std::make_unique<Reading>(*this, layer_name, iteration, call);
+}
+
+std::shared_ptr<TensorObservation> OnePassEngine::observation(std::string_view layer_name,
+                                                              const InspectTensorCall& call,
+                                                              std::int64_t iteration) {
+  debug::ReductionGroup group = weight_group(call);
+  const std::string key =
+      TensorObservation::name_of(layer_name, call.tensor_name, iteration, call.evaluation);
+  if (has_several_ranks(group)) weight_groups_.add(group);
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<TensorObservation>& known = by_key_[key];
+  if (known == nullptr) {
+    known = std::make_shared<TensorObservation>(layer_name, call.tensor_name, iteration,
+                                                call.evaluation, std::move(group));
+    observations_.push_back(known);
+  }
+  return known;
+}
+
+}  // namespace telens::features
+
+namespace telens {
+
+bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(name).has_value(); }
+
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
+                                                         const StatisticRegistry* defined,
+                                                         OnStatisticFailure on_failure,
+                                                         HostCopies copies) {
+  return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure),
+                                                   std::move(copies));
+}
+
+}  // namespace telens

@@ -1,0 +1,129 @@
+// What the reads of one tensor in one iteration add up to, and the rows that it becomes.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ops/statistics.h"
+#include "features/engine/accumulators.h"
+#include "features/engine/block_copies.h"
+#include "features/engine/row_addresses.h"
+#include "features/engine/statistics_totals.h"
+#include "features/statistics/requests.h"
+#include "hooks/reductions.h"
+#include "hooks/sink.h"
+#include "hooks/stream_order.h"
+
+namespace telens::features {
+
+// Sums that have come to the host, one tensor after the other.
+class HostSums {
+ public:
+  explicit HostSums(std::span<const at::Tensor> tensors) : tensors_(tensors) {}
+
+  const at::Tensor& next() { return tensors_[next_++]; }
+  std::span<const std::int64_t> next_words() {
+    const at::Tensor& tensor = next();
+    return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+  }
+
+ private:
+  std::span<const at::Tensor> tensors_;
+  std::size_t next_ = 0;
+};
+
+// What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
+class TensorObservation {
+ public:
+  // evaluation: its statistics are called <statistic>_eval. weight_group: the tensor-parallel group
+  // of a weight; null: none.
+  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
+                    bool evaluation, debug::ReductionGroup weight_group)
+      : layer_name_(layer_name),
+        tensor_(tensor),
+        iteration_(iteration),
+        evaluation_(evaluation),
+        weight_group_(std::move(weight_group)) {}
+
+  // Sums of reads that a graph has made.
+  void add(const RequestSet& set, Accumulators sums);
+
+  // Of a weight the first read counts, others add up.
+  bool takes_reads();
+
+  // What else is known of a read.
+  struct Read {
+    ops::StatisticsCasts casts = {};       // one for each cast of the set
+    std::vector<BlockCopy> copies = {};    // one for each block cast
+    ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
+    std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
+  };
+  void read(const at::Tensor& x, const RequestSet& set, const Read& read);
+
+  // Appends the sums of what was read, for the current stream; they do not change any more.
+  void give_sums(std::vector<at::Tensor>& sums) const;
+
+  // This rank's, of those sums on the host. Iterations of a tensor in their order.
+  Totals totals(HostSums& sums, ScaleMemory& scales, DefinedStatistics& defined) const;
+
+  // Who gets the rows of what is read.
+  void address(const RowAddresses& addresses);
+
+  // Appends one row for each statistic that was asked for, then the counters that were not.
+  void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
+                   std::vector<Row>& rows) const;
+
+  bool is_weight() const { return tensor_ == TensorName::weight; }
+
+  // With whom the sums are shared; null: nobody.
+  debug::ReductionGroup group(const Reductions& reductions) const;
+
+  // Whether they are to be shared in a later step, since nobody shares any in this one.
+  bool waits(const Reductions& reductions) const;
+
+  // The same on every rank.
+  std::string name() const { return name_of(layer_name_, tensor_, iteration_, evaluation_); }
+  static std::string name_of(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
+                             bool evaluation);
+
+ private:
+  // The reads with equal requests on one stream: streams that add to one another's sums would have
+  // to wait for each other. They differ within an iteration only where some micro-batches ran under
+  // a recipe and others did not, or on streams of their own.
+  struct Part {
+    RequestSet set;
+    c10::Stream stream;
+    // Where the set asks about a scale, which may be another in each read, its sums are nothing and
+    // the reads are kept apart.
+    Accumulators to;
+    std::vector<at::Tensor> reads = {};    // statistics_words(casts) each
+    std::vector<ScaleOrigin> scales = {};  // one a read
+    // Of each defined statistic those of its reads, which the step merges.
+    std::vector<std::vector<at::Tensor>> defined = {};
+  };
+
+  bool is_full() const;
+  Part& part_for(const RequestSet& set, const at::Device& device);
+  void add_part(const Part& part, HostSums& sums, ScaleMemory& scales, Totals& totals) const;
+  void add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
+                   Totals& totals) const;
+
+  std::string layer_name_;
+  TensorName tensor_;
+  std::int64_t iteration_;
+  bool evaluation_;
+  debug::ReductionGroup weight_group_;
+  std::mutex mutex_;  // over what follows
+  std::vector<Part> parts_;
+  RowAddresses addresses_;
+};
+
+// Activations and weights are cut into blocks along both dimensions: fprop takes the one
+// orientation, the backward's GEMMs the other.
+bool has_both_orientations(TensorName tensor);
+
+}  // namespace telens::features

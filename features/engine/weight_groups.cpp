@@ -1,0 +1,146 @@
+#include "features/engine/weight_groups.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include "features/engine/rank_exchange.h"
+
+namespace telens::features {
+namespace {
+
+// What one rank tells of one group.
+struct Member {
+  int rank = 0;  // in the group
+  int size = 0;
+  std::string_view which;
+};
+
+// The ranks that a group is made of, as its backend was told; "-" where it was not. All ranks of a
+// group are told the same.
+std::string ranks_of(c10d::ProcessGroup& group) {
+  for (const c10::Device device : group.getDeviceTypes()) {
+    try {
+      const auto options = group.getBackend(device.type())->getBackendOptions();
+      if (options && !options->global_ranks_in_group.empty()) {
+        return fmt::format("{}", fmt::join(options->global_ranks_in_group, ","));
+      }
+    } catch (const std::exception&) {  // a backend without options
+    }
+  }
+  return "-";
+}
+
+// Which of the groups that there are: those that a larger one was split into may have one name.
+std::string which_of(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {}", ranks_of(group), id);
+}
+
+std::string_view id_in(std::string_view which) { return which.substr(which.find(' ') + 1); }
+
+std::string line_of(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {} {}\n", group.getRank(), group.getSize(), which_of(id, group));
+}
+
+// Takes a line off a rank's text.
+Member take_member(std::string_view& text) {
+  Member member;
+  const char* at = std::from_chars(text.data(), text.data() + text.size(), member.rank).ptr + 1;
+  at = std::from_chars(at, text.data() + text.size(), member.size).ptr + 1;
+  text.remove_prefix(static_cast<std::size_t>(at - text.data()));
+  member.which = text.substr(0, text.find('\n'));
+  text.remove_prefix(member.which.size() + 1);
+  return member;
+}
+
+// How many ranks tell that they are a group's first, second, ... by size and which.
+using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
+
+Tellers tellers_of(std::span<const std::string> told) {
+  Tellers tellers;
+  for (std::string_view text : told) {
+    while (!text.empty()) {
+      const Member member = take_member(text);
+      auto& ranks = tellers[{member.size, member.which}];
+      ranks.resize(static_cast<std::size_t>(member.size));
+      ++ranks.at(static_cast<std::size_t>(member.rank));
+    }
+  }
+  return tellers;
+}
+
+// Null: this rank has no such group.
+debug::ReductionGroup registered_group(const std::string& id) {
+  try {
+    return share(c10d::resolve_process_group(id).get());
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+void WeightGroups::add(const debug::ReductionGroup& group) {
+  const std::lock_guard lock(mutex_);
+  known_.try_emplace(id_of(*group), group);
+}
+
+std::int64_t WeightGroups::note(bool shares) {
+  const std::lock_guard lock(mutex_);
+  shares_ = shares;
+  told_.clear();
+  if (shares) {
+    for (const auto& [id, group] : known_) told_ += line_of(id, *group);
+  }
+  return hash_of(told_);
+}
+
+// Exactly one rank tells that it is the first, and so on. Where more do, several groups pass for
+// one, and nobody can say whether those that tell make up whole ones: their weights stay unshared.
+Groups WeightGroups::complete_groups(std::span<const std::string> told) {
+  Groups complete;
+  const Tellers tellers = tellers_of(told);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : known_) {
+    const std::string own = which_of(id, *group);
+    const auto found = tellers.find({group->getSize(), own});
+    if (found == tellers.end()) continue;  // seen since the note
+    if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
+      complete.emplace(id, group);
+    }
+  }
+  return complete;
+}
+
+void WeightGroups::look_up(std::span<const std::string> told) {
+  for (const auto& [size_and_which, ranks] : tellers_of(told)) {
+    const std::string id(id_in(size_and_which.second));
+    const std::lock_guard lock(mutex_);
+    if (known_.contains(id)) continue;
+    const debug::ReductionGroup own = registered_group(id);
+    if (has_several_ranks(own)) known_.emplace(id, own);
+  }
+}
+
+// Every rank sees the same notes, and so goes round equally often. What one looks up changes its
+// note; there is an end to it, since nobody knows more groups than there are.
+const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, c10d::ProcessGroup& world) {
+  if (notes_.empty()) notes_.assign(notes.size(), hash_of(""));  // nobody knows any
+  while (notes != notes_) {
+    notes_ = std::move(notes);
+    const std::vector<std::string> told = gather_texts(told_, world);
+    agreed_ = complete_groups(told);
+    look_up(told);
+    notes = gather_notes(note(shares_), world);
+  }
+  return agreed_;
+}
+
+}  // namespace telens::features

@@ -1,0 +1,226 @@
+#include "features/gemm_error/gemm_error.h"
+
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/formats/philox.h"
+#include "features/sample_seed.h"
+
+namespace telens::features {
+namespace {
+
+// Where an operand stands in a GEMM: whether it makes the rows or the columns of the output, and
+// which of its own dimensions they are.
+//   fprop: output[m, n] = sum over k of activation[m, k] x weight[n, k]
+//   dgrad: dgrad [m, k] = sum over n of gradient  [m, n] x weight[n, k]
+//   wgrad: wgrad [n, k] = sum over m of gradient  [m, n] x activation[m, k]
+struct Place {
+  Gemm gemm;
+  bool makes_rows;
+  int dimension;
+};
+
+std::array<Place, 2> places_of(TensorName input) {
+  switch (input) {
+    case TensorName::activation:
+      return {{{Gemm::fprop, true, 0}, {Gemm::wgrad, false, 1}}};
+    case TensorName::weight:
+      return {{{Gemm::fprop, false, 0}, {Gemm::dgrad, false, 1}}};
+    default:
+      return {{{Gemm::dgrad, true, 0}, {Gemm::wgrad, true, 1}}};
+  }
+}
+
+// The sampled rows (or columns) of one output, and what of an operand they are made of.
+struct Side {
+  at::Tensor indices;
+  at::Tensor values;  // [indices, summed over], in high precision
+};
+
+// What is kept of one forward until its backward: a few rows of each operand, never whole tensors.
+struct Kept {
+  std::array<std::array<Side, 2>, kAllGemms.size()> sides;  // by GEMM; rows, then columns
+
+  Side& side(Gemm gemm, bool rows) { return sides[static_cast<std::size_t>(gemm)][rows ? 0 : 1]; }
+};
+
+// Of the rows or the columns of a GEMM's sample.
+std::uint64_t seed_of(const FeatureCall& at, Gemm gemm, bool rows) {
+  const std::uint64_t place = static_cast<std::uint64_t>(gemm) * 2 + (rows ? 0 : 1);
+  return sample_seed(at.layer_name, at.iteration, place);
+}
+
+std::int64_t root_above(std::int64_t samples) {
+  return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(samples))));
+}
+
+// As a matrix, and of a weight that is stored in low precision what is stored.
+at::Tensor values_of(const InspectTensorCall& call) {
+  if (call.tensor != nullptr) return *call.tensor;
+  const auto* stored = std::get_if<QuantizedTensor>(call.rowwise);
+  return stored != nullptr ? stored->dequantize() : std::get<at::Tensor>(*call.rowwise);
+}
+
+std::string_view output_name(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::fprop:
+      return telens::name_of(TensorName::output);
+    case Gemm::dgrad:
+      return telens::name_of(TensorName::dgrad);
+    case Gemm::wgrad:
+      break;
+  }
+  return telens::name_of(TensorName::wgrad);
+}
+
+double ratio(double numerator, double denominator) {
+  if (denominator == 0 && numerator == 0) return 0;
+  return numerator / denominator;
+}
+
+}  // namespace
+
+void GemmErrorSums::add(const at::Tensor& output, const at::Tensor& exact_output) {
+  const std::span<const double> out(output.const_data_ptr<double>(), output.numel());
+  const std::span<const double> reference(exact_output.const_data_ptr<double>(),
+                                          exact_output.numel());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const double difference = out[i] - reference[i];
+    error += difference;
+    squared_error += difference * difference;
+    exact += std::abs(reference[i]);
+    squared_exact += reference[i] * reference[i];
+    squared_output += out[i] * out[i];
+    product += out[i] * reference[i];
+  }
+}
+
+double GemmErrorSums::relative_error() const {
+  return ratio(std::sqrt(squared_error), std::sqrt(squared_exact));
+}
+
+double GemmErrorSums::mean_error() const { return ratio(error, exact); }
+
+double GemmErrorSums::cosine() const {
+  if (squared_exact == 0 && squared_output == 0) return 1;
+  return ratio(product, std::sqrt(squared_exact) * std::sqrt(squared_output));
+}
+
+std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
+                                          std::int64_t count) {
+  std::set<std::int64_t> chosen;
+  if (count >= size) {
+    for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
+  }
+  const PhiloxKey key{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  // Floyd's sampling without repetition (Bentley and Floyd, CACM 30(9), 1987).
+  for (std::int64_t last = size - count; count < size && last < size; ++last) {
+    const PhiloxCounter words = philox4x32(
+        {static_cast<std::uint32_t>(last), static_cast<std::uint32_t>(last >> 32), 0, 0}, key);
+    const std::uint64_t random = static_cast<std::uint64_t>(words[1]) << 32 | words[0];
+    const auto drawn = static_cast<std::int64_t>(random % static_cast<std::uint64_t>(last + 1));
+    if (!chosen.insert(drawn).second) chosen.insert(last);
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& services)
+    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false, .inspect_gemm = true}),
+      services_(services) {
+  for (const Gemm gemm : kAllGemms) {
+    if (const config::Selection* chosen = selection(gemm, std::nullopt)) {
+      samples_[static_cast<std::size_t>(gemm)] = GemmErrorOptions::from(chosen->parameters).samples;
+    }
+  }
+}
+
+void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                               TensorReading&) {
+  if (!is_gemm_input(call.tensor_name)) return;
+  if (!*at.kept) *at.kept = std::make_shared<Kept>();
+  auto& kept = *static_cast<Kept*>(at.kept->get());
+  at::Tensor values;
+  for (const Place& place : places_of(call.tensor_name)) {
+    const auto samples = samples_[static_cast<std::size_t>(place.gemm)];
+    const config::Selection* chosen = selection(place.gemm, std::nullopt);
+    if (!samples || !chosen->schedule.due(at.iteration)) continue;
+    if (!values.defined()) values = values_of(call);
+    // About as many rows as columns.
+    const std::int64_t rows = root_above(*samples);
+    const std::int64_t count = place.makes_rows ? rows : (*samples + rows - 1) / rows;
+    Side& side = kept.side(place.gemm, place.makes_rows);
+    side.indices = copy_to_device(sampled_indices(seed_of(at, place.gemm, place.makes_rows),
+                                                  values.size(place.dimension), count),
+                                  values.device());
+    const at::Tensor gathered = at::index_select(values, place.dimension, side.indices);
+    side.values = place.dimension == 0 ? gathered : gathered.t().contiguous();
+  }
+}
+
+void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                             std::span<const Alteration>) {
+  if (!*at.kept) return;
+  auto& kept = *static_cast<Kept*>(at.kept->get());
+  const Side rows = std::exchange(kept.side(call.gemm, true), {});
+  const Side columns = std::exchange(kept.side(call.gemm, false), {});
+  if (!rows.indices.defined() || !columns.indices.defined()) return;
+  if (rows.indices.numel() == 0 || columns.indices.numel() == 0) return;
+  at::Tensor exact = at::mm(rows.values.to(at::kDouble), columns.values.to(at::kDouble).t());
+  if (call.bias.defined()) {
+    exact.add_(at::index_select(call.bias, 0, columns.indices).to(at::kDouble));
+  }
+  const at::Tensor output =
+      at::index_select(at::index_select(call.output, 0, rows.indices), 1, columns.indices);
+  const std::lock_guard lock(mutex_);
+  measured_.push_back({at.iteration, std::string(at.layer_name), call.gemm});
+  outputs_.push_back(output.to(at::kDouble).contiguous());
+  outputs_.push_back(exact.contiguous());
+  streams_.add(exact.device());
+}
+
+void GemmError::record(const Measured& measured, const GemmErrorSums& sums) {
+  const auto add = [&](std::string_view statistic, double value) {
+    const Series& series = services_.series().find_or_add({.layer = measured.layer,
+                                                           .tensor = output_name(measured.gemm),
+                                                           .gemm = telens::name_of(measured.gemm),
+                                                           .statistic = statistic});
+    services_.record(Row{measured.iteration, &series, value});
+  };
+  add(kGemmRelativeError, sums.relative_error());
+  add(kGemmMeanError, sums.mean_error());
+  add(kGemmCosine, sums.cosine());
+}
+
+void GemmError::record_arrived(Waiting waiting) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!measured_.empty()) {
+      streams_.join();
+      arrivals_.add(std::exchange(outputs_, {}), std::exchange(measured_, {}));
+    }
+  }
+  for (const auto& [of, outputs] : arrivals_.take(waiting)) {
+    std::map<Measured, GemmErrorSums> sums;
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      sums[of[i]].add(outputs[2 * i], outputs[2 * i + 1]);
+    }
+    for (const auto& [measured, all] : sums) record(measured, all);
+  }
+}
+
+FeatureRegistration gemm_error() {
+  return {gemm_error_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<GemmError>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

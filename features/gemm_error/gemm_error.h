@@ -1,0 +1,82 @@
+// GemmError: a sample of each GEMM's outputs against FP64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/gemm_error/gemm_error_options.h"
+#include "hooks/feature_registry.h"
+#include "hooks/host_copy.h"
+#include "hooks/scheduled_feature.h"
+#include "hooks/stream_order.h"
+
+namespace telens::features {
+
+// Of outputs against their exact values; micro-batches are added.
+struct GemmErrorSums {
+  double error = 0;           // sum of out - exact
+  double squared_error = 0;   //
+  double exact = 0;           // sum of |exact|
+  double squared_exact = 0;   //
+  double squared_output = 0;  //
+  double product = 0;         // sum of out * exact
+
+  // Both FP64, of one shape, contiguous, on the host.
+  void add(const at::Tensor& output, const at::Tensor& exact_output);
+
+  // An error where the exact values are all zero is infinite, none is 0; the cosine of two zeros
+  // is 1. A NaN anywhere makes all three NaN.
+  double relative_error() const;
+  double mean_error() const;
+  double cosine() const;
+};
+
+// `count` different numbers below `size` (all of them if there are fewer), ascending: random ones
+// that depend on the seed alone.
+std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
+                                          std::int64_t count);
+
+class GemmError final : public ScheduledFeature {
+ public:
+  GemmError(const config::FeatureEntry& entry, FeatureServices& services);
+
+  // Gathers what the chosen GEMMs will need of an operand.
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+  // Compares.
+  void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                    std::span<const Alteration> alterations) override;
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
+
+ private:
+  struct Measured {
+    std::int64_t iteration;
+    std::string layer;
+    Gemm gemm;
+    auto operator<=>(const Measured&) const = default;
+  };
+
+  // What has come to the host since it was compared.
+  void record_arrived(Waiting waiting);
+  void record(const Measured& measured, const GemmErrorSums& sums);
+
+  FeatureServices& services_;
+  std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt: not chosen
+
+  Arrivals<std::vector<Measured>> arrivals_;
+  std::mutex mutex_;                 // over what follows: the samples of this iteration
+  std::vector<Measured> measured_;   // one for each two of the outputs
+  std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then what it should be
+  StreamSet streams_;                // that have made them
+};
+
+FeatureRegistration gemm_error();
+
+}  // namespace telens::features

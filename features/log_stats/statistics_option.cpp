@@ -1,0 +1,211 @@
+#include "features/log_stats/statistics_option.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "features/statistics/finish.h"
+#include "hooks/config/parameter_check.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::features {
+namespace {
+
+using config::ErrorList;
+using config::Value;
+
+constexpr std::string_view kBlockSize = "block_size";
+constexpr std::string_view kDims = "dims";
+
+std::vector<std::string> names_taken(const StatisticsRules& rules,
+                                     const config::StatisticDescriptions* defined) {
+  std::vector<std::string> names = names_of(rules.statistics);
+  if (defined == nullptr) return names;
+  for (std::string& each : defined->names()) names.push_back(std::move(each));
+  return names;
+}
+
+std::vector<std::string> names_to_suggest(const StatisticsRules& rules,
+                                          const config::StatisticDescriptions* defined) {
+  std::vector<std::string> names = names_taken(rules, defined);
+  for (const RecipeId recipe : rules.recipes) {
+    for (const Statistic statistic : rules.statistics) {
+      names.push_back(fmt::format("{}_{}", name_of(recipe), name_of(statistic)));
+    }
+  }
+  return names;
+}
+
+bool is_of_tensor(Statistic statistic) {
+  return statistic == Statistic::defined ||
+         std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
+}
+
+std::string_view feature_with(Statistic statistic) {
+  if (is_scale_statistic(statistic)) return "telens.ScaleHealth";
+  return is_of_tensor(statistic) ? "transformer_engine.LogTensorStats"
+                                 : "transformer_engine.LogFp8TensorStats";
+}
+
+// Whether the feature takes the (well-formed) statistic; says why not.
+bool check_name(const StatisticName& name, const Value& written, const StatisticsRules& rules,
+                ErrorList& errors) {
+  if (name.statistic == Statistic::defined) return true;
+  const config::Location& where = written.location();
+  const std::string text = format_statistic_name(name);
+  if (std::ranges::find(rules.statistics, name.statistic) == rules.statistics.end()) {
+    errors.add(where, "{} has no statistic '{}'; {} has it. Expected one of {}", rules.feature,
+               name_of(name.statistic), feature_with(name.statistic),
+               config::quoted_list(names_of(rules.statistics)));
+    return false;
+  }
+  if (rules.recipes.empty() && (name.what_if || name.columnwise)) {
+    errors.add(where,
+               "'{}': {} reads the high-precision tensor; only LogFp8TensorStats takes a "
+               "recipe or '_columnwise'. Write '{}'",
+               text, rules.feature, name_of(name.statistic));
+    return false;
+  }
+  if (name.what_if && std::ranges::find(rules.recipes, *name.what_if) == rules.recipes.end()) {
+    std::vector<std::string> recipes;
+    for (const RecipeId recipe : rules.recipes) recipes.emplace_back(name_of(recipe));
+    errors.add(where, "'{}': {} has nothing of the recipe '{}', but {} has; expected {} or {}",
+               text, rules.feature, name_of(*name.what_if),
+               *name.what_if == RecipeId::nvfp4 ? "LogNvfp4TensorStats" : "LogFp8TensorStats",
+               rules.implied ? "no recipe" : "no recipe (the running one)",
+               config::quoted_list(recipes));
+    return false;
+  }
+  if (name.columnwise && name.what_if && !is_block_recipe(*name.what_if)) {
+    errors.add(where,
+               "'{}': the columnwise copy has values of its own only under a block recipe; "
+               "write '{}'",
+               text, text.substr(0, text.rfind('_')));
+    return false;
+  }
+  return true;
+}
+
+// {block_size: 32, dims: 1}
+std::optional<BlockShape> parse_block(const Value& value, ErrorList& errors) {
+  BlockShape block;
+  if (value.is_null()) return block;
+  if (!value.is_map()) {
+    errors.add(value.location(), "expected a mapping with '{}' and '{}', not {}", kBlockSize, kDims,
+               describe(value));
+    return std::nullopt;
+  }
+  const std::vector<std::string> keys{std::string(kBlockSize), std::string(kDims)};
+  const std::size_t errors_before = errors.size();
+  for (const config::MapEntry& entry : value.as_map()) {
+    const bool is_positive = entry.value.is_integer() && entry.value.as_integer() >= 1;
+    if (entry.key == kBlockSize) {
+      if (is_positive) block.size = entry.value.as_integer();
+    } else if (entry.key == kDims) {
+      if (is_positive && entry.value.as_integer() <= 2) {
+        block.dims = static_cast<int>(entry.value.as_integer());
+        continue;
+      }
+      errors.add(entry.value.location(), "'{}' must be 1 (pieces of a row) or 2 (squares), not {}",
+                 kDims, describe(entry.value));
+      continue;
+    } else {
+      errors.add(entry.key_location, "unknown key '{}'{}; expected {}", entry.key,
+                 config::suggestion(entry.key, keys), config::quoted_list(keys));
+      continue;
+    }
+    if (!is_positive) {
+      errors.add(entry.value.location(), "'{}' must be an integer of at least 1, not {}",
+                 kBlockSize, describe(entry.value));
+    }
+  }
+  if (errors.size() != errors_before) return std::nullopt;
+  return block;
+}
+
+std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules& rules,
+                                        ErrorList& errors,
+                                        const config::StatisticDescriptions* defined) {
+  const bool is_mapping = item.is_map() && item.as_map().size() == 1;
+  if (!item.is_string() && !is_mapping) {
+    errors.add(item.location(),
+               "an item of 'stats' must be a name, or a mapping such as "
+               "{{max_blockwise_dynamic_range: {{block_size: 32, dims: 1}}}}, not {}",
+               describe(item));
+    return std::nullopt;
+  }
+  std::string text = is_mapping ? item.as_map().front().key : item.as_string();
+  if (rules.any_case) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  }
+  std::optional<StatisticName> name = parse_statistic_name(text, defined);
+  if (!name) {
+    const std::vector<std::string> known = names_to_suggest(rules, defined);
+    errors.add(item.location(), "unknown statistic '{}'{}; {} takes {}{}", text,
+               config::suggestion(text, known), rules.feature,
+               config::quoted_list(names_taken(rules, defined)),
+               !rules.recipes.empty() ? ", each with or without a recipe before it" : "");
+    return std::nullopt;
+  }
+  if (!check_name(*name, item, rules, errors)) return std::nullopt;
+  if (is_mapping && !name->block) {
+    errors.add(item.location(), "'{}' takes no options; write it without the colon", text);
+    return std::nullopt;
+  }
+  if (is_mapping) {
+    const auto block = parse_block(item.as_map().front().value, errors);
+    if (!block) return std::nullopt;
+    name->block = block;
+  }
+  return name;
+}
+
+}  // namespace
+
+std::vector<StatisticName> parse_statistics(const Value& stats, const StatisticsRules& rules,
+                                            ErrorList& errors,
+                                            const config::StatisticDescriptions* defined) {
+  std::vector<StatisticName> names;
+  for (const Value& item : config::as_list(stats)) {
+    auto name = parse_item(item, rules, errors, defined);
+    if (!name) continue;
+    if (!name->what_if) name->what_if = rules.implied;
+    if (std::ranges::find(names, *name) == names.end()) names.push_back(*name);
+  }
+  return names;
+}
+
+std::vector<std::string> recorded_names(std::span<const StatisticName> statistics,
+                                        std::string_view tensor) {
+  const std::optional<TensorName> known = tensor_from_name(tensor);
+  std::vector<std::string> names;
+  const auto add = [&](const StatisticName& name) {
+    std::string text = known ? format_statistic_name(name, *known) : format_statistic_name(name);
+    if (std::ranges::find(names, text) == names.end()) names.push_back(std::move(text));
+  };
+  std::ranges::for_each(statistics, add);
+  for (const Statistic counter : kTensorCounters) add({counter});
+  for (StatisticName name : statistics) {
+    if (is_of_tensor(name.statistic)) continue;
+    for (const Statistic counter : kCastCounters) {
+      name.statistic = counter;
+      add(name);
+    }
+  }
+  return names;
+}
+
+config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc,
+                                       config::StatisticDescriptionsPtr defined) {
+  return {.name = "stats",
+          .type = config::ParameterType::list,
+          .required = true,
+          .doc = std::move(doc),
+          .validate = [rules, defined = std::move(defined)](const Value& stats, ErrorList& errors) {
+            parse_statistics(stats, rules, errors, defined.get());
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,50 @@
+#include "features/per_tensor_scaling/per_tensor_scaling.h"
+
+#include <memory>
+#include <string>
+
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/tensor_scaling.h"
+
+namespace telens::features {
+namespace {
+
+std::string what_runs(const Quantizer* quantizer) {
+  if (quantizer == nullptr) return "the tensor is not quantized here: no fp8_autocast is on";
+  const bool per_tensor = quantizer->mode() == ScalingMode::tensor;
+  return fmt::format("the recipe that runs has {} scaling",
+                     per_tensor ? "current" : telens::name_of(quantizer->mode()));
+}
+
+const DelayedScalingQuantizer& delayed_quantizer(const ModifyTensorCall& call) {
+  const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(call.default_quantizer);
+  if (delayed == nullptr) {
+    raise<UsageError>(
+        "{} of {}: per-tensor current scaling works only inside fp8_autocast with DelayedScaling; "
+        "{}; take that recipe, or leave the layer out of the section",
+        telens::name_of(call.tensor_name), telens::name_of(call.gemm),
+        what_runs(call.default_quantizer));
+  }
+  return *delayed;
+}
+
+}  // namespace
+
+Operand PerTensorScaling::modify_tensor(const FeatureCall&, const ModifyTensorCall& call) {
+  const DelayedScalingQuantizer& delayed = delayed_quantizer(call);
+  const bool rowwise = call.gemm == gemms_of(call.tensor_name).first;
+  const CurrentScalingQuantizer current(delayed.format(), {},
+                                        {.rowwise = rowwise, .columnwise = !rowwise});
+  return call.deliver(
+      quantize_with_scale(call.tensor, current.scale_for(call.tensor), delayed.amax(), current));
+}
+
+FeatureRegistration per_tensor_scaling() {
+  return {per_tensor_scaling_description(),
+          [](const config::FeatureEntry& entry, FeatureServices&) {
+            return std::make_unique<PerTensorScaling>(entry);
+          }};
+}
+
+}  // namespace telens::features

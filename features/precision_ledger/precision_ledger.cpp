@@ -1,0 +1,348 @@
+#include "features/precision_ledger/precision_ledger.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "core/quantization/recipe.h"
+#include "core/quantization/token_padding.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+namespace {
+
+std::string_view element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "BF16";
+    case at::kHalf:
+      return "FP16";
+    case at::kFloat:
+      return "FP32";
+    default:
+      return "FP64";
+  }
+}
+
+Precision precision_of(const Operand& operand, at::ScalarType computed_in) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
+  if (quantized == nullptr) return {element_of(computed_in), std::nullopt};
+  return {telens::name_of(quantized->format), quantized->mode};
+}
+
+Precision wish_of(const Quantizer* quantizer, at::ScalarType computed_in) {
+  if (quantizer == nullptr) return {element_of(computed_in), std::nullopt};
+  return {telens::name_of(quantizer->format()), quantizer->mode()};
+}
+
+bool overridden(const Recipe& recipe, Gemm gemm) {
+  const Recipe::OverrideLinearPrecision& high_precision = recipe.override_linear_precision;
+  switch (gemm) {
+    case Gemm::fprop:
+      return high_precision.fprop;
+    case Gemm::dgrad:
+      return high_precision.dgrad;
+    case Gemm::wgrad:
+      break;
+  }
+  return high_precision.wgrad;
+}
+
+// Why an operand is what it is.
+enum class Cause : std::uint8_t {
+  recipe,         // as the recipe wants it
+  no_recipe,      // nobody wants it quantized
+  not_in_recipe,  // the recipe has no quantizer for one of the operands
+  overridden,     // override_linear_precision
+  disabled,       // a feature answered false to fp8_gemm_enabled
+  modified,       // by a feature
+  stored,         // a weight that is stored in low precision
+};
+
+struct OperandState {
+  TensorName tensor = TensorName::activation;
+  Precision wished;
+  Precision ran;
+  Cause cause = Cause::recipe;
+  const config::FeatureEntry* by = nullptr;  // of disabled and modified
+
+  bool is_fallback() const { return wished != ran; }
+  bool operator==(const OperandState&) const = default;
+};
+
+// Everything the ledger tells about one GEMM: compared in each iteration, spelled out when it has
+// changed.
+struct GemmState {
+  OperandState a, b;
+  ops::GemmChoice choice;
+  at::ScalarType output = at::kBFloat16;
+  TokenPadding padding;
+
+  // Of padded tokens the multiple counts: batches whose lengths vary are no new state.
+  std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
+
+  bool operator==(const GemmState& other) const {
+    return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
+           choice.reason == other.choice.reason && output == other.output &&
+           padded_to_multiple_of() == other.padded_to_multiple_of();
+  }
+};
+
+TokenPadding padding_of(const InspectGemmCall& call) {
+  const auto* a = std::get_if<QuantizedTensor>(&call.a);
+  return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
+}
+
+OperandState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations,
+                      TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
+  const at::ScalarType computed_in = call.output.scalar_type();
+  OperandState state{.tensor = tensor,
+                     .wished = wish_of(quantizer, computed_in),
+                     .ran = precision_of(operand, computed_in)};
+  for (const Alteration& each : alterations) {
+    if (each.gemm != call.gemm) continue;
+    if (each.modified == tensor) {
+      state.cause = Cause::modified;
+      state.by = each.by;
+      return state;  // outranks fp8_gemm_enabled
+    }
+    if (!each.modified && state.by == nullptr) {
+      state.cause = Cause::disabled;
+      state.by = each.by;
+    }
+  }
+  if (state.by != nullptr) return state;
+  if (is_quantized(operand)) {
+    state.cause = state.is_fallback() ? Cause::stored : Cause::recipe;
+  } else if (call.recipe == nullptr) {
+    state.cause = Cause::no_recipe;
+  } else {
+    state.cause = overridden(*call.recipe, call.gemm) ? Cause::overridden : Cause::not_in_recipe;
+  }
+  return state;
+}
+
+std::string reason_of(const OperandState& state) {
+  const auto feature = [&] {
+    return fmt::format("{} in section `{}`", state.by->written_name, state.by->section);
+  };
+  switch (state.cause) {
+    case Cause::recipe:
+      break;
+    case Cause::no_recipe:
+      return "no recipe: it ran outside of fp8_autocast";
+    case Cause::not_in_recipe:
+      return "the recipe leaves an operand of this GEMM in high precision";
+    case Cause::overridden:
+      return "override_linear_precision of the recipe";
+    case Cause::disabled:
+      return feature();
+    case Cause::modified:
+      return fmt::format("{} modified the {}", feature(), telens::name_of(state.tensor));
+    case Cause::stored:
+      return "the weight is stored in this precision";
+  }
+  return "the recipe wants it so";
+}
+
+class PrecisionLedger final : public ScheduledFeature {
+ public:
+  PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
+      : ScheduledFeature(entry, {.inspect_gemm = true, .look_at_products = false}),
+        services_(services),
+        options_(PrecisionLedgerOptions::from(entry.selections.front().parameters)),
+        met_(options_.expect.size()) {}
+
+  void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                    std::span<const Alteration> alterations) override;
+  // What a GEMM runs as is decided at the capture.
+  bool can_be_captured() const override { return true; }
+  void note_foreign_layer(std::string_view layer_name, std::string_view kind) override;
+  void step(std::int64_t iteration) override;
+  void end() override;
+
+ private:
+  // Of a GEMM of a layer: what it ran as last, and how often that has changed.
+  struct Entry {
+    GemmState state;
+    std::int64_t number = -1;
+  };
+
+  void write(const FeatureCall& at, Gemm gemm, const Entry& entry);
+  void judge(const FeatureCall& at, Gemm gemm, const Entry& entry);
+  void stop_where_violated();
+  void warn_of_foreign_layers();
+  // The rule that counts for an operand; nullptr: none.
+  const ExpectedPrecision* rule_for(std::string_view layer, Gemm gemm, TensorName tensor);
+
+  FeatureServices& services_;
+  const PrecisionLedgerOptions options_;
+
+  std::mutex mutex_;  // over what follows
+  std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
+  std::vector<bool> met_;                                // by rule: it was about some GEMM
+  std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
+  std::map<std::string, bool, std::less<>> foreign_;     // layers, and whether they were told of
+};
+
+void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                                   std::span<const Alteration> alterations) {
+  const GemmState state{.a = state_of(call, alterations, call.a_name, call.a, call.a_quantizer),
+                        .b = state_of(call, alterations, call.b_name, call.b, call.b_quantizer),
+                        .choice = call.choice,
+                        .output = call.output.scalar_type(),
+                        .padding = padding_of(call)};
+  const std::lock_guard lock(mutex_);
+  auto of_layer = entries_.find(at.layer_name);
+  if (of_layer == entries_.end()) {
+    of_layer = entries_.try_emplace(std::string(at.layer_name)).first;
+  }
+  Entry& entry = of_layer->second[static_cast<std::size_t>(call.gemm)];
+  if (entry.number >= 0 && entry.state == state) return;
+  entry = {state, entry.number + 1};
+  write(at, call.gemm, entry);
+  judge(at, call.gemm, entry);
+}
+
+void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry) {
+  const auto add = [&](std::string name, std::string detail) {
+    services_.record(LedgerEntry{at.iteration, std::string(at.layer_name),
+                                 std::string(telens::name_of(gemm)), std::move(name),
+                                 std::move(detail), entry.number});
+  };
+  const GemmState& state = entry.state;
+  for (const OperandState& operand : {state.a, state.b}) {
+    const std::string_view name = telens::name_of(operand.tensor);
+    add(fmt::format("{} requested", name), describe(operand.wished));
+    add(fmt::format("{} ran", name), describe(operand.ran));
+    add(fmt::format("{} {}", name, operand.is_fallback() ? "fallback" : "cause"),
+        reason_of(operand));
+  }
+  add("kernel", std::string(state.choice.kernel));
+  if (!state.choice.reason.empty()) add("kernel cause", std::string(state.choice.reason));
+  if (const TokenPadding& padding = state.padding; padding.needed()) {
+    add("padding", fmt::format("tokens to a multiple of {}, at first {} to {}", padding.multiple,
+                               padding.tokens, padding.padded));
+  }
+  add("output ran", std::string(element_of(state.output)));
+}
+
+const ExpectedPrecision* PrecisionLedger::rule_for(std::string_view layer, Gemm gemm,
+                                                   TensorName tensor) {
+  const ExpectedPrecision* rule = nullptr;
+  for (std::size_t i = 0; i < options_.expect.size(); ++i) {
+    if (!options_.expect[i].is_about(layer, gemm, tensor)) continue;
+    met_[i] = true;
+    rule = &options_.expect[i];
+  }
+  return rule;
+}
+
+// One sentence for both operands where it is the same, else one for each.
+void PrecisionLedger::judge(const FeatureCall& at, Gemm gemm, const Entry& entry) {
+  const auto broken_rule = [&](const OperandState& operand) {
+    const ExpectedPrecision* rule = rule_for(at.layer_name, gemm, operand.tensor);
+    return rule != nullptr && !rule->holds(operand.ran) ? rule : nullptr;
+  };
+  const auto report = [&](const ExpectedPrecision& rule, const OperandState& operand, bool both) {
+    const std::string whose =
+        both ? std::string() : fmt::format(" {}", telens::name_of(operand.tensor));
+    std::string text =
+        fmt::format("{} {}{} was to be {}, ran in {}: {}", at.layer_name, telens::name_of(gemm),
+                    whose, rule.format, describe(operand.ran), reason_of(operand));
+    if (!violations_.emplace(text, false).second) return;
+    services_.record(LedgerEntry{at.iteration, std::string(at.layer_name),
+                                 std::string(telens::name_of(gemm)), "violation", std::move(text),
+                                 entry.number});
+  };
+  const auto& [a, b] = std::tie(entry.state.a, entry.state.b);
+  const ExpectedPrecision* of_a = broken_rule(a);
+  const ExpectedPrecision* of_b = broken_rule(b);
+  const bool both = of_a != nullptr && of_a == of_b && a.ran == b.ran && a.cause == b.cause;
+  if (of_a != nullptr) report(*of_a, a, both && a.cause != Cause::modified);
+  if (of_b != nullptr && !(both && a.cause != Cause::modified)) report(*of_b, b, false);
+}
+
+void PrecisionLedger::stop_where_violated() {
+  std::string list;
+  std::size_t count = 0;
+  for (auto& [text, told] : violations_) {
+    if (std::exchange(told, true)) continue;
+    list += "\n  " + text;
+    ++count;
+  }
+  if (count == 0) return;
+  services_.stop_run(fmt::format(
+      "PrecisionLedger in section `{}`: {} not hold:{}", entry().section,
+      count == 1 ? std::string("1 expectation does") : fmt::format("{} expectations do", count),
+      list));
+}
+
+// No recipe applies to it, and none of its GEMMs can be seen.
+void PrecisionLedger::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
+  const std::lock_guard lock(mutex_);
+  if (!foreign_.emplace(std::string(layer_name), false).second) return;
+  const auto add = [&](std::string name, std::string detail) {
+    services_.record(
+        LedgerEntry{0, std::string(layer_name), "all", std::move(name), std::move(detail), 0});
+  };
+  add("weight requested", "unknown");
+  add("weight ran", fmt::format("not seen: {}", kind));
+  add("weight fallback",
+      "not a layer of TELens: no recipe applies to it; telens.pytorch.convert replaces it");
+  add("kernel", "not seen");
+  for (const Gemm gemm : kAllGemms) rule_for(layer_name, gemm, TensorName::weight);
+}
+
+void PrecisionLedger::warn_of_foreign_layers() {
+  std::string first;
+  std::size_t count = 0;
+  for (auto& [layer, told] : foreign_) {
+    if (std::exchange(told, true)) continue;
+    if (++count == 1) first = layer;
+  }
+  if (count == 0) return;
+  services_.log_message(
+      fmt::format("PrecisionLedger in section `{}`: {} of the model ({}{}) is not of TELens: no "
+                  "recipe applies, and what it runs in is not seen; telens.pytorch.convert "
+                  "replaces it, and its report says what it leaves and why",
+                  entry().section,
+                  count == 1 ? "a linear layer" : fmt::format("each of {} linear layers", count),
+                  first, count == 1 ? "" : ", ..."),
+      {}, debug::LogLevel::warning);
+}
+
+void PrecisionLedger::step(std::int64_t) {
+  const std::lock_guard lock(mutex_);
+  warn_of_foreign_layers();
+  stop_where_violated();
+}
+
+// An expectation about nothing says "all is well" of what it never saw.
+void PrecisionLedger::end() {
+  const std::lock_guard lock(mutex_);
+  stop_where_violated();
+  for (std::size_t i = 0; i < met_.size(); ++i) {
+    if (met_[i]) continue;
+    services_.log_message(
+        fmt::format("PrecisionLedger in section `{}`: rule {} of `expect` (format: {}) was about "
+                    "no GEMM that ran; compare its layers, gemms and tensors with what "
+                    "`telens ledger` lists",
+                    entry().section, i + 1, options_.expect[i].format),
+        {}, debug::LogLevel::warning);
+  }
+}
+
+}  // namespace
+
+FeatureRegistration precision_ledger() {
+  return {precision_ledger_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<PrecisionLedger>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,194 @@
+#include "features/precision_ledger/precision_ledger_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/error.h"
+#include "hooks/config/parameter_check.h"
+#include "hooks/config/suggestions.h"
+
+namespace telens::features {
+namespace {
+
+using config::ErrorList;
+using config::Value;
+
+constexpr std::string_view kExpect = "expect";
+
+bool is_fp8(const Precision& precision) {
+  return precision.element == "E4M3" || precision.element == "E5M2";
+}
+
+struct ExpectedFormat {
+  std::string_view name;
+  bool (*holds)(const Precision&);
+};
+
+constexpr std::array kExpectedFormats{
+    ExpectedFormat{"FP8", is_fp8},
+    ExpectedFormat{"MXFP8", [](const Precision& p) { return p.scaling == ScalingMode::mxfp8; }},
+    ExpectedFormat{"NVFP4", [](const Precision& p) { return p.scaling == ScalingMode::nvfp4; }},
+    ExpectedFormat{"E4M3", [](const Precision& p) { return p.element == "E4M3"; }},
+    ExpectedFormat{"E5M2", [](const Precision& p) { return p.element == "E5M2"; }},
+    ExpectedFormat{"BF16", [](const Precision& p) { return p.element == "BF16"; }},
+    ExpectedFormat{"FP16", [](const Precision& p) { return p.element == "FP16"; }},
+    ExpectedFormat{"FP32", [](const Precision& p) { return p.element == "FP32"; }},
+    ExpectedFormat{"quantized", [](const Precision& p) { return p.scaling.has_value(); }},
+    ExpectedFormat{"high_precision", [](const Precision& p) { return !p.scaling.has_value(); }},
+};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const ExpectedFormat& format : kExpectedFormats) names.emplace_back(format.name);
+  return names;
+}
+
+// A key of a rule, into what it fills; mistakes go to the errors.
+void read_format(const Value& value, ExpectedPrecision& rule, ErrorList& errors) {
+  const std::vector<std::string> names = format_names();
+  if (!value.is_string()) {
+    errors.add(value.location(), "a format must be one of {}, not {}", config::quoted_list(names),
+               config::describe(value));
+  } else if (std::ranges::find(names, value.as_string()) == names.end()) {
+    errors.add(value.location(), "unknown format '{}'{}; expected one of {}", value.as_string(),
+               config::suggestion(value.as_string(), names), config::quoted_list(names));
+  } else {
+    rule.format = value.as_string();
+  }
+}
+
+void read_layers(const Value& value, ExpectedPrecision& rule, ErrorList& errors) {
+  if (!value.is_string()) {
+    errors.add(value.location(), "'layers' must be a regular expression, not {}",
+               config::describe(value));
+    return;
+  }
+  try {
+    rule.layers.emplace(value.as_string());
+  } catch (const UsageError& error) {
+    errors.add(value.location(), "'layers': {}", error.what());
+  }
+}
+
+// A list of names, or one of them.
+template <typename Name>
+void read_names(const Value& value, std::optional<Name> (*parse)(std::string_view),
+                const std::vector<std::string>& known, std::vector<Name>& names,
+                ErrorList& errors) {
+  config::check_not_empty(value, "a list of names", errors);
+  for (const Value& item : config::as_list(value)) {
+    const auto is_known = [&] { return std::ranges::find(known, item.as_string()) != known.end(); };
+    if (item.is_string() && is_known()) {
+      names.push_back(*parse(item.as_string()));
+    } else {
+      errors.add(item.location(), "expected one of {}, not {}{}", config::quoted_list(known),
+                 config::describe(item),
+                 item.is_string() ? config::suggestion(item.as_string(), known) : "");
+    }
+  }
+}
+
+ExpectedPrecision parse_rule(const Value& item, ErrorList& errors) {
+  static const std::vector<std::string> kKeys{"format", "layers", "gemms", "tensors"};
+  static const std::vector<std::string> kGemms{"fprop", "dgrad", "wgrad"};
+  ExpectedPrecision rule;
+  if (!item.is_map()) {
+    read_format(item, rule, errors);
+    return rule;
+  }
+  for (const config::MapEntry& entry : item.as_map()) {
+    if (entry.key == "format") {
+      read_format(entry.value, rule, errors);
+    } else if (entry.key == "layers") {
+      read_layers(entry.value, rule, errors);
+    } else if (entry.key == "gemms") {
+      read_names(entry.value, gemm_from_name, kGemms, rule.gemms, errors);
+    } else if (entry.key == "tensors") {
+      read_names(entry.value, tensor_from_name, config::gemm_input_names(), rule.tensors, errors);
+    } else {
+      errors.add(entry.key_location, "unknown key '{}'{}; a rule of '{}' takes {}", entry.key,
+                 config::suggestion(entry.key, kKeys), kExpect, config::quoted_list(kKeys));
+    }
+  }
+  if (item.find("format") == nullptr) {
+    errors.add(item.location(), "a rule of '{}' needs a 'format', one of {}", kExpect,
+               config::quoted_list(format_names()));
+  }
+  return rule;
+}
+
+std::vector<ExpectedPrecision> parse_rules(const Value& value, ErrorList& errors) {
+  config::check_not_empty(value, kExpect, errors);
+  std::vector<ExpectedPrecision> rules;
+  for (const Value& item : config::as_list(value)) rules.push_back(parse_rule(item, errors));
+  return rules;
+}
+
+template <typename T>
+bool among(const std::vector<T>& chosen, T one) {
+  return chosen.empty() || std::ranges::find(chosen, one) != chosen.end();
+}
+
+}  // namespace
+
+std::string describe(const Precision& precision) {
+  return precision.scaling ? fmt::format("{} under {} scaling", precision.element,
+                                         telens::name_of(*precision.scaling))
+                           : std::string(precision.element);
+}
+
+bool ExpectedPrecision::is_about(std::string_view layer, Gemm gemm, TensorName tensor) const {
+  return among(gemms, gemm) && among(tensors, tensor) && (!layers || layers->search(layer));
+}
+
+bool ExpectedPrecision::holds(const Precision& precision) const {
+  return std::ranges::find(kExpectedFormats, format, &ExpectedFormat::name)->holds(precision);
+}
+
+PrecisionLedgerOptions PrecisionLedgerOptions::from(const config::Value& parameters) {
+  PrecisionLedgerOptions options;
+  if (const Value* expect = parameters.find(kExpect)) {
+    ErrorList errors;
+    options.expect = parse_rules(*expect, errors);
+    errors.raise_if_any();
+  }
+  return options;
+}
+
+config::FeatureDescription precision_ledger_description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "PrecisionLedger",
+      .summary = "what each GEMM really ran in, and what has to be so",
+      .doc =
+          "Records of each GEMM of the layers what its operands were to be and what they were:\n"
+          "format, scaling, the kernel that ran, and who or what is the reason where it was not\n"
+          "as the recipe wants it. Written where something changes, not in every iteration;\n"
+          "`telens ledger RUN` prints it.\n"
+          "\n"
+          "`expect` lists what has to be so. A rule names a format and, where it is not for all,\n"
+          "layers (a regular expression), gemms and tensors; of several rules that fit the last\n"
+          "one counts. GEMMs that ran otherwise stop the run: step() throws RunStopped, which\n"
+          "names them all.",
+      .example =
+          "PrecisionLedger:\n"
+          "  enabled: True\n"
+          "  expect:\n"
+          "    - FP8\n"
+          "    - {format: high_precision, layers: lm_head}\n"
+          "    - {format: E5M2, gemms: [dgrad, wgrad], tensors: gradient}\n",
+      .parameters = {{.name = std::string(kExpect),
+                      .type = config::ParameterType::list,
+                      .doc = "rules: a format, or {format:, layers:, gemms:, tensors:}. Formats: "
+                             "FP8\n      (E4M3 or E5M2, however scaled), MXFP8, NVFP4, E4M3, E5M2, "
+                             "BF16, FP16, FP32,\n      quantized, high_precision",
+                      .validate = [](const Value& value,
+                                     ErrorList& errors) { parse_rules(value, errors); },
+                      .needs_every_iteration = true}},
+      .recorded = config::nothing_recorded,
+  };
+}
+
+}  // namespace telens::features

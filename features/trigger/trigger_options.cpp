@@ -1,0 +1,156 @@
+#include "features/trigger/trigger_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "features/log_stats/statistics_option.h"
+#include "hooks/config/section_keys.h"
+
+namespace telens::features {
+namespace {
+
+using config::ErrorList;
+using config::Value;
+
+constexpr std::string_view kWhen = "when";
+constexpr std::string_view kStop = "stop";
+constexpr std::string_view kMaxFirings = "max_firings";
+constexpr std::string_view kCooldown = "cooldown";
+
+// No run has as many iterations, and an iteration can be added to it without overflow.
+constexpr std::int64_t kMost = 1'000'000'000'000;
+// A tebibyte.
+constexpr std::int64_t kMostMebibytes = std::int64_t{1} << 20;
+
+config::Parameter whole_number(std::string_view name, std::int64_t least, std::string doc,
+                               Value default_value = {}) {
+  return {.name = std::string(name),
+          .type = config::ParameterType::integer,
+          .default_value = std::move(default_value),
+          .doc = std::move(doc),
+          .validate = [name, least](const Value& value, ErrorList& errors) {
+            const std::int64_t number = value.as_integer();
+            if (number < least) {
+              errors.add(value.location(), "'{}' must be at least {}, not {}", name, least, number);
+            }
+            const std::int64_t most = name == config::kMostMebibytes ? kMostMebibytes : kMost;
+            if (number > most) {
+              errors.add(value.location(), "'{}' must be at most {}, not {}", name, most, number);
+            }
+          }};
+}
+
+std::optional<std::int64_t> integer_of(const Value& parameters, std::string_view name) {
+  const Value* value = parameters.find(name);
+  return value == nullptr ? std::nullopt : std::optional(value->as_integer());
+}
+
+// What a condition asks for is recorded, with the counters that come with any statistic.
+std::vector<std::string> recorded_by(const Value& parameters, std::string_view) {
+  std::vector<std::string> names;
+  for (const TensorName tensor : kAllTensors) {
+    std::vector<StatisticName> statistics;
+    for (const Condition& condition : TriggerOptions::from(parameters).when) {
+      const std::vector<TensorName> tensors = tensors_of(condition);
+      if (std::ranges::find(tensors, tensor) == tensors.end()) continue;
+      statistics.push_back(*condition.statistic);
+    }
+    if (statistics.empty()) continue;
+    for (const std::string& each : recorded_names(statistics, telens::name_of(tensor))) {
+      names.push_back(fmt::format("{} {}", telens::name_of(tensor), each));
+    }
+  }
+  return names;
+}
+
+std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defined) {
+  return {
+      {.name = std::string(kWhen),
+       .type = config::ParameterType::list,
+       .required = true,
+       .doc = "conditions, of which any one fires:\n"
+              "      '<statistic> [of <tensor>] > 0.1', also >=, < and <=;\n"
+              "      'scale_inv jumps > 8x', also drops;\n"
+              "      'loss spikes > 2x [median|mean [of 50]]';\n"
+              "      'recorded <name> > 3', which the program records by debug.record()",
+       .validate = [defined = std::move(defined)](
+                       const Value& value,
+                       ErrorList& errors) { parse_conditions(value, errors, defined.get()); }},
+      whole_number(config::kStart, 1,
+                   "sections that say `started_by:` this section run for so many iterations"),
+      whole_number(config::kWriteLast, 1,
+                   "of sections that say `kept_by:` this section, so many iterations are kept in\n"
+                   "      memory, and written when it fires"),
+      whole_number(config::kOperands, 1,
+                   "beside `write_last`: of each activation, weight and gradient of the section's\n"
+                   "      layers so many elements are kept of the same iterations, and written to\n"
+                   "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
+      whole_number(
+          config::kMostMebibytes, 1,
+          "of memory for the records that `write_last` keeps, and as much for `operands`;\n"
+          "      what there is no room for goes from the earliest iteration on, and the\n"
+          "      firing says so",
+          Value(config::kMostMebibytesByDefault)),
+      {.name = std::string(kStop),
+       .type = config::ParameterType::boolean,
+       .default_value = Value(false),
+       .doc = "stops the run: step() throws RunStopped"},
+      whole_number(kMaxFirings, 1, "after so many it looks at nothing any more", Value(1)),
+      whole_number(kCooldown, 0, "iterations after a firing in which it does not fire again",
+                   Value(0)),
+  };
+}
+
+void check_operands(const Value& parameters, ErrorList& errors) {
+  const Value* operands = parameters.find(config::kOperands);
+  if (operands == nullptr || parameters.find(config::kWriteLast) != nullptr) return;
+  errors.add(operands->location(), "'{}' needs '{}: <iterations>', of which they are kept",
+             config::kOperands, config::kWriteLast);
+}
+
+}  // namespace
+
+TriggerOptions TriggerOptions::from(const Value& parameters) {
+  ErrorList errors;
+  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors,
+                                                  &config::StatisticDescriptions::any()),
+                         .start = integer_of(parameters, config::kStart),
+                         .write_last = integer_of(parameters, config::kWriteLast),
+                         .operands = integer_of(parameters, config::kOperands),
+                         .most_mebibytes = *integer_of(parameters, config::kMostMebibytes),
+                         .stop = parameters.find(kStop)->as_bool(),
+                         .max_firings = *integer_of(parameters, kMaxFirings),
+                         .cooldown = *integer_of(parameters, kCooldown)};
+  errors.raise_if_any();
+  return options;
+}
+
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined) {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "Trigger",
+      .summary =
+          "starts other sections, writes what was kept, or stops the run, when a number says so",
+      .doc =
+          "Looks at the end of each iteration that is due at statistics of the section's layers,\n"
+          "at the loss and at other numbers that the program records. Where a condition holds it\n"
+          "fires: it says so in a warning and in the run file, and does what its parameters say.\n"
+          "Statistics that no other feature asks for it asks for itself; they are recorded.\n"
+          "NaN fulfils every condition. On several ranks it fires on all of them, at the end of\n"
+          "the iteration after the one in which the condition held on any.",
+      .example =
+          "Trigger:\n"
+          "  enabled: True\n"
+          "  when: [loss spikes > 2x, nonfinite of gradient > 0]\n"
+          "  stop: True\n",
+      .parameters = parameters(std::move(defined)),
+      .fires = true,
+      .validate = check_operands,
+      .recorded = recorded_by,
+  };
+}
+
+}  // namespace telens::features

@@ -1,0 +1,31 @@
+// Trigger: what happens when a number does. Options and description; no LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "features/trigger/condition_option.h"
+#include "hooks/config/feature_description.h"
+#include "hooks/config/look_back.h"
+
+namespace telens::features {
+
+struct TriggerOptions {
+  std::vector<Condition> when;  // any of them
+  std::optional<std::int64_t> start;
+  std::optional<std::int64_t> write_last;
+  std::optional<std::int64_t> operands;  // elements of each that are kept; with write_last alone
+  std::int64_t most_mebibytes = config::kMostMebibytesByDefault;
+  bool stop = false;
+  std::int64_t max_firings = 1;
+  std::int64_t cooldown = 0;
+
+  // From the parameters of a config::Selection, which have been validated.
+  static TriggerOptions from(const config::Value& parameters);
+};
+
+// Conditions may be about `defined` statistics too.
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined = nullptr);
+
+}  // namespace telens::features

@@ -1,0 +1,131 @@
+#include "features/value_histogram/value_histogram.h"
+
+#include <memory>
+#include <utility>
+
+#include "core/ops/histogram.h"
+#include "features/value_histogram/value_histogram_options.h"
+
+namespace telens::features {
+namespace {
+
+FormatId format_of(at::ScalarType dtype) {
+  if (dtype == at::kBFloat16) return FormatId::bf16;
+  return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
+}
+
+at::Tensor empty_counts(HistogramBins bins, const at::Device& device) {
+  return bins == HistogramBins::codes ? ops::empty_code_histogram(device)
+                                      : ops::empty_exponent_histogram(device);
+}
+
+void count(HistogramBins bins, const at::Tensor& x, at::Tensor& counts) {
+  if (bins == HistogramBins::codes) {
+    ops::code_histogram(x, counts);
+  } else {
+    ops::exponent_histogram(x, counts);
+  }
+}
+
+// The bins that elements fell into.
+HistogramRow row_of(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
+  const auto* data = counts.const_data_ptr<std::int64_t>();
+  HistogramRow row;
+  row.iteration = iteration;
+  row.series = &series;
+  for (std::int64_t bin = 0; bin < counts.numel(); ++bin) {
+    if (data[bin] == 0) continue;
+    row.bins.push_back({static_cast<std::int32_t>(bin), data[bin]});
+    row.elements += data[bin];
+  }
+  return row;
+}
+
+}  // namespace
+
+ValueHistogram::ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services)
+    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {
+  for (const TensorName tensor : kAllTensors) {
+    const config::Selection* chosen = selection(std::nullopt, tensor);
+    if (chosen == nullptr) continue;
+    bins_[static_cast<std::size_t>(tensor)] = ValueHistogramOptions::from(chosen->parameters).bins;
+  }
+}
+
+// One warning; a model has hundreds of such tensors.
+void ValueHistogram::log_left_out(const FeatureCall& at, std::string_view text) {
+  const bool first = !warned_.exchange(true);
+  services_.log_message(
+      fmt::format("ValueHistogram: {}{}", text, first ? "; the log names all such tensors" : ""),
+      at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
+}
+
+HistogramName ValueHistogram::name_for(const FeatureCall& at, TensorName tensor,
+                                       at::ScalarType dtype) {
+  HistogramName name{bins_[static_cast<std::size_t>(tensor)], format_of(dtype)};
+  if (name.bins == HistogramBins::codes && name.format == FormatId::fp32) {
+    log_left_out(at, fmt::format("{} is FP32, which has too many codes to count: its exponents "
+                                 "are counted",
+                                 telens::name_of(tensor)));
+    name.bins = HistogramBins::exponent;
+  }
+  return name;
+}
+
+void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                                    TensorReading& reading) {
+  const bool counted = call.tensor_name == TensorName::weight && !call.first_microbatch;
+  if (counted) return;
+  if (call.tensor == nullptr) {
+    log_left_out(at, fmt::format("{} is not counted: it is stored in low precision, the "
+                                 "high-precision tensor does not exist",
+                                 telens::name_of(call.tensor_name)));
+    return;
+  }
+  const HistogramName name = name_for(at, call.tensor_name, call.tensor->scalar_type());
+  at::Tensor counts;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, is_new] =
+        counts_.try_emplace({at.iteration, std::string(at.layer_name), call.tensor_name, name});
+    if (call.tensor_name == TensorName::weight && !is_new) return;  // the first read counts
+    if (is_new) entry->second = empty_counts(name.bins, call.tensor->device());
+    counts = entry->second;
+  }
+  count(name.bins, *call.tensor, counts);
+}
+
+void ValueHistogram::record(const Key& key, const at::Tensor& counts) {
+  const std::string statistic = format_histogram_name(key.name);
+  const Series& series = services_.series().find_or_add(
+      {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
+  HistogramRow row = row_of(key.iteration, series, counts);
+  if (row.elements > 0) services_.record_histogram(std::move(row));
+}
+
+void ValueHistogram::record_arrived(Waiting waiting) {
+  std::map<Key, at::Tensor> counts;
+  {
+    const std::lock_guard lock(mutex_);
+    counts.swap(counts_);
+  }
+  std::vector<Key> keys;
+  std::vector<at::Tensor> tensors;
+  for (auto& [key, each] : counts) {
+    keys.push_back(key);
+    tensors.push_back(std::move(each));
+  }
+  if (!keys.empty()) arrivals_.add(std::move(tensors), std::move(keys));
+  for (const auto& [of, arrived] : arrivals_.take(waiting)) {
+    for (std::size_t i = 0; i < of.size(); ++i) record(of[i], arrived[i]);
+  }
+}
+
+FeatureRegistration value_histogram() {
+  return {value_histogram_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<ValueHistogram>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

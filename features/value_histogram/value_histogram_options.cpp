@@ -1,0 +1,49 @@
+#include "features/value_histogram/value_histogram_options.h"
+
+namespace telens::features {
+namespace {
+
+constexpr std::string_view kBins = "bins";
+constexpr std::string_view kExponent = "exponent";
+constexpr std::string_view kCodes = "codes";
+
+}  // namespace
+
+ValueHistogramOptions ValueHistogramOptions::from(const config::Value& parameters) {
+  const config::Value* bins = parameters.find(kBins);
+  const bool codes = bins != nullptr && bins->as_string() == kCodes;
+  return {codes ? HistogramBins::codes : HistogramBins::exponent};
+}
+
+config::FeatureDescription value_histogram_description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "ValueHistogram",
+      .summary = "histogram of a tensor's values, for what-if questions after the run",
+      .doc =
+          "Counts the elements of the high-precision tensor by exponent and sign, or by code.\n"
+          "From the histogram over all codes of a BF16 or FP16 tensor `telens whatif` tells\n"
+          "exactly what any per-tensor FP8 recipe would have done to it; from exponents it gives\n"
+          "bounds. FP32 tensors have too many codes: their exponents are counted. Histograms go\n"
+          "to the run file alone, those of each rank to its own; `telens whatif` adds them up. "
+          "One\n"
+          "over all codes takes about 20 KB of a run file, and 512 KiB of memory until step().",
+      .example =
+          "ValueHistogram:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, weight, gradient]\n"
+          "  bins: codes\n"
+          "  freq: 100\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::all_tensor_names(),
+      .parameters = {{.name = std::string(kBins),
+                      .type = config::ParameterType::string,
+                      .default_value = config::Value(std::string(kExponent)),
+                      .doc = "exponent: a bin for each exponent and sign, and for zeros, "
+                             "subnormals, Inf and NaN; codes: one for each of the 65,536 codes",
+                      .allowed_values = {std::string(kExponent), std::string(kCodes)}}},
+      // Not .recorded: its size is that of the histograms, whose bins depend on the data.
+  };
+}
+
+}  // namespace telens::features

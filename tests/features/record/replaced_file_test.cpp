@@ -1,0 +1,148 @@
+// Names that go to another file while they are used, and file systems where all seem to do so
+// because their inode numbers do not last.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+
+#include "features/record/rank_claim.h"
+#include "features/record/rewrite_claim.h"
+#include "features/record/run_paths.h"
+#include "features/record/segment_reader.h"
+#include "tests/features/record/crash_fixture.h"
+
+namespace telens::record {
+namespace {
+
+std::atomic<bool> inodes_change = false;
+std::atomic<ino_t> next_inode = ino_t{1} << 40;  // that no file of the test has
+
+std::function<void(int)> before_opening;  // is told how often HDF5 has opened a file before
+int openings = 0;
+
+}  // namespace
+}  // namespace telens::record
+
+// The program's own stand before those of libc and HDF5.
+extern "C" int fstat(int file, struct stat* status) noexcept {
+  const int result = ::fstatat(file, "", status, AT_EMPTY_PATH);
+  if (telens::record::inodes_change) status->st_ino = ++telens::record::next_inode;
+  return result;
+}
+
+extern "C" hid_t H5Fopen(const char* path, unsigned flags, hid_t access) {
+  using Open = hid_t (*)(const char*, unsigned, hid_t);
+  static const auto open = reinterpret_cast<Open>(::dlsym(RTLD_NEXT, "H5Fopen"));
+  if (telens::record::before_opening) telens::record::before_opening(telens::record::openings++);
+  return open(path, flags, access);
+}
+
+namespace telens::record {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr unsigned kSeconds = 20;  // after which a loop is taken for endless
+
+std::string closed_run(const TemporaryFolder& folder) {
+  const auto writer = RunWriter::open(options_in(folder));
+  name_everything(*writer);
+  writer->push(numbered_records(0, 100));
+  writer->close();
+  return writer->path();
+}
+
+void add_dataset(const std::string& path) {
+  const hdf5::Lock lock;
+  const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+  const hdf5::Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  const hdf5::Handle dataset(
+      H5Dcreate2(file, "another", H5T_NATIVE_INT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+      H5Dclose);
+  ASSERT_GE(static_cast<hid_t>(dataset), 0);
+}
+
+// Between the first two of a reader's openings.
+void replace_once_checked(const std::string& path, const std::string& other) {
+  openings = 0;
+  before_opening = [=](int opened_before) {
+    if (opened_before != 1) return;
+    EXPECT_EQ(std::rename(other.c_str(), path.c_str()), 0);
+  };
+}
+
+TEST(ReplacedFile, is_checked_as_the_one_that_had_its_name_before_was) {
+  const TemporaryFolder folder;
+  const std::string path = closed_run(folder);
+  const std::string other = path + ".other";
+  std::filesystem::copy_file(path, other);
+  add_dataset(other);
+  replace_once_checked(path, other);
+  try {
+    const SegmentReader reader(path);
+    ADD_FAILURE() << "nobody has checked what it reads";
+  } catch (const RecordError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected 27 names in it, came 28"));
+  }
+  before_opening = nullptr;
+}
+
+TEST(ReplacedFile, is_read_where_it_is_as_good_as_the_one_before) {
+  const TemporaryFolder folder;
+  const std::string path = closed_run(folder);
+  const std::string other = path + ".other";
+  std::filesystem::copy_file(path, other);
+  replace_once_checked(path, other);
+  EXPECT_EQ(SegmentReader(path).about().records, 100U);
+  EXPECT_EQ(openings, 4);
+  before_opening = nullptr;
+}
+
+TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
+  const TemporaryFolder folder;
+  const std::string path = closed_run(folder);
+  EXPECT_EQ(status_of([&] {
+              ::alarm(kSeconds);
+              inodes_change = true;
+              ::_exit(SegmentReader(path).about().records == 100 ? 0 : 1);
+            }),
+            0);
+}
+
+TEST(InodesThatDoNotLast, leave_a_rank_to_one_process_at_a_time) {
+  const TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  EXPECT_EQ(status_of([&] {
+              ::alarm(kSeconds);
+              inodes_change = true;
+              const auto claim = RankClaim::take(run, 0);
+              if (claim == nullptr || claim->is_exclusive()) ::_exit(1);
+              ::_exit(status_of([&] { ::_exit(RankClaim::take(run, 0) == nullptr ? 0 : 1); }));
+            }),
+            0);
+}
+
+TEST(InodesThatDoNotLast, leave_a_file_to_one_who_rewrites_it) {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "file").string();
+  std::ofstream(path) << "x";
+  EXPECT_EQ(status_of([&] {
+              ::alarm(kSeconds);
+              inodes_change = true;
+              const RewriteClaim claim(path);
+              try {
+                const RewriteClaim another(path);
+              } catch (const BeingRewritten&) {
+                ::_exit(0);
+              }
+              ::_exit(1);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace telens::record

@@ -1,0 +1,194 @@
+// The conditions of a Trigger: their grammar, and what they make of values.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "features/trigger/condition_option.h"
+
+namespace telens::features {
+namespace {
+
+using Average = Condition::Average;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Relation = Condition::Relation;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Condition parsed(const char* text) {
+  config::ErrorList errors;
+  const std::vector<Condition> conditions = parse_conditions(config::Value(text), errors);
+  EXPECT_EQ(errors.text(), "") << text;
+  return conditions.at(0);
+}
+
+std::string error_of(const config::Value& value) {
+  config::ErrorList errors;
+  EXPECT_EQ(parse_conditions(value, errors).size(), 0U);
+  return errors.text();
+}
+
+// ---- the grammar
+
+TEST(Condition, compares_a_statistic_of_a_tensor_with_a_number) {
+  const Condition condition = parsed("overflows% of gradient > 0.1");
+  EXPECT_EQ(condition.statistic->statistic, Statistic::overflows);
+  EXPECT_EQ(condition.tensor, TensorName::gradient);
+  EXPECT_EQ(condition.relation, Relation::above);
+  EXPECT_EQ(condition.bound, 0.1);
+  EXPECT_EQ(parsed("min of output<=-1e3").bound, -1000);
+  EXPECT_EQ(parsed("min of output<=-1e3").relation, Relation::at_most);
+  EXPECT_EQ(parsed("cur_amax >= 3").relation, Relation::at_least);
+  EXPECT_EQ(parsed("std < 1").relation, Relation::below);
+}
+
+TEST(Condition, without_a_tensor_is_about_every_one_that_has_the_statistic) {
+  EXPECT_THAT(tensors_of(parsed("mxfp8_mse > 1")),
+              ElementsAre(TensorName::activation, TensorName::weight, TensorName::gradient));
+  EXPECT_EQ(tensors_of(parsed("nonfinite > 0")).size(), kAllTensors.size());
+  EXPECT_THAT(tensors_of(parsed("nonfinite of dgrad > 0")), ElementsAre(TensorName::dgrad));
+  EXPECT_EQ(tensors_of(parsed("loss > 3")).size(), 0U);
+}
+
+TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
+  const Condition jumps = parsed("scale_inv jumps > 8x");
+  EXPECT_EQ(jumps.statistic, parse_statistic_name("scale_inv_max"));
+  EXPECT_EQ(jumps.text, "scale_inv jumps > 8x");
+  EXPECT_EQ(parsed("mxfp8_scale_inv of weight drops > 2x").statistic,
+            parse_statistic_name("mxfp8_scale_inv_max"));
+  // But not for what a program calls nearly so.
+  config::ErrorList errors;
+  const auto own = parse_conditions(config::Value("my_scale_inv > 3"), errors,
+                                    &config::StatisticDescriptions::any());
+  EXPECT_EQ(own.at(0).statistic->defined, "my_scale_inv");
+}
+
+TEST(Condition, knows_jumps_drops_and_spikes) {
+  const Condition jumps = parsed("scale_inv_max jumps > 8x");
+  EXPECT_EQ(jumps.relation, Relation::jumps);
+  EXPECT_EQ(jumps.bound, 8);
+  EXPECT_EQ(parsed("scale_inv_max drops > 8x").relation, Relation::drops);
+  const Condition spikes = parsed("loss spikes > 2.5x");
+  EXPECT_EQ(spikes.name, "loss");
+  EXPECT_EQ(spikes.relation, Relation::spikes);
+  EXPECT_EQ(spikes.bound, 2.5);
+  EXPECT_EQ(spikes.average, Average::median);
+  EXPECT_EQ(spikes.window, kSpikeWindow);
+  const Condition of_mean = parsed("loss spikes > 2x mean of 20");
+  EXPECT_EQ(of_mean.average, Average::mean);
+  EXPECT_EQ(of_mean.window, 20U);
+}
+
+TEST(Condition, takes_a_recorded_number_by_its_name_even_of_several_words) {
+  EXPECT_EQ(parsed("recorded grad_norm > 3").name, "grad_norm");
+  EXPECT_EQ(parsed("recorded norm of all > 3").name, "norm of all");
+  EXPECT_FALSE(parsed("recorded max > 3").statistic.has_value());
+}
+
+TEST(Condition, that_is_mistyped_is_an_error_that_says_what_was_expected) {
+  const std::pair<const char*, const char*> mistakes[] = {
+      {"overflow% > 1", "is about 'overflow%', which is no statistic (did you mean 'overflows%'?)"},
+      {"grad_norm > 1", "a number that the program records is 'recorded grad_norm'"},
+      {"max of gradiant > 1", "names the tensor 'gradiant' (did you mean 'gradient'?)"},
+      {"overflows% of output > 1", "the statistic has 'activation', 'weight', 'gradient'"},
+      {"max gradient > 1", "has 'gradient' where 'of' and a tensor may stand"},
+      {"max of gradient", "has no comparison ('>', '>=', '<', '<=', 'jumps', 'drops', 'spikes')"},
+      {"max = 3", "has no comparison"},
+      {"> 3", "does not say of what"},
+      {"recorded > 3", "needs a name behind 'recorded'"},
+      {"loss now > 3", "has 'now' behind 'loss'"},
+      {"max > much", "compares with 'much', which is no number"},
+      {"max > nan", "compares with 'nan', which is no number"},
+      {"max > 1 2", "compares with '1 2', which is no number"},
+      {"max > 8x", "compares with '8x', which is no number"},
+      {"loss jumps 8x", "needs '> <factor>x' behind 'jumps'"},
+      {"loss jumps > 8", "has '8' for a factor; write a number of at least 1 and 'x'"},
+      {"loss spikes > 0.5x", "has '0.5x' for a factor"},
+      {"loss jumps > 8x mean", "has 'mean' behind the factor"},
+      {"loss spikes > 2x average", "has 'average' where 'median' or 'mean' may stand"},
+      {"loss spikes > 2x mean of 0", "has 'of 0' behind 'mean'; write 'of' and a number of values"},
+  };
+  for (const auto& [text, message] : mistakes) {
+    EXPECT_THAT(error_of(config::Value(text)), HasSubstr(message)) << text;
+    EXPECT_THAT(error_of(config::Value(text)), HasSubstr("expected, for example,")) << text;
+  }
+  EXPECT_THAT(error_of(config::Value(3)), HasSubstr("a condition must be a string"));
+  EXPECT_THAT(error_of(config::Value(config::Value::List{})), HasSubstr("'when' is empty"));
+}
+
+TEST(Condition, mistakes_of_a_list_come_all_at_once) {
+  config::ErrorList errors;
+  const config::Value list(config::Value::List{"maxx > 1", "max > 1", "minn < 1"});
+  EXPECT_EQ(parse_conditions(list, errors).size(), 1U);
+  EXPECT_EQ(errors.size(), 2U);
+}
+
+// ---- values
+
+// Which of the values fulfil the condition, by their index.
+std::vector<std::size_t> firing(const char* text, const std::vector<double>& values) {
+  const Condition condition = parsed(text);
+  ConditionHistory history(condition);
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (history.add(values[i])) indices.push_back(i);
+  }
+  return indices;
+}
+
+TEST(ConditionHistory, a_comparison_looks_at_each_value_alone) {
+  EXPECT_THAT(firing("max > 2", {1, 2, 3, 2, kInfinity}), ElementsAre(2, 4));
+  EXPECT_THAT(firing("max >= 2", {1, 2, 3}), ElementsAre(1, 2));
+  EXPECT_THAT(firing("max < 2", {1, 2, -kInfinity}), ElementsAre(0, 2));
+  EXPECT_THAT(firing("max <= 2", {1, 2, 3}), ElementsAre(0, 1));
+}
+
+TEST(ConditionHistory, nan_fulfils_every_condition) {
+  for (const char* text :
+       {"max > 2", "max < 2", "loss jumps > 2x", "loss drops > 2x", "loss spikes > 2x"}) {
+    EXPECT_THAT(firing(text, {kNaN}), ElementsAre(0)) << text;
+  }
+}
+
+TEST(ConditionHistory, a_jump_is_told_from_the_last_finite_value) {
+  EXPECT_THAT(firing("loss jumps > 8x", {1, 8, 65, 1, 9}), ElementsAre(2, 4));
+  EXPECT_THAT(firing("loss drops > 8x", {64, 8, 0.9, 0}), ElementsAre(2, 3));
+  EXPECT_THAT(firing("loss jumps > 8x", {1, kInfinity, 2}), ElementsAre(1));
+  EXPECT_THAT(firing("loss jumps > 8x", {0, 100, -1, 100}), ElementsAre());
+}
+
+TEST(ConditionHistory, a_spike_is_told_from_the_median_of_the_values_before_it) {
+  const std::vector<double> values{1, 1.1, 0.9, 1, 1, 2.1, 1.9, 1};
+  EXPECT_THAT(firing("loss spikes > 2x", values), ElementsAre(5));
+  // Four values are too few to tell.
+  EXPECT_THAT(firing("loss spikes > 2x", {1, 1, 1, 1, 9, 9}), ElementsAre(5));
+  EXPECT_THAT(firing("loss spikes > 2x median of 2", {1, 1, 9}), ElementsAre(2));
+  EXPECT_THAT(firing("loss spikes > 2x", {1, 1, 1, 1, 1, kInfinity, 1}), ElementsAre(5));
+  EXPECT_THAT(firing("loss spikes > 2x", {-1, -1, -1, -1, -1, 100}), ElementsAre());
+}
+
+TEST(ConditionHistory, a_median_forgets_what_a_mean_remembers) {
+  const std::vector<double> values{1, 1, 1, 1, 100, 3};
+  EXPECT_THAT(firing("loss spikes > 2x median of 5", values), ElementsAre(5));
+  EXPECT_THAT(firing("loss spikes > 2x mean of 5", values), ElementsAre());
+}
+
+TEST(ConditionHistory, a_window_moves_on) {
+  EXPECT_THAT(firing("loss spikes > 2x mean of 2", {1, 1, 4, 4, 4}), ElementsAre(2));
+}
+
+TEST(ConditionHistory, says_in_words_what_it_found) {
+  const Condition condition = parsed("loss spikes > 2x median of 4");
+  ConditionHistory history(condition);
+  for (const double value : {1, 2, 3, 4}) history.add(value);
+  EXPECT_EQ(history.add(10), "10, 4 times the median of 4 values, 2.5");
+  const Condition jump = parsed("loss jumps > 2x");
+  ConditionHistory jumps(jump);
+  jumps.add(1);
+  EXPECT_EQ(jumps.add(3), "3 after 1");
+}
+
+}  // namespace
+}  // namespace telens::features
