@@ -16,7 +16,7 @@
 
 namespace telens::features {
 
-// It reads the tensor by itself, beside the one read for statistics: docs/decisions.md.
+// It reads the tensor by itself, beside the one read for statistics: docs/decisions/statistics.md.
 class ValueHistogram final : public ScheduledFeature {
  public:
   ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services);

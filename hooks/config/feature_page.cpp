@@ -14,7 +14,7 @@ constexpr std::string_view kHead =
 
 # Features
 
-What may stand under a namespace of a section; [config.md](config.md) explains the rest of the file.
+What may stand under a namespace of a section; [configuration.md](configuration.md) explains the rest of the file.
 `telens features NAME` prints the same of one feature. Every feature takes `enabled: True`, and those
 with a schedule `freq`, `start_step`, `end_step` and `start_end_list`.
 

@@ -1,6 +1,6 @@
-"""The contract, chapter by chapter: docs/contract.md and `make mutants` are made from this list.
+"""The contract, chapter by chapter: two pages of docs and `make mutants` are made from this list.
 
-python tests/contract/contract.py     writes docs/contract.md
+python tests/contract/contract.py     writes docs/contract.md and docs/contract_tests.md
 """
 
 import sys
@@ -23,9 +23,10 @@ from chapters import (
 from find_tests import ROOT, find_test
 from statement import Statement
 
-PAGE = ROOT / "docs" / "contract.md"
+PROMISES_PAGE = ROOT / "docs" / "contract.md"
+TESTS_PAGE = ROOT / "docs" / "contract_tests.md"
 
-INTRODUCTION = """\
+PROMISES_INTRODUCTION = """\
 # The contract
 
 What a config file, a script or a feature class written for Transformer Engine's precision
@@ -33,13 +34,20 @@ debugging finds here. **Import lines change by one rule**, and nothing else does
 `transformer_engine.X` becomes `telens.X`, `nvdlfw_inspect.api` becomes `telens.debug`, and
 `nvdlfw_inspect.X` becomes `telens.debug.X`.
 
-Each row is a statement, the test that fails if it is not true, and a mutation: a change of one
-place in the product that makes the statement false, which the test notices. `make mutants` applies
-them one at a time and runs the tests; `make mutants ONLY=words` only those whose statement holds
-the words. Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with
-Transformer Engine 2.20), which has a defect or a hole there.
+Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with Transformer
+Engine 2.20), which has a defect or a hole there. Each promise has a test that fails if it is
+broken: [contract_tests.md](contract_tests.md).
+"""
 
-This page is made from the lists in [tests/contract](../tests/contract) by
+TESTS_INTRODUCTION = """\
+# How the contract is tested
+
+For developers: each promise of [the contract](contract.md), the test that fails if it is not true,
+and a mutation: a change of one place in the product that makes the promise false, which the test
+notices. `make mutants` applies them one at a time and runs the tests; `make mutants ONLY=words`
+only those whose statement holds the words.
+
+Both pages are made from the lists in [tests/contract](../tests/contract) by
 `python tests/contract/contract.py`; edit those.
 """
 
@@ -58,7 +66,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
 
 
 def all_statements() -> list[Statement]:
-    """Every statement, in the order of the page."""
+    """Every statement, in the order of the pages."""
     return [statement for _, statements in CHAPTERS for statement in statements]
 
 
@@ -83,9 +91,18 @@ def row(statement: Statement) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def render() -> str:
-    """The page."""
-    parts = [INTRODUCTION]
+def render_promises() -> str:
+    """The page for users: the statements alone."""
+    parts = [PROMISES_INTRODUCTION]
+    for title, statements in CHAPTERS:
+        lines = [f"- {statement.text}" for statement in statements]
+        parts.append("\n".join([f"## {title}", "", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def render_tests() -> str:
+    """The page for developers: each statement with its test and its mutation."""
+    parts = [TESTS_INTRODUCTION]
     for title, statements in CHAPTERS:
         lines = [f"## {title}", "", "| statement | test | mutation |", "|---|---|---|"]
         parts.append("\n".join(lines + [row(statement) for statement in statements]) + "\n")
@@ -93,4 +110,5 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render())
+    PROMISES_PAGE.write_text(render_promises())
+    TESTS_PAGE.write_text(render_tests())

@@ -1,4 +1,4 @@
-"""What a row of docs/contract.md is made of."""
+"""The source of a promise of docs/contract.md."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The ready configs and the examples of docs/config.md are what the loader takes."""
+"""The ready configs and the examples of docs/configuration.md are what the loader takes."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ LAYERS = [
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 BLOCK = re.compile(r"^```(\w+)( wrong)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs" / "config.md").read_text())
+BLOCKS = BLOCK.findall((ROOT / "docs" / "configuration.md").read_text())
 EXAMPLES = [text for kind, wrong, text in BLOCKS if kind == "yaml" and not wrong]
 README = [
     text for kind, _, text in BLOCK.findall((ROOT / "README.md").read_text()) if kind == "yaml"

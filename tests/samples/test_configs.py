@@ -1,4 +1,4 @@
-"""Each of the ready configs runs in the sample, and leaves what docs/configs.md shows."""
+"""Each of the ready configs runs in the sample, and leaves what docs/ready_configs.md shows."""
 
 import csv
 import re
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from gpt_runs import COMMAND, ROOT, train
 
-PAGE = (ROOT / "docs" / "configs.md").read_text()
+PAGE = (ROOT / "docs" / "ready_configs.md").read_text()
 
 
 class Example(NamedTuple):

@@ -1,4 +1,4 @@
-"""docs/contract.md is what the lists in tests/contract make, and they name what exists."""
+"""The contract's pages are what the lists in tests/contract make, and they name what exists."""
 
 import sys
 from collections import Counter
@@ -15,9 +15,10 @@ from find_tests import find_test, google_tests, python_tests  # noqa: E402
 STATEMENTS = contract.all_statements()
 
 
-def test_the_page_is_up_to_date():
+def test_the_pages_are_up_to_date():
     made = "run `python tests/contract/contract.py`"
-    assert contract.PAGE.read_text() == contract.render(), made
+    assert contract.PROMISES_PAGE.read_text() == contract.render_promises(), made
+    assert contract.TESTS_PAGE.read_text() == contract.render_tests(), made
 
 
 def test_every_test_that_is_named_exists():
