@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
-        test-cuda-build bench \
+        test-cuda-build test-clients bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants fuzz \
         fuzz-files format lint asan install clean
 
@@ -68,6 +68,11 @@ test-cpp: build  ## the C++ tests
 
 test-python: build  ## the Python tests
 	@$(PYTHON) -m pytest -q tests/python tests/samples
+
+# Beside .venv and not in it, where only these tests look: torch and the like are those of .venv.
+test-clients: build  ## install Lightning from PyPI into build/clients and train with other libraries' own code
+	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients -r tests/python/clients/requirements.txt
+	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py
 
 test-package: build  ## find_package(telens) and pip install
 	@$(PYTHON) -m pytest -q tests/package

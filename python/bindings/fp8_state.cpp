@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/modules/linear_operation.h"
+#include "core/quantization/extra_state.h"
 
 namespace telens::python {
 
@@ -25,6 +26,23 @@ std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
       layers.front()->quantization().delayed_scaling().module().joined(backward);
   if (!window.defined()) return std::nullopt;
   return Window(window.amax_history, window.scale);
+}
+
+// The columns of one GEMM in the window of all.
+AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
+  const std::int64_t first = static_cast<std::int64_t>(gemm) * slots;
+  return {all.first.narrow(1, first, slots), all.second.narrow(0, first, slots)};
+}
+
+// As a checkpoint of ours is restored, for which they are written as one.
+void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward) {
+  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  for (std::size_t gemm = 0; gemm < layers.size(); ++gemm) {
+    DelayedScalingState state;
+    state.window(false) = part(forward, gemm, kForwardRoles);
+    state.window(true) = part(backward, gemm, kBackwardRoles);
+    layers[gemm]->quantization().set_extra_state(bytes_of(state));
+  }
 }
 
 std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
@@ -55,6 +73,8 @@ void bind_fp8_state(AdapterClass& adapter) {
           "Linear layers of the module itself")
       .def("amax_window", &amax_window, py::arg("backward"),
            "(amax_history, scale) of delayed scaling; None before there are any.")
+      .def("set_amax_windows", &set_amax_windows, py::arg("forward"), py::arg("backward"),
+           "Takes over the values of both directions, each as amax_window returns it.")
       .def(
           "newest_recipe",
           [](ModuleAdapter& self) { return std::const_pointer_cast<Recipe>(newest_recipe(self)); },

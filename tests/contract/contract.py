@@ -19,6 +19,7 @@ from chapters import (
     peer_complaints,
     session,
     tensor_statistics,
+    transformer_engine_scripts,
 )
 from find_tests import ROOT, find_test
 from statement import Statement
@@ -61,6 +62,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Features", features.STATEMENTS),
     ("Statistics", tensor_statistics.STATEMENTS),
     ("Text logs", logs.STATEMENTS),
+    ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),
     ("Known complaints about the peer", peer_complaints.STATEMENTS),
 )
 

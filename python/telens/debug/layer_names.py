@@ -31,9 +31,14 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
         if not isinstance(each, torch.nn.Module):
             expected = "a torch.nn.Module or several of them"
             raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
+    assign_layer_names(models, "model")
+
+
+def assign_layer_names(models: Iterable[torch.nn.Module], root: str) -> None:
+    """``infer_and_assign_layer_names`` with another name than "model" in front."""
     _forget_models_of_ended_session()
     for each in models:
-        for module, name in _named(each, "model"):
+        for module, name in _named(each, root):
             if isinstance(module, Module):
                 module.set_debug_name(name)
                 continue

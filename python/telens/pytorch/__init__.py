@@ -14,6 +14,8 @@ from telens.pytorch import (
     stored_histories,
     tensor,
     transformer,
+    transformer_engine_export,
+    transformer_engine_state,
 )
 from telens.pytorch.checkpointing import *  # noqa: F403
 from telens.pytorch.conversion import *  # noqa: F403
@@ -24,6 +26,8 @@ from telens.pytorch.quantization import *  # noqa: F403
 from telens.pytorch.rotary import *  # noqa: F403
 from telens.pytorch.stored_histories import *  # noqa: F403
 from telens.pytorch.tensor import *  # noqa: F403
+from telens.pytorch.transformer_engine_export import *  # noqa: F403
+from telens.pytorch.transformer_engine_state import *  # noqa: F403
 
 __all__ = [
     "DType",
@@ -40,4 +44,6 @@ __all__ = [
     *rotary.__all__,
     *stored_histories.__all__,
     *tensor.__all__,
+    *transformer_engine_export.__all__,
+    *transformer_engine_state.__all__,
 ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
-import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -21,12 +19,14 @@ from telens.pytorch.neutral_arguments import (
     without_aliases,
 )
 from telens.pytorch.tensor import initial_parameter
+from telens.pytorch.transformer_engine_state import (
+    is_transformer_engine_state,
+    restore_transformer_engine_state,
+)
 
 EXTRA_STATE = "_extra_state"
 # Options that say where parameters are made; later on the parameters themselves tell.
 _PLACEMENT = ("device", "params_dtype")
-# First bytes of what Transformer Engine puts into `_extra_state`: pickle, or torch.save's zip.
-_FOREIGN_EXTRA_STATE = (b"\x80", b"PK")
 
 
 class Module(torch.nn.Module):
@@ -224,34 +224,19 @@ class WithExtraState:
     def set_extra_state(self, state: torch.Tensor | None) -> None:
         """Restores what ``get_extra_state`` returned; None and an empty one leave all as it is.
 
-        Transformer Engine's, a pickle, is left out with a warning.
+        Transformer Engine's is read without executing what its pickle names; a warning says what
+        could not be carried over.
         """
         if state is None:
             return
-        if _is_of_transformer_engine(state):
-            warnings.warn(
-                f"{type(self).__name__}: the checkpoint's {EXTRA_STATE} is Transformer Engine's "
-                "pickle, which is not read; amax histories and scales start anew",
-                stacklevel=2,
-            )
+        if is_transformer_engine_state(state):
+            restore_transformer_engine_state(self, state)
             return
         if not isinstance(state, torch.Tensor):
             expected = "a tensor of uint8, as get_extra_state returns it, or None"
             raise refusal(f"{type(self).__name__}.set_extra_state", "state", expected, state)
         if state.numel() != 0:
             self._telens_adapter.set_extra_state(state.cpu())
-
-
-def _is_of_transformer_engine(state: Any) -> bool:
-    if isinstance(state, io.BytesIO):  # as Transformer Engine writes it
-        return True
-    if isinstance(state, torch.Tensor):
-        if state.dtype != torch.uint8:
-            return False
-        head = bytes(state.flatten()[:2].tolist())
-    else:
-        head = state[:2] if isinstance(state, bytes | bytearray) else b""
-    return head.startswith(_FOREIGN_EXTRA_STATE)
 
 
 # Classes that are torch's of the same name too: whatever treats those in a way of its own (LoRA of

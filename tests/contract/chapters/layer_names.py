@@ -69,7 +69,7 @@ STATEMENTS = (
         "attributes, as the peer does.",
         "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
         LAYER_NAMES,
-        'for module, name in _named(each, "model"):',
+        "for module, name in _named(each, root):",
         'for module, name in _named(each, "root"):',
     ),
     Statement(

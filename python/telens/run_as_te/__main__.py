@@ -1,0 +1,106 @@
+"""``python -m telens.run_as_te [options] script.py arguments...``, or ``-m module``."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import contextlib
+import io
+import os
+import runpy
+import sys
+import types
+
+from telens import ConfigError, UsageError
+from telens.run_as_te.names import install
+
+_DESCRIPTION = """\
+Runs a script written for NVIDIA's Transformer Engine on telens: transformer_engine,
+nvdlfw_inspect and their modules are names of ours while it runs. Processes that the script spawns
+(and does not fork) are not changed: start each of several ranks through this module, as in
+`torchrun -m telens.run_as_te script.py`."""
+_EPILOG = """\
+With --config a session watches the script's layers. It names them at a model's first forward,
+ends an iteration after each step() of the first torch optimizer that steps, and ends with the
+script."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status of a command line that cannot be run; the script's own errors and
+    exits are its own."""
+    options = _parser().parse_args(arguments)
+    try:
+        install()
+        session = _session_of(options)
+    except (ConfigError, UsageError) as error:
+        return _refuse(error)
+    if not options.module and not os.path.isfile(options.script):
+        return _refuse(f"there is no script {options.script}")
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(session)
+        except (ConfigError, UsageError) as error:
+            return _refuse(error)
+        (_run_module if options.module else _run_script)(options.script, options.arguments)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m telens.run_as_te",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="YAML", help="debug configuration to watch it with")
+    parser.add_argument("--log-dir", default=".", metavar="FOLDER", help="where the run goes")
+    parser.add_argument(
+        "--feature-dir",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="folder of feature classes or plugins; may be given several times",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a file")
+    parser.add_argument("script", help="the script, or with -m the module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    return parser
+
+
+def _refuse(reason: object) -> int:
+    print(f"telens.run_as_te: {reason}", file=sys.stderr)
+    return 2
+
+
+def _session_of(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    if options.config is None:
+        if options.feature_dir:
+            raise UsageError("--feature-dir: features are run by a session; give its --config too")
+        return contextlib.nullcontext()
+    from telens.run_as_te.watching import SessionOptions, watching
+
+    return watching(SessionOptions(options.config, options.log_dir, options.feature_dir))
+
+
+def _run_script(path: str, arguments: list[str]) -> None:
+    """As ``python path arguments...`` would: in a module __main__ that stays until the end."""
+    sys.argv = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = path
+    main_module.__builtins__ = builtins
+    sys.modules["__main__"] = main_module
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, main_module.__dict__)
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    """As ``python -m name arguments...`` would."""
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

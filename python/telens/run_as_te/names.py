@@ -1,0 +1,140 @@
+"""The import hook: names of Transformer Engine and nvdlfw_inspect that are modules of ours."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from telens import _C, __version__
+from telens._names import nearest
+from telens.run_as_te.table import ADVICE, MODULES, PACKAGES
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Has this process import our modules under the names of Transformer Engine's.
+
+    Nothing is written anywhere, and a second call changes nothing. Raises UsageError where one of
+    the packages has been imported already: half of the names would then be another library's.
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    loaded = sorted(name for name in PACKAGES if name in sys.modules)
+    if loaded:
+        raise _C.UsageError(
+            f"run_as_te: {loaded[0]} has been imported already; install before anything imports it"
+        )
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Alias(types.ModuleType):
+    """A module of theirs: what it is asked for, modules of ours answer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._answering = [each for each in MODULES[name] if _exists(each)]
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self.__name__}.{name}"
+        if _has_answer(path):
+            return importlib.import_module(path)
+        for module in map(importlib.import_module, self._answering):
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError(_lacks(path))
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted(_names_in(self.__name__) | {"__version__"})
+
+
+def _has_answer(path: str) -> bool:
+    """Whether a module of theirs is one here."""
+    answering = MODULES.get(path)
+    return answering is not None and (not answering or any(map(_exists, answering)))
+
+
+@functools.cache
+def _exists(module: str) -> bool:
+    """Whether there is such a module of ours."""
+    return importlib.util.find_spec(module) is not None
+
+
+def _names_in(alias: str) -> set[str]:
+    """Public names that a module of theirs has here, and modules inside it."""
+    inside = filter(_has_answer, (path for path in MODULES if path.startswith(f"{alias}.")))
+    found = {path.removeprefix(f"{alias}.").partition(".")[0] for path in inside}
+    for answering in filter(_exists, MODULES[alias]):
+        module = importlib.import_module(answering)
+        found.update(getattr(module, "__all__", None) or (n for n in dir(module) if n[0] != "_"))
+    return found
+
+
+def _lacks(path: str) -> str:
+    """What to say of a name that is not there."""
+    parent, _, name = path.rpartition(".")
+    advice = next((ADVICE[part] for part in path.split(".")[1:] if part in ADVICE), None)
+    known = _names_in(parent) if _has_answer(parent) else ()
+    return f"telens has no {path}{nearest(name, known)}{'; ' + advice if advice else ''}"
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of the table, and says of others of these packages what is missing."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in PACKAGES:
+            return None
+        if not _has_answer(fullname):
+            # Without .name: import would then put words of its own in the place of these.
+            raise ModuleNotFoundError(_lacks(fullname))
+        # A package, so that `from x import y` asks here for a y that x has not.
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Alias(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+        module.__version__ = _version(package)
+        if module.__name__ == "transformer_engine":  # `import transformer_engine` loads these
+            for name in ("common", "pytorch"):
+                setattr(module, name, importlib.import_module(f"{module.__name__}.{name}"))
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context | None = None
+    ) -> Iterator[importlib.metadata.Distribution]:
+        """What importlib.metadata answers who asks whether the packages are installed."""
+        asked = getattr(context, "name", None)
+        for package in PACKAGES:
+            if asked is None or asked.replace("-", "_").lower() == package:
+                yield _Distribution(package)
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """A distribution that has no files."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def read_text(self, filename: str) -> str | None:
+        if filename != "METADATA":
+            return None
+        return f"Metadata-Version: 2.1\nName: {self._package}\nVersion: {_version(self._package)}\n"
+
+    def locate_file(self, path: Any) -> Any:
+        raise FileNotFoundError(f"{self._package}: telens stands for it, which has no such files")
+
+
+def _version(package: str) -> str:
+    """The version whose names are followed, and ours behind it."""
+    return f"{PACKAGES[package]}+telens.{__version__}"

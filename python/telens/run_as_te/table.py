@@ -1,0 +1,108 @@
+"""Which module of Transformer Engine or nvdlfw_inspect is which of ours, and what has none."""
+
+from __future__ import annotations
+
+__all__ = ["ADVICE", "MODULES", "PACKAGES"]
+
+# Packages by the name of their distribution, with the version whose names are followed.
+PACKAGES = {
+    "transformer_engine": "2.20.0",
+    "transformer_engine_torch": "2.20.0",
+    "nvdlfw_inspect": "0.2.2",
+}
+
+_LAYERS = "telens.pytorch.modules"
+_TENSOR = "telens.pytorch.tensor"
+_API = "telens.debug"
+
+# Module of theirs -> modules of ours that answer for it, the first that has a name first. A module
+# of ours that does not exist (yet) answers for nothing.
+MODULES: dict[str, tuple[str, ...]] = {
+    "transformer_engine": (),
+    "transformer_engine.common": ("telens.common",),
+    "transformer_engine.common.recipe": ("telens.common.recipe",),
+    "transformer_engine.debug": ("telens.debug",),
+    "transformer_engine.debug.features": ("telens.debug.features",),
+    "transformer_engine.debug.features.api": ("telens.debug.features.api",),
+    "transformer_engine.debug.features.utils": ("telens.debug.features.utils",),
+    "transformer_engine.pytorch": ("telens.pytorch",),
+    "transformer_engine.pytorch.attention": ("telens.pytorch.attention",),
+    "transformer_engine.pytorch.attention.dot_product_attention": (
+        "telens.pytorch.attention.dot_product_attention",
+    ),
+    "transformer_engine.pytorch.attention.inference": ("telens.pytorch.attention.inference",),
+    "transformer_engine.pytorch.attention.multi_head_attention": (
+        "telens.pytorch.attention.multi_head_attention",
+    ),
+    "transformer_engine.pytorch.attention.rope": ("telens.pytorch.attention.rope",),
+    "transformer_engine.pytorch.constants": ("telens.pytorch.constants", "telens.pytorch"),
+    "transformer_engine.pytorch.cpu_offload": ("telens.pytorch.cpu_offload",),
+    "transformer_engine.pytorch.cross_entropy": ("telens.pytorch.cross_entropy",),
+    "transformer_engine.pytorch.distributed": ("telens.pytorch.distributed",),
+    "transformer_engine.pytorch.float8_tensor": (f"{_TENSOR}.float8_tensor",),
+    "transformer_engine.pytorch.fp8": ("telens.pytorch.fp8",),
+    "transformer_engine.pytorch.graph": ("telens.pytorch.graph",),
+    "transformer_engine.pytorch.module": (_LAYERS,),
+    "transformer_engine.pytorch.module.base": ("telens.pytorch.module_base",),
+    "transformer_engine.pytorch.module.grouped_linear": (_LAYERS,),
+    "transformer_engine.pytorch.module.layernorm": (_LAYERS,),
+    "transformer_engine.pytorch.module.layernorm_linear": (_LAYERS,),
+    "transformer_engine.pytorch.module.layernorm_mlp": (_LAYERS,),
+    "transformer_engine.pytorch.module.linear": (_LAYERS,),
+    "transformer_engine.pytorch.module.rmsnorm": (_LAYERS,),
+    "transformer_engine.pytorch.permutation": ("telens.pytorch.permutation",),
+    "transformer_engine.pytorch.quantization": (
+        "telens.pytorch.quantization",
+        _TENSOR,
+        "telens.pytorch.fp8_meta",
+    ),
+    "transformer_engine.pytorch.quantized_tensor": ("telens.pytorch.quantized_tensor",),
+    "transformer_engine.pytorch.rope": ("telens.pytorch.rotary",),
+    "transformer_engine.pytorch.tensor": (_TENSOR,),
+    "transformer_engine.pytorch.tensor.float8_blockwise_tensor": (
+        f"{_TENSOR}.float8_blockwise_tensor",
+    ),
+    "transformer_engine.pytorch.tensor.float8_tensor": (f"{_TENSOR}.float8_tensor",),
+    "transformer_engine.pytorch.tensor.identity_tensor": (f"{_TENSOR}.identity_tensor",),
+    "transformer_engine.pytorch.tensor.mxfp8_tensor": (f"{_TENSOR}.mxfp8_tensor",),
+    "transformer_engine.pytorch.tensor.nvfp4_tensor": (f"{_TENSOR}.nvfp4_tensor",),
+    "transformer_engine.pytorch.tensor.quantized_tensor": (f"{_TENSOR}.quantized_tensor",),
+    "transformer_engine.pytorch.transformer": ("telens.pytorch.transformer",),
+    "transformer_engine.pytorch.utils": ("telens.pytorch.availability",),
+    "transformer_engine_torch": ("telens.pytorch.constants",),
+    "nvdlfw_inspect": (),
+    "nvdlfw_inspect.api": (_API,),
+    "nvdlfw_inspect.base": (f"{_API}.base",),
+    "nvdlfw_inspect.debug_features": (f"{_API}.debug_features",),
+    "nvdlfw_inspect.debug_features.log_tensor_stats": (f"{_API}.debug_features.log_tensor_stats",),
+    "nvdlfw_inspect.logging": (f"{_API}.logging",),
+    "nvdlfw_inspect.registry": (f"{_API}.registry",),
+    "nvdlfw_inspect.utils": (f"{_API}.utils",),
+}
+
+_OPTIMIZERS = "torch.optim has them: AdamW(fused=True) and SGD(fused=True)"
+_USERBUFFERS = "communication overlapped with GEMMs (userbuffers) is not there yet"
+_EXPERTS = "permutations of a mixture of experts are not there yet"
+
+# What to say of a name that they have and we lack.
+ADVICE = {
+    "FusedAdam": _OPTIMIZERS,
+    "FusedSGD": _OPTIMIZERS,
+    "optimizers": _OPTIMIZERS,
+    "ops": "its sequences of fusible operations are not there; the modules are",
+    "initialize_ub": _USERBUFFERS,
+    "destroy_ub": _USERBUFFERS,
+    "UserBufferQuantizationMode": _USERBUFFERS,
+    "moe_permute": _EXPERTS,
+    "moe_permute_with_probs": _EXPERTS,
+    "moe_permute_and_pad_with_probs": _EXPERTS,
+    "moe_unpermute": _EXPERTS,
+    "moe_sort_chunks_by_index": _EXPERTS,
+    "moe_sort_chunks_by_index_with_probs": _EXPERTS,
+    "InferenceParams": "caches of keys and values are not there yet",
+    "onnx_export": "export to ONNX is not there",
+    "export": "export to ONNX is not there",
+    "jax": "telens has a front end for PyTorch",
+    "TEDebugState": "the session's state is reset by telens.debug.end_debug()",
+    "parallel_cross_entropy": "torch.nn.functional.cross_entropy computes it on one rank",
+}

@@ -1,0 +1,119 @@
+"""Scripts and checkpoints of Transformer Engine as they are."""
+
+from statement import Statement
+
+RUN_AS_TE = "test_run_as_te.py::"
+NAMES = "python/telens/run_as_te/names.py"
+WATCHING = "python/telens/run_as_te/watching.py"
+MAIN = "python/telens/run_as_te/__main__.py"
+STATE = "test_transformer_engine_state.py::"
+READER = "python/telens/pytorch/transformer_engine_state.py"
+PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
+EXPORT = "python/telens/pytorch/transformer_engine_export.py"
+
+STATEMENTS = (
+    Statement(
+        "Under `python -m telens.run_as_te`, `transformer_engine`, `nvdlfw_inspect` and their "
+        "modules are ours, installed or not.",
+        RUN_AS_TE + "test_names_of_transformer_engine_are_ours",
+        NAMES,
+        "sys.meta_path.insert(0, _Finder())",
+        "sys.meta_path.append(_Finder())",
+    ),
+    Statement(
+        "The script has its own arguments, its folder in the path, and is `__main__`; its exit "
+        "status is the command's.",
+        RUN_AS_TE + "test_a_script_runs_as_python_runs_it",
+        MAIN,
+        "    sys.path[0] = os.path.dirname(os.path.abspath(path))\n",
+        "",
+    ),
+    Statement(
+        "Libraries that ask importlib.metadata find both packages, in the version whose names are "
+        "followed.",
+        RUN_AS_TE + "test_whoever_asks_finds_the_packages_installed",
+        NAMES,
+        'f"{PACKAGES[package]}+telens.{__version__}"',
+        "__version__",
+    ),
+    Statement(
+        "A name that is not there is an ImportError that says which is nearest, or what to use.",
+        RUN_AS_TE + "test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one",
+        NAMES,
+        "            raise ModuleNotFoundError(_lacks(fullname))",
+        "            return None",
+    ),
+    Statement(
+        "With `--config`, `step()` of the script's optimizer ends an iteration.",
+        RUN_AS_TE + "test_an_optimizers_step_ends_an_iteration_and_gradients_are_accumulated_"
+        "before_it",
+        WATCHING,
+        "        self.count += 1\n        debug.step()\n",
+        "        self.count += 1\n",
+    ),
+    Statement(
+        "Of several optimizers that take turns, the first to step ends iterations.",
+        RUN_AS_TE + "test_of_several_optimizers_the_first_ends_iterations",
+        WATCHING,
+        "        elif leader is not optimizer:\n            return\n",
+        "",
+    ),
+    Statement(
+        "A script that calls `nvdlfw_inspect.api.step()` is the only one that steps from there on.",
+        RUN_AS_TE + "test_a_script_that_steps_itself_is_the_only_one_that_does",
+        WATCHING,
+        "        self._script_steps = True\n",
+        "",
+    ),
+    Statement(
+        "Layers are named after their place in the model that is called first, unless the script "
+        "names them.",
+        RUN_AS_TE + "test_names_that_a_script_gives_stay",
+        WATCHING,
+        "if not layers or any(each.name for each in layers):",
+        "if not layers:",
+    ),
+    Statement(
+        "Hugging Face accelerate's Transformer Engine backend trains in FP8, watched by a config.",
+        RUN_AS_TE + "test_accelerates_transformer_engine_backend_trains_in_fp8_and_is_watched",
+        NAMES,
+        "if asked is None or asked.replace",
+        "if asked is not None and not asked.replace",
+    ),
+    Statement(
+        "Scales and amax histories of a checkpoint of Transformer Engine are taken over.",
+        STATE + "test_a_module_takes_scales_and_histories_over",
+        READER,
+        "torch.cat([history[:1], history[1:].flip(0)])",
+        "history.clone()",
+    ),
+    Statement(
+        "Those of a GroupedLinear of before 2.4 are put into today's order.",
+        STATE + "test_an_old_grouped_linear_whose_slots_are_ordered_by_role_is_taken_over",
+        READER,
+        "return gemms > 1 and not by_role.any().item()",
+        "return gemms > 9 and not by_role.any().item()",
+    ),
+    Statement(
+        "Nothing that such a pickle names is executed *(ours)*.",
+        STATE + "test_what_is_no_state_is_refused_and_nothing_of_it_runs",
+        PICKLE,
+        '        raise UnreadablePickle(f"the name {module}.{name}, of which nothing was called")',
+        "        return super().find_class(module, name)",
+    ),
+    Statement(
+        "What cannot be carried over is said.",
+        STATE + "test_what_cannot_be_carried_over_is_said",
+        READER,
+        "    if found.left_out:\n",
+        "    if found.left_out and not found.scale:\n",
+    ),
+    Statement(
+        "`telens.pytorch.to_transformer_engine_state_dict` writes what Transformer Engine reads "
+        "*(ours)*.",
+        STATE + "test_transformer_engine_reads_what_is_written_for_it",
+        EXPORT,
+        '"margin": recipe.margin,',
+        '"margin": 0,',
+    ),
+)

@@ -1,0 +1,257 @@
+"""``python -m telens.run_as_te``: scripts of Transformer Engine as they are."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import telens
+
+CLIENTS = Path(__file__).parent / "clients"
+
+CONFIG = """\
+stats:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}
+"""
+
+# A script that steps an optimizer, and nothing in it knows of us.
+TRAINING = """\
+import torch
+import transformer_engine.pytorch as te
+model = torch.nn.Sequential(te.Linear(16, 16), te.Linear(16, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(model=model, optimizer=optimizer):
+    for _ in range(2):  # accumulates
+        model(torch.ones(16, 16)).sum().backward()
+    optimizer.step()
+"""
+
+SCRIPTS = {
+    "names.py": """\
+import importlib.metadata, importlib.util, json, sys
+import transformer_engine
+import nvdlfw_inspect.api
+from transformer_engine import pytorch as te
+from transformer_engine.common.recipe import DelayedScaling, Format
+from transformer_engine.pytorch.module.linear import Linear
+from transformer_engine.debug.features.api import TEConfigAPIMapper
+from nvdlfw_inspect.registry import Registry, api_method
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "main": __name__,
+    "beside": __import__("beside").ANSWER,
+    "versions": [importlib.metadata.version(n) for n in ("transformer-engine", "nvdlfw_inspect")],
+    "found": importlib.util.find_spec("transformer_engine") is not None,
+    "classes": [c.__module__ for c in (te.Linear, Linear, DelayedScaling, Registry)],
+    "has": [hasattr(te, "Linear"), hasattr(te, "FusedAdam")],
+    "paths": [m.__file__ for n, m in sys.modules.items() if hasattr(m, "__file__")
+              and n.startswith(("transformer_engine.", "nvdlfw_inspect."))],
+}))
+""",
+    "beside.py": "ANSWER = 42\n",
+    "missing.py": """\
+def refused(statement):
+    try:
+        exec(statement)
+    except (ImportError, AttributeError) as error:
+        print(type(error).__mro__[-4].__name__, error)
+import transformer_engine.pytorch as te
+refused("from transformer_engine.pytorch import Linaer")
+refused("from transformer_engine.pytorch import FusedAdam")
+refused("import transformer_engine.pytorch.optimizers")
+refused("from nvdlfw_inspect.api import end_debugg")
+refused("te.Linaer")
+""",
+    "trains.py": TRAINING + "for _ in range(3): train()\n",
+    "two_optimizers.py": TRAINING
+    + "other = te.Linear(16, 16)\n"
+    + "other_optimizer = torch.optim.Adam(other.parameters())\n"
+    + "for _ in range(3): train(); train(other, other_optimizer)\n",
+    "steps_itself.py": TRAINING
+    + "import nvdlfw_inspect.api as api\nfor _ in range(3): train(); train(); api.step()\n",
+    "names_its_layers.py": TRAINING
+    + "import nvdlfw_inspect.api as api\n"
+    + "api.infer_and_assign_layer_names(model)\nmodel[0].set_debug_name('mine')\ntrain()\n",
+    "without_optimizer.py": TRAINING + "model(torch.ones(16, 16))\n",
+    "begins_another.py": "import nvdlfw_inspect.api as api\napi.initialize()\n",
+    "fails.py": TRAINING + "train()\nraise SystemExit(5)\n",
+}
+
+
+def run_python(*arguments: str, folder: Path, packages: str = "") -> subprocess.CompletedProcess:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What each script printed and how it ended, by name; run in one process."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "debug.yaml").write_text(CONFIG)
+    for name, text in SCRIPTS.items():
+        (folder / name).write_text(text)
+    command_lines = {
+        "names.py": ["names.py", "--lr", "1"],
+        "missing.py": ["missing.py"],
+        "as_module": ["-m", "trains"],
+        "nowhere": ["nowhere.py"],
+        "wrong_config": ["--config", "nowhere.yaml", "trains.py"],
+    }
+    for name in SCRIPTS:
+        if name not in ("beside.py", *command_lines):
+            command_lines[name] = ["--config", "debug.yaml", "--log-dir", f"logs/{name}", name]
+    done = run_python(
+        str(CLIENTS / "run_scripts.py"), json.dumps([*command_lines.values()]), folder=folder
+    )
+    assert done.returncode == 0, done.stderr
+    results = dict(zip(command_lines, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return folder, results
+
+
+def recorded(ran, name: str):
+    """The rows of a script's session."""
+    folder, results = ran
+    assert results[name]["status"] == 0, results[name]["err"]
+    return telens.open_run(folder / "logs" / name).records(tensor="activation")
+
+
+def test_names_of_transformer_engine_are_ours(ran):
+    found = json.loads(ran[1]["names.py"]["out"])
+    assert found["classes"] == [
+        "telens.pytorch.modules",
+        "telens.pytorch.modules",
+        "telens.common.recipe",
+        "telens.debug.registry",
+    ]
+    assert found["has"] == [True, False]
+    # An installed nvdlfw_inspect was not loaded.
+    assert found["paths"]
+    ours = Path(telens.__file__).parent
+    assert all(ours in Path(each).parents for each in found["paths"])
+
+
+def test_a_script_runs_as_python_runs_it(ran):
+    found = json.loads(ran[1]["names.py"]["out"])
+    assert found["arguments"] == ["--lr", "1"]
+    assert found["main"] == "__main__"
+    assert found["beside"] == 42
+    assert ran[1]["as_module"]["status"] == 0
+    assert ran[1]["fails.py"]["status"] == 5
+
+
+def test_whoever_asks_finds_the_packages_installed(ran):
+    found = json.loads(ran[1]["names.py"]["out"])
+    assert found["found"]
+    assert found["versions"] == [
+        f"2.20.0+telens.{telens.__version__}",
+        f"0.2.2+telens.{telens.__version__}",
+    ]
+    # In this process, without the hook, it is the installed one.
+    assert importlib.metadata.version("nvdlfw_inspect") == "0.2.2"
+
+
+def test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one(ran):
+    lines = ran[1]["missing.py"]["out"].splitlines()
+    assert lines == [
+        "ImportError telens has no transformer_engine.pytorch.Linaer (did you mean 'Linear'?)",
+        "ImportError telens has no transformer_engine.pytorch.FusedAdam; torch.optim has them: "
+        "AdamW(fused=True) and SGD(fused=True)",
+        "ImportError telens has no transformer_engine.pytorch.optimizers; torch.optim has them: "
+        "AdamW(fused=True) and SGD(fused=True)",
+        "ImportError telens has no nvdlfw_inspect.api.end_debugg (did you mean 'end_debug'?)",
+        "AttributeError telens has no transformer_engine.pytorch.Linaer (did you mean 'Linear'?)",
+    ]
+
+
+def test_an_optimizers_step_ends_an_iteration_and_gradients_are_accumulated_before_it(ran):
+    rows = recorded(ran, "trains.py")
+    assert sorted(set(rows["iteration"])) == [0, 1, 2]
+    assert set(rows["layer"]) == {"model.0", "model.1"}
+
+
+def test_of_several_optimizers_the_first_ends_iterations(ran):
+    rows = recorded(ran, "two_optimizers.py")
+    assert set(rows["layer"]) == {"model.0", "model.1", "model_2"}
+    assert sorted(set(rows["iteration"][rows["layer"] == "model.0"])) == [0, 1, 2]
+
+
+def test_a_script_that_steps_itself_is_the_only_one_that_does(ran):
+    # Its first optimizer step cannot know that the script will step: it ends iteration 0 alone.
+    assert sorted(set(recorded(ran, "steps_itself.py")["iteration"])) == [0, 1, 2, 3]
+
+
+def test_names_that_a_script_gives_stay(ran):
+    assert set(recorded(ran, "names_its_layers.py")["layer"]) == {"mine", "model.1"}
+
+
+def test_what_cannot_be_stepped_or_begun_is_said(ran):
+    assert "no optimizer of torch.optim stepped" in ran[1]["without_optimizer.py"]["err"]
+    assert "no optimizer" not in ran[1]["trains.py"]["err"]
+    assert "--config has begun a session already" in ran[1]["begins_another.py"]["err"]
+    assert ran[1]["nowhere"] | {"out": ""} == {
+        "out": "",
+        "err": "telens.run_as_te: there is no script nowhere.py\n",
+        "status": 2,
+    }
+    assert ran[1]["wrong_config"]["status"] == 2
+
+
+# ---------------------------------------------------------------------- clients that others wrote
+
+
+def run_client(name: str, tmp_path: Path, packages: str = "") -> tuple[dict, object]:
+    (tmp_path / "debug.yaml").write_text(CONFIG)
+    done = run_python(
+        *("-m", "telens.run_as_te", "--config", "debug.yaml", "--log-dir", "logs"),
+        str(CLIENTS / name),
+        folder=tmp_path,
+        packages=packages,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.splitlines()[-1])
+    return printed, telens.open_run(tmp_path / "logs").records(tensor="activation")
+
+
+def check_training(printed: dict, rows) -> None:
+    """It learned under a recipe with a history of 4, and the session saw each of its 6 steps."""
+    assert sum(printed["losses"][-2:]) < sum(printed["losses"][:2])
+    assert printed["history"] == [4, 3]
+    assert printed["scale"][0] != 1
+    assert set(printed["layers"].values()) >= {"telens.pytorch.modules"}
+    assert sorted(set(rows["iteration"])) == [*range(6)]
+    assert len(set(rows["layer"])) == 2
+
+
+def test_accelerates_transformer_engine_backend_trains_in_fp8_and_is_watched(tmp_path):
+    pytest.importorskip("accelerate")
+    printed, rows = run_client("accelerate_client.py", tmp_path)
+    assert printed["backend"] == "TE"
+    assert printed["converted"]
+    check_training(printed, rows)
+
+
+def test_lightnings_transformer_engine_precision_trains_in_fp8_and_is_watched(tmp_path):
+    packages = Path(__file__).parents[2] / "build" / "clients"
+    if not (packages / "lightning").is_dir():
+        pytest.skip("Lightning is not installed in build/clients: run `make test-clients`")
+    check_training(*run_client("lightning_client.py", tmp_path, str(packages)))
+
+
+def test_pefts_lora_of_transformer_engine_layers_trains(tmp_path):
+    pytest.importorskip("peft")
+    printed, rows = run_client("peft_client.py", tmp_path)
+    assert printed["losses"][-1] < printed["losses"][0]
+    assert len(set(rows["iteration"])) == 4
