@@ -158,7 +158,7 @@ def test_every_argument_of_a_forward_is_taken_at_its_default(name):
 WRONG = {
     "parallel_mode": "diagonal", "sequence_parallel": "yes", "set_parallel_mode": 1,
     "return_layernorm_output_gathered": "no", "bottom_right_diagonal": "left",
-    "enc_dec_bottom_right_diagonal": 1, "get_rng_state_tracker": lambda: None,
+    "enc_dec_bottom_right_diagonal": 1, "get_rng_state_tracker": 3,
     "window_size": (8, 0), "enc_dec_window_size": (8, 8), "sm_margin": 4,
     "softmax_type": "off-by-one",
     "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 4,

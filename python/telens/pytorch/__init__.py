@@ -6,10 +6,14 @@ from telens.pytorch import (
     checkpointing,
     conversion,
     conversion_notes,
+    cpu_offload,
     distributed,
     fp8,
+    graph,
+    hugging_face,
     modules,
     quantization,
+    rng_tracker,
     rotary,
     stored_histories,
     tensor,
@@ -20,9 +24,13 @@ from telens.pytorch import (
 from telens.pytorch.checkpointing import *  # noqa: F403
 from telens.pytorch.conversion import *  # noqa: F403
 from telens.pytorch.conversion_notes import *  # noqa: F403
+from telens.pytorch.cpu_offload import *  # noqa: F403
+from telens.pytorch.graph import *  # noqa: F403
+from telens.pytorch.hugging_face import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
 from telens.pytorch.quantization import *  # noqa: F403
+from telens.pytorch.rng_tracker import *  # noqa: F403
 from telens.pytorch.rotary import *  # noqa: F403
 from telens.pytorch.stored_histories import *  # noqa: F403
 from telens.pytorch.tensor import *  # noqa: F403
@@ -40,7 +48,11 @@ __all__ = [
     *checkpointing.__all__,
     *conversion.__all__,
     *conversion_notes.__all__,
+    *cpu_offload.__all__,
+    *graph.__all__,
+    *hugging_face.__all__,
     *quantization.__all__,
+    *rng_tracker.__all__,
     *rotary.__all__,
     *stored_histories.__all__,
     *tensor.__all__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,14 +15,13 @@ from telens._names import refusal
 
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 
-# Keywords of Transformer Engine's checkpoint that are taken with their defaults alone, and why.
-_UNSUPPORTED = {
-    "distribute_saved_activations": (False, "every rank keeps its own input"),
-    "get_rng_state_tracker": (None, "there is one generator a device, and torch restores it"),
-}
+# Keywords that torch's checkpoint has without reentrance.
+_OF_TORCH = ("preserve_rng_state", "determinism_check", "debug")
+
+Contexts = tuple[AbstractContextManager, AbstractContextManager]
 
 
-def checkpoint_context_fn() -> tuple[AbstractContextManager, AbstractContextManager]:
+def checkpoint_context_fn() -> Contexts:
     """The ``context_fn`` that makes ``torch.utils.checkpoint.checkpoint`` right for our modules.
 
     ``torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False,
@@ -38,32 +38,133 @@ def checkpoint_context_fn() -> tuple[AbstractContextManager, AbstractContextMana
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
 
-    ``preserve_rng_state`` and ``determinism_check`` go to ``torch.utils.checkpoint.checkpoint``.
-    Of Transformer Engine's own keywords, ``use_reentrant`` is without effect (both ways are this
-    one here), as is ``tp_group``, which only ``distribute_saved_activations`` reads; that one and
-    ``get_rng_state_tracker`` are refused but for their defaults, False and None. Every other
-    keyword goes to the function.
+    Keywords that are not named here go to the function.
+
+    Parameters
+    ----------
+    use_reentrant
+        True: an autograd node of its own, which runs the forward without a graph and wants
+        ``backward()`` (not ``autograd.grad``) and an input that requires a gradient. False, the
+        default here, asks for neither; Transformer Engine's default is True
+    get_rng_state_tracker
+        a function that returns a ``CudaRNGStatesTracker``: the recomputation draws from its states
+        as the forward did, and they go on after it as if there had been none
+    preserve_rng_state
+        the same for the devices' own generators (default: True)
+    context_fn, determinism_check, debug
+        as ``torch.utils.checkpoint.checkpoint``'s, where ``use_reentrant`` is False
+    distribute_saved_activations
+        False alone: every rank keeps its own input; and so ``tp_group`` changes nothing
     """
     if not callable(function):
         raise refusal("checkpoint", "function", "a function or a module", function)
-    options = {
-        name: kwargs.pop(name)
-        for name in ("preserve_rng_state", "determinism_check")
-        if name in kwargs
-    }
-    for name in ("use_reentrant", "tp_group"):
-        kwargs.pop(name, None)
-    for name, (default, advice) in _UNSUPPORTED.items():
-        value = kwargs.pop(name, default)
-        if value is not default:
-            raise _C.UsageError(
-                f"checkpoint: {name} must be {default}, not {value!r}: {advice}; leave it out"
-            )
+    distributes = kwargs.pop("distribute_saved_activations", False)
+    if distributes is not False:
+        raise _C.UsageError(
+            f"checkpoint: distribute_saved_activations must be False, not {distributes!r}: every "
+            "rank keeps its own input; leave it out"
+        )
+    kwargs.pop("tp_group", None)
+    get_tracker = kwargs.pop("get_rng_state_tracker", None)
+    if get_tracker is not None and not callable(get_tracker):
+        raise refusal("checkpoint", "get_rng_state_tracker", "a function or None", get_tracker)
+    context_fn = kwargs.pop("context_fn", None)
+    reentrant = kwargs.pop("use_reentrant", False)
+    options = {name: kwargs.pop(name) for name in _OF_TORCH if name in kwargs}
+
+    def contexts() -> Contexts:
+        return _joined(
+            checkpoint_context_fn(),
+            () if get_tracker is None else _tracked(get_tracker()),
+            () if context_fn is None else context_fn(),
+        )
+
+    if not reentrant:
+        return torch.utils.checkpoint.checkpoint(
+            function, *args, use_reentrant=False, context_fn=contexts, **options, **kwargs
+        )
+    preserve = options.pop("preserve_rng_state", True)
+    if options or context_fn is not None:
+        name = next(iter(options), "context_fn")
+        raise _C.UsageError(f"checkpoint: {name} needs use_reentrant=False; leave out one of them")
     return torch.utils.checkpoint.checkpoint(
-        function,
-        *args,
-        use_reentrant=False,
-        context_fn=checkpoint_context_fn,
-        **options,
-        **kwargs,
+        _Twice(function, kwargs, contexts()), *args, use_reentrant=True, preserve_rng_state=preserve
     )
+
+
+class _Twice:
+    """A function that runs in one context first, and in another one from then on."""
+
+    def __init__(
+        self, function: Callable[..., Any], kwargs: dict[str, Any], contexts: Contexts
+    ) -> None:
+        self._function = function
+        self._kwargs = kwargs
+        self._first, self._again = contexts
+        self._ran = False
+
+    def __call__(self, *args: Any) -> Any:
+        context = self._again if self._ran else self._first
+        self._ran = True
+        with context:
+            return self._function(*args, **self._kwargs)
+
+
+def _joined(*pairs: tuple[AbstractContextManager, ...]) -> Contexts:
+    """One pair of contexts of several, the first of which is the outermost."""
+    first, again = _Nested(), _Nested()
+    for pair in filter(None, pairs):
+        first.parts.append(pair[0])
+        again.parts.append(pair[1])
+    return first, again
+
+
+class _Nested:
+    """Contexts one inside the other, which may be entered once more after they were left."""
+
+    def __init__(self) -> None:
+        self.parts: list[AbstractContextManager] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for part in self.parts:
+                stack.enter_context(part)
+            self._stack = stack.pop_all()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._stack.__exit__(*exception)
+
+
+class _Noting:
+    """Notes a tracker's states when the forward begins."""
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+        self.states: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        self.states = self.tracker.get_states()
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+
+class _Taking:
+    """Has a tracker begin from the noted states again, and go on after it from the present ones."""
+
+    def __init__(self, noted: _Noting) -> None:
+        self._noted = noted
+        self._present: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        self._present = self._noted.tracker.get_states()
+        self._noted.tracker.set_states(self._noted.states)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._noted.tracker.set_states(self._present)
+
+
+def _tracked(tracker: Any) -> Contexts:
+    noted = _Noting(tracker)
+    return noted, _Taking(noted)

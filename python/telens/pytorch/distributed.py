@@ -1,5 +1,6 @@
-"""``telens.pytorch.checkpoint`` where Transformer Engine has it."""
+"""Recomputation and random states where Transformer Engine has them."""
 
 from telens.pytorch.checkpointing import checkpoint
+from telens.pytorch.rng_tracker import CudaRNGStatesTracker
 
-__all__ = ["checkpoint"]
+__all__ = ["CudaRNGStatesTracker", "checkpoint"]

@@ -18,6 +18,7 @@ from telens.pytorch.neutral_arguments import (
     take,
     without_aliases,
 )
+from telens.pytorch.rng_tracker import fork_dropout, fork_of
 from telens.pytorch.tensor import initial_parameter
 from telens.pytorch.transformer_engine_state import (
     is_transformer_engine_state,
@@ -50,11 +51,18 @@ class Module(torch.nn.Module):
         owner = self._type.name
         names = (field.name for field in self._type.options)
         kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
+        given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
         device = torch.get_default_device()  # of torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
-        self._adopt(self._type.construct(*args, **kwargs))
+        with fork_of(given):
+            self._adopt(self._type.construct(*args, **kwargs))
+        # Under sequence parallelism the caller wraps the whole layer in a fork.
+        if given.get("get_rng_state_tracker") is not None and not given.get("sequence_parallel"):
+            for module in self.modules():
+                if isinstance(module, Module) and module._type.name == "DotProductAttention":
+                    fork_dropout(module, given["get_rng_state_tracker"])
 
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -105,8 +113,10 @@ class Module(torch.nn.Module):
         state = self.__dict__.copy()
         adapter = state.pop("_telens_adapter")
         del state["_telens_call"]
-        # A process group is of its process, and the FP8 state is read where it is.
+        # Process groups and trackers are of their process, and the FP8 state is read where it is.
         state.pop("_telens_fp8_meta", None)
+        state.pop("_telens_get_tracker", None)
+        state.pop("_telens_forks", None)
         if state.get("tp_group") is not None:
             state["tp_group"] = None
         # Without init_method and its like: the values are in the parameters.

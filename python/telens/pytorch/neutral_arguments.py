@@ -1,5 +1,7 @@
 """Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
 
+Two are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py).
+
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
 """
@@ -65,6 +67,14 @@ def _is_no_window(value: Any, given: Given) -> bool:
     return isinstance(value, tuple | list) and tuple(value) in ((-1, -1), (-1, 0))
 
 
+def _is_callable(value: Any, given: Given) -> bool:
+    return callable(value)
+
+
+def _is_text(value: Any, given: Given) -> bool:
+    return isinstance(value, str)
+
+
 def _is_one_rank_alone(value: Any, given: Given) -> bool:
     return value is not None and callable(getattr(value, "size", None)) and value.size() == 1
 
@@ -89,8 +99,14 @@ _ALL = [
         _on_one_rank("row", "column"),
     ),
     _A("set_parallel_mode", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
-    _A("get_rng_state_tracker", None, "None", "trackers of random states are not there yet"),
-    _A("rng_tracker_name", None, "None", "trackers of random states are not there yet"),
+    _A(
+        "get_rng_state_tracker", None, "None, or a function that returns a CudaRNGStatesTracker",
+        "it is called", (), _is_callable,
+    ),
+    _A(
+        "rng_tracker_name", None, "None, or the name of a state of the tracker", "it is a name", (),
+        _is_text,
+    ),
     _A("symmetric_ar_type", None, "None", "all-reduces in symmetric memory are not there yet"),
     _A("return_layernorm_output_gathered", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
     _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),

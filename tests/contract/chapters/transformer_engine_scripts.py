@@ -9,6 +9,16 @@ MAIN = "python/telens/run_as_te/__main__.py"
 STATE = "test_transformer_engine_state.py::"
 READER = "python/telens/pytorch/transformer_engine_state.py"
 PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
+TRACKER = "test_rng_tracker.py::"
+RNG = "python/telens/pytorch/rng_tracker.py"
+MODULE = "python/telens/pytorch/module.py"
+CHECKPOINT = "python/telens/pytorch/checkpointing.py"
+OFFLOAD = "test_cpu_offload.py::"
+OFFLOADING = "python/telens/pytorch/cpu_offload.py"
+HUGGING_FACE = "test_hugging_face_layers.py::"
+LAYERS = "python/telens/pytorch/hugging_face.py"
+GRAPHED = "test_graphed_callables.py::"
+GRAPH = "python/telens/pytorch/graph.py"
 EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 
 STATEMENTS = (
@@ -115,5 +125,87 @@ STATEMENTS = (
         EXPORT,
         '"margin": recipe.margin,',
         '"margin": 0,',
+    ),
+    Statement(
+        "`CudaRNGStatesTracker`: what is drawn inside `fork(name)` continues that state alone, on "
+        "any device *(ours)*.",
+        TRACKER + "test_forks_continue_one_stream_and_leave_the_default_one_untouched",
+        RNG,
+        "            self.states_[name] = self._state()\n            self._set_state(before)",
+        "            self._set_state(before)",
+    ),
+    Statement(
+        "Weights are drawn inside the fork of a module's `get_rng_state_tracker`.",
+        TRACKER + "test_weights_are_drawn_inside_the_fork",
+        MODULE,
+        "        with fork_of(given):\n",
+        "        with fork_of({}):\n",
+    ),
+    Statement(
+        "So is the dropout of attention, alone and inside a TransformerLayer, but not under "
+        "sequence parallelism, where the caller forks.",
+        TRACKER + "test_inside_a_transformer_layer_attention_forks_and_hidden_dropout_does_not",
+        MODULE,
+        '                    fork_dropout(module, given["get_rng_state_tracker"])',
+        "                    pass",
+    ),
+    Statement(
+        "`checkpoint` restores a tracker's states for the recomputation, and the present ones "
+        "after it.",
+        TRACKER + "test_recomputation_drops_the_same_elements_and_changes_no_state",
+        CHECKPOINT,
+        "        self._noted.tracker.set_states(self._noted.states)\n",
+        "",
+    ),
+    Statement(
+        "`checkpoint(use_reentrant=True)` runs its forward without a graph.",
+        TRACKER + "test_a_reentrant_checkpoint_runs_its_forward_without_a_graph",
+        CHECKPOINT,
+        "    if not reentrant:\n",
+        "    if True:\n",
+    ),
+    Statement(
+        "`get_cpu_offload_context` frees a layer's saved tensors when Transformer Engine's "
+        "schedule says.",
+        OFFLOAD + "test_places_are_free_when_the_schedule_says",
+        OFFLOADING,
+        "2 if layers is None else layers - offloaded",
+        "2 if layers is None else layers",
+    ),
+    Statement(
+        "They come back when it says, and gradients have the same bits.",
+        OFFLOAD + "test_ways_back_begin_in_the_backward_of_the_layer_that_the_schedule_says",
+        OFFLOADING,
+        "self._of_layer(layer - self._distance + 1, saved)",
+        "self._of_layer(layer - self._distance, saved)",
+    ),
+    Statement(
+        "`telens.pytorch.use_transformer_layers` gives Llama, Mixtral and BERT of Hugging Face our "
+        "layers, with their weights and logits *(ours)*.",
+        HUGGING_FACE + "test_logits_are_those_of_transformers",
+        LAYERS,
+        '("mlp.gate_proj.weight", "mlp.up_proj.weight")',
+        '("mlp.up_proj.weight", "mlp.gate_proj.weight")',
+    ),
+    Statement(
+        "`make_graphed_callables` on a CPU: layers train as without it, in fixed buffers.",
+        GRAPHED + "test_outputs_are_buffers_that_the_next_call_overwrites",
+        GRAPH,
+        "        if self._outputs is None:\n",
+        "        if True:\n",
+    ),
+    Statement(
+        "Warming up leaves random states, amax histories, scales and gradients as they were.",
+        GRAPHED + "test_warming_up_leaves_random_states_histories_and_gradients_as_they_were",
+        GRAPH,
+        "            layer.set_extra_state(empty if state is None else state)",
+        "            pass",
+    ),
+    Statement(
+        "An `_order` that no pipeline has is an error that names the place.",
+        GRAPHED + "test_an_order_that_no_pipeline_has_is_an_error",
+        "python/telens/pytorch/graph_order.py",
+        "        if running[abs(each)] < 0:\n",
+        "        if running[abs(each)] < -9:\n",
     ),
 )

@@ -1,0 +1,267 @@
+"""Saved activations that wait for the backward in the host's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+
+__all__ = ["get_cpu_offload_context", "mark_not_offload"]
+
+# Smaller tensors stay: their copies would cost more than their memory.
+_LEAST_ELEMENTS = 256 * 1024
+
+Synchronize = Callable[..., Any]
+
+
+def get_cpu_offload_context(
+    enabled: bool = False,
+    num_layers: int = 1,
+    model_layers: int = 1,
+    offload_activations: bool = True,
+    offload_weights: bool = False,
+    double_buffering: bool = False,
+) -> tuple[AbstractContextManager[Any], Synchronize]:
+    """A context for each layer's forward, and a function to be called after it.
+
+        context, synchronize = te.get_cpu_offload_context(True, 2, len(layers))
+        for layer in layers:
+            with context:
+                x = layer(x)
+            x = synchronize(x)
+
+    Of the first ``num_layers`` of ``model_layers`` layers, what autograd saves moves to the host:
+    the copy of layer i begins with the next layer, its place on the device is free when layer
+    ``model_layers - num_layers + i`` begins, and its way back begins with the backward of layer
+    ``model_layers - 1 - num_layers + i``. So the last ones have the memory. With ``model_layers``
+    at 1 it is not told how many there are: a place is free when the layer after the next one
+    begins, and the way back begins with the backward of the next layer.
+
+    Parameters, small tensors (under 256 Ki elements), tensors with gaps between their elements
+    (with a warning) and what ``mark_not_offload`` names stay where they are. So do quantized
+    operands, which our layers keep outside of what autograd saves. Gradients have the same bits.
+    On a GPU copies run on a stream of their own into pinned memory; on a CPU they are copies too,
+    so that programs can be tested there.
+
+    Parameters
+    ----------
+    enabled
+        False: a context that does nothing, and a function that returns what it is given
+    offload_activations
+        must be True where enabled
+    offload_weights
+        without effect: parameters stay
+    double_buffering
+        without effect: what comes back gets memory of its own
+
+    Returns
+    -------
+    (context, synchronize): ``synchronize(output)`` returns the output, whose backward then begins
+    the ways back; without an argument a tensor comes back when it is used.
+    """
+    for name, value in (("num_layers", num_layers), ("model_layers", model_layers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise refusal("get_cpu_offload_context", name, "an integer from 1 on", value)
+    if not enabled:
+        return contextlib.nullcontext(), lambda output=None: output
+    if offload_weights:
+        warnings.warn(
+            "get_cpu_offload_context: offload_weights is without effect: parameters stay where "
+            "they are; leave it out",
+            stacklevel=2,
+        )
+    if not offload_activations:
+        raise _C.UsageError(
+            "get_cpu_offload_context: offload_activations must be True: activations are all that "
+            "can be offloaded; or give enabled=False"
+        )
+    if model_layers != 1 and num_layers > model_layers - 1:
+        raise _C.UsageError(
+            f"get_cpu_offload_context: num_layers is {num_layers}; expected at most "
+            f"{model_layers - 1}, one less than model_layers: the last layer's backward comes at "
+            "once"
+        )
+    if _C.debug.is_initialized():
+        raise _C.UsageError(
+            "get_cpu_offload_context: a debug session looks at tensors that this would move; "
+            "offload in runs without one"
+        )
+    offloading = _Offloading(num_layers, None if model_layers == 1 else model_layers)
+    return offloading, offloading.synchronize
+
+
+def mark_not_offload(*tensors: torch.Tensor) -> None:
+    """These stay where they are when autograd saves them."""
+    for tensor in tensors:
+        tensor._telens_not_offloaded = True
+
+
+class _Saved:
+    """A tensor that autograd saved: on the device, on the host, or on its way."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: torch.Tensor | None = tensor
+        self._device = tensor.device
+        self._host: torch.Tensor | None = None
+        self._ready: torch.Event | None = None
+
+    def copy_to_host(self, stream: torch.Stream | None) -> None:
+        """Begins the copy; the device's tensor stays until ``free``."""
+        if self._host is None and self.tensor is not None:
+            pinned = stream is not None
+            self._host = torch.empty_like(self.tensor, device="cpu", pin_memory=pinned)
+            self._ready = _copy(self._host, self.tensor, stream)
+
+    def free(self) -> None:
+        """Lets go of the device's tensor, which is on the host."""
+        if self._host is not None:
+            if self._ready is not None:
+                self._ready.synchronize()
+            self.tensor = None
+
+    def copy_back(self, stream: torch.Stream | None) -> None:
+        """Begins the way back."""
+        if self.tensor is None:
+            self.tensor = torch.empty_like(self._host, device=self._device)
+            self._ready = _copy(self.tensor, self._host, stream)
+
+    def take(self) -> torch.Tensor:
+        """The tensor on the device, when it is there."""
+        self.copy_back(None)
+        if self._ready is not None and self._device.type != "cpu":
+            torch.accelerator.current_stream(self._device).wait_event(self._ready)
+        self._host = None
+        return self.tensor
+
+
+def _copy(
+    to: torch.Tensor, source: torch.Tensor, stream: torch.Stream | None
+) -> torch.Event | None:
+    """Copies, on the stream where there is one; the event tells when it is done."""
+    with torch.no_grad():
+        if stream is None:
+            to.copy_(source)
+            return None
+        stream.wait_stream(torch.accelerator.current_stream(stream.device))
+        with stream:
+            to.copy_(source, non_blocking=True)
+            return stream.record_event()
+
+
+class _Offloading:
+    """The layers of one model, from its first forward to the end of its backward."""
+
+    def __init__(self, offloaded: int, layers: int | None) -> None:
+        self._offloaded = offloaded
+        # How many layers later a place is free; the way back begins one layer earlier.
+        self._distance = 2 if layers is None else layers - offloaded
+        self._layers = layers
+        self._begin()
+        self._stream: torch.Stream | None = None
+
+    def _begin(self) -> None:
+        self._layer = -1
+        # The graph alone holds them: what it has let go of is not worth moving.
+        self._saved: list[list[weakref.ref[_Saved]]] = []
+        self._by_place: dict[tuple, weakref.ref[_Saved]] = {}
+        self._in_backward = False
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._begin_layer()
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._hooks.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._hooks.__exit__(*exception)
+        self._depth -= 1
+
+    def _begin_layer(self) -> None:
+        if self._in_backward or self._layer + 1 == self._layers:
+            depth = self._depth
+            self._begin()
+            self._depth = depth
+        self._layer += 1
+        self._saved.append([])
+        self._by_place.clear()
+        for saved in self._of_layer(self._layer - 1):
+            saved.copy_to_host(self._stream)
+        for saved in self._of_layer(self._layer - self._distance):
+            saved.free()
+
+    def _of_layer(
+        self, layer: int, saved: list[list[weakref.ref[_Saved]]] | None = None
+    ) -> Iterator[_Saved]:
+        """What is left of what a layer saved, in this forward or an earlier one."""
+        layers = self._saved if saved is None else saved
+        if 0 <= layer < min(self._offloaded, len(layers)):
+            yield from (each for ref in layers[layer] if (each := ref()) is not None)
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        if self._layer >= self._offloaded or not _is_offloaded(tensor):
+            return tensor
+        if tensor.device.type != "cpu" and self._stream is None:
+            self._stream = torch.Stream(tensor.device)
+        # What is saved twice is moved once.
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
+        known = self._by_place.get(place)
+        saved = None if known is None else known()
+        if saved is None:
+            saved = _Saved(tensor.detach())
+            self._by_place[place] = weakref.ref(saved)
+            self._saved[-1].append(self._by_place[place])
+        return saved
+
+    @staticmethod
+    def _unpack(saved: Any) -> torch.Tensor:
+        return saved.take() if isinstance(saved, _Saved) else saved
+
+    def synchronize(self, output: Any = None) -> Any:
+        """To be called after each layer's forward, with its output."""
+        tensors = output if isinstance(output, tuple | list) else (output,)
+        nodes = [each.grad_fn for each in tensors if getattr(each, "grad_fn", None) is not None]
+        if output is not None and not nodes and torch.is_grad_enabled():
+            raise refusal(
+                "get_cpu_offload_context: synchronize",
+                "output",
+                "a layer's output that requires a gradient",
+                output,
+            )
+        layer, saved = self._layer, self._saved
+        for node in nodes[:1]:
+            node.register_prehook(lambda gradients: self._begin_backward(layer, saved))
+        return output
+
+    def _begin_backward(self, layer: int, saved: list[list[weakref.ref[_Saved]]]) -> None:
+        if saved is self._saved:
+            self._in_backward = True
+        for each in self._of_layer(layer - self._distance + 1, saved):
+            each.copy_back(self._stream)
+
+
+def _is_offloaded(tensor: torch.Tensor) -> bool:
+    base = tensor if tensor._base is None else tensor._base
+    is_parameter = isinstance(tensor, torch.nn.Parameter) or isinstance(base, torch.nn.Parameter)
+    stays = getattr(tensor, "_telens_not_offloaded", False)
+    if is_parameter or stays or type(tensor) is not torch.Tensor:
+        return False
+    if tensor.numel() < _LEAST_ELEMENTS:
+        return False
+    if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
+        warnings.warn(
+            f"get_cpu_offload_context: a tensor of shape {tuple(tensor.shape)} has gaps between "
+            "its elements and stays where it is",
+            stacklevel=2,
+        )
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""Random states by name: what is drawn inside ``fork(name)`` continues that state alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import nearest, refusal
+
+__all__ = ["CudaRNGStatesTracker"]
+
+DEFAULT_NAME = "model-parallel-rng"
+
+
+class CudaRNGStatesTracker:
+    """Named states of one device's default generator, as Megatron and Transformer Engine have them.
+
+    Modules take a function that returns one as ``get_rng_state_tracker``: their weights are drawn
+    inside its ``fork``, and so is the dropout of attention.
+
+    Parameters
+    ----------
+    device
+        whose generator; None: the current GPU, or the CPU where there is none
+    """
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = torch.device(kind if device is None else device)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all states."""
+        self.states_: dict[str, torch.Tensor] = {}
+        self.seeds_: set[int] = set()
+
+    def get_states(self) -> dict[str, torch.Tensor]:
+        """The states by name, in a dictionary of its own."""
+        return dict(self.states_)
+
+    def set_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        """Replaces all states by these."""
+        if not isinstance(states, Mapping):
+            expected = "a dictionary, as get_states returns it"
+            raise refusal("CudaRNGStatesTracker.set_states", "states", expected, states)
+        self.states_ = dict(states)
+
+    def add(self, name: str, seed: int) -> None:
+        """A new state, of a generator with this seed; the device's own state stays as it is.
+
+        Raises UsageError (a RuntimeError) for a name or a seed that is there already.
+        """
+        if seed in self.seeds_ or name in self.states_:
+            what = f"the name {name!r}" if name in self.states_ else f"the seed {seed}"
+            raise _C.UsageError(f"CudaRNGStatesTracker.add: {what} is there already; take another")
+        before = self._state()
+        try:
+            self._module().manual_seed(seed)
+            self.states_[name] = self._state()
+        finally:
+            self._set_state(before)
+        self.seeds_.add(seed)
+
+    @contextlib.contextmanager
+    def fork(self, name: str = DEFAULT_NAME) -> Iterator[None]:
+        """Draws from the named state inside, and goes on with the device's own one after it."""
+        if name not in self.states_:
+            raise KeyError(
+                f"CudaRNGStatesTracker.fork: there is no state {name!r}"
+                f"{nearest(name, self.states_)}; add it first: add({name!r}, seed)"
+            )
+        before = self._state()
+        self._set_state(self.states_[name])
+        try:
+            yield
+        finally:
+            self.states_[name] = self._state()
+            self._set_state(before)
+
+    def _module(self) -> Any:
+        return torch if self._device.type == "cpu" else torch.get_device_module(self._device)
+
+    def _state(self) -> torch.Tensor:
+        arguments = () if self._device.type == "cpu" else (self._device,)
+        return self._module().get_rng_state(*arguments)
+
+    def _set_state(self, state: torch.Tensor) -> None:
+        arguments = () if self._device.type == "cpu" else (self._device,)
+        self._module().set_rng_state(state, *arguments)
+
+
+def fork_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """The fork in which a module's weights are drawn, by its keyword arguments."""
+    get_tracker = arguments.get("get_rng_state_tracker")
+    if get_tracker is None:
+        return contextlib.nullcontext()
+    return get_tracker().fork(arguments.get("rng_tracker_name") or DEFAULT_NAME)
+
+
+def fork_dropout(attention: torch.nn.Module, get_tracker: Callable[[], Any]) -> None:
+    """Has a DotProductAttention draw its dropout inside the tracker's fork."""
+    attention.__dict__["_telens_get_tracker"] = get_tracker
+    attention.register_forward_pre_hook(_enter_fork)
+    # Also after an exception, or the device would keep the named state.
+    attention.register_forward_hook(_leave_fork, always_call=True)
+
+
+def _enter_fork(attention: torch.nn.Module, args: Any) -> None:
+    get_tracker = attention.__dict__.get("_telens_get_tracker")
+    if get_tracker is not None and attention.training and attention.attention_dropout != 0:
+        fork = get_tracker().fork()
+        fork.__enter__()
+        attention.__dict__.setdefault("_telens_forks", []).append(fork)
+
+
+def _leave_fork(attention: torch.nn.Module, args: Any, output: Any) -> None:
+    forks = attention.__dict__.get("_telens_forks")
+    if forks:
+        forks.pop().__exit__(None, None, None)

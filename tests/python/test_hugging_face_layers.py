@@ -1,0 +1,159 @@
+"""Models of transformers, of random weights, with their layers replaced by ours."""
+
+import copy
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+from telens.common.recipe import Float8CurrentScaling
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+def llama(**changes) -> torch.nn.Module:
+    options = {**SMALL, "num_key_value_heads": 2, "use_cache": False, **changes}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**options))
+
+
+def mixtral(**changes) -> torch.nn.Module:
+    options = {**SMALL, "num_key_value_heads": 2, "num_local_experts": 4, "use_cache": False}
+    config = transformers.MixtralConfig(**options, num_experts_per_tok=2, sliding_window=None)
+    return transformers.MixtralForCausalLM(config)
+
+
+def bert(**changes) -> torch.nn.Module:
+    options = {**SMALL, "hidden_act": "gelu_pytorch_tanh", **changes}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**options))
+
+
+MODELS = {
+    "llama": llama,
+    "llama with wide heads": lambda: llama(head_dim=32, rope_theta=500.0),
+    "mixtral": mixtral,
+    "bert": bert,
+}
+
+
+def randomized(model: torch.nn.Module) -> torch.nn.Module:
+    """Norms and biases too, which begin as ones and zeros: a swap of two would not be seen."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            scale = 0.2 / parameter.size(-1) ** 0.5 if parameter.dim() > 1 else 0.2
+            noise = torch.randn_like(parameter) * scale
+            parameter.add_(noise * 4 if parameter.dim() > 1 else noise)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 96, (2, 24), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers(name, padded, tokens):
+    model = randomized(MODELS[name]())
+    mask = torch.ones_like(tokens)
+    if padded:
+        mask[1, 17:] = 0
+    with torch.no_grad():
+        expected = model(tokens, attention_mask=mask).logits
+        converted = te.use_transformer_layers(copy.deepcopy(model))
+        found = converted(tokens, attention_mask=mask).logits
+    seen = mask.bool()  # what padding sees is nothing that anybody reads
+    # FP32 sums in another order.
+    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(expected[0, 3], expected[0, 4], atol=1e-2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_bf16_logits_are_as_near_to_fp32s_as_those_of_transformers(name, tokens):
+    model = randomized(MODELS[name]())
+    with torch.no_grad():
+        exact = model(tokens).logits
+        theirs = model.bfloat16()(tokens).logits.float()
+        ours = te.use_transformer_layers(model)(tokens).logits.float()
+    error = (theirs - exact).square().mean().sqrt()
+    assert error > 0
+    assert (ours - exact).square().mean().sqrt() < 1.5 * error
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_converted_model_trains_in_fp8(name, tokens):
+    torch.manual_seed(1)
+    model = te.use_transformer_layers(MODELS[name]()).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(4):
+        with te.autocast(recipe=Float8CurrentScaling()):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_the_layers_are_ours():
+    model = te.use_transformer_layers(llama())
+    kinds = [type(module) for module in model.modules()]
+    assert kinds.count(te.TransformerLayer) == 2
+    model = te.use_transformer_layers(mixtral())
+    kinds = [type(module) for module in model.modules()]
+    assert kinds.count(te.MultiheadAttention) == 2
+    assert kinds.count(te.GroupedLinear) == 4
+
+
+def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
+    t5 = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=96, d_model=32, d_kv=16, d_ff=64, num_layers=1)
+    )
+    for model, message in (
+        (t5, "T5's biases of attention scores are not there yet"),
+        (llama(attention_bias=True), "biases of Llama's linear layers"),
+        (llama(hidden_act="tanh"), "the activation 'tanh'"),
+        (llama(rope_scaling={"rope_type": "linear", "factor": 2.0}), "of type 'linear'"),
+        (torch.nn.Linear(2, 2), "has none of the layers that are known: LlamaDecoderLayer"),
+    ):
+        with pytest.raises(telens.UsageError, match=message):
+            te.use_transformer_layers(model)
+    cached = te.use_transformer_layers(llama(use_cache=True))
+    with pytest.raises(telens.UsageError, match=r"set model\.config\.use_cache = False"):
+        cached(tokens)
+
+
+def test_a_checkpoint_of_safetensors_and_one_of_dcp_come_back(tmp_path, tokens):
+    safetensors = pytest.importorskip("safetensors.torch")
+    import torch.distributed.checkpoint as dcp
+
+    model = te.use_transformer_layers(randomized(llama())).train()
+    with te.autocast():
+        model(tokens, labels=tokens).loss.backward()
+    model.eval()
+    state = model.state_dict()
+    assert any(key.endswith("_extra_state") for key in state)
+    safetensors.save_model(model, str(tmp_path / "model.safetensors"))
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path / "dcp", no_dist=True)
+
+    fresh = te.use_transformer_layers(llama()).eval()
+    safetensors.load_model(fresh, str(tmp_path / "model.safetensors"))
+    of_dcp = te.use_transformer_layers(llama()).eval()
+    loaded = {key: torch.empty_like(value) for key, value in state.items()}
+    dcp.load(loaded, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    of_dcp.load_state_dict(loaded)
+    for other in (fresh, of_dcp):
+        with torch.no_grad(), te.autocast():
+            assert torch.equal(other(tokens).logits, model(tokens).logits)
+        for key, value in other.state_dict().items():
+            assert torch.equal(value, state[key])

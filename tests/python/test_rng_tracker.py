@@ -1,0 +1,203 @@
+"""Random states by name, and who draws from them."""
+
+import copy
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+
+
+@pytest.fixture
+def tracker() -> te.CudaRNGStatesTracker:
+    torch.manual_seed(1)
+    tracker = te.CudaRNGStatesTracker("cpu")
+    tracker.add("model-parallel-rng", 123)
+    return tracker
+
+
+def test_forks_continue_one_stream_and_leave_the_default_one_untouched(tracker):
+    default = torch.get_rng_state()
+    parts = []
+    for _ in range(2):
+        with tracker.fork():
+            parts.append(torch.randn(5))
+    assert torch.equal(torch.get_rng_state(), default)
+    whole = torch.randn(5, generator=torch.Generator().manual_seed(123)), parts[0]
+    assert torch.equal(*whole)
+    assert not torch.equal(*parts)
+
+
+def test_states_survive_get_and_set_and_an_exception(tracker):
+    states = tracker.get_states()
+    default = torch.get_rng_state()
+    first = []
+
+    def draw_and_fail():
+        with tracker.fork():
+            first.append(torch.randn(3))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        draw_and_fail()
+    assert torch.equal(torch.get_rng_state(), default)
+    tracker.set_states(states)
+    with tracker.fork():
+        assert torch.equal(torch.randn(3), first[0])
+    tracker.reset()
+    assert tracker.get_states() == {}
+
+
+def test_a_name_or_seed_twice_and_an_unknown_name_are_errors(tracker):
+    with pytest.raises(telens.UsageError, match="the name 'model-parallel-rng' is there already"):
+        tracker.add("model-parallel-rng", 5)
+    with pytest.raises(telens.UsageError, match="the seed 123 is there already"):
+        tracker.add("other", 123)
+    with (
+        pytest.raises(KeyError, match=r"no state 'model-paralel-rng' \(did you mean"),
+        tracker.fork("model-paralel-rng"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["Linear", "LayerNormMLP", "TransformerLayer"])
+def test_weights_are_drawn_inside_the_fork(tracker, name):
+    sizes = {"Linear": (16, 32), "LayerNormMLP": (16, 32), "TransformerLayer": (16, 32, 2)}[name]
+    default = torch.get_rng_state()
+    layer = getattr(te, name)(*sizes, get_rng_state_tracker=lambda: tracker, device="cpu")
+    assert torch.equal(torch.get_rng_state(), default)
+    torch.manual_seed(123)
+    other = getattr(te, name)(*sizes, device="cpu")
+    for one, two in zip(layer.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_layer_may_name_its_state(tracker):
+    tracker.add("experts", 7)
+    layer = te.Linear(
+        16, 16, get_rng_state_tracker=lambda: tracker, rng_tracker_name="experts", device="cpu"
+    )
+    torch.manual_seed(7)
+    assert torch.equal(layer.weight, te.Linear(16, 16, device="cpu").weight)
+
+
+def attention(tracker, **arguments) -> te.DotProductAttention:
+    return te.DotProductAttention(
+        2,
+        16,
+        attention_dropout=0.5,
+        attn_mask_type="no_mask",
+        get_rng_state_tracker=lambda: tracker,
+        **arguments,
+    )
+
+
+def test_the_dropout_of_attention_draws_inside_the_fork(tracker):
+    layer, q = attention(tracker), torch.randn(8, 1, 2, 16)
+    states, default = tracker.get_states(), torch.get_rng_state()
+    first, second = layer(q, q, q), layer(q, q, q)
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), default)
+    tracker.set_states(states)
+    assert torch.equal(layer(q, q, q), first)
+    layer.eval()
+    states = tracker.get_states()
+    layer(q, q, q)
+    assert torch.equal(tracker.get_states()["model-parallel-rng"], states["model-parallel-rng"])
+
+
+def test_under_sequence_parallelism_the_caller_forks(tracker):
+    layer, q = attention(tracker, sequence_parallel=True), torch.randn(8, 1, 2, 16)
+    before = tracker.get_states()["model-parallel-rng"]
+    layer(q, q, q)
+    assert torch.equal(tracker.get_states()["model-parallel-rng"], before)
+
+
+def test_inside_a_transformer_layer_attention_forks_and_hidden_dropout_does_not(tracker):
+    options = {"attention_dropout": 0.5, "get_rng_state_tracker": lambda: tracker, "device": "cpu"}
+    layer = te.TransformerLayer(16, 32, 2, hidden_dropout=0, **options)
+    x, default = torch.randn(8, 1, 16), torch.get_rng_state()
+    assert not torch.equal(layer(x), layer(x))
+    assert torch.equal(torch.get_rng_state(), default)
+    layer = te.TransformerLayer(16, 32, 2, hidden_dropout=0.5, **options)
+    default = torch.get_rng_state()
+    layer(x)
+    assert not torch.equal(torch.get_rng_state(), default)
+    copy.deepcopy(layer)(x)
+
+
+def test_an_error_in_the_attention_gives_the_device_its_state_back(tracker):
+    layer, q, default = attention(tracker), torch.ones(8, 1, 2, 16), torch.get_rng_state()
+    with pytest.raises(RuntimeError):
+        layer(q, torch.ones(8, 1, 2, 8), q)
+    assert torch.equal(torch.get_rng_state(), default)
+
+
+# ---------------------------------------------------------------------- recomputation
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_recomputation_drops_the_same_elements_and_changes_no_state(reentrant, tracked):
+    def gradients(call):
+        torch.manual_seed(1)
+        tracker = te.CudaRNGStatesTracker("cpu")
+        tracker.add("model-parallel-rng", 123)
+        get_tracker = (lambda: tracker) if tracked else None
+        layer = te.TransformerLayer(
+            32, 64, 2, attention_dropout=0.5, hidden_dropout=0.5, get_rng_state_tracker=get_tracker
+        )
+        x = torch.randn(16, 2, 32, requires_grad=True)
+        for _ in range(2):
+            with te.autocast():
+                out = call(layer, x, get_tracker)
+            out.square().sum().backward()
+        states = [tracker.get_states()["model-parallel-rng"], torch.get_rng_state()]
+        return [x.grad, *(p.grad for p in layer.parameters()), *states]
+
+    plain = gradients(lambda layer, x, get_tracker: layer(x))
+    recomputed = gradients(
+        lambda layer, x, get_tracker: te.checkpoint(
+            layer, x, use_reentrant=reentrant, get_rng_state_tracker=get_tracker
+        )
+    )
+    for one, two in zip(plain, recomputed, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_reentrant_checkpoint_runs_its_forward_without_a_graph():
+    seen = []
+
+    def function(x, factor=1):
+        seen.append(torch.is_grad_enabled())
+        return x * x * factor
+
+    x = torch.ones(2, requires_grad=True)
+    te.checkpoint(function, x, use_reentrant=True, factor=3).sum().backward()
+    assert seen == [False, True]
+    assert x.grad.tolist() == [6, 6]
+    te.checkpoint(function, x, use_reentrant=False).sum().backward()
+    assert seen[2:] == [True, True]
+    with pytest.raises(telens.UsageError, match="context_fn needs use_reentrant=False"):
+        te.checkpoint(function, x, use_reentrant=True, context_fn=te.checkpoint_context_fn)
+
+
+def test_a_context_fn_of_ones_own_is_entered_inside_ours():
+    entered = []
+
+    class Noted:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            entered.append(self.name)
+
+        def __exit__(self, *exception):
+            pass
+
+    layer, x = te.Linear(16, 16), torch.ones(16, 16, requires_grad=True)
+    with te.autocast():
+        out = te.checkpoint(layer, x, context_fn=lambda: (Noted("forward"), Noted("again")))
+    out.sum().backward()
+    assert entered == ["forward", "again"]
