@@ -1,8 +1,10 @@
 // The GPT sample's training step with one feature on for all layers in every iteration, against the
-// same step without a session; feature by feature.
+// same step without a session; feature by feature. And the same with a whole file of configs/.
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -70,18 +72,34 @@ std::vector<FeatureSection> with_delayed_scaling() {
   };
 }
 
+// Of the file in configs/, which has a budget.
+constexpr const char* kProduction = "production.yaml";
+
+std::string text_of(const std::string& config) {
+  std::ifstream file(fmt::format("{}/{}", TELENS_CONFIGS, config));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  if (text.empty()) telens::raise<telens::UsageError>("{}: no such file in configs/", config);
+  return text;
+}
+
 std::vector<FeatureSection> with_mxfp8() { return {{"BlockTelemetry", kInputs, "telens"}}; }
 
+// A configuration that is compared with no session.
+struct Watched {
+  std::string name;
+  std::string config;
+  int steps;
+};
+
 // Whatever a feature wrote beside the run file is gone after its round.
-Contender contender(const FeatureSection& section, SampleTraining& training,
-                    const std::string& folder) {
-  const std::string own = folder + "/" + section.name;
-  return {section.name,
-          [&training, steps = section.steps()] {
+Contender contender(const Watched& watched, SampleTraining& training, const std::string& folder) {
+  const std::string own = folder + "/" + watched.name;
+  return {watched.name,
+          [&training, steps = watched.steps] {
             for (int i = 0; i < steps; ++i) training.step();
           },
-          [&training, section, own] {
-            telens::benchmark::begin_session(config_of(section), own);
+          [&training, config = watched.config, own] {
+            telens::benchmark::begin_session(config, own);
             training.step();
           },
           [own] {
@@ -90,18 +108,26 @@ Contender contender(const FeatureSection& section, SampleTraining& training,
           }};
 }
 
-void compare(const std::string& precision, const std::vector<FeatureSection>& sections,
+std::vector<Watched> all_of(const std::vector<FeatureSection>& sections) {
+  std::vector<Watched> all;
+  for (const FeatureSection& section : sections) {
+    all.push_back({section.name, config_of(section), section.steps()});
+  }
+  return all;
+}
+
+void compare(const std::string& precision, const std::vector<Watched>& all,
              const telens::benchmark::Arguments& arguments) {
   SampleTraining training(gpt::TrainingOptions().batch, precision);
   // Each beside steps without it: a machine's speed changes over the time that all of them take.
-  for (const FeatureSection& section : sections) {
+  for (const Watched& watched : all) {
     const Contender plain{"no session",
                           [&] {
-                            for (int i = 0; i < section.steps(); ++i) training.step();
+                            for (int i = 0; i < watched.steps; ++i) training.step();
                           },
                           [&] { training.step(); }};
-    telens::benchmark::compare(precision + ' ' + section.name,
-                               {plain, contender(section, training, arguments.folder)},
+    telens::benchmark::compare(precision + ' ' + watched.name,
+                               {plain, contender(watched, training, arguments.folder)},
                                {.rounds = arguments.rounds});
   }
 }
@@ -112,7 +138,9 @@ int main(int argc, char** argv) {
   const auto arguments =
       telens::benchmark::parse_arguments(argc, argv, "The sample's step, feature by feature.");
   at::manual_seed(1);
-  compare("delayed", with_delayed_scaling(), arguments);
-  compare("mxfp8", with_mxfp8(), arguments);
+  std::vector<Watched> delayed = all_of(with_delayed_scaling());
+  delayed.push_back({kProduction, text_of(kProduction), kStepsWithBudget});
+  compare("delayed", delayed, arguments);
+  compare("mxfp8", all_of(with_mxfp8()), arguments);
   return 0;
 }

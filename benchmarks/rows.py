@@ -302,6 +302,9 @@ DELAYED_SCALING = [
 ]
 FEATURES = {"delayed": DELAYED_SCALING, "mxfp8": ["BlockTelemetry"]}
 
+PRODUCTION = "production.yaml"  # its statistics have a budget of 2%, its alarm has none
+PRODUCTION_ROW = f"sample's training step under delayed with configs/{PRODUCTION}"
+
 
 def feature_row_name(recipe, feature):
     return f"sample's training step under {recipe}, freq 1: {feature}"
@@ -317,6 +320,8 @@ def feature_rows(programs):
             name = feature_row_name(recipe, feature)
             target = at_most(1.03) if feature == WITH_BUDGET else None
             yield Row(name, ratio(both, feature, "no session"), "x", target, both)
+    both = samples[f"delayed {PRODUCTION}"]
+    yield Row(PRODUCTION_ROW, ratio(both, PRODUCTION, "no session"), "x", None, both)
 
 
 PEER_STATISTICS = {
@@ -416,7 +421,10 @@ def groups():
     yield Group(FP8_LINEAR, fp8_linear_rows)
     yield Group(SAMPLE, sample_rows)
     yield Group(
-        [feature_row_name(recipe, each) for recipe in FEATURES for each in FEATURES[recipe]],
+        [
+            *(feature_row_name(recipe, each) for recipe in FEATURES for each in FEATURES[recipe]),
+            PRODUCTION_ROW,
+        ],
         feature_rows,
     )
     yield Group(list(PEER_STATISTICS.values()), peer_statistics_rows)

@@ -42,7 +42,8 @@ class DiskSpace {
   void reserve(std::uint64_t bytes);
   void release_unused();  // gives back what was reserved beyond the end of the file
   std::uint64_t file_size() const;
-  // Whether it is the file that has this name, as far as can be known.
+  // Whether it is the file that has this name, as far as can be known: by its inode or, where inode
+  // numbers do not last, by its size and time of change. Of a file that no other process changes.
   bool is_at(const std::string& path) const;
   bool is_removed() const;  // whether it has no name at all
 

@@ -24,14 +24,4 @@ std::uint64_t HeldFile::size() const {
   return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-bool HeldFile::is_other_than(hid_t file) const {
-  void* descriptor = nullptr;  // of the driver that opens run files
-  if (H5Fget_vfd_handle(file, H5P_DEFAULT, &descriptor) < 0 || descriptor == nullptr) return false;
-  struct stat own {};
-  struct stat opened {};
-  if (::fstat(descriptor_, &own) != 0) return false;
-  if (::fstat(*static_cast<const int*>(descriptor), &opened) != 0) return false;
-  return own.st_dev != opened.st_dev || own.st_ino != opened.st_ino;
-}
-
 }  // namespace telens::record

@@ -1,8 +1,5 @@
-// A file that is held open while its name is used several times, so that it is noticed when the
-// name has gone to another file in between: what was checked must be what is read.
+// A file that is held open while it is checked and opened by HDF5: see descriptor_driver.h.
 #pragma once
-
-#include <hdf5.h>
 
 #include <cstdint>
 #include <string>
@@ -19,8 +16,6 @@ class HeldFile {
 
   int descriptor() const { return descriptor_; }
   std::uint64_t size() const;
-  // Whether HDF5 is known to have opened another one.
-  bool is_other_than(hid_t file) const;
 
  private:
   int descriptor_;

@@ -43,7 +43,9 @@ std::string_view link_name(H5L_type_t type) {
 }
 
 void expect_link(hid_t group, const std::string& name, const std::string& path) {
-  if (H5Lexists(group, name.c_str(), H5P_DEFAULT) <= 0) refuse(path, "it in the file", "none");
+  const htri_t exists = H5Lexists(group, name.c_str(), H5P_DEFAULT);
+  hdf5::check(exists, path);
+  if (exists == 0) refuse(path, "it in the file", "none");
   LinkInfo link{};
   hdf5::check(link_info(group, name.c_str(), &link, H5P_DEFAULT), path);
   if (link.type != H5L_TYPE_HARD) refuse(path, "an object of this file", link_name(link.type));

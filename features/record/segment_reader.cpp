@@ -11,6 +11,7 @@
 
 #include "features/record/attributes.h"
 #include "features/record/checksum.h"
+#include "features/record/descriptor_driver.h"
 #include "features/record/disk_space.h"
 #include "features/record/file_status.h"
 #include "features/record/held_file.h"
@@ -63,9 +64,6 @@ class RowsOfTable {
 };
 
 constexpr std::int64_t kMost = INT64_MAX;
-// How often to begin again with a file that is replaced while it is opened. One that seems to be
-// replaced each time lies where inode numbers do not last, and must be readable there too.
-constexpr int kMostOpeningsToRead = 4;
 constexpr std::int64_t kMostIterations = INT64_C(1) << 53;  // files' numbers can be added up
 
 // What read() finds wrong, with the file's name.
@@ -96,9 +94,10 @@ std::int64_t check_is_ours(hid_t file, const std::string& path) {
   return version;
 }
 
-hdf5::Handle open_hdf5(const std::string& path) {
+hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
   const auto properties = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   H5Pset_fclose_degree(properties, H5F_CLOSE_STRONG);
+  set_descriptor_driver(properties, held.descriptor());
   const bool use_locks = true;
   const bool ignore_where_unsupported = true;
   H5Pset_file_locking(properties, use_locks, ignore_where_unsupported);
@@ -126,21 +125,15 @@ std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const s
 
 hdf5::Handle open_run_file(const std::string& path) {
   const hdf5::Lock lock;
-  for (int opening = 1;; ++opening) {
-    const HeldFile held(path);
-    check_superblock(held.descriptor(), path);
-    bool was_replaced = false;
-    {
-      const auto file = open_hdf5(path);
-      const std::int64_t version = check_is_ours(file, path);
-      naming(path, [&] { check_run_layout(file, version, held.size()); });
-      was_replaced = held.is_other_than(file);
-    }
-    // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
-    auto file = open_hdf5(path);
-    was_replaced |= held.is_other_than(file);
-    if (!was_replaced || opening == kMostOpeningsToRead) return file;
+  const HeldFile held(path);
+  check_superblock(held.descriptor(), path);
+  {
+    const auto file = open_hdf5(held, path);
+    const std::int64_t version = check_is_ours(file, path);
+    naming(path, [&] { check_run_layout(file, version, held.size()); });
   }
+  // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
+  return open_hdf5(held, path);
 }
 
 SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {

@@ -144,7 +144,7 @@ class Run:
 
         query = self._query(layer, tensor, None, None, iterations, rank)
         table = self._table(self._reader.histograms(**query))
-        low, high = _edges(table["statistic"].astype(str).to_numpy(), table["bin"].to_numpy())
+        low, high = _edges(table["statistic"], table["bin"].to_numpy())
         return pandas.concat([table, pandas.DataFrame({"low": low, "high": high})], axis=1)
 
     def blocks(
@@ -269,8 +269,8 @@ def _edges(statistics, bins):
 
     low = numpy.full(len(bins), numpy.nan)
     high = numpy.full(len(bins), numpy.nan)
-    for name in numpy.unique(statistics):
-        rows = statistics == name
+    for name in statistics.dropna().unique():  # a damaged or hostile file has rows without one
+        rows = (statistics == name).to_numpy()
         edges = _EDGES.get(name)
         if edges is not None:
             low[rows], high[rows] = edges(bins[rows])

@@ -1,13 +1,17 @@
 """Damages run files, lets every subcommand and Python's reader read them, and counts what came.
 
     tests/fuzz/campaign.py --build build-campaign --files 20000 [--python build/python] [--seed 1]
+        [--first 5000 | --only 473 1077]
 
-A file counts by the worst that it does: a crash (what a sanitizer finds is one), more than 10 s,
-more than 1 GB, what stands in another file, an exception of Python's reader that is none of TELens,
-a repair that made it worse, other content than before without a word ("silent"), a word about
-damage, an error, the same content as before. Files up to "silent" are kept in --keep. The same
-arguments make the same files. Where bytes were changed blindly, "silent" is a failure as well; only
-who makes checksums right again can change a file without a word.
+A file counts by the worst that it does: a crash (what a sanitizer finds is one), more than 10 s
+of a processor, more than 1 GB, what stands in another file, an exception of Python's reader that is
+none of TELens, a repair that made it worse, other content than before without a word ("silent"), a
+word about damage, an error, the same content as before. Files up to "silent" are kept in --keep.
+The same arguments make the same files. Where bytes were changed blindly, "silent" is a failure as
+well; only a change that makes checksums right again can be one without a word.
+
+A file that is refused, or has the content that it had, gives the other subcommands and Python's
+reader nothing else to read: they run on one of EVERY such files.
 """
 
 import argparse
@@ -28,6 +32,7 @@ from hostile_files import changes, open_for_change
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 10
 MEGABYTES = 1024
+EVERY = 13
 SECRET = "what stands in no run file "
 BAD = (
     "crash",
@@ -39,7 +44,7 @@ BAD = (
 )
 BLIND_CHANGES = {change.__name__ for change in BLIND}
 ENVIRONMENT = {
-    "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:"
+    "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:malloc_context_size=2:"
     "allocator_may_return_null=0:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
 }
@@ -98,20 +103,26 @@ def _write(command):
     assert process.returncode in (0, -9), command
 
 
-def damaged_files(seeds, target, count, seed):
+def damaged_files(seeds, target, numbers, seed):
     """(name, change, intact file) of each damaged file, which lies at target meanwhile.
 
-    One of four is made by hand, as long as there are such; the others have damaged bytes.
+    One of four is made by hand, as long as there are such; the others have damaged bytes. A file is
+    the same whichever others are asked for.
     """
     contents = {path: path.read_bytes() for _, path in seeds.files}
     by_hand = _changes_by_hand(seeds)
     random.Random(seed).shuffle(by_hand)
-    for number in range(count):
-        numbered = random.Random(seed * 1_000_003 + number)
-        if number % 4 == 0 and _change_by_hand(by_hand, target):
+    wanted = set(numbers)
+    for number in range(max(wanted, default=-1) + 1):
+        is_by_hand = number % 4 == 0 and _change_by_hand(by_hand, target)
+        if is_by_hand:
             name, path, _ = by_hand.pop()
-            yield name, "by hand", path
+        if number not in wanted:
             continue
+        if is_by_hand:
+            yield f"{number} {name}", "by hand", path
+            continue
+        numbered = random.Random(seed * 1_000_003 + number)
         name, path = numbered.choice(seeds.files)
         change, content = damage(contents[path], numbered)
         target.write_bytes(content)
@@ -153,15 +164,18 @@ class Judge:
         self._seeds = seeds
         self._outside = seeds.outside.read_bytes()
         self._intact = {path: self._content(path) for _, path in seeds.files}
-        self.peak = 0
+        self.peak, self.longest = 0, 0.0
 
     def _content(self, path):
         return _result(self._all_commands.read(path), "content RUN")
 
-    def verdict(self, path, intact):
-        """(what came of it, details)."""
-        answer = self._all_commands.read(path)
+    def verdict(self, path, intact, everything=True):
+        """(what came of it, details). Not everything: without what it has nothing else for."""
+        answer = self._all_commands.read(path if everything else f"some {path}")
+        if not everything and self._has_more(answer, self._intact[intact]):
+            return self.verdict(path, intact)
         self.peak = max(self.peak, answer["peak"])
+        self.longest = max(self.longest, answer["seconds"])
         for result in answer["results"]:
             if "ended" in result:
                 kind = "crash" if result["ended"] in ("crashed", "ended early") else result["ended"]
@@ -170,25 +184,48 @@ class Judge:
                 return "touched another file", result
         if self._seeds.outside.read_bytes() != self._outside:
             return "touched another file", answer
-        if self._python is not None:
+        if self._python is not None and everything:
             result = self._python.read(path)
             if result["kind"] != "fine":
                 return result["kind"], result
         return self._verdict_of_content(answer, self._intact[intact])
 
+    @staticmethod
+    def _has_more(answer, before):
+        """Whether there is something in it to read that the intact file has not."""
+        if any("ended" in result for result in answer["results"]):
+            return False
+        content, info = _result(answer, "content RUN"), _result(answer, "info RUN")
+        is_refused = content["code"] != 0 and info["code"] == content["code"]
+        return not is_refused and not _is_same(content, before)
+
     def _verdict_of_content(self, answer, before):
         content = _result(answer, "content RUN")
-        repair, again = _result(answer, "repair COPY"), _result(answer, "content COPY")
         told = _result(answer, "info RUN")["damaged"] or content["damaged"]
+        verdict = self._verdict_of_repair(answer, content)
+        if verdict is not None:
+            return verdict
+        if content["code"] != 0:
+            return "refused", content
+        if _is_same(content, before):
+            return "the same", None
+        return ("told" if told else "silent"), content
+
+    @staticmethod
+    def _verdict_of_repair(answer, content):
+        """Of what was asked for."""
+        repair, again = _result(answer, "repair COPY"), _result(answer, "content COPY")
+        if repair is None:
+            return None
         if repair["code"] == 0 and content["code"] == 0 and not _is_kept(content, again):
             return "worse repair", [content, repair, again]
         if repair["code"] == 0 and again["code"] != 0:
             return "worse repair", [content, repair, again]
-        if content["code"] != 0:
-            return "refused", content
-        if content["out"] == before["out"] and content["err"] == before["err"]:
-            return "the same", None
-        return ("told" if told else "silent"), content
+        return None
+
+
+def _is_same(content, before):
+    return content["out"] == before["out"] and content["err"] == before["err"]
 
 
 def _is_kept(content, again):
@@ -198,7 +235,7 @@ def _is_kept(content, again):
 
 
 def _result(answer, command):
-    return next(each for each in answer["results"] if each["command"] == command)
+    return next((each for each in answer["results"] if each["command"] == command), None)
 
 
 def main():
@@ -207,6 +244,8 @@ def main():
     arguments.add_argument("--python", type=pathlib.Path, help="the folder of the telens package")
     arguments.add_argument("--files", type=int, default=20_000)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--first", type=int, default=0, help="the number of the first file")
+    arguments.add_argument("--only", type=int, nargs="*", help="numbers of single files")
     arguments.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("build-fuzz/damaged"))
     options = arguments.parse_args()
 
@@ -226,9 +265,10 @@ def main():
         judge = Judge(all_commands, python_reader, seeds)
         (folder / "damaged").mkdir()
         target = folder / "damaged" / "rank00000.h5"
-        files = damaged_files(seeds, target, options.files, options.seed)
+        numbers = options.only or range(options.first, options.files)
+        files = damaged_files(seeds, target, numbers, options.seed)
         for done, (name, change, intact) in enumerate(files):
-            verdict, details = judge.verdict(target, intact)
+            verdict, details = judge.verdict(target, intact, everything=done % EVERY == 0)
             counts[verdict] += 1
             bad += is_bad(verdict, change)
             if verdict in (*BAD, "silent"):
@@ -245,7 +285,10 @@ def main():
                 )
         all_commands.close()
     total = sum(counts.values())
-    print(f"{total} files in {time.monotonic() - begin:.0f} s; at most {judge.peak >> 20} MB")
+    print(
+        f"{total} files in {time.monotonic() - begin:.0f} s; at most {judge.peak >> 20} MB"
+        f" and {judge.longest:.1f} s of a processor"
+    )
     for verdict, count in counts.most_common():
         print(f"  {count:6} {verdict}")
     sys.exit(1 if bad else 0)

@@ -72,6 +72,11 @@ void print_content(const RunReader& run, std::FILE* out) {
   const Segment& about = run.segments().front();
   fmt::print(out, "{} {} {} {:x} {} {}\n", about.run_id, about.rank, about.world_size,
              bits(about.start_time), about.telens_version, about.dropped);
+  if (about.continues) fmt::print(out, "continues the one before\n");
+  if (const auto& thinned = about.thinned) {
+    fmt::print(out, "thinned {} {} {}\n", thinned->iterations_left, thinned->iterations_seen,
+               thinned->records_seen);
+  }
   fmt::print(out, "{}\n", run.config_text());
   for (const auto& [name, value] : run.environment()) fmt::print(out, "{}={}\n", name, value);
   print_rows(run, out);

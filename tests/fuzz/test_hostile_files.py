@@ -291,17 +291,76 @@ def test_an_older_format_of_hdf5_is_refused(intact, run_file, expect_refusal):
     expect_refusal(run_file, "superblock")
 
 
+def metadata_changed(content, signature, change):
+    """change(content, begin, end) for each block of a kind, whose checksum is made right again."""
+    content = bytearray(content)
+    blocks = [
+        each for each in metadata_blocks(bytes(content)) if content.startswith(signature, each[0])
+    ]
+    assert blocks
+    for begin, length, place in blocks:
+        change(content, begin, begin + length)
+        checksum = lookup3(bytes(content[begin : begin + length]))
+        struct.pack_into("<I", content, begin + place, checksum)
+    return content
+
+
+# Places are those of HDF5's file format; features/record/metadata_limits.cpp has the limits.
+@pytest.mark.parametrize(
+    ("signature", "place", "kind", "value"),
+    [
+        (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: 7 GB were allocated
+        (b"BTHD", 10, "<H", 0),  # bytes of a record, by which those of a node are divided
+        (b"BTHD", 12, "<H", 2**16 - 1),  # levels
+        (b"FRHP", 110, "<H", 2**15),  # blocks in a row
+        (b"FRHP", 120, "<Q", 2**40),  # bytes of the largest direct block
+        (b"FRHP", 128, "<H", 3),  # bits of an offset, fewer than a row's: 2^32 rows
+        (b"FRHP", 140, "<H", 2**16 - 1),  # rows
+    ],
+)
+def test_metadata_that_asks_for_much_memory_is_refused(
+    intact, run_file, expect_refusal, signature, place, kind, value
+):
+    content = metadata_changed(
+        intact["all"].read_bytes(),
+        signature,
+        lambda content, begin, _: struct.pack_into(kind, content, begin + place, value),
+    )
+    run_file.write_bytes(content)
+    expect_refusal(run_file, signature.decode())
+
+
+def test_an_object_header_that_goes_on_for_half_a_gb_is_refused(intact, run_file, expect_refusal):
+    """Its second part would be read as zeros, and read again and again."""
+
+    def grow(file):
+        for i in range(4):
+            file["events"].attrs[f"own {i}"] = np.bytes_(b"x" * 200)
+
+    changed(intact["all"], run_file, grow)
+    content = run_file.read_bytes()
+    parts = [
+        begin for begin, _, _ in metadata_blocks(content) if content.startswith(b"OCHK", begin)
+    ]
+    assert parts
+
+    def lengthen(content, begin, end):
+        for part in parts:
+            at = content.find(struct.pack("<Q", part), begin, end)
+            if at >= 0:
+                struct.pack_into("<Q", content, at + 8, 2**29)
+
+    run_file.write_bytes(metadata_changed(content, b"OHDR", lengthen))
+    expect_refusal(run_file, "longer than the file")
+
+
 def test_an_index_that_claims_2_to_40_chunks_is_not_walked_through(run_file, run_all):
     """Of a file without checksums of its own, whose tables are looked at for rows never stored."""
     old = ROOT / "tests/inspector_cli/data/closed_schema_1.h5.gz"
-    content = bytearray(gzip.decompress(old.read_bytes()))
-    indexes = [
-        each for each in metadata_blocks(bytes(content)) if content.startswith(b"EAHD", each[0])
-    ]
-    assert indexes
-    for begin, length, place in indexes:
-        struct.pack_into("<Q", content, begin + MAX_INDEX_SET, 2**40)
-        checksum = lookup3(bytes(content[begin : begin + length]))
-        struct.pack_into("<I", content, begin + place, checksum)
+    content = metadata_changed(
+        gzip.decompress(old.read_bytes()),
+        b"EAHD",
+        lambda content, begin, _: struct.pack_into("<Q", content, begin + MAX_INDEX_SET, 2**40),
+    )
     run_file.write_bytes(content)
     run_all(run_file)

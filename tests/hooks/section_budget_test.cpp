@@ -360,16 +360,36 @@ TEST_F(BudgetTest, running_more_seldom_changes_no_bit) {
   }
 }
 
+// A section's budget without a session.
+struct BudgetAlone {
+  explicit BudgetAlone(const std::string& budget_option, int freq = 1)
+      : config(config::load_config_text(
+            BudgetTest::with_budget(budget_option,
+                                    fmt::format("LogTensorStats: {{enabled: True, tensors: output, "
+                                                "stats: max, freq: {}}}",
+                                                freq)),
+            "f.yaml", FeatureRegistry().descriptions())) {}
+
+  const config::Section& section() const { return config.sections().front(); }
+  // One rank: what it decides is what happens.
+  void decide_and_follow(std::int64_t iteration) {
+    if (!decider.decides(iteration)) return;
+    const std::vector<std::int64_t> word{decider.decide({})};
+    decider.follow(iteration, word);
+  }
+
+  config::Config config;
+  std::vector<std::string> told;
+  SectionBudget budget{section(), [this](const std::string& text) { told.push_back(text); }};
+  Decider& decider = budget;
+};
+
 // ---- several ranks
 
 TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
-  const config::Config config = config::load_config_text(
-      with_budget("3%", "LogTensorStats: {enabled: True, tensors: output, stats: max}"), "f.yaml",
-      FeatureRegistry().descriptions());
-  std::vector<std::string> told;
-  SectionBudget budget(config.sections().front(),
-                       [&](const std::string& text) { told.push_back(text); });
-  Decider& decider = budget;
+  BudgetAlone section("3%");
+  SectionBudget& budget = section.budget;
+  Decider& decider = section.decider;
   for (int i = 0; i < 6; ++i) budget.end_step(0.1);  // without the section
   for (std::int64_t i = 0; i <= SectionBudget::kFewestSteps; ++i) {
     budget.note_run();
@@ -379,9 +399,9 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   EXPECT_EQ(decider.decide({}), 1);  // it costs nothing here
   decider.follow(0, std::vector<std::int64_t>{1, 2});
   EXPECT_EQ(budget.level(), 1);
-  EXPECT_EQ(config.sections().front().keys->thinning->factor(), 2);
+  EXPECT_EQ(section.section().keys->thinning->factor(), 2);
   EXPECT_FALSE(decider.decides(0));
-  EXPECT_EQ(told.size(), 1U);
+  EXPECT_EQ(section.told.size(), 1U);
   decider.follow(1, std::vector<std::int64_t>{1, 1});
   EXPECT_EQ(budget.level(), 0);
 }
@@ -401,14 +421,8 @@ struct Simulation {
     std::int64_t level = 0;
   };
   Result run(int iterations) const {
-    const config::Config config = config::load_config_text(
-        BudgetTest::with_budget(fmt::format("{}%", 100 * budget),
-                                fmt::format("LogTensorStats: {{enabled: True, tensors: output, "
-                                            "stats: max, freq: {}}}",
-                                            freq)),
-        "f.yaml", FeatureRegistry().descriptions());
-    SectionBudget own(config.sections().front(), [](const std::string&) {});
-    Decider& decider = own;
+    BudgetAlone section(fmt::format("{}%", 100 * budget), freq);
+    SectionBudget& own = section.budget;
     double spent = 0, time = 0, late_spent = 0, late_time = 0;
     for (int i = 0; i < iterations; ++i) {
       const bool due = i % (freq << own.level()) == 0;
@@ -417,10 +431,7 @@ struct Simulation {
       if (due) own.note_run();
       if (due) own.charge(cost);
       own.end_step(i == 0 ? std::nullopt : std::optional(seconds));
-      if (decider.decides(i)) {
-        const std::vector<std::int64_t> word{decider.decide({})};
-        decider.follow(i, word);
-      }
+      section.decide_and_follow(i);
       spent += of_features;
       time += seconds;
       if (2 * i < iterations) continue;
@@ -476,13 +487,8 @@ TEST_F(BudgetTest, features_within_their_budget_run_in_nearly_all_steps_of_a_lon
 }
 
 TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
-  const config::Config config = config::load_config_text(
-      with_budget("3%", "LogTensorStats: {enabled: True, tensors: output, stats: max}"), "f.yaml",
-      FeatureRegistry().descriptions());
-  std::vector<std::string> told;
-  SectionBudget budget(config.sections().front(),
-                       [&](const std::string& text) { told.push_back(text); });
-  Decider& decider = budget;
+  BudgetAlone section("3%");
+  SectionBudget& budget = section.budget;
   // What seldom runs is cheap and what often runs is dear: neither level suits.
   for (int i = 0; i < 2000; ++i) {
     const bool due = i % (1 << budget.level()) == 0;
@@ -490,11 +496,9 @@ TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
     if (due) budget.note_run();
     if (due) budget.charge(cost);
     budget.end_step(1 + (due ? cost : 0));
-    if (!decider.decides(i)) continue;
-    const std::vector<std::int64_t> word{decider.decide({})};
-    decider.follow(i, word);
+    section.decide_and_follow(i);
   }
-  EXPECT_LE(told.size(), 20U) << "it would be hundreds";
+  EXPECT_LE(section.told.size(), 20U) << "it would be hundreds";
 }
 
 TEST_F(BudgetTest, what_the_first_steps_have_overspent_is_saved_again) {
@@ -504,17 +508,11 @@ TEST_F(BudgetTest, what_the_first_steps_have_overspent_is_saved_again) {
 }
 
 TEST_F(BudgetTest, ranks_decide_in_the_same_steps_whatever_it_costs_them) {
-  const auto load = [] {
-    return config::load_config_text(
-        with_budget("3%", "LogTensorStats: {enabled: True, tensors: output, stats: max, freq: 20}"),
-        "f.yaml", FeatureRegistry().descriptions());
-  };
-  const config::Config first_config = load(), second_config = load();
-  const auto tell_nobody = [](const std::string&) {};
-  SectionBudget first(first_config.sections().front(), tell_nobody);
-  SectionBudget second(second_config.sections().front(), tell_nobody);
-  Decider& cheap = first;
-  Decider& dear = second;
+  BudgetAlone first_rank("3%", 20), second_rank("3%", 20);
+  SectionBudget& first = first_rank.budget;
+  SectionBudget& second = second_rank.budget;
+  Decider& cheap = first_rank.decider;
+  Decider& dear = second_rank.decider;
   std::vector<std::int64_t> levels, words;
   for (std::int64_t i = 0; i < 1800; ++i) {
     if (!words.empty()) {

@@ -52,6 +52,19 @@ def test_names_that_are_no_utf8_are_escaped(changed):
     assert set(run.records()["layer"]) >= {r"\xff\xfebad", "layers.2.fc1"}
 
 
+def test_bins_of_a_histogram_without_a_name_have_no_edges(tmp_path):
+    subprocess.run([WRITE_RUN.with_name("write_histograms"), tmp_path, "0"], check=True)
+    path = next(tmp_path.rglob("rank00000.h5"))
+    with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+        rows = file["records"][:]
+        rows["statistic"][::2] = 2**31 - 1
+        store(file, "records", rows)
+    table = telens.open_run(path).histograms()
+    unnamed = table[table["statistic"].isna()]
+    assert 0 < len(unnamed) < len(table)
+    assert unnamed[["low", "high"]].isna().all(axis=None)
+
+
 @pytest.mark.parametrize("name", ["config", "environment"])
 def test_texts_that_are_no_utf8_are_escaped(changed, name):
     def apply(file):

@@ -1,5 +1,4 @@
-// A run file that another process writes while it is read: HDF5 shares what it knows of a file
-// within one process, where nothing can be out of date.
+// A run file that another process writes while it is read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

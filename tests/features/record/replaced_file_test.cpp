@@ -66,40 +66,34 @@ void add_dataset(const std::string& path) {
   ASSERT_GE(static_cast<hid_t>(dataset), 0);
 }
 
-// Between the first two of a reader's openings.
-void replace_once_checked(const std::string& path, const std::string& other) {
+// Before the reader's opening number `opening`, counted from 0.
+void replace_before(int opening, const std::string& path, const std::string& other) {
   openings = 0;
   before_opening = [=](int opened_before) {
-    if (opened_before != 1) return;
+    if (opened_before != opening) return;
     EXPECT_EQ(std::rename(other.c_str(), path.c_str()), 0);
   };
 }
 
-TEST(ReplacedFile, is_checked_as_the_one_that_had_its_name_before_was) {
-  const TemporaryFolder folder;
-  const std::string path = closed_run(folder);
-  const std::string other = path + ".other";
-  std::filesystem::copy_file(path, other);
-  add_dataset(other);
-  replace_once_checked(path, other);
-  try {
-    const SegmentReader reader(path);
-    ADD_FAILURE() << "nobody has checked what it reads";
-  } catch (const RecordError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected 27 names in it, came 28"));
+// The superblock is checked before the first opening, all else after it.
+TEST(ReplacedFile, is_read_as_it_was_checked) {
+  for (const int opening : {0, 1}) {
+    const TemporaryFolder folder;
+    const std::string path = closed_run(folder);
+    const std::string other = path + ".other";
+    std::filesystem::copy_file(path, other);
+    add_dataset(other);
+    replace_before(opening, path, other);
+    EXPECT_EQ(SegmentReader(path).about().records, 100U) << opening;
+    EXPECT_EQ(openings, 2);
+    before_opening = nullptr;
+    try {
+      const SegmentReader reader(path);
+      ADD_FAILURE() << "the file that has the name now is not looked at";
+    } catch (const RecordError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("expected 27 names in it, came 28"));
+    }
   }
-  before_opening = nullptr;
-}
-
-TEST(ReplacedFile, is_read_where_it_is_as_good_as_the_one_before) {
-  const TemporaryFolder folder;
-  const std::string path = closed_run(folder);
-  const std::string other = path + ".other";
-  std::filesystem::copy_file(path, other);
-  replace_once_checked(path, other);
-  EXPECT_EQ(SegmentReader(path).about().records, 100U);
-  EXPECT_EQ(openings, 4);
-  before_opening = nullptr;
 }
 
 TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
@@ -109,6 +103,23 @@ TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
               ::alarm(kSeconds);
               inodes_change = true;
               ::_exit(SegmentReader(path).about().records == 100 ? 0 : 1);
+            }),
+            0);
+}
+
+TEST(InodesThatDoNotLast, do_not_make_each_write_begin_a_file) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(status_of([&] {
+              ::alarm(kSeconds);
+              inodes_change = true;
+              const auto writer = RunWriter::open(options_in(folder));
+              name_everything(*writer);
+              for (int i = 0; i < 5; ++i) {
+                writer->push(numbered_records(i, i + 1));
+                writer->flush();
+              }
+              writer->close();
+              ::_exit(run_files(folder.str()).size() == 1 ? 0 : 1);
             }),
             0);
 }
