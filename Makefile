@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
-        test-cuda-build test-clients bench \
+        test-cuda-build test-clients test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants fuzz \
         fuzz-files format lint asan install clean
 
@@ -76,6 +76,10 @@ test-clients: build  ## install Lightning from PyPI into build/clients and train
 
 test-package: build  ## find_package(telens) and pip install
 	@$(PYTHON) -m pytest -q tests/package
+
+test-paddle: build  ## telens.paddle's tests, in an environment of their own (installs PaddlePaddle: 850 MB)
+	@cmake/setup/paddle.sh
+	@OMP_NUM_THREADS=1 build-paddle/venv/bin/python -m pytest -q tests/paddle
 
 asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and UBSan
 	@[ -f build-asan/build.ninja ] || cmake --preset asan

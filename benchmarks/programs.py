@@ -53,13 +53,20 @@ class Programs:
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {row["row"]: row["samples"] for row in rows}
 
-    def run_python(self, name):
+    def run_paddle(self, name):
+        """The same beside Paddle, in the environment of `make test-paddle`."""
+        interpreter = Path(__file__).parents[1] / "build-paddle/venv/bin/python"
+        if not interpreter.exists():
+            raise CannotRun("PaddlePaddle is not set up; make test-paddle does it")
+        return self.run_python(name, interpreter)
+
+    def run_python(self, name, interpreter=sys.executable):
         """What benchmarks/<name>.py prints, given the rounds, with the telens of this build."""
         package = self.build / "python"
         if not (package / "telens").exists():
             raise CannotRun(f"the telens package is not built in {package}")
         done = subprocess.run(
-            [sys.executable, Path(__file__).with_name(f"{name}.py"), str(self.rounds)],
+            [interpreter, Path(__file__).with_name(f"{name}.py"), str(self.rounds)],
             env=os.environ | {"PYTHONPATH": str(package)},
             capture_output=True,
             text=True,

@@ -217,6 +217,27 @@ def python_linear_rows(programs):
     yield Row(PYTHON_LINEAR[0], ratio(samples, "telens", "torch"), "x", at_most(1.1), samples)
 
 
+PADDLE_LINEAR = ["FP32 Linear of telens.paddle over paddle.nn.Linear, tiny"]
+
+
+def paddle_linear_rows(programs):
+    lines = programs.run_paddle("linear_from_paddle").splitlines()
+    names = ["telens", "paddle", "crossings"]
+    samples = {
+        name: [float(each) for each in line.split()]
+        for name, line in zip(names, lines, strict=True)
+    }
+    crossings, whole = (1e6 * statistics.median(samples[each]) for each in ("crossings", "telens"))
+    yield Row(
+        PADDLE_LINEAR[0],
+        ratio(samples, "telens", "paddle"),
+        "x",
+        at_most(1.5),
+        samples,
+        note=f"tensors cross to the core and back in {crossings:.0f} of {whole:.0f} us",
+    )
+
+
 FP8_LINEAR = [
     "FP8 Linear over torch.nn.Linear BF16, 2048x1024x1024",
     "the same with all statistics",
@@ -418,6 +439,7 @@ def groups():
     yield Group(WHAT_IF, what_if_rows)
     yield Group(UNTOUCHED, untouched_rows)
     yield Group(PYTHON_LINEAR, python_linear_rows)
+    yield Group(PADDLE_LINEAR, paddle_linear_rows)
     yield Group(FP8_LINEAR, fp8_linear_rows)
     yield Group(SAMPLE, sample_rows)
     yield Group(

@@ -19,6 +19,10 @@ void bind_modules(pybind11::module_& module);   // every module of core/modules
 // (fuse_wgrad_accumulation).
 void find_main_grads_in_attributes();
 
+// The C++ side of telens.paddle.
+void bind_foreign_tensors(pybind11::module_& module);  // tensors of another framework
+void bind_foreign_module(pybind11::module_& module);   // a C++ module that computes with them
+
 // The C++ side of telens.debug.
 void bind_debug(pybind11::module_& module);        // the session API
 void bind_plan(pybind11::module_& module);         // what a configuration does, without a session

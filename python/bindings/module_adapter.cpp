@@ -167,6 +167,18 @@ py::object ModuleAdapter::call(PyObject* owner, PyObject* args, PyObject* kwargs
   return results;
 }
 
+Outputs ModuleAdapter::run(const std::vector<at::Tensor>& parameters, bool training, PyObject* args,
+                           PyObject* kwargs) {
+  if (training != module_->is_training()) module_->train(training);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (parameters[i].is_same(slot.bound)) continue;
+    module_->set_tensor(slot.key, parameters[i]);
+    slot.bound = parameters[i];
+  }
+  return forward(args, kwargs);
+}
+
 void ModuleAdapter::synchronize(PyObject* owner) {
   const py::object attributes = attributes_of(owner);
   const bool training = lookup(attributes.ptr(), known().training) == Py_True;

@@ -36,6 +36,11 @@ class ModuleAdapter {
   // dict. GIL held.
   py::object call(PyObject* owner, PyObject* args, PyObject* kwargs);
 
+  // The C++ forward for an owner that is no torch.nn.Module: with these tensors, in the order of
+  // parameters() (undefined for one that the module does without), and no buffers or children.
+  Outputs run(const std::vector<at::Tensor>& parameters, bool training, PyObject* args,
+              PyObject* kwargs);
+
   // The children in C++ order, each with its adapter (a Python object, one for good).
   struct Child {
     py::str name;

@@ -1,7 +1,8 @@
 """TELens finds where low-precision training goes wrong.
 
-``telens.pytorch`` has the FP8 modules, ``telens.common.recipe`` the recipes, ``telens.debug`` the
-sessions that watch the GEMMs inside, and ``telens.open_run`` reads what was recorded.
+``telens.pytorch`` has the FP8 modules and ``telens.paddle`` those for PaddlePaddle,
+``telens.common.recipe`` the recipes, ``telens.debug`` the sessions that watch the GEMMs inside, and
+``telens.open_run`` reads what was recorded.
 """
 
 import importlib
@@ -27,7 +28,7 @@ translate_argument_errors()
 
 def __getattr__(name: str) -> object:
     # `import telens` and then telens.pytorch, as with Transformer Engine; they take time to import.
-    if name in ("common", "debug", "pytorch"):
+    if name in ("common", "debug", "paddle", "pytorch"):
         return importlib.import_module(f"telens.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

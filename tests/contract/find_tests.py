@@ -14,11 +14,12 @@ PROGRAM = re.compile(
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 
 PYTEST = "pytest"
+PADDLE_PYTEST = "pytest beside Paddle"  # in the environment of `make test-paddle`
 
 
 @dataclass(frozen=True)
 class FoundTest:
-    """Where a test stands; ``program`` is a GoogleTest program's target, or "pytest"."""
+    """Where a test stands; ``program`` is a GoogleTest program's target, or one of the pytests."""
 
     file: str  # from the root
     program: str
@@ -48,7 +49,8 @@ def python_tests() -> dict[str, list[FoundTest]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         file = path.relative_to(ROOT).as_posix()
         for name in PYTHON_TEST.findall(path.read_text()):
-            test = FoundTest(file, PYTEST, f"{file}::{name}")
+            program = PADDLE_PYTEST if file.startswith("tests/paddle/") else PYTEST
+            test = FoundTest(file, program, f"{file}::{name}")
             found.setdefault(f"{path.name}::{name}", []).append(test)
     return found
 

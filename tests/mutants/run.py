@@ -28,7 +28,7 @@ WORK = ROOT / "build-mutants"
 sys.path.insert(0, str(ROOT / "tests" / "contract"))
 
 from contract import all_statements  # noqa: E402
-from find_tests import PYTEST, find_test  # noqa: E402
+from find_tests import PADDLE_PYTEST, PYTEST, find_test  # noqa: E402
 
 # What the Python tests run against, the samples and the command included.
 PYTHON_TARGETS = (
@@ -40,6 +40,7 @@ PYTHON_TARGETS = (
     "telens_command",
 )
 COMPILED = (".h", ".cpp", ".cu")
+INTERPRETERS = {PYTEST: sys.executable, PADDLE_PYTEST: ROOT / "build-paddle/venv/bin/python"}
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
 TEST_SECONDS = 600
 
@@ -64,7 +65,7 @@ def contract_mutants() -> list[Mutant]:
 def targets_of(mutants: Iterable[Mutant]) -> list[str]:
     targets = set()
     for mutant in mutants:
-        targets.update(PYTHON_TARGETS if mutant.program == PYTEST else [mutant.program])
+        targets.update(PYTHON_TARGETS if mutant.program in INTERPRETERS else [mutant.program])
     return sorted(targets)
 
 
@@ -120,7 +121,7 @@ class Worker:
             result = self.test(program, selections)
             if result.returncode != 0:
                 raise Failure(f"{program} fails without any mutant:\n{result.stdout[-4000:]}")
-            if program == PYTEST:
+            if program in INTERPRETERS:
                 continue
             ran = re.findall(r"^\[ RUN +\] (\S+)", result.stdout, re.MULTILINE)
             for patterns in selections:
@@ -128,9 +129,9 @@ class Worker:
                     raise Failure(f"{program}: no test is named {patterns}")
 
     def test(self, program: str, selections: list[str]) -> subprocess.CompletedProcess:
-        if program == PYTEST:
+        if program in INTERPRETERS:
             options = ["-q", "-x", "-p", "no:cacheprovider"]
-            command = [sys.executable, "-m", "pytest", *options, *selections]
+            command = [str(INTERPRETERS[program]), "-m", "pytest", *options, *selections]
         else:
             path = self.build / "tests" / program
             command = [str(path), f"--gtest_filter={':'.join(selections)}"]
@@ -142,7 +143,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             return True  # a test that hangs has noticed
         crashed = result.returncode < 0
-        if mutant.program == PYTEST:
+        if mutant.program in INTERPRETERS:
             return crashed or result.returncode in PYTEST_NOTICED
         return crashed or (result.returncode != 0 and "[ RUN " in result.stdout)
 

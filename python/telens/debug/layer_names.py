@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from telens import _C
 from telens.debug.arguments import refusal
-from telens.pytorch.module import Module
+from telens.debug.layer_trees import TREES, LayerTree
 
 __all__ = ["infer_and_assign_layer_names"]
 
@@ -18,17 +19,18 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
     """Names every module after its place: ``model``, then attribute names, joined by dots.
 
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
-    list of models (chunks of a pipeline) is named as one model would be.
+    list of models (chunks of a pipeline) is named as one model would be. After ``import
+    telens.paddle`` models of Paddle are named likewise.
 
     A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: in the
     running session or the next one, and, while the model lives, in those after it for which no
     model is named.
     """
     models = [model]
-    if not isinstance(model, torch.nn.Module) and isinstance(model, Iterable):
+    if _tree_of(model) is None and isinstance(model, Iterable):
         models = list(model)
     for each in models:
-        if not isinstance(each, torch.nn.Module):
+        if _tree_of(each) is None:
             expected = "a torch.nn.Module or several of them"
             raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
     assign_layer_names(models, "model")
@@ -38,18 +40,19 @@ def assign_layer_names(models: Iterable[torch.nn.Module], root: str) -> None:
     """``infer_and_assign_layer_names`` with another name than "model" in front."""
     _forget_models_of_ended_session()
     for each in models:
-        for module, name in _named(each, root):
-            if isinstance(module, Module):
-                module.set_debug_name(name)
+        tree = _tree_of(each)
+        for layer, name in _named(tree, each, root):
+            if isinstance(layer, tree.own_layer):
+                layer.set_debug_name(name)
                 continue
-            module.name = name
-            if _is_linear(module):
-                _foreign.append(weakref.ref(module))
+            setattr(layer, tree.name_attribute, name)
+            if tree.is_linear(layer):
+                _foreign.append(weakref.ref(layer))
     _tell_of_foreign_layers()
 
 
 # Linear layers of other libraries in models that were named.
-_foreign: list[weakref.ref[torch.nn.Module]] = []
+_foreign: list[weakref.ref[Any]] = []
 # Whether those models are of a session that has ended, and of none that runs.
 _are_of_ended_session = False
 
@@ -84,22 +87,22 @@ def _forget_models_of_ended_session() -> None:
 def _tell_of_foreign_layers() -> None:
     """Tells the session of the linear layers that call none of its features."""
     _foreign[:] = {id(module): ref for ref in _foreign if (module := ref()) is not None}.values()
-    for module in (ref() for ref in _foreign):
-        if module is not None and isinstance(module.name, str):
-            kind = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
-            _C.debug.note_foreign_layer(module.name, kind)
+    for layer in (ref() for ref in _foreign):
+        tree = _tree_of(layer)
+        name = None if tree is None else getattr(layer, tree.name_attribute)
+        if isinstance(name, str):
+            kind = f"{type(layer).__module__.partition('.')[0]}'s {type(layer).__name__}"
+            _C.debug.note_foreign_layer(name, kind)
 
 
-def _is_linear(module: torch.nn.Module) -> bool:
-    names = (type(module).__module__, type(module).__name__)
-    is_conv1d = names == ("transformers.pytorch_utils", "Conv1D")
-    return isinstance(module, torch.nn.Linear) or is_conv1d
+def _tree_of(model: Any) -> LayerTree | None:
+    return next((tree for tree in TREES if isinstance(model, tree.layer)), None)
 
 
-def _named(module: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, str]]:
+def _named(tree: LayerTree, layer: Any, name: str) -> Iterator[tuple[Any, str]]:
     # Parents first: a parent names its children by its own rule, and they are named here after it.
-    yield module, name
-    for key, child in module.named_children():
+    yield layer, name
+    for key, child in layer.named_children():
         number = getattr(child, "layer_number", None)
-        by_number = isinstance(module, torch.nn.ModuleList) and number is not None
-        yield from _named(child, f"{name}.{number if by_number else key}")
+        by_number = isinstance(layer, tree.layer_list) and number is not None
+        yield from _named(tree, child, f"{name}.{number if by_number else key}")

@@ -69,8 +69,8 @@ STATEMENTS = (
         "attributes, as the peer does.",
         "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
         LAYER_NAMES,
-        "for module, name in _named(each, root):",
-        'for module, name in _named(each, "root"):',
+        "for layer, name in _named(tree, each, root):",
+        'for layer, name in _named(tree, each, "root"):',
     ),
     Statement(
         "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
@@ -84,8 +84,8 @@ STATEMENTS = (
         "`layer_number=None` counts as none *(ours: the peer calls all such children `None`)*.",
         "test_contract_layer_names.py::test_a_layer_number_of_none_counts_as_none",
         LAYER_NAMES,
-        "isinstance(module, torch.nn.ModuleList) and number is not None",
-        'isinstance(module, torch.nn.ModuleList) and hasattr(child, "layer_number")',
+        "isinstance(layer, tree.layer_list) and number is not None",
+        'isinstance(layer, tree.layer_list) and hasattr(child, "layer_number")',
     ),
     Statement(
         "It takes a list of models, each named as one would be.",
@@ -98,7 +98,7 @@ STATEMENTS = (
         "A wrapper such as DistributedDataParallel adds `.module`.",
         "test_contract_layer_names.py::test_a_wrapper_adds_module",
         LAYER_NAMES,
-        "    for key, child in module.named_children():",
-        '    for key, child in getattr(module, "module", module).named_children():',
+        "    for key, child in layer.named_children():",
+        '    for key, child in getattr(layer, "module", layer).named_children():',
     ),
 )

@@ -1,0 +1,34 @@
+"""How the layers of a model hang together, in each framework that has layers to name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from telens.pytorch.module import Module
+
+__all__ = ["TREES", "LayerTree"]
+
+
+@dataclass(frozen=True)
+class LayerTree:
+    """The classes of one framework. Its layers have ``named_children()``."""
+
+    layer: type  # base of all layers
+    layer_list: type  # children are numbered
+    own_layer: type  # layers of this package: named by set_debug_name
+    name_attribute: str  # where others get their name
+    is_linear: Callable[[Any], bool]  # whether one of another library is a linear layer
+
+
+def _is_linear_of_torch(module: torch.nn.Module) -> bool:
+    names = (type(module).__module__, type(module).__name__)
+    is_conv1d = names == ("transformers.pytorch_utils", "Conv1D")
+    return isinstance(module, torch.nn.Linear) or is_conv1d
+
+
+# telens.paddle adds Paddle's.
+TREES = [LayerTree(torch.nn.Module, torch.nn.ModuleList, Module, "name", _is_linear_of_torch)]

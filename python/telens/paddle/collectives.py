@@ -1,0 +1,131 @@
+"""The collectives of tensor parallelism as steps of Paddle's autograd.
+
+Each is Megatron's pair (https://arxiv.org/abs/1909.08053, https://arxiv.org/abs/2205.05198): what
+the forward sends, and its transpose in the backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+import paddle.distributed as dist
+from paddle.autograd import PyLayer
+
+__all__ = [
+    "copy_to_group",
+    "gather_features",
+    "gather_sequence",
+    "own_sequence",
+    "scatter_sequence",
+    "sum_over_group",
+]
+
+
+def copy_to_group(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """x itself; its gradient is the sum of all ranks'."""
+    return _CopyToGroup.apply(x, group)
+
+
+def sum_over_group(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """The sum of all ranks' x; the gradient goes to each as it is."""
+    return _SumOverGroup.apply(x, group)
+
+
+def gather_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """All ranks' parts of the sequence; its gradient is summed and divided again."""
+    return _GatherSequence.apply(x, group)
+
+
+def scatter_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """This rank's part of the sequence in the sum of all ranks' x; its gradient is gathered."""
+    return _ScatterSequence.apply(x, group)
+
+
+def own_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """This rank's part of the sequence; the gradient of the rest is 0."""
+    return _own_part(x, _sequence_axis(x), group)
+
+
+def gather_features(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    """All ranks' features; the gradient is divided again."""
+    return _GatherFeatures.apply(x, group)
+
+
+def _sequence_axis(x: paddle.Tensor) -> int:
+    return 1 if x.ndim == 3 else 0
+
+
+def _all_reduce(x: paddle.Tensor, group: Any) -> paddle.Tensor:
+    total = x.clone()
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def _all_gather(x: paddle.Tensor, axis: int, group: Any) -> paddle.Tensor:
+    parts: list[paddle.Tensor] = []
+    dist.all_gather(parts, x.contiguous(), group=group)
+    return paddle.concat(parts, axis)
+
+
+def _own_part(x: paddle.Tensor, axis: int, group: Any) -> paddle.Tensor:
+    return x.chunk(group.nranks, axis)[group.rank].contiguous()
+
+
+def _reduce_scatter(x: paddle.Tensor, axis: int, group: Any) -> paddle.Tensor:
+    # As a sum and its part: gloo has no reduce_scatter.
+    return _own_part(_all_reduce(x, group), axis, group)
+
+
+class _CopyToGroup(PyLayer):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _all_reduce(gradient, ctx.group)
+
+
+class _SumOverGroup(PyLayer):
+    @staticmethod
+    def forward(ctx, x, group):
+        return _all_reduce(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clone()
+
+
+class _GatherSequence(PyLayer):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.axis, ctx.group = _sequence_axis(x), group
+        return _all_gather(x, ctx.axis, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _reduce_scatter(gradient, ctx.axis, ctx.group)
+
+
+class _ScatterSequence(PyLayer):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.axis, ctx.group = _sequence_axis(x), group
+        return _reduce_scatter(x, ctx.axis, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _all_gather(gradient, ctx.axis, ctx.group)
+
+
+class _GatherFeatures(PyLayer):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _all_gather(x, -1, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _own_part(gradient, -1, ctx.group)

@@ -1,0 +1,150 @@
+"""A module of the C++ core under a layer of Paddle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+import torch
+from paddle.autograd import PyLayer
+from paddle.base import core
+from paddle.base.framework import _dygraph_tracer
+
+from telens import _C
+
+__all__ = ["TENSORS", "CoreModule", "autocast_dtype", "view_in_torch"]
+
+# How tensors pass between Paddle and the core: over DLPack, without a copy.
+TENSORS = _C.ForeignTensors(paddle.Tensor)
+
+_TYPES = {each.name: each for each in _C.module_types()}
+_TORCH_DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+
+
+def view_in_torch(tensor: paddle.Tensor) -> torch.Tensor:
+    """The tensor's memory as a ``torch.Tensor``, outside any graph."""
+    return TENSORS.view(tensor)
+
+
+def autocast_dtype() -> torch.dtype | None:
+    """The dtype of ``paddle.amp.auto_cast``; None outside it."""
+    tracer = _dygraph_tracer()
+    if tracer is None or tracer._amp_level == core.AmpLevel.O0:
+        return None
+    return _TORCH_DTYPES[tracer._amp_dtype]
+
+
+class _Function(PyLayer):
+    """One forward of a core module as a step of Paddle's autograd."""
+
+    @staticmethod
+    def forward(ctx, module, frozen, options, training, main_grads, count, *tensors):
+        outputs, ctx.graph = module._foreign.forward(
+            tensors[:count], tensors[count:], frozen, options, training, True
+        )
+        ctx.main_grads = main_grads
+        ctx.set_materialize_grads(False)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        main_grads = () if ctx.main_grads is None else ctx.main_grads()
+        found = ctx.graph.backward(gradients, main_grads)
+        return found[0] if len(found) == 1 else found
+
+
+class CoreModule:
+    """Makes a C++ module and calls it with Paddle's tensors. Copies and pickles carry its state."""
+
+    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+        self._kind = kind
+        self._options = options
+        # On "meta" the C++ module allocates and draws nothing: its parameters are Paddle's.
+        device = {"device": "meta"} if _takes_device(kind) else {}
+        self._adapter = _TYPES[kind].construct(**options, **device)
+        self._foreign = _C.ForeignModule(self._adapter, TENSORS)
+        self.parameter_names = [name for name, _ in self._adapter.parameters()]
+
+    def __call__(
+        self,
+        inputs: Sequence[paddle.Tensor],
+        parameters: Sequence[paddle.Tensor | None] = (),
+        *,
+        training: bool,
+        options: dict[str, Any] | None = None,
+        main_grads: Any = None,
+    ) -> Any:
+        """Runs the module's forward: a tensor, or a tuple where it has several outputs.
+
+        Parameters
+        ----------
+        inputs
+            the first arguments of the C++ forward
+        parameters
+            in the order of ``parameter_names``
+        options
+            further arguments of the C++ forward, by name; tensors among them are torch's
+        main_grads
+            a function that gives, in the backward, the buffer of each tensor of inputs and
+            parameters to which its gradient is added, or None
+        """
+        dtype = autocast_dtype()
+        if dtype is None:
+            return self._run(inputs, parameters, training, options or {}, main_grads)
+        device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
+        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            return self._run(inputs, parameters, training, options or {}, main_grads)
+
+    def _run(self, inputs, parameters, training, options, main_grads):
+        tensors = (*inputs, *parameters)
+        frozen = tuple([each is None or each.stop_gradient for each in tensors])
+        if paddle.is_grad_enabled() and not all(frozen):
+            return _Function.apply(
+                self, frozen, options, training, main_grads, len(inputs), *tensors
+            )
+        count = len(inputs)
+        outputs, _ = self._foreign.forward(
+            tensors[:count], tensors[count:], frozen, options, training, False
+        )
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> torch.Tensor:
+        """Amax histories and scales as bytes (uint8, 1-D); empty before any FP8 forward."""
+        state = self._adapter.extra_state()
+        return torch.empty(0, dtype=torch.uint8) if state is None else state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Restores what ``state`` returned; an empty one leaves all as it is."""
+        if state.numel() != 0:
+            self._adapter.set_extra_state(state.cpu())
+
+    def set_debug_name(self, name: str) -> None:
+        """Names the layer for debug configurations."""
+        self._adapter.set_debug_name(name)
+
+    def set_tensor_parallel_group(self, group: Any) -> None:
+        """The ``torch.distributed`` group that calls of debug features are handed."""
+        self._adapter.set_tensor_parallel_group(group)
+
+    def __reduce__(self) -> tuple:
+        # A process group is of its process.
+        options = {**self._adapter.options(), **self._options, "tp_group": None}
+        kept = {name: options[name] for name in self._options if name != "tp_group"}
+        return _remake, (self._kind, kept, self.state().numpy())
+
+
+def _remake(kind: str, options: dict[str, Any], state: Any) -> CoreModule:
+    module = CoreModule(kind, options)
+    module.set_state(torch.from_numpy(state))
+    return module
+
+
+def _takes_device(kind: str) -> bool:
+    return any(field.name == "device" for field in _TYPES[kind].options)

@@ -1,0 +1,60 @@
+"""The region in which layers run in FP8."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import paddle
+import torch
+
+from telens import _C
+from telens.common.recipe import Recipe
+from telens.paddle.process_group import to_torch_group
+from telens.pytorch.quantization import autocast
+
+__all__ = ["fp8_autocast"]
+
+_CALLABLES = ("amax_compute_algo", "scaling_factor_compute_algo")
+
+
+@contextlib.contextmanager
+def fp8_autocast(
+    enabled: bool = False,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+) -> Iterator[None]:
+    """Layers inside the region run their GEMMs in FP8. Also a decorator.
+
+    Features of a layer have to be divisible by 16; tokens may be any number. With
+    ``fp8_recipe.reduce_amax`` amaxes are reduced over ``fp8_group`` when the outermost region ends.
+
+    Parameters
+    ----------
+    enabled
+        False: layers run in high precision
+    calibrating
+        layers collect amaxes although they run in high precision
+    fp8_recipe
+        any of ``telens.common.recipe``; default: ``DelayedScaling()``. Functions of one's own in it
+        would get tensors of torch and are refused
+    fp8_group
+        ``paddle.distributed`` group; None: this rank alone
+    """
+    for name in _CALLABLES:
+        if callable(getattr(fp8_recipe, name, None)):
+            raise _C.UsageError(
+                f"fp8_autocast: fp8_recipe has a function for {name}, which telens.paddle does not "
+                "call; use 'max' or 'most_recent', or None"
+            )
+    region = autocast(enabled, calibrating, fp8_recipe, to_torch_group(fp8_group))
+    region.__enter__()
+    try:
+        yield
+    finally:
+        # The core asks torch whether gradients are on: only then does the end of a region update
+        # scales.
+        with torch.set_grad_enabled(paddle.is_grad_enabled()):
+            region.__exit__(None, None, None)

@@ -1,0 +1,169 @@
+"""Base of the layers that own a module of the C++ core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import torch
+from paddle.nn.initializer import Constant
+
+from telens._names import among, refusal
+from telens.paddle.core_module import TENSORS, CoreModule
+
+__all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend"]
+
+BACKENDS = ["transformer_engine", "paddle"]
+# The key of amax histories and scales in a state_dict, as Transformer Engine's layers have it.
+FP8_STATE = "fp8_state"
+
+
+def check_backend(owner: str, backend: str) -> str:
+    """One of ``BACKENDS``. Raises UsageError otherwise."""
+    return among(owner, "backend", backend, BACKENDS)
+
+
+class Layer(paddle.nn.Layer):
+    """A layer whose parameters are Paddle's and whose forward is the C++ core's.
+
+    ``backend='paddle'`` runs Paddle's own operators instead, in high precision and seen by no
+    debug feature. In FP8 the state of scaling (amax histories and scales) is in ``state_dict()``
+    under ``fp8_state``: a list of one tensor of bytes (uint8), since its size changes.
+    """
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self._dtype = self._helper.get_default_dtype()
+        self.backend = check_backend(type(self).__name__, backend)
+        self._core: CoreModule | None = None
+        self._order: tuple[str, ...] = ()
+        self.name: str | None = None
+
+    # ------------------------------------------------------------------ construction
+
+    def _make_core(self, kind: str, names: dict[str, str], **options: Any) -> None:
+        """Makes the core module. ``names``: Paddle's name of each parameter that has another."""
+        if self.backend == "paddle":
+            return
+        self._core = CoreModule(kind, options)
+        self._order = tuple(names.get(each, each) for each in self._core.parameter_names)
+
+    def _make_weight(self, name: str, out_features: int, in_features: int, attr: Any) -> None:
+        """A GEMM's weight, [out, in]; [in, out] as Paddle's own for ``backend='paddle'``."""
+        shape = [out_features, in_features]
+        if self.backend == "paddle":
+            shape.reverse()
+        setattr(self, name, self.create_parameter(shape, attr=attr, dtype=self._dtype))
+
+    def _make_bias(self, name: str, size: int, attr: Any) -> None:
+        """A GEMM's bias, of zeros unless ``attr`` says otherwise; False: none."""
+        if attr is False:
+            setattr(self, name, None)
+            return
+        self._make_constant(name, size, None if attr is True else attr, 0.0, is_bias=True)
+
+    def _make_constant(
+        self, name: str, size: int, attr: Any, value: float, *, is_bias: bool
+    ) -> None:
+        parameter = self.create_parameter(
+            [size],
+            attr=attr,
+            dtype=self._dtype,
+            is_bias=is_bias,
+            default_initializer=Constant(value),
+        )
+        setattr(self, name, parameter)
+
+    def _make_norm(self, size: int, normalization: str, zero_centered_gamma: bool) -> None:
+        """``ln_weight`` and, unless for RMSNorm, ``ln_bias``."""
+        among(type(self).__name__, "normalization", normalization, ["LayerNorm", "RMSNorm"])
+        first = 0.0 if zero_centered_gamma else 1.0
+        self._make_constant("ln_weight", size, None, first, is_bias=False)
+        self.ln_bias = None
+        if normalization == "LayerNorm":
+            self._make_constant("ln_bias", size, None, 0.0, is_bias=True)
+
+    # ------------------------------------------------------------------ the call
+
+    def _call_core(self, inp: paddle.Tensor, **options: Any) -> Any:
+        """The C++ forward with the layer's present parameters."""
+        parameters = self._core_parameters()
+        return self._core(
+            (inp,),
+            parameters,
+            training=self.training,
+            options=options,
+            main_grads=self._main_grads(1, parameters),
+        )
+
+    def _core_parameters(self) -> list[paddle.Tensor | None]:
+        """What the core module computes with, in its order."""
+        return [getattr(self, name) for name in self._order]
+
+    def _main_grads(self, inputs: int, parameters: list) -> Callable[[], tuple] | None:
+        """For ``fuse_wgrad_accumulation``: the buffers, asked for in the backward."""
+        if not getattr(self, "fuse_wgrad_accumulation", False):
+            return None
+        weights = [each for each in parameters if each is not None]
+        return lambda: (
+            *([None] * inputs),
+            *(getattr(each, "main_grad", None) for each in weights),
+        )
+
+    # ------------------------------------------------------------------ debugging
+
+    def set_debug_name(self, name: str) -> None:
+        """Names the layer for debug configurations."""
+        self.name = name
+        if self._core is not None:
+            self._core.set_debug_name(name)
+
+    # ------------------------------------------------------------------ state_dict
+
+    def _state_dict_impl(
+        self,
+        destination=None,
+        include_sublayers=True,
+        structured_name_prefix="",
+        include_non_persistable_buffer=False,
+        use_hook=True,
+        keep_vars=True,
+    ):
+        destination = super()._state_dict_impl(
+            destination,
+            include_sublayers,
+            structured_name_prefix,
+            include_non_persistable_buffer,
+            use_hook,
+            keep_vars,
+        )
+        if self._core is not None:
+            # Paddle's state_dict() asks with hooks; set_state_dict() asks what there is to be set,
+            # without them, and compares shapes, or lengths where it finds a list.
+            slot = _StateSlot(self, structured_name_prefix + FP8_STATE)
+            destination[slot.name] = slot.value() if use_hook else slot
+        return destination
+
+
+class _StateSlot:
+    """What ``set_state_dict`` takes for a parameter, and fills."""
+
+    shape = (1,)
+
+    def __init__(self, layer: Layer, name: str) -> None:
+        self._layer = layer
+        self.name = name
+
+    def __len__(self) -> int:
+        return 1
+
+    def value(self) -> list[paddle.Tensor]:
+        return [TENSORS.wrap(self._layer._core.state())]
+
+    def set_value(self, value: Any) -> None:
+        owner = f"{type(self._layer).__name__}.set_state_dict"
+        if not isinstance(value, list) or len(value) != 1:
+            raise refusal(owner, self.name, "a list of one tensor, as state_dict() gives it", value)
+        self._layer._core.set_state(torch.from_numpy(np.array(value[0], dtype=np.uint8)))

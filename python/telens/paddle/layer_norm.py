@@ -1,0 +1,75 @@
+"""Layer normalization."""
+
+from __future__ import annotations
+
+import paddle
+
+from telens.paddle.layer import Layer
+from telens.paddle.paddle_operators import normalize
+
+__all__ = ["LayerNorm"]
+
+
+class LayerNorm(Layer):
+    """Layer normalization (https://arxiv.org/abs/1607.06450).
+
+    Parameters
+    ----------
+    hidden_size
+        size of each input sample
+    eps
+        added to the variance
+    weight_attr
+        ``paddle.ParamAttr`` of the weight, which starts at 1, or at 0 with ``zero_centered_gamma``
+    bias_attr
+        ``paddle.ParamAttr`` of the bias; False: zeros that are not trained
+    zero_centered_gamma
+        1 + weight is the factor
+    sequence_parallel
+        marks the parameters for fleet's hooks, which sum their gradients over the ranks
+    backend
+        'transformer_engine' (the C++ core) or 'paddle' (Paddle's operator)
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        weight_attr: paddle.ParamAttr | None = None,
+        bias_attr: paddle.ParamAttr | bool | None = None,
+        zero_centered_gamma: bool = False,
+        sequence_parallel: bool = False,
+        backend: str = "transformer_engine",
+    ) -> None:
+        super().__init__(backend)
+        self.eps = eps
+        self.zero_centered_gamma = zero_centered_gamma
+        first = 0.0 if zero_centered_gamma else 1.0
+        self._make_constant("weight", hidden_size, weight_attr or None, first, is_bias=False)
+        if bias_attr is False:
+            bias_attr = paddle.ParamAttr(trainable=False)
+        self._make_constant("bias", hidden_size, bias_attr, 0.0, is_bias=True)
+        if sequence_parallel:
+            self.weight.sequence_parallel = True
+            self.bias.sequence_parallel = True
+        self._make_core(
+            "LayerNorm",
+            {},
+            normalized_shape=hidden_size,
+            eps=eps,
+            zero_centered_gamma=zero_centered_gamma,
+        )
+
+    def forward(self, inp: paddle.Tensor) -> paddle.Tensor:
+        """[..., hidden_size] -> the same shape."""
+        if self._core is not None:
+            return self._call_core(inp)
+        return normalize(
+            "LayerNorm",
+            inp,
+            self.weight,
+            self.bias,
+            eps=self.eps,
+            normalization="LayerNorm",
+            zero_centered_gamma=self.zero_centered_gamma,
+        )

@@ -1,0 +1,122 @@
+"""Normalization, then y = x A^T + b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+import paddle.nn.functional as F
+
+from telens import _C
+from telens.paddle import collectives, tensor_parallel
+from telens.paddle.layer import Layer
+from telens.paddle.paddle_operators import normalize
+
+__all__ = ["LayerNormLinear"]
+
+
+class LayerNormLinear(Layer):
+    """Normalization, then a linear layer.
+
+    Parameters
+    ----------
+    in_features, out_features
+        sizes of each input and output sample
+    eps
+        added to the variance
+    weight_attr, bias_attr
+        ``paddle.ParamAttr`` of the linear layer's weight and bias; ``bias_attr=False``: no bias
+    normalization
+        'LayerNorm' or 'RMSNorm'
+    return_layernorm_output
+        the normalized input is returned too
+    zero_centered_gamma
+        the norm's weight starts at 0, and 1 + weight is the factor
+    parallel_mode, sequence_parallel, tp_group, fuse_wgrad_accumulation, backend
+        as for ``Linear``; 'Row' is refused, since the norm needs all features of a sample
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-5,
+        weight_attr: paddle.ParamAttr | None = None,
+        bias_attr: paddle.ParamAttr | bool | None = None,
+        normalization: str = "LayerNorm",
+        return_layernorm_output: bool = False,
+        zero_centered_gamma: bool = False,
+        parallel_mode: str | None = None,
+        sequence_parallel: bool = False,
+        tp_group: Any = None,
+        fuse_wgrad_accumulation: bool = False,
+        backend: str = "transformer_engine",
+    ) -> None:
+        super().__init__(backend)
+        self.parallel = tensor_parallel.LinearParallel.of(
+            "LayerNormLinear", parallel_mode, sequence_parallel, tp_group
+        )
+        if self.parallel.mode == "row" and self.parallel.is_parallel:
+            raise _C.UsageError(
+                "LayerNormLinear: parallel_mode must be 'Column' or None: with 'Row' each rank "
+                "would have a part of the features, and the norm needs all; use LayerNorm and "
+                "Linear"
+            )
+        self.in_features, self.out_features = self.parallel.own_part(in_features, out_features)
+        self.eps = eps
+        self.normalization = normalization
+        self.return_layernorm_output = return_layernorm_output
+        self.zero_centered_gamma = zero_centered_gamma
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self._make_norm(self.in_features, normalization, zero_centered_gamma)
+        with self.parallel.own_random_state():
+            self._make_weight("weight", self.out_features, self.in_features, weight_attr)
+        self._make_bias("bias", self.out_features, bias_attr)
+        self.parallel.mark_weight(self.weight, transposed=self.backend == "paddle")
+        self.parallel.mark_bias(self.bias)
+        self._make_core(
+            "LayerNormLinear",
+            {"layer_norm_weight": "ln_weight", "layer_norm_bias": "ln_bias"},
+            in_features=self.in_features,
+            out_features=self.out_features,
+            eps=eps,
+            normalization=normalization,
+            bias=self.bias is not None,
+            return_layernorm_output=return_layernorm_output,
+            zero_centered_gamma=zero_centered_gamma,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            **self.parallel.core_options(),
+        )
+
+    def forward(
+        self, inp: paddle.Tensor, is_first_microbatch: bool | None = None
+    ) -> paddle.Tensor | tuple[paddle.Tensor, paddle.Tensor]:
+        """[..., in_features] -> [..., out_features], or that and the normalized input."""
+        inp = self.parallel.before(inp)
+        if self._core is None:
+            normalized = normalize(
+                "LayerNormLinear",
+                inp,
+                self.parallel.whole_gradient(self.ln_weight),
+                self.parallel.whole_gradient(self.ln_bias),
+                eps=self.eps,
+                normalization=self.normalization,
+                zero_centered_gamma=self.zero_centered_gamma,
+            )
+            out = F.linear(normalized, self.weight, self.bias)
+            found = (out, normalized) if self.return_layernorm_output else out
+        else:
+            found = self._call_core(inp, is_first_microbatch=is_first_microbatch)
+        if self.return_layernorm_output and self.parallel.sequence:
+            return found[0], collectives.own_sequence(found[1], self.parallel.group)
+        return found
+
+    def _core_parameters(self) -> list[paddle.Tensor | None]:
+        found = super()._core_parameters()
+        return [
+            self.parallel.whole_gradient(each) if name.startswith("ln_") else each
+            for name, each in zip(self._order, found, strict=True)
+        ]
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"

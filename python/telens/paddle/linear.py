@@ -1,0 +1,93 @@
+"""y = x A^T + b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+import paddle.nn.functional as F
+
+from telens.paddle import tensor_parallel
+from telens.paddle.layer import Layer
+
+__all__ = ["Linear"]
+
+
+class Linear(Layer):
+    """Applies y = x A^T + b.
+
+    Parameters
+    ----------
+    in_features, out_features
+        sizes of each input and output sample
+    weight_attr
+        ``paddle.ParamAttr`` of the weight, [out_features, in_features] (the transpose of
+        ``paddle.nn.Linear``'s; with ``backend='paddle'`` it is Paddle's)
+    bias_attr
+        ``paddle.ParamAttr`` of the bias; False: no bias
+    parallel_mode
+        None, 'Column' (the weight's rows are divided among the ranks of ``tp_group``) or 'Row' (its
+        columns are, and outputs are summed)
+    sequence_parallel
+        with 'Column' inputs are parts of a sequence, which are gathered; with 'Row' outputs are
+        scattered; the sequence is dimension 1 of [batch, seq, hidden], or 0 of [seq, hidden]
+    tp_group
+        ``paddle.distributed`` group; default: fleet's model-parallel group
+    fuse_wgrad_accumulation
+        the weight's gradient is added to ``weight.main_grad``, FP32, which you make, inside the
+        GEMM; ``weight.grad`` stays None
+    gather_output
+        with 'Column': outputs of all ranks are joined
+    backend
+        'transformer_engine' (the C++ core) or 'paddle' (Paddle's operators, no FP8)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        weight_attr: paddle.ParamAttr | None = None,
+        bias_attr: paddle.ParamAttr | bool | None = None,
+        parallel_mode: str | None = None,
+        sequence_parallel: bool = False,
+        tp_group: Any = None,
+        fuse_wgrad_accumulation: bool = False,
+        gather_output: bool = False,
+        backend: str = "transformer_engine",
+    ) -> None:
+        super().__init__(backend)
+        self.parallel = tensor_parallel.LinearParallel.of(
+            "Linear", parallel_mode, sequence_parallel, tp_group, gather_output
+        )
+        self.in_features, self.out_features = self.parallel.own_part(in_features, out_features)
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        with self.parallel.own_random_state():
+            self._make_weight("weight", self.out_features, self.in_features, weight_attr)
+        self._make_bias("bias", self.out_features, bias_attr)
+        self.parallel.mark_weight(self.weight, transposed=self.backend == "paddle")
+        self.parallel.mark_bias(self.bias)
+        self._make_core(
+            "Linear",
+            {},
+            in_features=self.in_features,
+            out_features=self.out_features,
+            bias=self.bias is not None and not self.parallel.adds_bias_later,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            **self.parallel.core_options(),
+        )
+
+    def forward(self, inp: paddle.Tensor, is_first_microbatch: bool | None = None) -> paddle.Tensor:
+        """[..., in_features] -> [..., out_features].
+
+        ``is_first_microbatch``: True quantizes the weight and keeps it, False uses the kept one,
+        None does not keep it.
+        """
+        inp = self.parallel.before(inp)
+        if self._core is None:
+            bias = None if self.parallel.adds_bias_later else self.bias
+            return self.parallel.after(F.linear(inp, self.weight, bias), self.bias)
+        out = self._call_core(inp, is_first_microbatch=is_first_microbatch)
+        return self.parallel.after(out, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"

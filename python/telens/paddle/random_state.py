@@ -1,0 +1,31 @@
+"""Draws of the C++ core from Paddle's random state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import paddle
+import torch
+
+__all__ = ["torch_draws_from_paddle"]
+
+_SEEDS = 2**31 - 1  # of int32, which Paddle draws
+
+
+@contextlib.contextmanager
+def torch_draws_from_paddle(active: bool) -> Iterator[None]:
+    """Inside, LibTorch draws from a state that one draw of Paddle's decides; outside, from its own.
+
+    So ``paddle.seed``, fleet's tracker of random states and recomputation decide dropout as they do
+    in Paddle's own layers.
+    """
+    if not active:
+        yield
+        return
+    with paddle.no_grad():
+        seed = int(paddle.randint(0, _SEEDS, [1]).item())
+    used = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=used):
+        torch.manual_seed(seed)
+        yield

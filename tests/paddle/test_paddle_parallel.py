@@ -1,0 +1,59 @@
+"""Two processes over gloo, which Paddle's wheel for the CPU has."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import telens.paddle as te
+
+WORKER = Path(__file__).parent / "parallel_worker.py"
+
+
+def test_layers_divided_between_two_ranks_are_the_whole_layers(tmp_path):
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"),
+            *("--backend", "gloo", "--log_dir", str(tmp_path), str(WORKER)),
+        ],
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    logs = "".join(path.read_text() for path in sorted(tmp_path.glob("workerlog.*")))
+    assert done.returncode == 0, logs[-6000:]
+    assert logs.count("both ranks agree") == 2, logs[-6000:]
+
+
+class TwoRanks:
+    """What tells a layer its part; nothing is sent in making one."""
+
+    nranks = 2
+    rank = 1
+
+
+@pytest.mark.parametrize("mode", ["Column", "column", "Row", "row", None])
+def test_capitals_or_none(mode):
+    layer = te.Linear(32, 48, parallel_mode=mode)
+    assert layer.weight.shape == [48, 32]  # one rank
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="parallel_mode"):
+        te.Linear(32, 48, parallel_mode="diagonal")
+
+
+def test_what_ranks_cannot_divide_is_refused():
+    with pytest.raises(ValueError, match="divide"):
+        te.MultiHeadAttention(48, 3, set_parallel_mode=True, tp_group=TwoRanks())
+    with pytest.raises(ValueError, match="ffn_hidden_size"):
+        te.LayerNormMLP(32, 33, set_parallel_mode=True, tp_group=TwoRanks())
+
+
+def test_a_norm_before_rows_is_refused():
+    with pytest.raises(ValueError, match="parallel_mode"):
+        te.LayerNormLinear(32, 48, parallel_mode="Row", tp_group=TwoRanks())
