@@ -16,6 +16,7 @@ import pathlib
 import struct
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -184,13 +185,21 @@ def show_progress(first: int, step: int, steps: int, loss: float, begin: float) 
     sys.stdout.flush()
 
 
-def train(options: argparse.Namespace) -> None:
+def make_model(options: argparse.Namespace) -> Model:
+    return Model(options.layers, options.hidden, options.heads, options.sequence)
+
+
+def train(
+    options: argparse.Namespace,
+    make_model: Callable[[argparse.Namespace], torch.nn.Module] = make_model,
+) -> None:
+    """Trains what ``make_model`` makes on the CPU, a model of bytes [seq, batch]."""
     text = Text(options.text, options.text_bytes)
     print(f"{len(text.data)} bytes of text from {text.folder}")
     torch.manual_seed(options.seed)
     device = device_of(options)
     # Made on the CPU: a seed gives the same weights on every device.
-    model = Model(options.layers, options.hidden, options.heads, options.sequence).to(device)
+    model = make_model(options).to(device)
     adamw = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
     )
@@ -256,9 +265,12 @@ def report(last: list[float], bigram_entropy: float, options: argparse.Namespace
         )
 
 
-def parse_options() -> argparse.Namespace:
+def make_parser(
+    description: str = "Trains a byte-level GPT of TELens modules on real text.",
+) -> argparse.ArgumentParser:
+    """The options that every model has."""
     parser = argparse.ArgumentParser(
-        description="Trains a byte-level GPT of TELens modules on real text.",
+        description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--config", default="", help="debug configuration (YAML)")
@@ -294,12 +306,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--sequence", type=int, default=128, help="bytes a sequence")
     parser.add_argument("--batch", type=int, default=16, help="sequences a step")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of AdamW's")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":
     try:
-        train(parse_options())
+        train(make_parser().parse_args())
     except telens.UsageError as error:
         print(f"gpt: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Trains a byte-level Llama on real text: RMSNorm, SwiGLU, groups of heads, rotary embedding.
+
+    python samples/llama.py --config debug.yaml --log-dir logs --recipe mxfp8 --sample 200
+
+Text, batches, recipes and options are those of samples/gpt.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import torch
+from gpt import make_parser, train
+
+import telens
+import telens.pytorch as te
+
+# SwiGLU has a third matrix: 8/3 x hidden, not 4 x, keep the number of parameters.
+_MULTIPLE = 32  # MXFP8's blocks
+
+
+class Llama(torch.nn.Module):
+    """A decoder as Llama's; layers are named layers.<i>.... and head in configurations."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
+        hidden, heads = options.hidden, options.heads
+        self.embedding = torch.nn.Parameter(torch.randn(256, hidden) * 0.02)
+        angles = te.RotaryPositionEmbedding(hidden // heads, rotary_base=options.rotary_base)
+        self.register_buffer("angles", angles(options.sequence), persistent=False)
+        ffn = -(-8 * hidden // 3 // _MULTIPLE) * _MULTIPLE
+        self.layers = torch.nn.ModuleList(
+            te.TransformerLayer(
+                hidden,
+                ffn,
+                heads,
+                num_gqa_groups=options.groups or heads,
+                hidden_dropout=0,
+                attention_dropout=0,
+                layernorm_epsilon=1e-5,
+                normalization="RMSNorm" if options.norm == "rms" else "LayerNorm",
+                activation=options.activation,
+                bias=False,
+                layer_number=i + 1,
+                name=f"layers.{i}",
+                device="cpu",
+            )
+            for i in range(options.layers)
+        )
+        self.norm = te.RMSNorm(hidden, device="cpu")
+        self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
+        hidden = torch.nn.functional.embedding(data, self.embedding)
+        for layer in self.layers:
+            hidden = layer(hidden, rotary_pos_emb=self.angles[: data.size(0)])
+        return self.head(self.norm(hidden))
+
+
+@torch.no_grad()
+def sample(model: Llama, count: int, sequence: int) -> bytes:
+    """Bytes after a line feed, drawn from the model one by one; without a cache of keys."""
+    model.eval()
+    device = model.embedding.device
+    generator = torch.Generator().manual_seed(1)
+    written = [ord("\n")]
+    for _ in range(count):
+        seen = torch.tensor(written[-sequence:], device=device)[:, None]
+        logits = model(seen)[-1, 0].float().cpu()
+        written.append(torch.multinomial(logits.softmax(0), 1, generator=generator).item())
+    return bytes(written[1:])
+
+
+def main() -> None:
+    parser = make_parser("Trains a byte-level Llama of TELens modules on real text.")
+    parser.add_argument("--groups", type=int, default=2, help="heads of key and value; 0: all")
+    parser.add_argument("--norm", default="rms", choices=("rms", "layer"), help="inside the layers")
+    parser.add_argument(
+        "--activation", default="swiglu", choices=("swiglu", "geglu", "gelu"), help="of the MLP"
+    )
+    parser.add_argument("--rotary-base", type=float, default=10000.0, help="of rotary periods")
+    parser.add_argument("--sample", type=int, default=0, help="bytes to write after training")
+    options = parser.parse_args()
+    made: list[Llama] = []
+
+    def make_model(options: argparse.Namespace) -> Llama:
+        made.append(Llama(options))
+        return made[0]
+
+    train(options, make_model)
+    if options.sample:
+        text = sample(made[0], options.sample, options.sequence)
+        print(text.decode("latin-1").encode("unicode_escape").decode())
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except telens.UsageError as error:
+        print(f"llama: {error}", file=sys.stderr)
+        sys.exit(2)
