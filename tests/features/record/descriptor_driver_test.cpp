@@ -106,7 +106,8 @@ TEST(MetadataLimits, name_what_is_beyond_them) {
             "block BTHD, bytes of a node: expected 128 to 65536, came 4294967295");
   EXPECT_EQ(excess_of(header_of_b_tree(512, 0)),
             "block BTHD, bytes of a record: expected 1 to 64, came 0");
-  std::string heap = std::string("FRHP") + std::string(142, '\0');
+  std::string heap = "FRHP";
+  heap.resize(146);
   heap[5] = 7;
   heap[110] = 3;
   EXPECT_EQ(excess_of(heap),
