@@ -18,13 +18,13 @@ namespace {
 using telens::benchmark::Contender;
 using telens::benchmark::SampleTraining;
 
-constexpr int kSteps = 2;  // of a round
+constexpr int kSteps = 2;  // per round
 // The same where there is a budget, which holds over a run and not over its first steps: what it
 // has learned in those is what is measured.
 constexpr int kStepsWithBudget = 64;
 
 struct FeatureSection {
-  std::string name;     // of the feature, as rows.py has it
+  std::string name;     // the feature's, as in rows.py
   std::string options;  // behind `enabled: True`
   std::string feature_namespace = "transformer_engine";
   std::string budget = {};
@@ -72,7 +72,7 @@ std::vector<FeatureSection> with_delayed_scaling() {
   };
 }
 
-// Of the file in configs/, which has a budget.
+// The feature stands for the file in configs/, which has a budget.
 constexpr const char* kProduction = "production.yaml";
 
 std::string text_of(const std::string& config) {

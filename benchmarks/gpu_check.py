@@ -32,7 +32,7 @@ from gpu_checks.steps import steps
 from gpu_machine import faults_of_build, faults_of_gpu, read_machine, tool_faults
 
 LIMIT = 570  # seconds: a little less than ten minutes
-# What a rehearsal takes its card for.
+# The card that a rehearsal pretends to have.
 REHEARSED = {"card": "NVIDIA H100", "torch": "any"}
 HOPPER = (9, 0)
 NOT_CARRIED = (".git", ".venv", "dist", "__pycache__")
@@ -127,7 +127,7 @@ def main() -> int:
         faults = faults_of_build(machine)
     else:
         faults = [*faults_of_gpu(machine), *tool_faults(machine)]
-        # Of a machine without torch or a card there is nothing that could fit.
+        # A machine without torch or a card has nothing to compare with.
         faults += faults_of_prebuilt(prebuilt, ROOT, None if faults_of_gpu(machine) else machine)
     if faults:
         print("\n".join(faults), file=sys.stderr)

@@ -19,7 +19,7 @@ using telens::record::Record;
 
 constexpr int kLayers = 32, kTensors = 6, kStatistics = 19;
 
-// What one iteration records: each value as random as a statistic's last digits are.
+// The records of one iteration: each value as random as a statistic's last digits are.
 std::vector<Record> an_iteration(telens::record::RunWriter& writer, std::mt19937_64& random) {
   std::lognormal_distribution<double> value;
   std::vector<Record> records;

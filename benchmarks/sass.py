@@ -90,7 +90,7 @@ def shortest(blocks: dict[int, Block], start: int, end: int, without=()) -> list
 @dataclass
 class Counted:
     base: Counter  # instructions of a round by name
-    casts: list[Counter]  # of a round of each loop over casts, one a format
+    casts: list[Counter]  # a counter for each loop over casts, one a format
 
 
 def instructions_on(blocks: dict[int, Block], path: list[int]) -> Counter:
@@ -104,7 +104,7 @@ def count(text: str) -> Counted:
     unrolled = [at for at, block in blocks.items() if block.count("FFMA") >= UNROLLED]
     casts = [at for at in unrolled if blocks[at].count("FMUL") >= UNROLLED]  # they scale
     (sums,) = [at for at in unrolled if at not in casts]
-    # Of the blocks with as many wide loads as 32 elements take, the one that leads to the sums.
+    # The block that leads to the sums, among those with as many wide loads as 32 elements take.
     (loads,) = [
         at
         for at, block in blocks.items()

@@ -37,8 +37,8 @@ class Code:
     """What a kernel's machine code was found to be."""
 
     in_flight: int  # the most wide loads from global memory before the first of them is used
-    narrow_loads: int  # of 32 bits or less from global memory, in loops
-    calls: int  # of functions, in loops: divisions and the like
+    narrow_loads: int  # loads of 32 bits or less from global memory, in loops
+    calls: int  # function calls in loops: divisions and the like
     registers: int
     stack: int  # bytes: what is spilled
     loop: int  # instructions of the longest loop, all ways through it
@@ -131,8 +131,8 @@ LIMITS = (
     Limit("amax_kernel<BF16, 8, (NanInMaximum)0>", 4, 32, narrow_loads=1),
     Limit("dequantize_kernel<E4M3, BF16, 8>", 2, 40, narrow_loads=1),
     Limit("quantize_transpose_kernel<BF16, E4M3>", 8, 128),
-    # Of a row alone: its sums by its length and its mean by its unit, in one unit or the other, and
-    # the root.
+    # Calls for a row alone: its sums by its length and its mean by its unit, in one unit or the
+    # other, and the root.
     Limit("normalize_kernel<BF16, 8>", 4, 48, calls=9),
     # mean and rstd of a row.
     Limit("normalize_backward_kernel<BF16, 8>", 4, 48, narrow_loads=2, calls=2),

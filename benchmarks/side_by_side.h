@@ -15,7 +15,7 @@ namespace telens::benchmark {
 
 struct Contender {
   std::string name;
-  std::function<void()> run;  // what is timed
+  std::function<void()> run;  // the timed work
   // Around each round and not timed; `prepare` ends with a warm-up of `run`.
   std::function<void()> prepare = {};
   std::function<void()> finish = {};
@@ -23,7 +23,7 @@ struct Contender {
 
 struct Plan {
   int rounds = 20;
-  int runs = 1;  // of `run` within a round, for what is too short to be timed once
+  int runs = 1;  // calls of `run` within a round, for work that is too short to be timed once
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -17,7 +17,7 @@ using telens::ops::StatisticsCasts;
 constexpr std::int64_t kElements = 8 << 20;
 constexpr float kScale = 100;
 constexpr float kLargestE4m3 = 448;
-constexpr double kSmallestNormal = 0x1p-126;  // of BF16
+constexpr double kSmallestNormal = 0x1p-126;  // BF16
 
 at::Tensor normal() { return at::randn({kElements}).to(at::kBFloat16); }
 
@@ -38,7 +38,7 @@ std::vector<at::Tensor> a_call_per_statistic(const at::Tensor& x) {
       at::norm(x, 1),
       at::norm(x, 2),
       magnitude.max(),
-      at::where(magnitude == 0, infinity, magnitude).min(),  // of dynamic_range
+      at::where(magnitude == 0, infinity, magnitude).min(),  // for dynamic_range
       nonzero(at::ne(x, x)),                                 // NaN
       nonzero(at::eq(x, infinity)),
       nonzero(at::eq(x, -infinity.to<double>())),

@@ -87,7 +87,7 @@ class ManyLayers {
     }
   }
 
-  // Whether any has to do more than to look. A function of its own, as a forward is.
+  // True if any layer has to do more than look. A function of its own, as a forward is.
   [[gnu::noinline]] bool any_is_due() {
     bool any = false;
     for (telens::LayerHooks& layer : layers_) any |= layer.begin_forward({}) != nullptr;

@@ -1,4 +1,4 @@
-// What four recipes would do to one BF16 tensor, underflows and mean squared error of each: the
+// Underflows and mean squared error of one BF16 tensor under four hypothetical recipes: the
 // statistics engine against torch's casts.
 #include <ATen/ATen.h>
 

@@ -14,7 +14,7 @@ from gpu_checks.runner import Skipped
 OPTIONAL_PACKAGES = (
     *("ml_dtypes", "gfloat", "h5py", "pandas", "hypothesis", "nvdlfw_inspect", "torchao"),
 )
-# What the checks on the GPU need; tests that need none are built after them.
+# Targets of the checks that need a GPU; tests that need none are built after them.
 GPU_TARGETS = ("lib/libtelens.so", "telens_python", "gpt", "telens_command")
 
 
@@ -58,7 +58,7 @@ def configure(context: Context) -> None:
         "-DTELENS_CUDA=ON",
         f"-DTELENS_NVCC={context.nvcc}",
         *cuda_options(context),
-        # A warning of a compiler that nobody has tried should not cost the whole run.
+        # A warning of an untried compiler should not cost the whole run.
         "-DTELENS_WERROR=OFF",
         "-DTELENS_BENCHMARKS=OFF",
         f"-DTELENS_TORCH_PYTHON={sys.executable}",

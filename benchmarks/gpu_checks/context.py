@@ -9,7 +9,7 @@ from gpu_checks.runner import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What a known card runs (cmake/TelensCuda.cmake); all targets are compiled for others.
+# Targets of known cards (cmake/TelensCuda.cmake); all targets are compiled for others.
 TARGETS = {(9, 0): "90a", (10, 0): "100f", (10, 3): "100f"}
 
 
@@ -50,7 +50,7 @@ class Context:
             "TELENS_GPT": str(self.built / "bin/gpt"),
             "TELENS_COMMAND": str(self.built / "bin/telens"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYTHONUNBUFFERED": "1",  # what a killed program printed is in the log
+            "PYTHONUNBUFFERED": "1",  # the log holds the output of a killed program too
         }
         if self.target:
             environment["TELENS_CUDA_TARGETS"] = self.target

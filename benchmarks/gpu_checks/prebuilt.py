@@ -22,7 +22,7 @@ LIBRARY = "lib/libtelens.so"
 DESCRIPTION = "lib/libtelens.json"
 MEND = "run make gpu-prebuilt and carry dist/prebuilt anew, or leave it out"
 
-# What is compiled into the library and the programs beside it. Python, tests and documentation are
+# Sources of the library and of the programs beside it. Python, tests and documentation are
 # not: a changed test must not make a library stale that it could be run with.
 FOLDERS = ("core", "hooks", "features", "inspector_cli", "samples/gpt")
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".in", ".txt")

@@ -13,7 +13,7 @@ from gpu_checks.prebuilt import digest_of_files
 MACHINE_FOLDERS = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/")
 # Without these steps a check has shown nothing, whatever else passed.
 ESSENTIAL = "CUDA against CPU"
-# What of a source tree decides about results. Documentation does not.
+# The parts of a source tree that decide about results. Documentation does not.
 SOURCES = ("core", "hooks", "features", "python", "samples", "configs", "tests", "benchmarks")
 SOURCE_FILES = ("CMakeLists.txt", "cmake/*.cmake")
 NO_SOURCES = ("__pycache__", "results", ".pytest_cache")

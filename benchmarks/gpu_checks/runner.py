@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_checks.report import Report
 
-LAST_LINES = 15  # of a failed command, for the report
+LAST_LINES = 15  # lines of a failed command, for the report
 LEAST_SECONDS = 5  # a step with less time left is not begun
 
 
@@ -36,7 +36,7 @@ class OutOfTime(Failed):
 class Step:
     name: str
     seconds: float  # at most
-    action: Callable[[], object]  # what it returns are details for the report
+    action: Callable[[], object]  # returns details for the report
     needs: tuple[str, ...] = ()  # steps without which it is pointless
     expected: float = 0  # seconds, for rehearsals
     keeps_parts: bool = False  # a later check goes on within it
@@ -52,7 +52,7 @@ class Commands:
         self.root = root
         self.deadline = math.inf  # on the monotonic clock
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()  # what an earlier check left there stays
+        log.touch()  # keeps the lines of an earlier check
 
     def time_left(self) -> float:
         return self.deadline - time.monotonic()
@@ -183,6 +183,6 @@ class Runner:
             self.left.append(step.name)
             cut = f"cut short after {left:.0f} s by the limit of {self.limit:.0f} s (--limit)"
             return {"outcome": "skipped", "reason": cut}
-        except Exception as error:  # of one step: the others are still worth their time
+        except Exception as error:  # the other steps are still worth their time
             return failed(error)
         return {"outcome": "passed"} | ({"details": details} if details else {})

@@ -14,7 +14,7 @@ from gpu_checks.report import ESSENTIAL
 from gpu_checks.runner import Failed, OutOfTime, Skipped, Step
 
 DEVICE_TESTS = ("host_grid_test", "device_code_test", "cuda_gemm_test")
-# Of each family of kernels a few, small enough for tools that slow them down a hundredfold. None
+# A few tests of each family of kernels, for tools that slow them down a hundredfold. None
 # captures a graph: without the caching allocator LibTorch refuses to.
 SANITIZED_TESTS = (
     "test_cuda.py::test_views_that_are_strided_or_misaligned_give_the_bits_of_the_cpu",
@@ -43,10 +43,10 @@ WITH_PRODUCTS = (
     "test_cuda_ranges.py::test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu",
     "test_cuda_gemm.py::test_nan_makes_its_row_and_no_other_nan",
 )
-# What compute-sanitizer says where it cannot watch the device at all.
+# Messages of compute-sanitizer where it cannot watch the device at all.
 SANITIZER_UNUSABLE = ("Device not supported", "Failed to initialize", "Unable to find injection")
 COMPILE = "compile and link"
-# Of these first: whether numbers are right at all, before any is timed.
+# These run first: numbers must be right before any is timed.
 FIRST_TESTS = "tests/python/test_cuda.py"
 # Then what is most worth knowing of a card, before the tests that take longer.
 FIRST_GROUPS = ("memory_bound", "linear")
@@ -54,7 +54,7 @@ FIRST_GROUPS = ("memory_bound", "linear")
 BUILD_TESTS = "tests/python/test_cuda_build.py"
 
 
-# What an H100 with 16 cores took, rounded up.
+# Seconds on an H100 with 16 cores, rounded up.
 EXPECTED = {
     "memory_bound": 8,
     "statistics": 29,
@@ -65,7 +65,7 @@ EXPECTED = {
     "block_formats": 8,
     "layer": 40,
 }
-EXPECTED_OF_TESTS = 21  # of the slowest file; most take less
+EXPECTED_OF_TESTS = 21  # seconds for the slowest file; most take less
 EXPECTED_COMPILING, EXPECTED_COMPILING_PREBUILT = 160, 25
 
 

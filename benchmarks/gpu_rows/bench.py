@@ -26,8 +26,8 @@ class Sizes:
     heads: int = 32
     sequence: int = 2048
     batch: int = 4
-    # Of something tiny, for one is too short to be timed. So few that the launch queue, where the
-    # host waits when it is full, takes them all.
+    # Calls of a tiny operation, since one is too short to be timed; so few that the launch queue,
+    # where the host waits when it is full, takes them all.
     host_calls: int = 20
 
 

@@ -7,10 +7,10 @@ from gpu_rows.memory_bound import COPY, matrix
 from gpu_rows.row import Measured, Row
 
 MXFP8, BLOCK_1D, NVFP4 = 1, 2, 4  # core/formats/scaling_mode.h
-SIGNS = 0xD7E8  # of the Hadamard transform, as Transformer Engine has them
+SIGNS = 0xD7E8  # the Hadamard transform's, as in Transformer Engine
 BOTH = (True, True)
 ROWWISE = (True, False)
-CAST_WORDS = 7  # of an accumulator, core/ops/statistics_layout.h
+CAST_WORDS = 7  # words of an accumulator, core/ops/statistics_layout.h
 
 
 def bytes_of(tensors) -> int:

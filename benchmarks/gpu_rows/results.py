@@ -9,7 +9,7 @@ from gpu_rows.bench import Bench
 from gpu_rows.row import CannotRun, Row
 
 CLOCKS = "clocks.sm,clocks.mem,temperature.gpu,power.draw"
-FIRST_LINES = 4  # of an error: what follows is a stack
+FIRST_LINES = 4  # lines of an error; a stack follows them
 
 
 def clocks() -> str:

@@ -9,7 +9,7 @@ import torch
 
 Call = Callable[[], object]
 WARM_UPS = 3
-SECONDS_PER_CALL = 0.6  # what measuring one contender may take
+SECONDS_PER_CALL = 0.6  # the time to measure one contender
 MOST_ROUNDS, LEAST_ROUNDS = 50, 7
 # About a millisecond: longer than the host needs to launch an operator, or the first kernels of a
 # layer, of which each then takes longer than its launch.

@@ -84,6 +84,9 @@ build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
 cxx_flags=-UYAML_CPP_USE_VISIBILITY build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
 build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
+build nlohmann-json3
+# What the command's pages contain, which is not compiled.
+install -D -m 644 -t "$prefix/share/javascript/chart.js" /usr/share/javascript/chart.js/chart.min.js
 # Not its sorting algorithms, which take minutes to compile and which nobody here calls.
 build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_CONTRIB=OFF
 # Its elementary functions are headers, which belong to no library.

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/base/error.h"
@@ -15,6 +16,7 @@
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/commands/whole_number.h"
+#include "inspector_cli/terminal/json.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -74,24 +76,26 @@ std::string load_text(const config::Plan& plan, std::optional<std::int64_t> iter
                      config::about_waiting(config::estimate_load(plan).waiting));
 }
 
-std::string as_json(const config::Plan& plan, std::optional<std::int64_t> iteration,
-                    const TableOptions& options) {
+Json text_list(const std::vector<std::string>& texts) {
+  Json list = Json::array();
+  for (const std::string& text : texts) list.push_back(json_text(text));
+  return list;
+}
+
+Json json_of(const config::Plan& plan, std::optional<std::int64_t> iteration,
+             const TableOptions& options) {
   const config::RecordLoad load = config::estimate_load(plan);
-  const auto strings = [](const std::vector<std::string>& texts) {
-    std::string list;
-    for (const std::string& text : texts) {
-      list += fmt::format("{}{}", list.empty() ? "" : ", ", json_text(text));
-    }
-    return fmt::format("[{}]", list);
-  };
-  const std::string last = load.last ? fmt::format("{}", *load.last) : "null";
-  return fmt::format(
-      "{{\"plan\": {},\n\"warnings\": {},\n\"load\": {{\"average_records\": {}, \"first\": {}, "
-      "\"last\": {}, \"most_records\": {}, \"busiest\": {}, \"bytes_per_record\": {}, "
-      "\"not_counted\": {}, \"waiting\": {}}}}}\n",
-      table_for(table_of(plan, iteration), options, 0), strings(plan.warnings),
-      json_number(load.average), load.first, last, load.most, load.busiest,
-      json_number(config::kBytesPerRecord), strings(load.not_counted), strings(load.waiting));
+  return {{"plan", arranged(table_of(plan, iteration), options).json()},
+          {"warnings", text_list(plan.warnings)},
+          {"load",
+           {{"average_records", json_number(load.average)},
+            {"first", load.first},
+            {"last", load.last ? Json(*load.last) : Json()},
+            {"most_records", load.most},
+            {"busiest", load.busiest},
+            {"bytes_per_record", json_number(config::kBytesPerRecord)},
+            {"not_counted", text_list(load.not_counted)},
+            {"waiting", text_list(load.waiting)}}}};
 }
 
 void print_summary(const config::Plan& plan, std::optional<std::int64_t> iteration) {
@@ -103,7 +107,7 @@ void run_plan(const PlanOptions& options) {
   const config::Config config = config::load_config_file(options.config, known_features(options));
   const config::Plan plan = config::make_plan(config, read_layer_names(options.layers));
   if (options.table.format == Format::json) {
-    fmt::print("{}", as_json(plan, options.iteration, options.table));
+    fmt::print("{}\n", json_lines(json_of(plan, options.iteration, options.table)));
     return;
   }
   for (const std::string& warning : plan.warnings) {

@@ -1,4 +1,4 @@
-// telens plot: statistics over iterations, on the terminal, as SVG or as a page.
+// telens plot: statistics over iterations, on the terminal or as a page.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,14 +35,17 @@ void draw(const AnyChart& chart, const std::string& out) {
     fmt::print("{}", draw_text(chart, terminal_width()));
     return;
   }
-  write_file(out, out.ends_with(".html") ? draw_html(chart) : draw_svg(chart));
+  write_file(out, draw_html(chart));
   fmt::print("wrote {}\n", printable(out));
 }
 
 void run_plot(const PlotOptions& options) {
   const std::string& out = options.out;
-  if (!out.empty() && !out.ends_with(".html") && !out.ends_with(".svg")) {
-    raise<UsageError>("--out {}: a name that ends in .svg or .html was expected", out);
+  if (!out.empty() && !out.ends_with(".html")) {
+    raise<UsageError>(
+        "--out {}: a name that ends in .html was expected; each chart of the page can be saved as "
+        "PNG",
+        out);
   }
   const record::RunReader run = open_run(options.run);
   if (!options.histogram) {
@@ -66,7 +69,7 @@ void add_plot(CLI::App& app) {
       "Without --stat: the gravest of nonfinite, overflows%, underflows%, mse, cur_amax.");
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--out", options->out,
-                      "Write this file instead: .svg, or .html (opens without a network)");
+                      "Write this page instead, an .html file that opens without a network");
   add_selection(*command, options->selection);
   command
       ->add_flag(

@@ -41,10 +41,23 @@ Cell count_cell(const std::optional<double>& value) {
   return value ? Cell(static_cast<std::int64_t>(*value)) : Cell();
 }
 
-Table tensor_table(const record::RunReader& run, const WarmUp& warm_up,
-                   const record::RecordQuery& query) {
-  TensorSummaries summaries(run, warm_up);
-  for_each_record(run, query, [&](const record::Record& record) { summaries.add(record); });
+// What is read: the run, once, also for a finder of its first trouble if there is one.
+struct Source {
+  const record::RunReader& run;
+  const WarmUp& warm_up;
+  const record::RecordQuery& query;
+  FirstTroubleFinder* finder = nullptr;
+
+  void for_each(const UseRecord& use) const {
+    if (finder == nullptr) return for_each_record(run, query, use);
+    for_each_record(run, query, *finder, use);
+  }
+};
+
+Table tensor_table(const Source& source) {
+  const record::RunReader& run = source.run;
+  TensorSummaries summaries(run, source.warm_up);
+  source.for_each([&](const record::Record& record) { summaries.add(record); });
   Table table({"layer", "tensor", "gemm", "recipe", "nonfinite", "first", "overflows%",
                "underflows%", "mse/amax^2", "amax", "iterations", "warm-up"});
   for (const TensorSummary& row : summaries.worst_first()) {
@@ -113,16 +126,16 @@ double beside(std::string_view statistic, const Course& course) {
   return statistic == "scale_headroom" ? -course.shown().lowest : course.severity.largest();
 }
 
-std::vector<Course> courses_worst_first(const record::RunReader& run, const WarmUp& warm_up,
-                                        const record::RecordQuery& query) {
+std::vector<Course> courses_worst_first(const Source& source) {
+  const record::RunReader& run = source.run;
   std::unordered_map<SeriesKey, Course, SeriesHash> courses;
   const auto& statistics = run.names(Dictionary::statistic);
-  for_each_record(run, query, [&](const record::Record& record) {
+  source.for_each([&](const record::Record& record) {
     const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
     Course& course = courses[key];
     course.key = key;
     course.add(statistics[record.statistic], record,
-               warm_up.covers(record.layer, record.iteration));
+               source.warm_up.covers(record.layer, record.iteration));
   });
   std::vector<Course> sorted;
   for (auto& [key, course] : courses) {
@@ -143,11 +156,11 @@ std::vector<Course> courses_worst_first(const record::RunReader& run, const Warm
   return sorted;
 }
 
-Table course_table(const record::RunReader& run, const WarmUp& warm_up,
-                   const record::RecordQuery& query) {
+Table course_table(const Source& source) {
+  const record::RunReader& run = source.run;
   Table table({"layer", "tensor", "gemm", "statistic", "min", "mean", "max", "last", "at",
                "not finite", "records", "warm-up"});
-  for (const Course& course : courses_worst_first(run, warm_up, query)) {
+  for (const Course& course : courses_worst_first(source)) {
     const Values& shown = course.shown();
     const auto finite = [&](double value) { return shown.finite > 0 ? Cell(value) : Cell(); };
     table.add({name_or_empty(run, Dictionary::layer, course.key.layer),
@@ -168,12 +181,12 @@ void run_stats(const StatsOptions& options) {
   if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
   const auto query = resolve(options.selection, run);
   const WarmUp warm_up(run);
-  const Table table =
-      query.statistics ? course_table(run, warm_up, query) : tensor_table(run, warm_up, query);
+  const bool says_trouble = options.table.format == Format::table && output_is_terminal();
+  FirstTroubleFinder finder(run, warm_up);
+  const Source source{run, warm_up, query, says_trouble ? &finder : nullptr};
+  const Table table = query.statistics ? course_table(source) : tensor_table(source);
   if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
-  if (options.table.format == Format::table && output_is_terminal()) {
-    print_sentences(sentences(find_first_trouble(run, warm_up, query), warm_up, run));
-  }
+  if (says_trouble) print_sentences(sentences(finder.result(query, run.scalars()), warm_up, run));
   print_table(table, options.table);
 }
 

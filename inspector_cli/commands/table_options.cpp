@@ -20,16 +20,16 @@ void add_table_options(CLI::App& command, TableOptions& options) {
   add_top(command, options.top);
 }
 
-std::string table_for(Table table, const TableOptions& options, std::size_t width) {
+Table arranged(Table table, const TableOptions& options) {
   if (!options.sort.empty()) table.sort_by(options.sort);
   if (options.reverse) table.reverse();
   if (options.top > 0) table.keep_first(static_cast<std::size_t>(options.top));
-  return table.render(options.format, width);
+  return table;
 }
 
 void print_table(Table table, const TableOptions& options) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : 0;
-  fmt::print("{}", table_for(std::move(table), options, width));
+  fmt::print("{}", arranged(std::move(table), options).render(options.format, width));
 }
 
 }  // namespace telens::cli

@@ -20,7 +20,7 @@ void add_table_options(CLI::App& command, TableOptions& options);
 
 // Prints the table as the options want it: on a terminal as wide as that, else whole.
 void print_table(Table table, const TableOptions& options);
-// The same as text; width as Table::render has it.
-std::string table_for(Table table, const TableOptions& options, std::size_t width);
+// The rows that --sort, --reverse and --top leave, in their order.
+Table arranged(Table table, const TableOptions& options);
 
 }  // namespace telens::cli

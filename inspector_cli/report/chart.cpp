@@ -107,7 +107,7 @@ bool worth_showing(const Panel& panel) {
 }
 
 void set_iterations(Chart& chart, const record::RunReader& run, const record::RecordQuery& query,
-                    std::size_t most_bins) {
+                    const std::vector<record::Scalar>& scalars, std::size_t most_bins) {
   chart.first_iteration = INT64_MAX;
   chart.last_iteration = INT64_MIN;
   for (const auto& segment : run.segments()) {
@@ -116,7 +116,7 @@ void set_iterations(Chart& chart, const record::RunReader& run, const record::Re
     chart.last_iteration = std::max(chart.last_iteration, segment.last_iteration);
   }
   // A loss is drawn whether or not anything else was recorded with it.
-  for (const auto& scalar : run.scalars()) {
+  for (const auto& scalar : scalars) {
     if (query.rank && *query.rank != scalar.rank) continue;
     chart.first_iteration = std::min(chart.first_iteration, scalar.iteration);
     chart.last_iteration = std::max(chart.last_iteration, scalar.iteration);
@@ -129,10 +129,11 @@ void set_iterations(Chart& chart, const record::RunReader& run, const record::Re
   chart.set_bins(most_bins);
 }
 
-void add_scalars(Chart& chart, const record::RunReader& run, const record::RecordQuery& query) {
+void add_scalars(Chart& chart, const record::RunReader& run, const record::RecordQuery& query,
+                 const std::vector<record::Scalar>& scalars) {
   std::map<std::int32_t, std::vector<Bin>> by_name;
   const int rank = query.rank.value_or(run.segments().front().rank);
-  for (const auto& scalar : run.scalars()) {
+  for (const auto& scalar : scalars) {
     if (scalar.rank != rank || scalar.iteration < chart.first_iteration ||
         scalar.iteration > chart.last_iteration) {
       continue;
@@ -218,11 +219,12 @@ void widen_cells(std::vector<Line>& rows) {
 
 namespace {
 
+// Reads the run once: the finder sees it too.
 Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
-             const Chart& chart) {
+             const Chart& chart, FirstTroubleFinder& finder) {
   Rows rows;
   const auto& statistics = run.names(Dictionary::statistic);
-  for_each_record(run, query, [&](const record::Record& record) {
+  for_each_record(run, query, finder, [&](const record::Record& record) {
     const bool inside =
         record.iteration >= chart.first_iteration && record.iteration <= chart.last_iteration;
     if (!inside) return;
@@ -274,15 +276,16 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
   }
   Chart chart;
   chart.run_id = printable(run.segments().front().run_id);
-  set_iterations(chart, run, query, limits.bins);
-  add_scalars(chart, run, query);
+  const std::vector<record::Scalar> scalars = run.scalars();
+  set_iterations(chart, run, query, scalars, limits.bins);
+  add_scalars(chart, run, query, scalars);
   const WarmUp warm_up(run);
-  chart.trouble = find_first_trouble(run, warm_up, query);
-  chart.headlines = sentences(chart.trouble, warm_up, run);
-
+  FirstTroubleFinder finder(run, warm_up);
   const bool chosen = query.statistics.has_value();
   if (!chosen) query.statistics = usual_statistics(run);
-  const Rows rows = rows_of(run, warm_up, query, chart);
+  const Rows rows = rows_of(run, warm_up, query, chart, finder);
+  chart.trouble = finder.result(query, scalars);
+  chart.headlines = sentences(chart.trouble, warm_up, run);
   if (rows.empty()) raise<UsageError>("no record fits these filters");
   for (const std::int32_t statistic : *query.statistics) {
     Panel panel = make_panel(run, statistic, rows, limits, chart.bins);

@@ -79,7 +79,6 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
 void widen_cells(std::vector<Line>& rows);
 
 std::string draw_text(const Chart& chart, int width);
-std::string draw_svg(const Chart& chart);
 std::string draw_html(const Chart& chart);
 
 }  // namespace telens::cli

@@ -63,8 +63,8 @@ class Earliest {
 };
 
 void find_scalar(const record::RunReader& run, const record::RecordQuery& query,
-                 FirstTrouble& trouble) {
-  for (const record::Scalar& scalar : run.scalars()) {
+                 const std::vector<record::Scalar>& scalars, FirstTrouble& trouble) {
+  for (const record::Scalar& scalar : scalars) {
     if (std::isfinite(scalar.value)) continue;
     if (query.rank && *query.rank != scalar.rank) continue;
     if (scalar.iteration < query.first_iteration || scalar.iteration > query.last_iteration)
@@ -170,38 +170,93 @@ Colour colour_of(Gravity gravity) {
 
 }  // namespace
 
-FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
-                                record::RecordQuery query) {
-  const auto meanings = meanings_of(run);
-  query.statistics.emplace();
-  for (std::size_t i = 0; i < meanings.size(); ++i) {
-    if (is_wanted(meanings[i])) query.statistics->push_back(static_cast<std::int32_t>(i));
-  }
+struct FirstTroubleFinder::State {
+  State(const record::RunReader& reader, const WarmUp& warm)
+      : run(reader),
+        warm_up(warm),
+        meanings(meanings_of(reader)),
+        nonfinite(reader),
+        overflow(reader),
+        summaries(reader, warm) {}
+
+  const record::RunReader& run;
+  const WarmUp& warm_up;
+  std::vector<std::optional<Statistic>> meanings;
+  std::vector<std::int32_t> statistics;
   FirstTrouble trouble;
-  Earliest nonfinite(run);
-  Earliest overflow(run);
-  TensorSummaries summaries(run, warm_up);
-  for_each_record(run, query, [&](const record::Record& record) {
-    const auto statistic = meanings[record.statistic];
-    if (statistic == Statistic::nonfinite) {
-      trouble.nonfinite_measured = true;
-      nonfinite.add(record);
-    } else if (statistic != Statistic::underflows) {
-      trouble.overflow_measured = true;
-    }
-    // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
-    const bool clips = statistic == Statistic::saturated;
-    if (clips && !warm_up.covers(record.layer, record.iteration)) overflow.add(record);
-    summaries.add(record);
-  });
-  trouble.nonfinite = nonfinite.first();
-  trouble.also = nonfinite.others();
-  trouble.overflow = overflow.first();
-  const std::vector<TensorSummary> rows = summaries.worst_first();
+  Earliest nonfinite;
+  Earliest overflow;
+  TensorSummaries summaries;
+};
+
+FirstTroubleFinder::FirstTroubleFinder(const record::RunReader& run, const WarmUp& warm_up)
+    : state_(std::make_unique<State>(run, warm_up)) {
+  for (std::size_t i = 0; i < state_->meanings.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (is_wanted(state_->meanings[i])) state_->statistics.push_back(id);
+  }
+}
+
+FirstTroubleFinder::~FirstTroubleFinder() = default;
+
+const std::vector<std::int32_t>& FirstTroubleFinder::statistics() const {
+  return state_->statistics;
+}
+
+void FirstTroubleFinder::add(const record::Record& record) {
+  State& state = *state_;
+  if (record.statistic == record::kNoName) return;
+  const auto statistic = state.meanings[record.statistic];
+  if (!is_wanted(statistic)) return;
+  if (statistic == Statistic::nonfinite) {
+    state.trouble.nonfinite_measured = true;
+    state.nonfinite.add(record);
+  } else if (statistic != Statistic::underflows) {
+    state.trouble.overflow_measured = true;
+  }
+  // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
+  const bool clips = statistic == Statistic::saturated;
+  if (clips && !state.warm_up.covers(record.layer, record.iteration)) state.overflow.add(record);
+  state.summaries.add(record);
+}
+
+FirstTrouble FirstTroubleFinder::result(const record::RecordQuery& query,
+                                        const std::vector<record::Scalar>& scalars) {
+  FirstTrouble& trouble = state_->trouble;
+  trouble.nonfinite = state_->nonfinite.first();
+  trouble.also = state_->nonfinite.others();
+  trouble.overflow = state_->overflow.first();
+  const std::vector<TensorSummary> rows = state_->summaries.worst_first();
   trouble.clips_most = largest(rows, clipped);
   trouble.loses_most = largest(rows, lost);
-  find_scalar(run, query, trouble);
-  return trouble;
+  find_scalar(state_->run, query, scalars, trouble);
+  return std::move(trouble);
+}
+
+void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
+                     FirstTroubleFinder& finder, const UseRecord& use) {
+  std::vector<bool> used(run.names(Dictionary::statistic).size(), !query.statistics);
+  record::RecordQuery both = query;
+  if (query.statistics) {
+    for (const std::int32_t id : *query.statistics) used[id] = true;
+    both.statistics->insert(both.statistics->end(), finder.statistics().begin(),
+                            finder.statistics().end());
+  }
+  for_each_record(run, both, [&](const record::Record& record) {
+    finder.add(record);
+    if (record.statistic == record::kNoName ? !query.statistics : used[record.statistic]) {
+      use(record);
+    }
+  });
+}
+
+FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
+                                const record::RecordQuery& query) {
+  FirstTroubleFinder finder(run, warm_up);
+  record::RecordQuery needed = query;
+  needed.statistics = finder.statistics();
+  for_each_record(run, needed, [&](const record::Record& record) { finder.add(record); });
+  return finder.result(query, run.scalars());
 }
 
 std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_up,

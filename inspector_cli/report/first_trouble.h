@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,9 +31,32 @@ struct FirstTrouble {
   std::optional<TensorSummary> loses_most;
 };
 
-// Within the layers, tensors, GEMMs, ranks and iterations of the query.
+// Finds the first trouble in records as they are read, in whichever order they come.
+class FirstTroubleFinder {
+ public:
+  FirstTroubleFinder(const record::RunReader& run, const WarmUp& warm_up);
+  ~FirstTroubleFinder();
+  FirstTroubleFinder(const FirstTroubleFinder&) = delete;
+  FirstTroubleFinder& operator=(const FirstTroubleFinder&) = delete;
+
+  // Ids of the statistics that it needs; it ignores records of other ones.
+  const std::vector<std::int32_t>& statistics() const;
+  void add(const record::Record& record);
+  // Call once, when all records of the query's layers, tensors, GEMMs, ranks and iterations are in.
+  // `scalars`: the run's, as RunReader::scalars returns them.
+  FirstTrouble result(const record::RecordQuery& query, const std::vector<record::Scalar>& scalars);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Reads the run once: `use` gets the records of the query, `finder` those that it needs.
+void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
+                     FirstTroubleFinder& finder, const UseRecord& use);
+// For a caller that needs no other records.
 FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
-                                record::RecordQuery query);
+                                const record::RecordQuery& query);
 
 // fine: measured, and there is nothing. plain: nothing to worry about, or not known.
 enum class Gravity : std::uint8_t { fine, plain, notable, grave };

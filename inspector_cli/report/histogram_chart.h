@@ -39,7 +39,6 @@ HistogramChart make_histogram_chart(const record::RunReader& run, const record::
 std::string single_iteration(const HistogramChart& chart, const TensorHistogram& tensor);
 
 std::string draw_text(const HistogramChart& chart, int width);
-std::string draw_svg(const HistogramChart& chart);
 std::string draw_html(const HistogramChart& chart);
 
 }  // namespace telens::cli

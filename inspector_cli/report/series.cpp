@@ -65,7 +65,7 @@ std::string label_of(const SeriesKey& key, const record::RunReader& run) {
 }
 
 void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
-                     const std::function<void(const record::Record&)>& use) {
+                     const UseRecord& use) {
   Progress progress(run.record_count());
   ReducedOnce once;
   run.read(

@@ -40,9 +40,10 @@ std::string label_of(const SeriesKey& key, const record::RunReader& run);
 std::string name_or_empty(const record::RunReader& run, record::Dictionary dictionary,
                           std::int32_t id);
 
+using UseRecord = std::function<void(const record::Record&)>;
 // Reads the records of a query with progress on the terminal. A value that was reduced over a group
 // stands in the file of each of its ranks; `use` gets it once.
 void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
-                     const std::function<void(const record::Record&)>& use);
+                     const UseRecord& use);
 
 }  // namespace telens::cli

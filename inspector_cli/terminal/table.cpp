@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -39,11 +39,11 @@ std::string csv_text(const Cell& cell) {
   return quoted + "\"";
 }
 
-std::string json_value(const Cell& cell) {
+Json json_value(const Cell& cell) {
   if (const auto* text = std::get_if<std::string>(&cell)) return json_text(*text);
   if (const auto* value = std::get_if<double>(&cell)) return json_number(*value);
-  const std::string text = short_text(cell);
-  return text.empty() ? "null" : text;
+  if (const auto* count = std::get_if<std::int64_t>(&cell)) return *count;
+  return nullptr;
 }
 
 // The end of a run of digits that begins at `at`.
@@ -100,17 +100,6 @@ bool sorts_before(const Cell& a, const Cell& b) {
   return left > right;
 }
 
-// Escapes of JSON: two of them, a surrogate pair, beyond the first 2^16 characters.
-void append_utf16(std::string& out, char32_t code) {
-  constexpr char32_t kFirstOfPairs = 0x10000;
-  const auto escape = [&](char32_t unit) {
-    out += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(unit));
-  };
-  if (code < kFirstOfPairs) return escape(code);
-  escape(0xD800 + ((code - kFirstOfPairs) >> 10U));
-  escape(0xDC00 + ((code - kFirstOfPairs) & 0x3FFU));
-}
-
 }  // namespace
 
 std::string short_text(const Cell& cell) {
@@ -124,27 +113,6 @@ std::string short_text(const Cell& cell) {
 
 bool is_number(const Cell& cell) {
   return std::holds_alternative<std::int64_t>(cell) || std::holds_alternative<double>(cell);
-}
-
-std::string json_text(std::string_view text) {
-  std::string quoted = "\"";
-  for_each_character(text, [&](std::string_view bytes, std::optional<char32_t> code) {
-    if (!code) {  // JSON has no place for it
-      quoted += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(bytes[0]));
-    } else if (*code == '"' || *code == '\\') {
-      quoted += '\\';
-      quoted += bytes;
-    } else if (*code == '<' || is_unseen(*code)) {  // '<': no "</script>" inside a page
-      append_utf16(quoted, *code);
-    } else {
-      quoted += bytes;
-    }
-  });
-  return quoted + "\"";
-}
-
-std::string json_number(double value) {
-  return std::isfinite(value) ? exact(value) : json_text(exact(value));
 }
 
 void Table::sort_by(std::string_view column) {
@@ -182,7 +150,7 @@ std::string Table::render(Format format, std::size_t width) const {
     case Format::csv:
       return as_csv();
     case Format::json:
-      return as_json();
+      return json_lines(json()) + "\n";
     case Format::table:
       break;
   }
@@ -205,19 +173,14 @@ std::string Table::as_csv() const {
   return out;
 }
 
-std::string Table::as_json() const {
-  std::string out = "[";
-  for (std::size_t r = 0; r < rows_.size(); ++r) {
-    out += r > 0 ? ",\n {" : "\n {";
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      if (i > 0) out += ", ";
-      out += json_text(columns_[i]);
-      out += ": ";
-      out += json_value(rows_[r][i]);
-    }
-    out += "}";
+Json Table::json() const {
+  Json objects = Json::array();
+  for (const auto& row : rows_) {
+    Json object = Json::object();
+    for (std::size_t i = 0; i < columns_.size(); ++i) object[columns_[i]] = json_value(row[i]);
+    objects.push_back(std::move(object));
   }
-  return out + "\n]\n";
+  return objects;
 }
 
 }  // namespace telens::cli

@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "inspector_cli/terminal/json.h"
+
 namespace telens::cli {
 
 enum class Format : std::uint8_t { table, csv, json };
@@ -36,10 +38,11 @@ class Table {
 
   // width: that the text has to fit, a terminal's; 0: whole, as a pipe gets it.
   std::string render(Format format, std::size_t width = 0) const;
+  // A list of objects; null for empty cells.
+  Json json() const;
 
  private:
   std::string as_csv() const;
-  std::string as_json() const;
 
   std::vector<std::string> columns_;
   std::vector<std::vector<Cell>> rows_;
@@ -49,10 +52,5 @@ class Table {
 // As a table's text shows it, printable.
 std::string short_text(const Cell& cell);
 bool is_number(const Cell& cell);
-
-// A JSON string with its quotes. Also valid JavaScript inside <script>: "</" is escaped.
-std::string json_text(std::string_view text);
-// A JSON number, or "NaN", "Infinity", "-Infinity" as a string: JSON has no numbers for them.
-std::string json_number(double value);
 
 }  // namespace telens::cli

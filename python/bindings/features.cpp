@@ -53,7 +53,7 @@ class PythonFeature final : public Feature {
   // In which iterations and of which tensors, the class alone knows.
   bool reads_statistics(TensorName, std::int64_t) const override { return asks_for_statistics_; }
 
-  // What the configuration says of wgrad was asked when the feature was made.
+  // Read from the configuration when the feature was made.
   bool may_watch_wgrad() const override { return may_watch_wgrad_; }
 
   RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) override {

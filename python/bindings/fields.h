@@ -158,7 +158,7 @@ void read_field(const char* name, py::handle value, T& field) {
   }
 }
 
-// Whether a field still has its initial value.
+// True if two fields hold the same value; tensors are compared by identity.
 template <typename T>
 bool same_value(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -202,7 +202,7 @@ void for_each_field(Struct& object, Function function) {
   Plain::describe(visitor);
 }
 
-// What Python needs to make a signature, a docstring and a stub: one entry a field.
+// One field as Python needs it for a signature, a docstring and a stub.
 struct FieldInfo {
   std::string name;
   std::string type;

@@ -35,7 +35,7 @@ void take_gil(const Take& take) {
   }
 }
 
-// An exit that a parked thread holds up, since somebody joins it, must not hang.
+// A parked thread holds up an exit that joins it; the exit must not hang.
 constexpr unsigned kLongestExit = 10;  // seconds
 
 std::terminate_handler terminate_before = nullptr;

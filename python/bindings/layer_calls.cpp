@@ -70,7 +70,7 @@ class WatchedLayer {
     plan_ = hooks_->begin_forward({.under_recipe = under_recipe, .asks_of_modified_gemms = true});
   }
 
-  // Whether begin_forward would ask nobody.
+  // True while begin_forward would ask no feature.
   bool sleeps(bool under_recipe) const { return hooks_->sleeps({.under_recipe = under_recipe}); }
 
   bool fp8_gemm_enabled(const std::string& gemm) const {
@@ -149,7 +149,7 @@ class WatchedLayer {
   }
 
  private:
-  // Of no session where there is none.
+  // The plan of the newest forward; an empty one without a session.
   const RoutingPlan& plan() const {
     static const RoutingPlan none;
     return plan_ ? *plan_ : none;

@@ -22,7 +22,7 @@ py::object object_of(const at::Tensor& parameter) {
 //   main_grad                the buffer
 //   get_main_grad()          gives it, for parameters marked __fsdp_param__
 //   overwrite_main_grad      the product replaces what is there
-//   grad_added_to_main_grad  where it exists it becomes True, and somebody waits for .grad: hooks
+//   grad_added_to_main_grad  where it exists it becomes True, and .grad is still filled: hooks
 //                            behind its accumulation reduce main_grad
 class AttributeMainGrads final : public MainGradSource {
  public:

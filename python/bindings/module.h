@@ -25,7 +25,7 @@ void bind_foreign_module(pybind11::module_& module);   // a C++ module that comp
 
 // The C++ side of telens.debug.
 void bind_debug(pybind11::module_& module);        // the session API
-void bind_plan(pybind11::module_& module);         // what a configuration does, without a session
+void bind_plan(pybind11::module_& module);         // plans a configuration without a session
 void bind_features(pybind11::module_& module);     // feature classes written in Python
 void bind_gemm(pybind11::module_& module);         // the kernel that the newest GEMM chose
 void bind_statistics(pybind11::module_& module);   // statistics defined or requested in Python

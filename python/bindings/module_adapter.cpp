@@ -80,7 +80,7 @@ bool class_attribute_is(PyTypeObject* type, const py::str& name, const py::objec
   return found.is(expected);
 }
 
-// Whether calling the Python module would do nothing but call the C++ module of `adapter`.
+// True if a call of the Python module would only call the C++ module of `adapter`.
 bool is_untouched(PyObject* object, PyObject* attributes, const py::object& adapter) {
   const Known& names = known();
   if (PyDict_GetItem(attributes, names.adapter.ptr()) != adapter.ptr()) {

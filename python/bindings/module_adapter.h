@@ -45,7 +45,7 @@ class ModuleAdapter {
   struct Child {
     py::str name;
     py::object adapter;
-    ModuleAdapter* direct = nullptr;  // what `adapter` holds
+    ModuleAdapter* direct = nullptr;  // the C++ side of `adapter`
     py::object callee;                // weak reference to what the override calls; null: none
   };
   const std::vector<Child>& children() const { return children_; }
@@ -70,7 +70,7 @@ class ModuleAdapter {
     py::str name;
     std::string key;
     bool is_buffer = false;
-    at::Tensor bound;  // what C++ computes with; undefined before the first call
+    at::Tensor bound;  // the tensor that C++ computes with; undefined before the first call
   };
 
   void synchronize(PyObject* owner);

@@ -1,4 +1,4 @@
-// What Python knows of a C++ module class, all of it derived from the class: adding a module to
+// A C++ module class as Python knows it, all of it derived from the class: adding a module to
 // core/modules/module_list.h is enough.
 #pragma once
 
@@ -27,7 +27,7 @@ class ModuleType {
   virtual std::vector<FieldInfo> option_fields() const = 0;
   virtual std::vector<FieldInfo> input_fields() const = 0;
   virtual bool has_extra_state() const = 0;
-  // Whether what follows the first output is one list.
+  // True if the outputs after the first one are one list.
   virtual bool lists_biases() const = 0;
 
   // A new module from constructor arguments.

@@ -29,7 +29,7 @@ py::dict row_of(const config::PlanRow& row) {
   values["feature"] = config::qualified_name(*row.entry->description);
   values["section"] = row.entry->section;
   values["when"] = row.when();
-  // What a class that parses its own configuration makes of it, it alone knows.
+  // A class that parses its own configuration has no selection: show the text of the file.
   values["parameters"] = to_python(row.selection ? row.selection->parameters : row.entry->config);
   return values;
 }

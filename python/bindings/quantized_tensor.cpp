@@ -44,7 +44,7 @@ BlockOptions block_options(const py::tuple& state) {
 }
 
 void set_block_state(QuantizedTensor& tensor, const py::tuple& state) {
-  constexpr std::size_t kKnownScales = 6;  // what was pickled before has no such entry
+  constexpr std::size_t kKnownScales = 6;  // older pickles end before this entry
   tensor.blocks = block_options(state);
   tensor.power_of_2_scales = state.size() > kKnownScales && state[kKnownScales].cast<bool>();
 }

@@ -11,7 +11,7 @@ namespace telens::python {
 // The wrapper of fresh codes and scales.
 pybind11::object wrap_quantized(const QuantizedTensor& quantized);
 
-// Whether the object is a wrapper; then unwrap_quantized gives what it holds, to be changed in
+// True if the object is a wrapper; unwrap_quantized then returns its tensor, to be changed in
 // place as well.
 bool is_wrapped_quantized(PyObject* object);
 QuantizedTensor& unwrap_quantized(PyObject* object);

@@ -23,7 +23,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Of fprop, dgrad and wgrad.
+// The parameters of fprop, dgrad and wgrad.
 using Precision = std::tuple<bool, bool, bool>;
 using SplitAccumulators = std::tuple<bool, bool, bool>;
 using Scaling = std::tuple<bool, float>;  // power_2_scale, amax_epsilon

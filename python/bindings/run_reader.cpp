@@ -39,7 +39,7 @@ class Column {
   std::vector<T> values_;
 };
 
-// Which record a row belongs to, in the columns that tables of records and of bins share.
+// The columns that tables of records and of bins share: they name the record of a row.
 class RecordColumns {
  public:
   void add(int of_rank, const record::Record& record) {
@@ -191,7 +191,7 @@ py::list read_segments(const RunReader& reader) {
   return rows;
 }
 
-// Of several runs in a log_dir (folder, id), newest first; none for any other path.
+// (folder, id) of each run in a log_dir with several, newest first; empty for any other path.
 py::list list_runs(const std::string& path) {
   py::list runs;
   for (const record::RunEntry& run : record::runs_beside(path)) {
@@ -217,7 +217,7 @@ py::list read_damage(RunReader& reader) {
   return rows;
 }
 
-// Of what is damaged, and left out.
+// Warns about a damaged part that was left out.
 void warn_in_python(const std::string& line) {
   const WithGil held;
   constexpr Py_ssize_t kLevel = 2;  // the line that opened the run

@@ -38,7 +38,7 @@ at::Tensor tensor_of(std::span<const double> sums) {
 
 // A Python class in C++'s clothes. It calls a telens.debug.statistic_caller.StatisticCaller, which
 // makes tensors of what the class returns. The engine calls from threads of autograd, and from
-// step(), without the GIL and without a lock that somebody with the GIL might wait for.
+// step(), without the GIL and without a lock that a thread with the GIL might wait for.
 class PythonStatistic final : public StatisticDefinition {
  public:
   PythonStatistic(py::object caller, bool merges)

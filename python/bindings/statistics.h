@@ -9,7 +9,7 @@
 
 namespace telens::python {
 
-// What a feature class sees of a TensorReading. GIL held.
+// A TensorReading as a feature class sees it. GIL held.
 class PythonReading {
  public:
   // Parses the names of each call once; lives as long as the feature.

@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 # Letters that have to agree for a name to be taken for a misspelt one (1: all).
 _LIKENESS = 0.6
-# Of more names than these only the first are listed.
+# Longer lists of names are cut to the first ones.
 _MOST_LISTED = 12
 
 

@@ -14,7 +14,7 @@ __all__: list[str] = []
 # How pybind11 begins, before it lists signatures of C++ and the values that it was given.
 _PYBIND11 = "incompatible function arguments"
 
-# What users call, where the compiled function has another name.
+# Names that users call, where the compiled function has another name.
 _TITLES = {
     "enter_autocast": "autocast",
     "rotary_angles": "RotaryPositionEmbedding",

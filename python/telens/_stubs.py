@@ -53,7 +53,7 @@ def _class(module_type: _C.ModuleType) -> str:
 
 
 def _is_attribute(field: _C.FieldInfo) -> bool:
-    # What the instance has from the core, and is no parameter of its own.
+    # The instance has these from the core; they are no parameters of its own.
     placement = ("device", "params_dtype")
     return field.name not in ("bias", *placement) and not field.type.startswith("Callable")
 

@@ -327,7 +327,9 @@ def _edges_of_exponents(mantissa_bits: int, smallest_normal: float):
         import numpy
 
         distance = numpy.abs(bins - 257).astype(numpy.float64)  # 257: zeros
-        least = numpy.exp2(distance - 128)  # of the normal numbers; 2 stands for 2^-126
+        least = numpy.exp2(
+            distance - 128
+        )  # the smallest normal number; a distance of 2 stands for 2^-126
         most = least * (2 - 2.0**-mantissa_bits)
         least[distance == 1] = smallest_normal * 2.0**-mantissa_bits
         most[distance == 1] = smallest_normal * (1 - 2.0**-mantissa_bits)

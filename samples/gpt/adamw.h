@@ -26,15 +26,15 @@ class AdamW {
   // Applies the gradients and drops them.
   void step(double learning_rate);
 
-  // What a checkpoint keeps, by name; tensors that step() changes in place.
+  // The state for a checkpoint, by name; step() changes these tensors in place.
   NamedTensors state() const;
 
  private:
   AdamWOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> averages_;          // of the gradients
-  std::vector<at::Tensor> squared_averages_;  // of their squares
+  std::vector<at::Tensor> averages_;          // running means of the gradients
+  std::vector<at::Tensor> squared_averages_;  // running means of their squares
   std::vector<at::Tensor> steps_;
 };
 

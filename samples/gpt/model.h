@@ -29,7 +29,7 @@ class Model : public torch::nn::Module {
 
  private:
   at::Tensor embedding_;  // [256, hidden]
-  at::Tensor angles_;     // of the rotary position embedding
+  at::Tensor angles_;     // rotary position embedding
   std::vector<std::shared_ptr<telens::TransformerLayer>> layers_;
   std::shared_ptr<telens::LayerNorm> norm_;
   std::shared_ptr<telens::Linear> head_;

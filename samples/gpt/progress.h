@@ -1,4 +1,4 @@
-// What the user sees while training: a bar on a terminal, lines on a pipe.
+// Progress of a training for the user: a bar on a terminal, lines on a pipe.
 #pragma once
 
 #include <chrono>

@@ -21,7 +21,7 @@ struct TrainingOptions {
   std::string text;             // folder; "": Python's standard library
   std::int64_t text_bytes = 4 << 20;  // read at most this much
   std::string config;                 // debug YAML; "": no session
-  std::string log_dir = ".";          // of the session
+  std::string log_dir = ".";          // the debug session's
   std::string loss_file;              // "": none
   std::string save;                   // checkpoint to write; "": none
   std::int64_t save_at = 0;           // after how many steps; 0: after the last

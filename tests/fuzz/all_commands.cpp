@@ -28,12 +28,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/fnv1a.h"
-#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/json.h"
 #include "tests/fuzz/content.h"
 
 // main.cpp of the command, under this name: see CMakeLists.txt.
@@ -65,9 +66,9 @@ const std::vector<Arguments> kOtherCommands{
     {"stats", kRun, "--stat", "cur_amax", "--format", "csv"},
     {"plot", kRun},
     {"plot", kRun, "--stat", "cur_amax", "--out", "FOLDER/chart.html"},
-    {"plot", kRun, "--out", "FOLDER/chart.svg"},
+    {"plot", kRun, "--out", "FOLDER/chart.html"},
     {"plot", kRun, "--histogram"},
-    {"plot", kRun, "--histogram", "--out", "FOLDER/histogram.svg"},
+    {"plot", kRun, "--histogram", "--out", "FOLDER/histogram.html"},
     {"ledger", kRun, "--format", "json"},
     {"blocks", kRun},
     {"whatif", kRun, "--format", "csv"},
@@ -145,19 +146,20 @@ class Campaign {
     copy_ = (folder_ / "copy" / "rank00000.h5").string();
     fs::create_directories(folder_ / "copy");
     fs::copy_file(path, copy_, fs::copy_options::overwrite_existing);
-    std::string results;
+    cli::Json results = cli::Json::array();
     peak_ = 0;
     longest_ = std::chrono::nanoseconds(0);
     for (std::size_t next = 0; next < commands_.size();) next = run_from(next, results);
-    return fmt::format("{{\"file\": {}, \"peak\": {}, \"seconds\": {}, \"results\": [{}]}}",
-                       cli::json_text(path), peak_, std::chrono::duration<double>(longest_).count(),
-                       results);
+    return cli::json_line({{"file", cli::json_text(path)},
+                           {"peak", peak_},
+                           {"seconds", std::chrono::duration<double>(longest_).count()},
+                           {"results", std::move(results)}});
   }
 
  private:
   // A child runs command `first` and those behind it, until one does not come back. Returns the one
   // to go on with.
-  std::size_t run_from(std::size_t first, std::string& results) {
+  std::size_t run_from(std::size_t first, cli::Json& results) {
     std::array<int, 2> pipe{};
     std::array<int, 2> go{};
     if (::pipe(pipe.data()) != 0 || ::pipe(go.data()) != 0) std::abort();
@@ -175,7 +177,7 @@ class Campaign {
     const char* ended = nullptr;
     Answer answer;
     while (next < commands_.size() && (ended = wait_for(child, pipe[0], answer)) == nullptr) {
-      add(results, next++, fmt::format("\"code\": {}", answer.code));
+      add(results, next++, {{"code", answer.code}});
       out_.clear();
       err_.clear();
       if (::write(go[1], "", 1) != 1) break;
@@ -186,9 +188,7 @@ class Campaign {
     ::waitpid(child, &status, 0);
     if (next == commands_.size()) return next;
     if (ended == nullptr) ended = "ended early";
-    add(results, next,
-        fmt::format("\"ended\": \"{}\", \"signal\": {}", ended,
-                    WIFSIGNALED(status) ? WTERMSIG(status) : 0));
+    add(results, next, {{"ended", ended}, {"signal", WIFSIGNALED(status) ? WTERMSIG(status) : 0}});
     return next + 1;
   }
 
@@ -219,20 +219,23 @@ class Campaign {
     }
   }
 
-  void add(std::string& results, std::size_t command, const std::string& what) const {
+  // `how`: how the command ended.
+  void add(cli::Json& results, std::size_t command, const cli::Json& how) const {
     const std::string out = out_.text();
     const std::string err = err_.text();
     const auto either_has = [&](const std::string& word) {
       return out.find(word) != std::string::npos || err.find(word) != std::string::npos;
     };
     constexpr std::size_t kMost = 6000;  // a sanitizer's report
-    results += fmt::format(
-        "{}{{\"command\": {}, {}, \"out\": \"{:016x}\", \"bytes\": {}, \"damaged\": {}, "
-        "\"leaked\": {}, \"err\": {}}}",
-        results.empty() ? "" : ", ",
-        cli::json_text(fmt::format("{}", fmt::join(commands_[command], " "))), what, fnv1a(out),
-        out.size(), either_has("damaged"), !limits_.secret.empty() && either_has(limits_.secret),
-        cli::json_text(err.substr(0, kMost)));
+    cli::Json result{
+        {"command", cli::json_text(fmt::format("{}", fmt::join(commands_[command], " ")))}};
+    result.update(how);
+    result.update({{"out", fmt::format("{:016x}", fnv1a(out))},
+                   {"bytes", out.size()},
+                   {"damaged", either_has("damaged")},
+                   {"leaked", !limits_.secret.empty() && either_has(limits_.secret)},
+                   {"err", cli::json_text(err.substr(0, kMost))}});
+    results.push_back(std::move(result));
   }
 
   [[noreturn]] void be_child(std::size_t first, int pipe, int go) {

@@ -1,21 +1,20 @@
-"""Names and texts of a run file are anybody's: none of them reaches a terminal, CSV, SVG or HTML
+"""Names and texts of a run file are anybody's: none of them reaches a terminal, CSV or a page
 as it is."""
 
 import csv
-import html.parser
 import io
 import json
 import re
 import shutil
 import subprocess
 import unicodedata
-import xml.etree.ElementTree
 
 import h5py
 import numpy as np
 import pytest
 from conftest import COMMAND
 from example_config import CONFIG
+from page_data import Page
 from rewritten_run import without_checksums
 
 # A title of the terminal, a forged line, a reversed direction, no UTF-8, markup, and what XML 1.0
@@ -127,23 +126,24 @@ def test_json_gives_names_back_as_they_are(result_of, run):
                       "@SUM(1)\r\nwarning  all is fine3"}  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_pictures_are_well_formed(run, tmp_path, number):
-    path = tmp_path / "rank00000.h5"
-    shutil.copy(run, path)
-    with h5py.File(path, "r+", libver="latest") as file:
-        for i in range(len(file["names/layer"])):
-            file["names/layer"][i] = HOSTILE[number] + str(i).encode()
-    for suffix in ("svg", "html"):
-        out = tmp_path / f"plot.{suffix}"
+def test_no_name_becomes_a_part_of_a_page(run, tmp_path):
+    tags, shown = set(), set()
+    names = [b"harmless", *HOSTILE, b"<!--<script>", b"]]>&lt;{{data}}"]
+    for name in names:
+        path = tmp_path / "rank00000.h5"
+        shutil.copy(run, path)
+        with h5py.File(path, "r+", libver="latest") as file:
+            for i in range(len(file["names/layer"])):
+                file["names/layer"][i] = name + str(i).encode()
+        out = tmp_path / "plot.html"
         subprocess.run([COMMAND, "plot", path, "--out", out], check=True, capture_output=True)
-        text = out.read_text(encoding="utf-8")
-        if suffix == "svg":
-            xml.etree.ElementTree.fromstring(text)
-        else:
-            html.parser.HTMLParser().feed(text)
-            assert text.count("</script>") == text.count("<script>")
-            assert "<b>" not in text
+        page = Page(out.read_text(encoding="utf-8"))
+        assert all(not is_unseen(c) for c in page.scripts[0])
+        tags.add(tuple(page.tags))
+        shown.add(page.data["charts"][-1]["rows"][0]["label"])
+    assert len(tags) == 1  # the elements of a page with harmless names
+    assert len(shown) == len(names)
+    assert "</script><b>&'\"0" in shown  # text, as it is
 
 
 def test_a_plan_of_hostile_layers_is_printable(run, tmp_path):

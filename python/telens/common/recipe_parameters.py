@@ -96,7 +96,7 @@ def split_accumulators(recipe: Any) -> tuple[bool, bool, bool]:
     return fprop, dgrad, wgrad
 
 
-# What is not supported, by the name of the argument, and what happens instead.
+# {unsupported argument: (its only legal value, what happens instead)}
 _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
     "fp8_mha": (False, "attention runs in high precision"),

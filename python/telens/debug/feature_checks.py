@@ -19,8 +19,8 @@ _SWITCHED_BY = {
     "inspect_tensor_postquantize": "inspect_tensor_postquantize_enabled",
 }
 _LAYER_CALLS = ("fp8_gemm_enabled", *_SWITCHED_BY, *_SWITCHED_BY.values())
-# Have @api_method in features of the peer, which are copied and inherited; scripts call the first,
-# nobody the second.
+# Have @api_method in features of the peer, which are copied and inherited; scripts call the first
+# one, and the second one is never called.
 _OTHER_CALLS = ("log_tensor_stats", "fp8_gemm")
 # Namespaces whose features layers alone call.
 _LAYER_NAMESPACES = ("transformer_engine", "telens")
@@ -71,7 +71,7 @@ def checked_answer(answer: Any, feature_class: type, call: str) -> bool | tuple[
 
 
 def _is_truth(value: Any) -> bool:
-    # Of numpy and torch, too.
+    # numpy's and torch's booleans count too.
     return isinstance(value.item() if hasattr(value, "item") else value, bool)
 
 

@@ -23,7 +23,7 @@ _TYPE_NAMES = {
     list: "a list",
     dict: "a mapping",
 }
-# What selects GEMMs and tensors: the names that a list may have, and the key of a struct's item.
+# Selectors of GEMMs and tensors: the names that a list may have, and the key of a struct's item.
 _LISTS = {"gemms": GEMMS, "tensors": TENSORS}
 _STRUCTS = {"gemms_struct": ("gemm", GEMMS), "tensors_struct": ("tensor", TENSORS)}
 _SELECTION = (*_LISTS, *_STRUCTS)
@@ -160,7 +160,7 @@ class ConfigCheck:
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
         where = "".join(steps).lstrip(".")
         error = _C.ConfigError(f"feature '{self._feature}'{', ' if where else ''}{where}: {text}")
-        error.place = (*place, *deeper)  # what the session makes file, line and column of
+        error.place = (*place, *deeper)  # the session turns it into file, line and column
         return error
 
 

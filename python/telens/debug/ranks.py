@@ -12,7 +12,7 @@ from telens import _C
 
 __all__: list[str] = []
 
-# Whether the session began before torch.distributed; False once that was told.
+# True if the session began before torch.distributed; False again after the warning.
 _began_without_group = False
 
 

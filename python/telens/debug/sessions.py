@@ -45,7 +45,7 @@ _PEER_FEATURES = ("transformer_engine", "debug", "features")
 
 transformer_engine = LayerCalls()
 
-# What the session was told last, for feature classes that reduce themselves.
+# Last value of set_weight_tensor_tp_group_reduce, for feature classes that do their own reduction.
 _weights_are_reduced = True
 
 # Owners of the features that the running session's feature_dirs registered.
@@ -125,7 +125,7 @@ def initialize(
 
 def step(loss: float | torch.Tensor | None = None) -> None:
     """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
-    # A loss on a GPU makes the host wait for it: not where nobody records it.
+    # Reading a loss from a GPU makes the host wait: only if the loss is recorded.
     recorded = loss is not None and _C.debug.is_initialized()
     exits.note_step()
     layer_names.note_step()

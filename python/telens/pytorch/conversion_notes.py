@@ -124,7 +124,7 @@ def parameters_by_owner(model: torch.nn.Module) -> Owners:
     return owners
 
 
-# What looks its matrix up, or slides it, has no GEMM that a linear layer could run.
+# A module that looks up or slides its matrix has no GEMM that a linear layer could run.
 _OTHERS = (
     torch.nn.Embedding,
     torch.nn.EmbeddingBag,

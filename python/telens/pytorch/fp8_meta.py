@@ -20,7 +20,7 @@ from telens.pytorch.recipes_in_use import recipe_of
 
 __all__ = ["DIRECTIONS", "RecipeState", "fp8_meta_of", "quantizers_of"]
 
-# What each direction is called, and whether it is the backward one.
+# {name of a direction: True for the backward one}
 DIRECTIONS = {"scaling_fwd": False, "scaling_bwd": True}
 _SLOTS_OF_GEMM = {"scaling_fwd": 3, "scaling_bwd": 2}
 _NOT_KEPT = "keeps no {}: only delayed scaling has histories and scales from one step to the next"

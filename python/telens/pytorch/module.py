@@ -40,7 +40,7 @@ class Module(torch.nn.Module):
     """
 
     _type: ClassVar[_C.ModuleType]  # the C++ class; set in each subclass
-    # What it takes besides, at the values that change nothing; set in each subclass.
+    # Arguments that are accepted only at values that change nothing; set in each subclass.
     _neutral_arguments: ClassVar[dict[str, NeutralArgument]] = {}
     _neutral_of_forward: ClassVar[dict[str, NeutralArgument]] = {}
 
@@ -53,7 +53,7 @@ class Module(torch.nn.Module):
         kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
-        device = torch.get_default_device()  # of torch.device(...) as a context
+        device = torch.get_default_device()  # follows torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
         with fork_of(given):
@@ -149,7 +149,7 @@ class Module(torch.nn.Module):
                 child._reattach(child_adapter, child._telens_adapter.extra_state())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Module:
-        # Conversions that swap tensors (torch.__future__) ask that nobody else holds them.
+        # Conversions that swap tensors (torch.__future__) demand that no other object holds them.
         self._telens_adapter.release_tensors()
         return super()._apply(fn, recurse)
 

@@ -84,7 +84,7 @@ _OPTIMIZERS = "torch.optim has them: AdamW(fused=True) and SGD(fused=True)"
 _USERBUFFERS = "communication overlapped with GEMMs (userbuffers) is not there yet"
 _EXPERTS = "permutations of a mixture of experts are not there yet"
 
-# What to say of a name that they have and we lack.
+# Advice for names that they have and we lack.
 ADVICE = {
     "FusedAdam": _OPTIMIZERS,
     "FusedSGD": _OPTIMIZERS,

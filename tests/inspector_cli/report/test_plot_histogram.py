@@ -1,12 +1,10 @@
 """telens plot --histogram: how large the values of tensors are."""
 
 import re
-import xml.etree.ElementTree
 
 import pytest
 from command_results import expect_one_line_error
-
-SVG = "{http://www.w3.org/2000/svg}"
+from page_data import Page, charts_of, tick_labels
 
 
 @pytest.fixture
@@ -28,13 +26,9 @@ def rows_of(text):
     return {label: float(percent) for label, percent, _ in rows}
 
 
-def drawings_of(svg):
-    """The texts of each drawing, by the first one."""
-    groups = xml.etree.ElementTree.fromstring(svg).findall(SVG + "g")
-    return {
-        texts[0]: texts
-        for texts in ([text.text for text in group.iter(SVG + "text")] for group in groups)
-    }
+def percentages_of(chart):
+    """The bars of a page: {label: percentage}."""
+    return {row["label"]: row["values"][0] for row in chart["rows"]}
 
 
 def test_one_iteration_is_drawn_as_bars(plot, one_rank):
@@ -61,11 +55,11 @@ def test_several_iterations_are_drawn_as_a_map(plot, one_rank):
 
 
 def test_a_histogram_of_exponents_counts_negative_values_too(plot, one_rank):
-    svg = plot(one_rank, "--tensor", "gradient", suffix=".svg")
-    percentages = dict(re.findall(r"<title>(2\^\S+): (\S+) %</title>", svg))
-    assert len(percentages) == 41
-    assert {label: percent for label, percent in percentages.items() if percent != "0"} == {
-        "2^0": "75", "2^-33": "15", "2^-40": "10"
+    charts = charts_of(plot(one_rank, "--tensor", "gradient", suffix=".html"))
+    percentages = percentages_of(charts["layers.0.fc1 gradient, iteration 1, 20 elements"])
+    assert len([label for label in percentages if label.startswith("2^")]) == 41
+    assert {label: percent for label, percent in percentages.items() if percent > 0} == {
+        "2^0": 75, "2^-33": 15, "2^-40": 10
     }  # fmt: skip
 
 
@@ -83,29 +77,27 @@ def test_very_many_exponents_share_rows_on_the_terminal(plot, one_rank):
     assert labels[0] == "2^-1 .. 2^0"
 
 
-def test_a_file_has_a_map_for_each_tensor(plot, one_rank):
-    drawings = drawings_of(plot(one_rank, suffix=".svg"))
-    assert list(drawings) == [
-        "run", "layers.0.fc1 activation", "layers.0.fc1 output", "layers.0.fc1 gradient"
-    ]  # fmt: skip
-    assert {"2^4", "2^-17", "zero", "100, log above 0.0001"} <= set(
-        drawings["layers.0.fc1 activation"]
-    )
+def test_a_page_has_a_map_for_each_tensor(plot, one_rank):
     page = plot(one_rank, suffix=".html")
-    for tensor in ("activation", "gradient", "output"):
-        assert f">layers.0.fc1 {tensor}<" in page
-    assert "percentage of its elements" in page
+    charts = charts_of(page)
+    assert list(charts) == [
+        "layers.0.fc1 activation", "layers.0.fc1 output", "layers.0.fc1 gradient"
+    ]  # fmt: skip
+    activation = charts["layers.0.fc1 activation"]
+    assert (activation["kind"], activation["unit"]) == ("map", " %")
+    assert {"2^4", "2^-17", "zero"} <= {row["label"] for row in activation["rows"]}
+    assert activation["highest"] == "100, log above 0.0001"
+    assert "percentage of its elements" in Page(page).data["subtitle"]
 
 
-def test_a_file_of_one_iteration_has_bars_with_their_numbers(plot, one_rank):
-    svg = plot(one_rank, "--tensor", "activation", "--iterations", "0", suffix=".svg")
-    assert "<title>2^0: 36 %</title>" in svg
-    assert ">iteration 0, 25 elements<" in svg
-    widths = {
-        label: float(width)
-        for width, label in re.findall(r'width="([\d.]+)" [^>]*><title>(\S+): ', svg)
-    }
-    assert widths["2^1"] == 0 < widths["2^2"] < widths["zero"]
+def test_a_page_of_one_iteration_has_bars_with_their_numbers(plot, one_rank):
+    page = plot(one_rank, "--tensor", "activation", "--iterations", "0", suffix=".html")
+    chart = charts_of(page)["layers.0.fc1 activation, iteration 0, 25 elements"]
+    assert chart["kind"] == "bars"
+    assert percentages_of(chart)["2^0"] == 36
+    places = {row["label"]: row["places"][0] for row in chart["rows"]}
+    assert places["2^1"] == 0 < places["2^2"] < places["zero"]
+    assert {"0", "100"} <= tick_labels(chart)
 
 
 def test_more_tensors_than_are_drawn_are_counted(telens, one_rank):

@@ -47,7 +47,7 @@ aten = torch.ops.aten
 
 take_what_transformer_engine_takes()
 
-# What codes are decoded to; other dtypes are made of FP32.
+# Codes are decoded to these dtypes; other dtypes are converted from FP32.
 _ROUNDED_TO = (torch.bfloat16, torch.float16, torch.float32)
 
 

@@ -1,0 +1,51 @@
+"""Comments in plain English: the marks that comment_lint.py looks for, counted room by room."""
+
+import comment_lint
+import pytest
+
+# The most that a room may have; a number here may only fall. Rooms that are not named have none.
+MOST = {
+    "core": 300,
+    "hooks": 190,
+    "features": 270,
+    "inspector_cli": 68,
+    "tests": 180,
+    "python": 15,
+    "samples": 3,
+    "benchmarks": 4,
+}
+ROOMS = (*MOST, "cmake")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_gets_no_more_comments_that_are_not_plain_english(room):
+    found = []
+    for path in sorted((comment_lint.ROOT / room).rglob("*")):
+        if path.suffix in (*comment_lint.CPP, ".py"):
+            name = path.relative_to(comment_lint.ROOT)
+            found += [f"{name}:{line}: {words}" for line, words in comment_lint.complaints(path)]
+    assert len(found) <= MOST.get(room, 0), "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("int a;  // Whoever calls it.\n", 1),
+        ("// What a forward is decided by.\nint a;\n", 1),
+        ("// A recipe, of\n// which there are five.\n", 0),
+        ("int a;  //\n", 1),
+        ('auto a = "https://x";\n', 0),
+        ("// The color of a neighbour.\n", 1),
+        ("// One paragraph.\n//\n// And another.\n", 0),
+    ],
+)
+def test_the_marks_are_found(tmp_path, text, marks):
+    path = tmp_path / "a.cpp"
+    path.write_text(text)
+    assert len(list(comment_lint.complaints(path))) == marks
+
+
+def test_a_comment_of_python_is_read_as_one(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text('a = "# nobody"  # of the last step\n')
+    assert [line for line, _ in comment_lint.complaints(path)] == [1]
