@@ -11,6 +11,7 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "features/engine/rank_exchange.h"
 #include "features/record/run_paths.h"
@@ -65,101 +66,123 @@ void tell_of_another_run_id(const SharedRun& shared,
       fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
 }
 
-void check_recording(const debug::InitializeOptions& options) {
+record::RunOptions run_options(const RunContext& context) {
+  const debug::InitializeOptions& options = context.options;
+  record::RunOptions run;
+  run.log_dir = options.log_dir;
+  run.rank = options.rank;
+  run.world_size = options.world_size;
+  run.config_text = context.config_text;
+  run.environment = {{"host", host_name()}, {"telens", TELENS_VERSION}, {"torch", TORCH_VERSION}};
+  run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
+  run.max_size = options.recording.max_size;
+  run.on_warning = context.on_error;
+  run.on_error = context.on_error;
+  SharedRun shared = shared_run(options);
+  tell_of_another_run_id(shared, context.on_error);
+  run.run_id = shared.run.run_id;
+  run.claim = std::move(shared.run.claim);
+  return run;
+}
+
+}  // namespace
+
+std::int32_t FileIds::id(record::Dictionary dictionary, std::int32_t session_id) {
+  if (session_id == record::kNoName) return record::kNoName;
+  auto& known = ids_[static_cast<std::size_t>(dictionary)];
+  const auto index = static_cast<std::size_t>(session_id);
+  if (index >= known.size()) known.resize(index + 1, record::kNoName);
+  if (known[index] == record::kNoName) {
+    known[index] = writer_.intern(dictionary, names_.name(dictionary, session_id));
+  }
+  return known[index];
+}
+
+record::Record FileIds::record(const Series& series, std::int64_t iteration, double value) {
+  if (series.index >= of_series_.size()) of_series_.resize(series.index + 1);
+  SeriesIds& names = of_series_[series.index];
+  if (names.layer == record::kNoName) {
+    const auto id = [&](record::Dictionary dictionary, const std::string& name) {
+      return name.empty() ? record::kNoName : writer_.intern(dictionary, name);
+    };
+    names.layer = writer_.intern(record::Dictionary::layer, series.layer);
+    names.tensor = id(record::Dictionary::tensor, series.tensor);
+    names.gemm = id(record::Dictionary::gemm, series.gemm);
+    names.statistic = id(record::Dictionary::statistic, series.statistic);
+    names.scope = id(record::Dictionary::scope, series.group);
+  }
+  return {.iteration = iteration,
+          .layer = names.layer,
+          .tensor = names.tensor,
+          .gemm = names.gemm,
+          .statistic = names.statistic,
+          .scope = names.scope,
+          .value = value};
+}
+
+void RunFileSink::check(const debug::InitializeOptions& options) const {
   record::RunOptions run;
   run.run_id = options.run_id;
   run.max_size = options.recording.max_size;
   record::check_options(run);
 }
 
-}  // namespace
-
-RunFileSink::Ids RunFileSink::ids_of(const Series& series) {
-  if (series.index >= ids_.size()) ids_.resize(series.index + 1);
-  Ids& ids = ids_[series.index];
-  if (ids.layer == record::kNoName) {
-    const auto id = [&](record::Dictionary dictionary, const std::string& name) {
-      return name.empty() ? record::kNoName : writer_->intern(dictionary, name);
-    };
-    ids.layer = writer_->intern(record::Dictionary::layer, series.layer);
-    ids.tensor = id(record::Dictionary::tensor, series.tensor);
-    ids.gemm = id(record::Dictionary::gemm, series.gemm);
-    ids.statistic = id(record::Dictionary::statistic, series.statistic);
-    ids.group = id(record::Dictionary::scope, series.group);
-  }
-  return ids;
+void RunFileSink::begin(const RunContext& context) {
+  writer_ = record::RunWriter::open(run_options(context));
+  ids_ = std::make_unique<FileIds>(context.names, *writer_);
 }
 
-record::Record RunFileSink::record_of(const Series& series, std::int64_t iteration, double value) {
-  const Ids ids = ids_of(series);
-  return {.iteration = iteration,
-          .layer = ids.layer,
-          .tensor = ids.tensor,
-          .gemm = ids.gemm,
-          .statistic = ids.statistic,
-          .scope = ids.group,
-          .value = value};
+void RunFileSink::rows(const SomeSessionRows& rows) {
+  std::visit([this](auto some) { write(some); }, rows);
 }
 
-void RunFileSink::rows(std::span<const Row> rows) {
+void RunFileSink::write(std::span<const Row> rows) {
   std::vector<record::Record> records;
   records.reserve(rows.size());
   bool non_finite = false;
-  for (const Row& row : rows) {
-    records.push_back(record_of(*row.series, row.iteration, row.value));
-    non_finite |= !std::isfinite(row.value) ||
-                  (row.value > 0 && row.series->statistic == name_of(Statistic::nonfinite));
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Row& row : rows) {
+      records.push_back(ids_->record(*row.series, row.iteration, row.value));
+      non_finite |= !std::isfinite(row.value) ||
+                    (row.value > 0 && row.series->statistic == name_of(Statistic::nonfinite));
+    }
   }
   writer_->push(records);
   // The run may be about to die: what led to the first non-finite value must be on disk.
   if (non_finite && !std::exchange(non_finite_seen_, true)) writer_->flush_soon();
 }
 
-void RunFileSink::ledger(std::span<const LedgerEntry> entries) {
-  std::vector<record::LedgerRow> rows;
-  for (const LedgerEntry& each : entries) {
-    rows.push_back({each.iteration, writer_->intern(record::Dictionary::layer, each.layer),
-                    writer_->intern(record::Dictionary::gemm, each.gemm),
-                    writer_->intern(record::Dictionary::word, each.entry),
-                    writer_->intern(record::Dictionary::word, each.detail),
-                    static_cast<double>(each.state)});
-  }
-  if (!rows.empty()) writer_->ledger(rows);
-}
-
-void RunFileSink::histograms(std::span<const HistogramRow> histograms) {
-  std::vector<record::HistogramBin> bins;
+void RunFileSink::write(std::span<const HistogramRow> histograms) {
   for (const HistogramRow& each : histograms) {
+    std::unique_lock lock(mutex_);
     const record::Record record =
-        record_of(*each.series, each.iteration, static_cast<double>(each.elements));
-    bins.clear();
-    for (const auto& [bin, count] : each.bins) {
-      bins.push_back({bin, static_cast<std::uint64_t>(count)});
+        ids_->record(*each.series, each.iteration, static_cast<double>(each.elements));
+    lock.unlock();
+    writer_->histogram(record, each.bins);
+  }
+}
+
+template <typename TableRow>
+void RunFileSink::write(std::span<const TableRow> rows) {
+  std::vector<TableRow> translated(rows.begin(), rows.end());
+  {
+    const std::lock_guard lock(mutex_);
+    for (TableRow& row : translated) {
+      record::for_each_name<TableRow>([&](const auto& column) {
+        row.*column.member = ids_->id(*column.dictionary, row.*column.member);
+      });
     }
-    writer_->histogram(record, bins);
   }
+  writer_->push(std::span<const TableRow>(translated));
 }
 
-void RunFileSink::blocks(std::span<const BlockValue> blocks) {
-  std::vector<record::BlockRow> rows;
-  for (const BlockValue& each : blocks) {
-    const Ids ids = ids_of(*each.series);
-    rows.push_back({each.iteration, ids.layer, ids.tensor, ids.gemm, ids.statistic,
-                    static_cast<std::int32_t>(each.block_row),
-                    static_cast<std::int32_t>(each.block_column), each.value});
+void RunFileSink::end(std::string_view exception) {
+  if (exception.empty()) {
+    writer_->close();
+  } else {
+    writer_->close(record::End::exception, std::string(exception));
   }
-  writer_->blocks(rows);
-}
-
-void RunFileSink::scalar(std::int64_t iteration, std::string_view name, double value) {
-  writer_->scalar(iteration, name, value);
-}
-
-void RunFileSink::event(std::int64_t iteration, std::string_view kind, std::string_view text,
-                        std::string_view layer) {
-  const std::int32_t id =
-      layer.empty() ? record::kNoName : writer_->intern(record::Dictionary::layer, layer);
-  writer_->event(iteration, kind, text, id);
 }
 
 }  // namespace telens::features
@@ -171,7 +194,6 @@ void accept_on_all_ranks(const debug::InitializeOptions& options,
   std::exception_ptr refusal;
   try {
     accept();
-    features::check_recording(options);
   } catch (...) {
     refusal = std::current_exception();
   }
@@ -190,25 +212,6 @@ void accept_on_all_ranks(const debug::InitializeOptions& options,
   }
 }
 
-std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
-                                         const std::string& config_text,
-                                         std::function<void(const std::string&)> on_error) {
-  record::RunOptions run;
-  run.log_dir = options.log_dir;
-  run.rank = options.rank;
-  run.world_size = options.world_size;
-  run.config_text = config_text;
-  run.environment = {
-      {"host", features::host_name()}, {"telens", TELENS_VERSION}, {"torch", TORCH_VERSION}};
-  run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
-  run.max_size = options.recording.max_size;
-  run.on_warning = on_error;
-  run.on_error = on_error;
-  features::SharedRun shared = features::shared_run(options);
-  features::tell_of_another_run_id(shared, on_error);
-  run.run_id = shared.run.run_id;
-  run.claim = std::move(shared.run.claim);
-  return std::make_unique<features::RunFileSink>(record::RunWriter::open(run));
-}
+std::unique_ptr<Sink> make_run_file_sink() { return std::make_unique<features::RunFileSink>(); }
 
 }  // namespace telens

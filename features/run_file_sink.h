@@ -1,50 +1,66 @@
-// Hands what a session observes to the run file.
+// Writes what a session records into the run file of this rank.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "features/record/run_writer.h"
+#include "hooks/rows/name_table.h"
 #include "hooks/sink.h"
 
 namespace telens::features {
 
-class RunFileSink final : public Sink {
+// Ids of a session become those of its run file, which knows names in the order of their use there.
+// One thread at a time.
+class FileIds {
  public:
-  explicit RunFileSink(std::unique_ptr<record::RunWriter> writer) : writer_(std::move(writer)) {}
+  FileIds(record::NameTable& names, record::RunWriter& writer) : names_(names), writer_(writer) {}
 
-  void rows(std::span<const Row> rows) override;
-  void ledger(std::span<const LedgerEntry> entries) override;
-  void histograms(std::span<const HistogramRow> histograms) override;
-  void blocks(std::span<const BlockValue> blocks) override;
-  void scalar(std::int64_t iteration, std::string_view name, double value) override;
-  void event(std::int64_t iteration, std::string_view kind, std::string_view text,
-             std::string_view layer) override;
-  void close() override { writer_->close(); }
-  void flush() override { writer_->flush(); }
-  void end_by_exception(std::string_view name) override {
-    writer_->close(record::End::exception, std::string(name));
-  }
-  std::string path() const override { return writer_->path(); }
+  std::int32_t id(record::Dictionary dictionary, std::int32_t session_id);
+  record::Record record(const Series& series, std::int64_t iteration, double value);
 
  private:
-  // The file's ids of a series' names.
-  struct Ids {
+  struct SeriesIds {
     std::int32_t layer = record::kNoName;  // kNoName: not asked for yet
     std::int32_t tensor = record::kNoName;
     std::int32_t gemm = record::kNoName;
     std::int32_t statistic = record::kNoName;
-    std::int32_t group = record::kNoName;
+    std::int32_t scope = record::kNoName;
   };
-  Ids ids_of(const Series& series);
-  record::Record record_of(const Series& series, std::int64_t iteration, double value);
+
+  record::NameTable& names_;
+  record::RunWriter& writer_;
+  std::array<std::vector<std::int32_t>, record::kDictionaries> ids_;  // by session id
+  std::vector<SeriesIds> of_series_;                                  // by Series::index
+};
+
+class RunFileSink final : public Sink {
+ public:
+  void check(const debug::InitializeOptions& options) const override;
+  // `on_error` is told when recording stops, and where another process writes this rank's files.
+  void begin(const RunContext& context) override;
+  void rows(const SomeSessionRows& rows) override;
+  void end(std::string_view exception) override;
+  void flush() override { writer_->flush(); }
+  std::string path() const override { return writer_->path(); }
+
+ private:
+  void write(std::span<const Row> rows);
+  void write(std::span<const HistogramRow> histograms);
+  template <typename TableRow>
+  void write(std::span<const TableRow> rows);
 
   std::unique_ptr<record::RunWriter> writer_;
-  std::vector<Ids> ids_;  // by Series::index
   bool non_finite_seen_ = false;
+
+  std::mutex mutex_;  // over what follows
+  std::unique_ptr<FileIds> ids_;
 };
 
 }  // namespace telens::features

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "hooks/debug.h"
+#include "hooks/session_options.h"
 #include "hooks/sink.h"
 #include "hooks/statistic_definition.h"
 #include "hooks/statistics_engine.h"
@@ -25,9 +25,9 @@ std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          OnStatisticFailure on_failure = {},
                                                          HostCopies copies = copy_to_host);
 
-// features/run_file_sink.cpp. Calls `accept` and checks the options of the run file. Where that
-// throws on one rank of the world, none begins: that rank throws what was thrown, the others a
-// UsageError that names it. Every rank has to call this.
+// features/run_file_sink.cpp. Calls `accept`. Where that throws on one rank of the world, none
+// begins: that rank throws what was thrown, the others a UsageError that names it. Every rank has
+// to call this.
 void accept_on_all_ranks(const debug::InitializeOptions& options,
                          const std::function<void()>& accept);
 
@@ -37,10 +37,7 @@ void accept_on_all_ranks(const debug::InitializeOptions& options,
 std::string different_sections(const std::string& config_text,
                                const debug::InitializeOptions& options);
 
-// features/run_file_sink.cpp: the run file of this rank. Never throws because of a disk; `on_error`
-// is told, on any thread, when recording stops, and where another process writes this rank's files.
-std::unique_ptr<Sink> make_run_file_sink(const debug::InitializeOptions& options,
-                                         const std::string& config_text,
-                                         std::function<void(const std::string&)> on_error);
+// features/run_file_sink.cpp: the run file of this rank.
+std::unique_ptr<Sink> make_run_file_sink();
 
 }  // namespace telens

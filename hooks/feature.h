@@ -12,9 +12,9 @@
 
 #include "core/hook_points.h"
 #include "hooks/config/config.h"
-#include "hooks/debug.h"
 #include "hooks/decisions.h"
 #include "hooks/section_switches.h"
+#include "hooks/session_options.h"
 #include "hooks/sink.h"
 #include "hooks/statistics_engine.h"
 
@@ -74,12 +74,15 @@ class FeatureServices {
   // A value of one's own, handed to the sinks at the next step(). Any thread.
   virtual void record(const Row& row) = 0;
 
-  // The same for what a GEMM ran as.
-  virtual void record(LedgerEntry entry) = 0;
-
-  // The same for a histogram, which goes to the run file alone.
-  virtual void record_histogram(HistogramRow histogram) {}
-  virtual void record_block(const BlockValue& block) {}
+  // The same for a histogram, and for rows of a table of hooks/rows, whose names are ids of
+  // names(). They go to the run file alone; scalars go to the loggers too.
+  virtual void record_histogram(HistogramRow histogram) = 0;
+  virtual void record_rows(const record::SomeRows& rows) = 0;
+  template <typename TableRow>
+  void record_row(const TableRow& row) {
+    record_rows(std::span<const TableRow>(&row, 1));
+  }
+  record::NameTable& names() { return series().names(); }
 
   // What the session was configured with, and its switches.
   virtual const config::Config& config() const = 0;

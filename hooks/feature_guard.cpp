@@ -19,7 +19,7 @@ void FeatureGuard::switch_off(FeatureInstance& feature, std::string_view layer_n
 void FeatureGuard::switch_off(FeatureInstance& feature, std::string_view layer_name,
                               std::string_view call_name, const std::string& reason) {
   if (!feature.observes.exchange(false)) return;
-  notices_.announce(
+  events_.announce(
       "feature_off",
       fmt::format("{}: {}; it is switched off for the rest of the session, training goes on",
                   context_of(feature, layer_name, call_name), reason),

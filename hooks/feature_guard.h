@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "core/base/interruption.h"
+#include "hooks/event_log.h"
 #include "hooks/layer_routing.h"
-#include "hooks/notices.h"
 
 namespace telens::debug {
 
@@ -21,7 +21,7 @@ std::string context_of(const FeatureInstance& feature, std::string_view layer_na
 // about once. Interruptions pass.
 class FeatureGuard {
  public:
-  explicit FeatureGuard(Notices& notices) : notices_(notices) {}
+  explicit FeatureGuard(EventLog& events) : events_(events) {}
 
   // Runs an observing call, unless the feature is off.
   template <typename Call>
@@ -48,7 +48,7 @@ class FeatureGuard {
   void close() { closed_.store(true); }
 
  private:
-  Notices& notices_;
+  EventLog& events_;
   std::atomic<bool> closed_{false};
 };
 

@@ -19,12 +19,11 @@ void check_budget(const FeatureInstance& instance) {
 }  // namespace
 
 void FeatureSet::make(const config::Config& config, const FeatureRegistry& registry,
-                      FeatureServices& services, FeatureGuard& guard, Notices& notices) {
+                      FeatureServices& services, FeatureGuard& guard, EventLog& events) {
   config_ = &config;
   sections_.emplace(config);
-  sections_->make_budgets([&notices](const std::string& text) {
-    notices.announce("budget", text, {}, LogLevel::info);
-  });
+  sections_->make_budgets(
+      [&events](const std::string& text) { events.announce("budget", text, {}, LogLevel::info); });
   for (SectionState* state : sections_->with_budget()) {
     decisions_.add(*state->budget(), {.runs = [state] { return state->runs(); },
                                       .guard = [](const auto& decide) { decide(); }});

@@ -21,7 +21,7 @@ class FeatureSet {
   // Once, before anything else. `services` may be used by features from here on; all arguments live
   // longer. Throws ConfigError for what descriptions could not check.
   void make(const config::Config& config, const FeatureRegistry& registry,
-            FeatureServices& services, FeatureGuard& guard, Notices& notices);
+            FeatureServices& services, FeatureGuard& guard, EventLog& events);
 
   // Those that watch the layer while their section runs.
   std::vector<FeatureInstance*> all_for(std::string_view layer_name) const;

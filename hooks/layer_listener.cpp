@@ -160,7 +160,7 @@ std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
 }
 
 void LayerListener::warn_of_shared_name(const std::string& name) {
-  notices_.message(
+  events_.message(
       "two layers have this name: what is recorded of them is of both together; give each a name "
       "of its own (name=, or infer_and_assign_layer_names of a list of models)",
       name, LogLevel::warning);
@@ -183,7 +183,7 @@ void LayerListener::warn_of_left_out() {
     left_out_.clear();
   }
   if (names.empty() || std::exchange(warned_of_left_out_, true)) return;
-  notices_.message(
+  events_.message(
       fmt::format(
           "layer '{}'{} has run in eval mode alone, which sections leave out unless they say "
           "otherwise; write 'mode: both' (or 'mode: eval') into the section to record "
@@ -219,7 +219,7 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
   if (PlanAnswers::of(plan).left_out && !*routing.has_trained()) note_left_out(routing);
   log_plan(routing, plan, request.under_recipe);
   if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
-    notices_.message(
+    events_.message(
         fmt::format("{} forwards without a call of debug.step(): the iteration is still "
                     "{}; call step() at the end of every forward-backward",
                     kForwardsBeforeWarning, now),
@@ -281,9 +281,9 @@ void LayerListener::log_plan(LayerRouting& routing, const RoutingPlan& plan, boo
       const bool high = !under_recipe || plan.runs_in_high_precision(gemm);
       const Kind kind = plan.modifies(gemm, tensor) ? modify : high ? high_precision : quantize;
       if (!routing.claim_messages(1U << (pair++ * kKinds + kind))) continue;
-      notices_.log(fmt::format("Tensor: {}, gemm {} - {}", telens::name_of(tensor),
-                               telens::name_of(gemm), kTexts[kind]),
-                   routing.layer_name(), LogLevel::info);
+      events_.log(fmt::format("Tensor: {}, gemm {} - {}", telens::name_of(tensor),
+                              telens::name_of(gemm), kTexts[kind]),
+                  routing.layer_name(), LogLevel::info);
     }
   }
 }
@@ -313,7 +313,7 @@ void LayerListener::observe(FeatureInstance& feature, const Shown& shown, const 
 void LayerListener::tell_of_randomness(FeatureInstance& feature, std::string_view layer_name,
                                        std::string_view call_name) {
   if (feature.told_of_randomness.exchange(true)) return;
-  notices_.announce(
+  events_.announce(
       "feature_random",
       fmt::format("{}: torch's random numbers were drawn, which a run without it would not do; "
                   "they are put back each time; give the feature a torch.Generator of its own",

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/hook_points.h"
+#include "hooks/event_log.h"
 #include "hooks/feature_set.h"
-#include "hooks/notices.h"
 #include "hooks/seen_layers.h"
 #include "hooks/statistics_engine.h"
 #include "hooks/untouched.h"
@@ -27,13 +27,13 @@ class LayerListener final : public HookListener {
  public:
   // All of them live longer.
   LayerListener(std::int64_t iteration, FeatureSet& features, StatisticsEngine& statistics,
-                FeatureGuard& guard, Notices& notices)
+                FeatureGuard& guard, EventLog& events)
       : iteration_(iteration),
         features_(features),
         statistics_(statistics),
         guard_(guard),
-        notices_(notices),
-        warm_up_(notices) {}
+        events_(events),
+        warm_up_(events) {}
 
   // From here on layers are answered, until stop(). The features are made. `owner` keeps alive all
   // that a call uses.
@@ -109,7 +109,7 @@ class LayerListener final : public HookListener {
   FeatureSet& features_;
   StatisticsEngine& statistics_;
   FeatureGuard& guard_;
-  Notices& notices_;
+  EventLog& events_;
   WarmUpNotes warm_up_;
   // Where a feature throws in a routing call that only observes.
   const LayerRouting::SwitchOff switch_off_ =

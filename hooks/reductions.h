@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/debug.h"
+#include "hooks/session_options.h"
 
 namespace telens {
 

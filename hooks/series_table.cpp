@@ -16,18 +16,19 @@ std::size_t SeriesTable::ByNames::operator()(const Names& names) const {
   return hash;
 }
 
-const std::string& SeriesTable::interned(std::string_view name) {
-  const auto found = names_.find(name);
-  return found != names_.end() ? *found : *names_.emplace(name).first;
-}
-
 const Series& SeriesTable::find_or_add(const Names& names) {
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(names);
   if (found != known_.end()) return **found;
+  const auto interned = [this](record::Dictionary dictionary, std::string_view name) -> auto& {
+    return names_.name(dictionary, names_.id_or_none(dictionary, name));
+  };
   const Series& added = series_.emplace_back(Series{
-      static_cast<std::uint32_t>(series_.size()), interned(names.layer), interned(names.tensor),
-      interned(names.gemm), interned(names.statistic), interned(names.group)});
+      static_cast<std::uint32_t>(series_.size()), interned(record::Dictionary::layer, names.layer),
+      interned(record::Dictionary::tensor, names.tensor),
+      interned(record::Dictionary::gemm, names.gemm),
+      interned(record::Dictionary::statistic, names.statistic),
+      interned(record::Dictionary::scope, names.group)});
   known_.insert(&added);
   return added;
 }

@@ -69,27 +69,28 @@ std::exception_ptr thrown_by(const Work& work) {
 
 Session::Session(InitializeOptions options)
     : options_(with_absolute_log_dir(std::move(options))),
-      notices_([this] { return iteration(); }),
-      guard_(notices_),
+      events_(series_.names(), [this] { return iteration(); }),
+      guard_(events_),
+      run_file_(make_run_file_sink()),
       statistics_(
           make_statistics_engine(series_, &registry_.statistics(),
                                  [this](const std::string& text, std::string_view layer_name) {
-                                   notices_.announce("statistic_off", text, layer_name);
+                                   events_.announce("statistic_off", text, layer_name);
                                  })),
-      outbox_(series_),
-      layers_(options_.init_training_step, features_, *statistics_, guard_, notices_) {
+      pending_(series_),
+      layers_(options_.init_training_step, features_, *statistics_, guard_, events_) {
   accept_on_all_ranks(options_, [this] { accept(); });
   compare_ranks();
   // From here on nothing is refused: files of an earlier run may be touched.
   const auto on_error = [this](const std::string& error) {
-    notices_.log(error, {}, LogLevel::warning);
+    events_.log(error, {}, LogLevel::warning);
   };
   const auto on_logger_failure = [this](const std::string& text) {
-    notices_.announce("logger_off", text, {});
+    events_.announce("logger_off", text, {});
   };
-  delivery_.emplace(make_run_file_sink(options_, config_.text(), on_error), options_,
-                    on_logger_failure);
-  notices_.open(delivery_->run_file(), options_.log_dir, options_.rank);
+  run_file_->begin({options_, config_.text(), series_.names(), on_error});
+  sinks_.emplace(*run_file_, series_.names(), options_, on_logger_failure);
+  events_.open(*run_file_, options_.log_dir, options_.rank);
 }
 
 void Session::begin(std::shared_ptr<Session> self) {
@@ -104,14 +105,15 @@ void Session::accept() {
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
   for (const std::string& text : config_.warnings()) {
-    notices_.message(text, {}, LogLevel::warning);
+    events_.message(text, {}, LogLevel::warning);
   }
-  features_.make(config_, registry_, *this, guard_, notices_);
+  features_.make(config_, registry_, *this, guard_, events_);
+  run_file_->check(options_);
 }
 
 void Session::flush() {
-  delivery_->run_file().flush();
-  notices_.flush();
+  run_file_->flush();
+  events_.flush();
 }
 
 // Ranks that watch different things would reduce, and wait for, different things.
@@ -121,7 +123,7 @@ void Session::compare_ranks() {
   if (different.empty()) return;
   ranks_agree_ = false;
   world_ = nullptr;
-  notices_.message(
+  events_.message(
       fmt::format("the ranks have different configurations, {} differing from rank 0; nothing is "
                   "reduced over ranks, each records its own values; give all ranks the same "
                   "configuration",
@@ -156,7 +158,7 @@ void Session::stop_run(std::string text) {
 
 void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                           std::string_view once_per) {
-  notices_.message(message, layer_name, level, once_per);
+  events_.message(message, layer_name, level, once_per);
 }
 
 void Session::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
@@ -173,12 +175,12 @@ void Session::note_foreign_layer(std::string_view layer_name, std::string_view k
 }
 
 void Session::record_scalar(std::string_view name, double value) {
-  delivery_->run_file().scalar(iteration(), name, value);
+  write_scalar(iteration(), name, value);
   note_number(name, value);
 }
 
 void Session::log_scalar(std::string_view name, double value, std::int64_t iteration) {
-  outbox_.add(name, value, iteration);
+  pending_.add(name, value, iteration);
 }
 
 std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
@@ -215,13 +217,13 @@ std::vector<NamedValue> Session::log_tensor_in_turn(std::string_view layer_name,
   }
   if (!logs) return {};
   const std::string group_name = name_of(group);
-  Logged logged;
+  RecordedIteration recorded;
   for (const NamedValue& each : values) {
     const Series& series = series_.find_or_add(
         {.layer = layer_name, .tensor = tensor_name, .statistic = each.name, .group = group_name});
-    logged.rows.push_back({iteration, &series, each.value});
+    recorded.of<Row>().push_back({iteration, &series, each.value});
   }
-  delivery_->deliver(logged);
+  sinks_->deliver(recorded);
   return values;
 }
 
@@ -274,11 +276,19 @@ Reductions Session::reductions_in(std::int64_t iteration) {
                     .decisions_are_due = features_.decisions().waiting()};
 }
 
-Logged Session::take_logged(std::vector<Row> collected) {
+RecordedIteration Session::take_recorded(std::vector<Row> collected) {
   sections().keep(iteration(), collected);
-  Logged logged = outbox_.take();
-  logged.rows.insert(logged.rows.begin(), collected.begin(), collected.end());
-  return logged;
+  RecordedIteration recorded = pending_.take();
+  auto& rows = recorded.of<Row>();
+  rows.insert(rows.begin(), collected.begin(), collected.end());
+  return recorded;
+}
+
+void Session::write_scalar(std::int64_t iteration, std::string_view name, double value) {
+  const record::Scalar scalar{.iteration = iteration,
+                              .name = series_.names().id(record::Dictionary::word, name),
+                              .value = value};
+  run_file_->rows(std::span(&scalar, 1));
 }
 
 // A number of the running iteration, for those who decide.
@@ -290,7 +300,7 @@ void Session::note_number(std::string_view name, double value) {
 
 // The first one that is not finite is told at once, whatever the configuration looks at.
 void Session::note_loss(double loss, std::int64_t iteration) {
-  delivery_->run_file().scalar(iteration, "loss", loss);
+  write_scalar(iteration, "loss", loss);
   note_number("loss", loss);
   const bool was_finite = !loss_is_not_finite_;
   loss_is_not_finite_ = !std::isfinite(loss);
@@ -301,19 +311,19 @@ void Session::note_loss(double loss, std::int64_t iteration) {
                                    ? fmt::format("the last finite one was {:.6g} in iteration {}",
                                                  finite_loss_->first, finite_loss_->second)
                                    : std::string("no loss before it was finite");
-    notices_.announce("loss_not_finite",
-                      fmt::format("the loss is {} in iteration {}; {}. configs/nan_hunt.yaml, from "
-                                  "the last checkpoint on, names the layer that it comes from",
-                                  std::isnan(loss) ? "NaN"
-                                  : loss > 0       ? "infinite"
-                                                   : "-infinite",
-                                  iteration, before),
-                      {});
+    events_.announce("loss_not_finite",
+                     fmt::format("the loss is {} in iteration {}; {}. configs/nan_hunt.yaml, from "
+                                 "the last checkpoint on, names the layer that it comes from",
+                                 std::isnan(loss) ? "NaN"
+                                 : loss > 0       ? "infinite"
+                                                  : "-infinite",
+                                 iteration, before),
+                     {});
   }
 }
 
 // The end of an iteration, for those who decide about what follows.
-void Session::decide(const Logged& logged,
+void Session::decide(const RecordedIteration& recorded,
                      std::span<const std::vector<std::int64_t>> words_of_ranks) {
   Decisions& decisions = features_.decisions();
   if (!decisions.any()) return;
@@ -321,11 +331,14 @@ void Session::decide(const Logged& logged,
     const std::lock_guard lock(pending_mutex_);
     return std::exchange(numbers_, {});
   }();
-  for (const NamedScalar& each : logged.scalars) numbers.push_back({each.name, each.value});
+  for (const record::Scalar& each : recorded.of<record::Scalar>()) {
+    numbers.push_back({series_.names().name(record::Dictionary::word, each.name), each.value});
+  }
   if (!words_of_ranks.empty()) decisions.follow(iteration(), words_of_ranks);
-  decisions.decide({iteration(), logged.rows, numbers});
+  decisions.decide({iteration(), recorded.of<Row>(), numbers});
   if (!has_several_ranks(world_)) decisions.follow_own(iteration());
-  delivery_->run_file().rows(sections().take_written());
+  const std::vector<Row> written = sections().take_written();
+  if (!written.empty()) run_file_->rows(std::span<const Row>(written));
 }
 
 void Session::step(std::optional<double> loss) {
@@ -351,26 +364,26 @@ void Session::step_in_turn(std::optional<double> loss) {
   // Who decides about this iteration has to see it.
   const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
   Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
-  const Logged logged = take_logged(std::move(collected.rows));
+  const RecordedIteration recorded = take_recorded(std::move(collected.rows));
   // Before the decisions, which are made of this iteration too.
   const double collected_at = sections().measures() ? seconds_now() : 0;
   const double waited = collected.exchange_seconds;
   sections().end_step(collected_at - begin - waited, waited);
-  decide(logged, collected.decisions);
+  decide(recorded, collected.decisions);
   layers_.end_iteration();
   if (sections().end_iteration()) layers_.wake();
   statistics_->begin_iteration(iteration());
   // What interrupts one rank must not leave that rank behind in what all ranks decide.
-  const std::exception_ptr from_a_logger = deliver(logged);
+  const std::exception_ptr from_a_logger = deliver(recorded);
   if (sections().measures()) sections().charge_after_step(seconds_now() - collected_at);
   stop_if_asked();
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
 // Returns what interrupted a logger.
-std::exception_ptr Session::deliver(const Logged& logged) {
+std::exception_ptr Session::deliver(const RecordedIteration& recorded) {
   try {
-    delivery_->deliver(logged);
+    sinks_->deliver(recorded);
   } catch (const std::exception&) {
     return std::current_exception();
   }
@@ -387,8 +400,8 @@ void Session::stop_if_asked() {
   if (texts.empty()) return;
   const std::string message = fmt::format("{}", fmt::join(texts, "\n"));
   // On stderr the exception tells it.
-  notices_.log_in_file(message, LogLevel::error);
-  delivery_->run_file().event(iteration() - 1, "stopped", message, {});
+  events_.log_in_file(message, LogLevel::error);
+  events_.mark(iteration() - 1, "stopped", message, {});
   flush();
   throw RunStopped(message);
 }
@@ -403,7 +416,7 @@ void Session::end(std::string_view exception) {
   if (!lock.try_lock_for(kLongestWait)) {
     end_is_wanted_.store(true);
     if (!lock.try_lock()) {
-      notices_.message(
+      events_.message(
           fmt::format("debug.end_debug: another thread is in debug.step() for more than {} s; the "
                       "session ends when that is done",
                       kLongestWait.count()),
@@ -422,7 +435,7 @@ void Session::end(std::string_view exception) {
 
 void Session::end_in_turn() {
   if (!layers_.stop(kLongestWait)) {
-    notices_.message(
+    events_.message(
         fmt::format("debug.end_debug: another thread is in a layer for more than {} s; what "
                     "features see there from here on is not recorded",
                     kLongestWait.count()),
@@ -434,12 +447,12 @@ void Session::end_in_turn() {
   guard_.close();
   // Layers of other ranks are not known here.
   const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
-  for (const std::string& text : layers_.idle_sections(config_)) notices_.message(text, {}, level);
+  for (const std::string& text : layers_.idle_sections(config_)) events_.message(text, {}, level);
   // The other ranks may be gone: what was not stepped stays this rank's.
   const std::exception_ptr from_a_logger =
-      deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));
+      deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));
   const std::vector<std::string> texts = take_stop_texts();
-  for (const std::string& text : texts) notices_.message(text, {}, LogLevel::error);
+  for (const std::string& text : texts) events_.message(text, {}, LogLevel::error);
   flush();
   // Here, not where the last call lets go of the session, which may be at any time on any thread.
   termination_flush_.reset();
@@ -447,8 +460,8 @@ void Session::end_in_turn() {
     const std::lock_guard lock(pending_mutex_);
     return exception_;
   }();
-  if (!exception.empty()) delivery_->run_file().end_by_exception(exception);
-  delivery_->close();
+  sinks_->let_go_of_loggers();
+  run_file_->end(exception);
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 

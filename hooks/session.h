@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/delivery.h"
+#include "hooks/event_log.h"
 #include "hooks/feature_registry.h"
 #include "hooks/feature_set.h"
 #include "hooks/layer_listener.h"
-#include "hooks/notices.h"
-#include "hooks/outbox.h"
+#include "hooks/pending_records.h"
+#include "hooks/sink_fanout.h"
 #include "hooks/termination_flush.h"
 
 namespace telens::debug {
@@ -52,7 +52,7 @@ class Session final : private FeatureServices {
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
   const StatisticRegistry& defined_statistics() const { return registry_.statistics(); }
-  const Sink& run_file() const { return delivery_->run_file(); }
+  const Sink& run_file() const { return *run_file_; }
 
   // Of one layer, or with an empty name of all others. Null: the default.
   void set_reduction_group(ReductionGroup group, std::string_view layer_name);
@@ -68,17 +68,16 @@ class Session final : private FeatureServices {
   const config::Config& config() const override { return config_; }
   SectionSwitches& sections() override { return features_.sections(); }
   const InitializeOptions& options() const override { return options_; }
-  void record(const Row& row) override { outbox_.add(row); }
-  void record(LedgerEntry entry) override { outbox_.add(std::move(entry)); }
-  void record_histogram(HistogramRow histogram) override { outbox_.add(std::move(histogram)); }
-  void record_block(const BlockValue& block) override { outbox_.add(block); }
+  void record(const Row& row) override { pending_.add(row); }
+  void record_histogram(HistogramRow histogram) override { pending_.add(std::move(histogram)); }
+  void record_rows(const record::SomeRows& rows) override { pending_.add(rows); }
   void stop_run(std::string text) override;
   void announce(std::string_view kind, const std::string& text,
                 std::string_view layer_name) override {
-    notices_.announce(kind, text, layer_name);
+    events_.announce(kind, text, layer_name);
   }
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override {
-    notices_.message(message, layer_name, level);
+    events_.message(message, layer_name, level);
   }
 
   // Runs `work` when it is this thread's turn, and ends the session where that waits for it.
@@ -96,12 +95,14 @@ class Session final : private FeatureServices {
   ReductionGroup chosen_group_for(std::string_view layer_name,
                                   const LogTensorStatsOptions& options) const;
 
+  void write_scalar(std::int64_t iteration, std::string_view name, double value);
   void note_number(std::string_view name, double value);
   void note_loss(double loss, std::int64_t iteration);
-  void decide(const Logged& logged, std::span<const std::vector<std::int64_t>> words_of_ranks);
-  // What the engine has collected, before what was logged since the last call.
-  Logged take_logged(std::vector<Row> collected);
-  std::exception_ptr deliver(const Logged& logged);
+  void decide(const RecordedIteration& recorded,
+              std::span<const std::vector<std::int64_t>> words_of_ranks);
+  // What the engine has collected, before what was recorded since the last call.
+  RecordedIteration take_recorded(std::vector<Row> collected);
+  std::exception_ptr deliver(const RecordedIteration& recorded);
   std::vector<std::string> take_stop_texts();
   void stop_if_asked();
   std::vector<NamedValue> log_tensor_in_turn(std::string_view layer_name,
@@ -112,11 +113,12 @@ class Session final : private FeatureServices {
   FeatureRegistry registry_;
   config::Config config_;
   SeriesTable series_;
-  Notices notices_;
+  EventLog events_;
   FeatureGuard guard_;
-  std::optional<Delivery> delivery_;
+  std::unique_ptr<Sink> run_file_;
+  std::optional<SinkFanout> sinks_;
   std::unique_ptr<StatisticsEngine> statistics_;
-  Outbox outbox_;
+  PendingRecords pending_;
   FeatureSet features_;  // which may use all of the above while it ends
   LayerListener layers_;
   std::optional<TerminationFlush> termination_flush_;

@@ -6,16 +6,23 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
 #include "core/base/error.h"
+#include "hooks/rows/histogram_bin.h"
+#include "hooks/rows/name_table.h"
+#include "hooks/rows/tables.h"
 
 namespace telens {
+
+namespace debug {
+struct InitializeOptions;
+}
 
 // What a row is a value of. Made once by SeriesTable and referred to by address. A layer may have a
 // hundred of them, so names that are equal are one string, the table's.
@@ -46,6 +53,9 @@ class TELENS_EXPORT SeriesTable {
 
   const Series& find_or_add(const Names& names);
 
+  // All names of the session: those of series, and others that rows refer to.
+  record::NameTable& names() { return names_; }
+
  private:
   // Hash and equality of what stands in the series themselves.
   struct ByNames {
@@ -60,10 +70,9 @@ class TELENS_EXPORT SeriesTable {
     bool operator()(const Series* a, const Names& b) const { return of(*a) == b; }
   };
 
-  const std::string& interned(std::string_view name);  // under mutex_
+  record::NameTable names_;
 
   std::mutex mutex_;  // over what follows
-  std::set<std::string, std::less<>> names_;
   std::deque<Series> series_;
   std::unordered_set<const Series*, ByNames, ByNames> known_;
 };
@@ -79,24 +88,10 @@ struct Row {
   std::uint64_t rings = 0;
 };
 
-// One thing to know about a GEMM as it ran: `entry` names what, `detail` says it. Entries that
-// describe the same state of a GEMM share `state`.
-struct LedgerEntry {
-  std::int64_t iteration = 0;
-  std::string layer;
-  std::string gemm;
-  std::string entry;
-  std::string detail;
-  std::int64_t state = 0;
-};
-
 // How many elements of a tensor fell into each bin. The series has, in place of a statistic, the
 // name of the histogram, which says what its bins are.
 struct HistogramRow {
-  struct Bin {
-    std::int32_t bin = 0;
-    std::int64_t count = 0;
-  };
+  using Bin = record::HistogramBin;
 
   std::int64_t iteration = 0;
   const Series* series = nullptr;
@@ -104,36 +99,39 @@ struct HistogramRow {
   std::vector<Bin> bins = {};  // in increasing order, without those that no element fell into
 };
 
-// A value of one block of a tensor, which counts in blocks from its first element.
-struct BlockValue {
-  std::int64_t iteration = 0;
-  const Series* series = nullptr;
-  std::int64_t block_row = 0;
-  std::int64_t block_column = 0;
-  double value = 0;
+// All that a session records, in the order in which an iteration's rows are handed over: rows of
+// statistics, histograms, and the tables of hooks/rows.
+using SessionRows =
+    decltype(std::tuple_cat(std::tuple<Row, HistogramRow>(), record::RecordedRows()));
+// Rows of one of these kinds.
+using SomeSessionRows = record::ChoiceOf<SessionRows>::Spans;
+
+// Where a run begins, for those who write it down.
+struct RunContext {
+  const debug::InitializeOptions& options;
+  const std::string& config_text;
+  record::NameTable& names;  // that rows refer to
+  // Is told, on any thread, of what costs rows.
+  std::function<void(const std::string&)> on_error;
 };
 
-// Called by the session only: in step() and end_debug() on their thread, in the order of the rows;
-// event() from any thread.
+// Called by the session only: begin() first, then rows(), finally end(). Rows of events and scalars
+// come from any thread, all others in step() and end_debug() on their thread, in their order.
 class TELENS_EXPORT Sink {
  public:
   virtual ~Sink() = default;
 
-  virtual void rows(std::span<const Row> rows) = 0;
-  virtual void ledger(std::span<const LedgerEntry> entries) {}
-  virtual void histograms(std::span<const HistogramRow> histograms) {}
-  virtual void blocks(std::span<const BlockValue> blocks) {}
-  // The loss, or any other number that a training program records by name.
-  virtual void scalar(std::int64_t iteration, std::string_view name, double value) {}
-  // Something that happened: `kind` is a word such as "warning" or "feature_off".
-  virtual void event(std::int64_t iteration, std::string_view kind, std::string_view text,
-                     std::string_view layer) {}
+  // Throws UsageError for options that it cannot follow. Before begin().
+  virtual void check(const debug::InitializeOptions& options) const {}
+  // Never throws because of a disk.
+  virtual void begin(const RunContext& context) = 0;
+  virtual void rows(const SomeSessionRows& rows) = 0;
+  // Nothing comes after this; what does is ignored. `exception`: the name of the one that has ended
+  // the run, or "".
+  virtual void end(std::string_view exception) = 0;
+
   // Makes what came so far safe; may be called at any time, also while a signal ends the process.
   virtual void flush() {}
-  // close() of a run that an exception has ended: one of this name has left the program.
-  virtual void end_by_exception(std::string_view name) {}
-  // Nothing comes after this; what does is ignored.
-  virtual void close() {}
   // Where a person finds the result; "" where that is nothing to tell.
   virtual std::string path() const { return {}; }
 };

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "hooks/debug.h"
+#include "hooks/session_options.h"
 
 namespace telens::debug {
 

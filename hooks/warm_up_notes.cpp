@@ -11,8 +11,8 @@ void WarmUpNotes::note(std::string_view layer_name, std::int64_t iteration) {
     if (noted.iteration == iteration || noted.times == kMost) return;
     noted = {iteration, noted.times + 1};
   }
-  notices_.mark(iteration, "warm_up", "delayed scaling has no amax history yet: the scale is 1",
-                layer_name);
+  events_.mark(iteration, "warm_up", "delayed scaling has no amax history yet: the scale is 1",
+               layer_name);
 }
 
 }  // namespace telens::debug

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/quantization/quantizer.h"
-#include "hooks/notices.h"
+#include "hooks/event_log.h"
 
 namespace telens::debug {
 
@@ -19,7 +19,7 @@ class WarmUpNotes {
   // that it is no warm-up.
   static constexpr int kMost = 16;
 
-  explicit WarmUpNotes(Notices& notices) : notices_(notices) {}
+  explicit WarmUpNotes(EventLog& events) : events_(events) {}
 
   // A tensor of the layer is seen that this quantizer casts; nullptr: none does. Any thread; once
   // there is a history it costs one comparison.
@@ -35,7 +35,7 @@ class WarmUpNotes {
   };
   void note(std::string_view layer_name, std::int64_t iteration);
 
-  Notices& notices_;
+  EventLog& events_;
   std::mutex mutex_;
   std::map<std::string, Noted, std::less<>> noted_;  // by layer
 };

@@ -160,12 +160,22 @@ void BlockTelemetry::record_copy(const Key& key, bool columnwise, const BlockSum
   HistogramRow scales{key.iteration, &series(scale_histogram_name(key.mode)), sums.blocks(), {}};
   for (std::size_t bin = 0; bin < kScaleBins; ++bin) {
     if (sums.scales()[bin] == 0) continue;
-    scales.bins.push_back({static_cast<std::int32_t>(bin), sums.scales()[bin]});
+    scales.bins.push_back(
+        {static_cast<std::int32_t>(bin), static_cast<std::uint64_t>(sums.scales()[bin])});
   }
   services_.record_histogram(std::move(scales));
   const auto record_worst = [&](std::string_view statistic, const WorstBlocks& worst) {
+    using record::Dictionary;
+    record::NameTable& names = services_.names();
     for (const auto& [value, place] : worst.list()) {
-      services_.record_block({key.iteration, &series(statistic), place.row, place.column, value});
+      services_.record_row(record::BlockRow{
+          .iteration = key.iteration,
+          .layer = names.id(Dictionary::layer, key.layer),
+          .tensor = names.id(Dictionary::tensor, telens::name_of(key.tensor)),
+          .statistic = names.id(Dictionary::statistic, name_of_copy(statistic, columnwise)),
+          .block_row = static_cast<std::int32_t>(place.row),
+          .block_column = static_cast<std::int32_t>(place.column),
+          .value = value});
     }
   };
   record_worst(kBlockUnderflows, sums.by_underflows());

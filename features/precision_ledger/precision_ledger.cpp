@@ -171,6 +171,8 @@ class PrecisionLedger final : public ScheduledFeature {
     std::int64_t number = -1;
   };
 
+  void add_row(std::int64_t iteration, std::string_view layer, std::string_view gemm,
+               std::string_view entry, std::string_view detail, std::int64_t state);
   void write(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void judge(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void stop_where_violated();
@@ -207,11 +209,21 @@ void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall&
   judge(at, call.gemm, entry);
 }
 
+void PrecisionLedger::add_row(std::int64_t iteration, std::string_view layer, std::string_view gemm,
+                              std::string_view entry, std::string_view detail, std::int64_t state) {
+  using record::Dictionary;
+  record::NameTable& names = services_.names();
+  services_.record_row(record::LedgerRow{.iteration = iteration,
+                                         .layer = names.id(Dictionary::layer, layer),
+                                         .gemm = names.id(Dictionary::gemm, gemm),
+                                         .entry = names.id(Dictionary::word, entry),
+                                         .detail = names.id(Dictionary::word, detail),
+                                         .value = static_cast<double>(state)});
+}
+
 void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry) {
-  const auto add = [&](std::string name, std::string detail) {
-    services_.record(LedgerEntry{at.iteration, std::string(at.layer_name),
-                                 std::string(telens::name_of(gemm)), std::move(name),
-                                 std::move(detail), entry.number});
+  const auto add = [&](std::string_view name, std::string_view detail) {
+    add_row(at.iteration, at.layer_name, telens::name_of(gemm), name, detail, entry.number);
   };
   const GemmState& state = entry.state;
   for (const OperandState& operand : {state.a, state.b}) {
@@ -221,13 +233,13 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
     add(fmt::format("{} {}", name, operand.is_fallback() ? "fallback" : "cause"),
         reason_of(operand));
   }
-  add("kernel", std::string(state.choice.kernel));
-  if (!state.choice.reason.empty()) add("kernel cause", std::string(state.choice.reason));
+  add("kernel", state.choice.kernel);
+  if (!state.choice.reason.empty()) add("kernel cause", state.choice.reason);
   if (const TokenPadding& padding = state.padding; padding.needed()) {
     add("padding", fmt::format("tokens to a multiple of {}, at first {} to {}", padding.multiple,
                                padding.tokens, padding.padded));
   }
-  add("output ran", std::string(element_of(state.output)));
+  add("output ran", element_of(state.output));
 }
 
 const ExpectedPrecision* PrecisionLedger::rule_for(std::string_view layer, Gemm gemm,
@@ -254,9 +266,7 @@ void PrecisionLedger::judge(const FeatureCall& at, Gemm gemm, const Entry& entry
         fmt::format("{} {}{} was to be {}, ran in {}: {}", at.layer_name, telens::name_of(gemm),
                     whose, rule.format, describe(operand.ran), reason_of(operand));
     if (!violations_.emplace(text, false).second) return;
-    services_.record(LedgerEntry{at.iteration, std::string(at.layer_name),
-                                 std::string(telens::name_of(gemm)), "violation", std::move(text),
-                                 entry.number});
+    add_row(at.iteration, at.layer_name, telens::name_of(gemm), "violation", text, entry.number);
   };
   const auto& [a, b] = std::tie(entry.state.a, entry.state.b);
   const ExpectedPrecision* of_a = broken_rule(a);
@@ -285,9 +295,8 @@ void PrecisionLedger::stop_where_violated() {
 void PrecisionLedger::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   const std::lock_guard lock(mutex_);
   if (!foreign_.emplace(std::string(layer_name), false).second) return;
-  const auto add = [&](std::string name, std::string detail) {
-    services_.record(
-        LedgerEntry{0, std::string(layer_name), "all", std::move(name), std::move(detail), 0});
+  const auto add = [&](std::string_view name, std::string_view detail) {
+    add_row(0, layer_name, "all", name, detail, 0);
   };
   add("weight requested", "unknown");
   add("weight ran", fmt::format("not seen: {}", kind));

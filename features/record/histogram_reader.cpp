@@ -12,28 +12,27 @@ namespace {
 // Records by their row, which grows from one histogram to the next: one chunk is kept.
 class RecordByRow {
  public:
-  explicit RecordByRow(const PackedRows<StoredRecord>& records) : records_(records) {}
+  explicit RecordByRow(const PackedRows<Record>& records) : records_(records) {}
 
   // nullopt: the row is not in the table, or not yet, or damaged.
-  std::optional<StoredRecord> find(std::int64_t row) {
+  std::optional<Record> find(std::int64_t row) {
     if (row < 0 || static_cast<std::uint64_t>(row) >= records_.rows()) return std::nullopt;
     const bool packed = static_cast<std::uint64_t>(row) < records_.packed_rows();
     const std::uint64_t chunk = packed ? row / records_.chunk_rows() : records_.chunks();
     const std::uint64_t begin = packed ? chunk * records_.chunk_rows() : records_.packed_rows();
     if (chunk != chunk_) {
       rows_.assign(records_.chunk_rows(), std::nullopt);
-      records_.each_of(chunk, [&](std::uint64_t number, const StoredRecord& each) {
-        rows_[number - begin] = each;
-      });
+      records_.each_of(
+          chunk, [&](std::uint64_t number, const Record& each) { rows_[number - begin] = each; });
       chunk_ = chunk;
     }
     return rows_[row - begin];
   }
 
  private:
-  const PackedRows<StoredRecord>& records_;
+  const PackedRows<Record>& records_;
   std::uint64_t chunk_ = UINT64_MAX;
-  std::vector<std::optional<StoredRecord>> rows_;
+  std::vector<std::optional<Record>> rows_;
 };
 
 // Of a tensor in one iteration. Sums over ranks and micro-batches stay within 64 bits.
@@ -42,7 +41,7 @@ constexpr double kMostElements = 1e12;
 // The bins of one record, which lie one behind the other, maybe in several chunks.
 class Gathered {
  public:
-  void add(const StoredBin& bin) {
+  void add(const BinRow& bin) {
     const bool possible = std::in_range<std::int32_t>(bin.bin) && bins_.size() < kMostBins;
     sane_ &= possible;
     if (possible) bins_.push_back({static_cast<std::int32_t>(bin.bin), bin.count});
@@ -55,7 +54,7 @@ class Gathered {
 
   std::int64_t record() const { return record_; }
   const std::vector<HistogramBin>& bins() const { return bins_; }
-  bool has_all_of(const StoredRecord& record) const {
+  bool has_all_of(const Record& record) const {
     double elements = 0;
     for (const HistogramBin& bin : bins_) elements += static_cast<double>(bin.count);
     return sane_ && elements == record.value && elements <= kMostElements;
@@ -69,7 +68,7 @@ class Gathered {
 
 }  // namespace
 
-void read_histograms(const PackedRows<StoredBin>& bins, const PackedReader& records,
+void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records,
                      const RecordFilter& filter, const UseStoredHistogram& use) {
   RecordByRow record_by_row(records.table());
   Gathered gathered;
@@ -81,7 +80,7 @@ void read_histograms(const PackedRows<StoredBin>& bins, const PackedReader& reco
     }
   };
   for (std::uint64_t chunk = 0; chunk <= bins.chunks(); ++chunk) {
-    for (const StoredBin& bin : bins.rows_of(chunk)) {
+    for (const BinRow& bin : bins.rows_of(chunk)) {
       if (bin.record != gathered.record()) {
         hand_over();
         gathered.clear(bin.record);

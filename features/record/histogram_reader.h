@@ -14,11 +14,11 @@ namespace telens::record {
 inline constexpr std::size_t kMostBins = 1 << 20;
 
 using UseStoredHistogram =
-    std::function<void(const StoredRecord& record, std::span<const HistogramBin> bins)>;
+    std::function<void(const Record& record, std::span<const HistogramBin> bins)>;
 
 // Those whose record the filter keeps, in the order of writing. One of which a killed process has
 // not written all bins is left out.
-void read_histograms(const PackedRows<StoredBin>& bins, const PackedReader& records,
+void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records,
                      const RecordFilter& filter, const UseStoredHistogram& use);
 
 }  // namespace telens::record

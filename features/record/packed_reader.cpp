@@ -30,14 +30,13 @@ class Planes {
     std::memcpy(&result, value.data(), sizeof(T));
     return result;
   }
-  StoredRecord record(std::size_t row) const {
-    return {at<std::int64_t>(row, offsetof(StoredRecord, iteration)),
-            at<double>(row, offsetof(StoredRecord, value)),
-            at<std::int32_t>(row, offsetof(StoredRecord, layer)),
-            at<std::int32_t>(row, offsetof(StoredRecord, statistic)),
-            at<std::int32_t>(row, offsetof(StoredRecord, scope)),
-            at<std::int16_t>(row, offsetof(StoredRecord, tensor)),
-            at<std::int16_t>(row, offsetof(StoredRecord, gemm))};
+  Record record(std::size_t row) const {
+    Record record;
+    for_each_column<Record>([&]<typename Member, typename Stored>(
+                                const Column<Record, Member, Stored>& column, std::size_t offset) {
+      record.*column.member = static_cast<Member>(at<Stored>(row, offset));
+    });
+    return record;
   }
 
  private:
@@ -59,29 +58,32 @@ void sieve(const Planes& planes, std::size_t offset, std::span<char> kept, Accep
 class ChunkDecoder {
  public:
   explicit ChunkDecoder(std::size_t chunk_rows)
-      : chunk_rows_(chunk_rows), bytes_(chunk_rows * sizeof(StoredRecord)), kept_(chunk_rows) {}
+      : chunk_rows_(chunk_rows), bytes_(chunk_rows * kStoredBytes<Record>), kept_(chunk_rows) {}
 
   bool decompress(std::span<const std::uint8_t> chunk) {
     return inflater_.decompress(chunk, bytes_);
   }
 
-  std::vector<StoredRecord> matching(std::size_t rows, const RecordFilter& filter) {
+  std::vector<Record> matching(std::size_t rows, const RecordFilter& filter) {
     const Planes planes(bytes_, chunk_rows_);
     const std::span kept = std::span(kept_).first(rows);
     std::ranges::fill(kept, 1);
-    const auto by_ids = [&]<typename T>(T, std::size_t offset, const RecordFilter::Ids& ids) {
-      if (!ids.all) sieve<T>(planes, offset, kept, [&](T id) { return ids.accepts(id); });
-    };
-    by_ids(std::int32_t{}, offsetof(StoredRecord, layer), filter.layer);
-    by_ids(std::int32_t{}, offsetof(StoredRecord, statistic), filter.statistic);
-    by_ids(std::int16_t{}, offsetof(StoredRecord, tensor), filter.tensor);
-    by_ids(std::int16_t{}, offsetof(StoredRecord, gemm), filter.gemm);
+    for_each_column<Record>([&]<typename Member, typename Stored>(
+                                const Column<Record, Member, Stored>& column, std::size_t offset) {
+      const RecordFilter::Ids* ids =
+          column.dictionary ? filter.ids_of(*column.dictionary) : nullptr;
+      if (ids == nullptr || ids->all) return;
+      if constexpr (std::is_integral_v<Stored>) {
+        sieve<Stored>(planes, offset, kept, [&](Stored id) { return ids->accepts(id); });
+      }
+    });
     if (filter.first_iteration != INT64_MIN || filter.last_iteration != INT64_MAX) {
-      sieve<std::int64_t>(planes, offsetof(StoredRecord, iteration), kept, [&](std::int64_t i) {
+      const std::size_t offset = stored_offset(&Record::iteration);
+      sieve<std::int64_t>(planes, offset, kept, [&](std::int64_t i) {
         return i >= filter.first_iteration && i <= filter.last_iteration;
       });
     }
-    std::vector<StoredRecord> records;
+    std::vector<Record> records;
     for (std::size_t row = 0; row < rows; ++row) {
       if (kept[row] != 0) records.push_back(planes.record(row));
     }
@@ -95,8 +97,8 @@ class ChunkDecoder {
   Inflater inflater_;
 };
 
-std::vector<StoredRecord> PackedReader::matching(std::uint64_t chunk, const RecordFilter& filter,
-                                                 ChunkDecoder& decoder) const {
+std::vector<Record> PackedReader::matching(std::uint64_t chunk, const RecordFilter& filter,
+                                           ChunkDecoder& decoder) const {
   const auto bytes = table_.compressed(chunk);
   if (!bytes) return {};
   if (!decoder.decompress(*bytes)) {
@@ -107,14 +109,14 @@ std::vector<StoredRecord> PackedReader::matching(std::uint64_t chunk, const Reco
 }
 
 void PackedReader::read(const RecordFilter& filter,
-                        const std::function<void(std::span<const StoredRecord>)>& use,
+                        const std::function<void(std::span<const Record>)>& use,
                         const std::function<void(std::uint64_t)>& progress) const {
   const std::uint64_t chunks = table_.chunks();
   const std::uint64_t at_once = std::max<std::uint64_t>(1, kRecordsAtOnce / table_.chunk_rows());
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
   for (std::uint64_t begin = 0; begin < chunks; begin += at_once) {
     const std::uint64_t count = std::min(at_once, chunks - begin);
-    std::vector<std::vector<StoredRecord>> found(count);
+    std::vector<std::vector<Record>> found(count);
     std::atomic<std::uint64_t> next = 0;
     std::exception_ptr failure;
     std::mutex failure_mutex;
@@ -140,13 +142,13 @@ void PackedReader::read(const RecordFilter& filter,
     }
     if (progress) progress(std::min((begin + count) * table_.chunk_rows(), table_.packed_rows()));
   }
-  std::vector<StoredRecord> records = table_.rows_of(chunks);
-  std::erase_if(records, [&](const StoredRecord& record) { return !filter.accepts(record); });
+  std::vector<Record> records = table_.rows_of(chunks);
+  std::erase_if(records, [&](const Record& record) { return !filter.accepts(record); });
   if (!records.empty()) use(records);
   if (progress) progress(rows());
 }
 
-std::optional<StoredRecord> PackedReader::first() const {
+std::optional<Record> PackedReader::first() const {
   for (std::uint64_t chunk = 0; chunk <= table_.chunks(); ++chunk) {
     const auto rows = table_.rows_of(chunk);
     if (!rows.empty()) return rows.front();
@@ -154,7 +156,7 @@ std::optional<StoredRecord> PackedReader::first() const {
   return std::nullopt;
 }
 
-std::optional<StoredRecord> PackedReader::last() const {
+std::optional<Record> PackedReader::last() const {
   for (std::uint64_t chunk = table_.chunks() + 1; chunk-- > 0;) {
     const auto rows = table_.rows_of(chunk);
     if (!rows.empty()) return rows.back();

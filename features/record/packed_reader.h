@@ -11,7 +11,7 @@
 
 #include "features/record/hdf5.h"
 #include "features/record/packed_rows.h"
-#include "features/record/run_rows.h"
+#include "features/record/run_schema.h"
 
 namespace telens::record {
 
@@ -30,36 +30,55 @@ struct RecordFilter {
   std::int64_t first_iteration = INT64_MIN;
   std::int64_t last_iteration = INT64_MAX;
 
-  bool accepts(const StoredRecord& record) const {
-    return record.iteration >= first_iteration && record.iteration <= last_iteration &&
-           layer.accepts(record.layer) && statistic.accepts(record.statistic) &&
-           tensor.accepts(record.tensor) && gemm.accepts(record.gemm);
+  // By the iteration and by those of the names that rows of this kind have.
+  template <typename Row>
+  bool accepts(const Row& row) const {
+    bool accepted = row.iteration >= first_iteration && row.iteration <= last_iteration;
+    for_each_name<Row>([&](const auto& column) {
+      const Ids* ids = ids_of(*column.dictionary);
+      accepted = accepted && (ids == nullptr || ids->accepts(row.*column.member));
+    });
+    return accepted;
+  }
+  // nullptr: names of this kind are not looked at.
+  const Ids* ids_of(Dictionary dictionary) const {
+    switch (dictionary) {
+      case Dictionary::layer:
+        return &layer;
+      case Dictionary::tensor:
+        return &tensor;
+      case Dictionary::gemm:
+        return &gemm;
+      case Dictionary::statistic:
+        return &statistic;
+      default:
+        return nullptr;
+    }
   }
 };
 
 class PackedReader {
  public:
   // A snapshot of the table at this moment. Throws RecordError.
-  PackedReader(hid_t file, const std::string& name, Checksums checksums, DamageLog& damage)
-      : table_(file, name, checksums, damage) {}
+  PackedReader(hid_t file, Checksums checksums, DamageLog& damage)
+      : table_(file, checksums, damage) {}
 
   std::uint64_t rows() const { return table_.rows(); }
   void keep_first(std::uint64_t rows) { table_.keep_first(rows); }  // as if there were no others
   // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
-  void read(const RecordFilter& filter,
-            const std::function<void(std::span<const StoredRecord>)>& use,
+  void read(const RecordFilter& filter, const std::function<void(std::span<const Record>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
   // Of the undamaged ones, if there are any.
-  std::optional<StoredRecord> first() const;
-  std::optional<StoredRecord> last() const;
+  std::optional<Record> first() const;
+  std::optional<Record> last() const;
 
-  const PackedRows<StoredRecord>& table() const { return table_; }
+  const PackedRows<Record>& table() const { return table_; }
 
  private:
-  std::vector<StoredRecord> matching(std::uint64_t chunk, const RecordFilter& filter,
-                                     class ChunkDecoder& decoder) const;
+  std::vector<Record> matching(std::uint64_t chunk, const RecordFilter& filter,
+                               class ChunkDecoder& decoder) const;
 
-  PackedRows<StoredRecord> table_;
+  PackedRows<Record> table_;
 };
 
 }  // namespace telens::record

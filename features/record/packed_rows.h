@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -15,8 +16,9 @@
 #include "features/record/damage.h"
 #include "features/record/deflate.h"
 #include "features/record/hdf5.h"
+#include "features/record/row_type.h"
 #include "features/record/run_layout.h"
-#include "features/record/run_rows.h"
+#include "hooks/rows/table.h"
 
 namespace telens::record {
 
@@ -27,8 +29,8 @@ template <typename Row>
 class PackedRows {
  public:
   // `damage` outlives this object. Throws RecordError where there is no such table.
-  PackedRows(hid_t file, const std::string& name, Checksums checksums, DamageLog& damage)
-      : name_(name), checksums_(checksums), damage_(&damage) {
+  PackedRows(hid_t file, Checksums checksums, DamageLog& damage)
+      : checksums_(checksums), damage_(&damage) {
     const hdf5::Lock lock;
     const auto open = [&](const std::string& dataset) {
       return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
@@ -39,20 +41,20 @@ class PackedRows {
     };
     // In this order a table that grows meanwhile loses nothing: see PackedTable::flush.
     std::int64_t count = 0;
-    read(name + "_count", H5T_NATIVE_INT64, &count);
-    chunk_rows_ = hdf5::row_count(open(name + "_tail"));
+    read(name_ + "_count", H5T_NATIVE_INT64, &count);
+    chunk_rows_ = hdf5::row_count(open(name_ + "_tail"));
     if (chunk_rows_ == 0 || chunk_rows_ > kMostChunkRows) {
-      raise<RecordError>("{}_tail: expected 1 to {} rows, came {}", name, kMostChunkRows,
+      raise<RecordError>("{}_tail: expected 1 to {} rows, came {}", name_, kMostChunkRows,
                          chunk_rows_);
     }
-    tail_.resize(chunk_rows_);
-    read(name + "_tail", Row::type(), tail_.data());
+    tail_.resize(chunk_rows_ * kRowBytes);
+    read(name_ + "_tail", row_type<Row>(), tail_.data());
     std::vector<std::uint32_t> tail_checksums;
     if (checksums_ == Checksums::verified) {
       tail_checksums.resize(chunk_rows_);
-      read(name + "_tail_crc", H5T_NATIVE_UINT32, tail_checksums.data());
+      read(name_ + "_tail_crc", H5T_NATIVE_UINT32, tail_checksums.data());
     }
-    table_ = open(name);
+    table_ = open(name_);
     packed_rows_ = hdf5::row_count(table_);
     keep_rows_of_tail(count, tail_checksums);
   }
@@ -63,7 +65,7 @@ class PackedRows {
   }
 
   // With the damaged ones, as far as they are known to have been rows.
-  std::uint64_t rows() const { return packed_rows_ + tail_.size(); }
+  std::uint64_t rows() const { return packed_rows_ + tail_rows(); }
   std::uint64_t packed_rows() const { return packed_rows_; }
   std::size_t chunk_rows() const { return chunk_rows_; }
   std::uint64_t chunks() const { return (packed_rows_ + chunk_rows_ - 1) / chunk_rows_; }
@@ -71,7 +73,7 @@ class PackedRows {
 
   void keep_first(std::uint64_t rows) {  // as if there were no others
     packed_rows_ = std::min(packed_rows_, rows);
-    tail_.resize(std::min<std::uint64_t>(tail_.size(), rows - packed_rows_));
+    tail_is_intact_.resize(std::min<std::uint64_t>(tail_rows(), rows - packed_rows_));
   }
 
   // How many rows of a chunk are rows of the table.
@@ -111,25 +113,25 @@ class PackedRows {
   template <typename Use>
   void each_of(std::uint64_t chunk, Use use) const {
     if (chunk == chunks()) {
-      for (std::size_t slot = 0; slot < tail_.size(); ++slot) {
-        if (tail_is_intact_[slot] != 0) use(packed_rows_ + slot, tail_[slot]);
+      for (std::size_t slot = 0; slot < tail_rows(); ++slot) {
+        if (tail_is_intact_[slot] != 0) use(packed_rows_ + slot, load<Row>(in_tail(slot)));
       }
       return;
     }
     const auto bytes = compressed(chunk);
     if (!bytes) return;
-    std::vector<std::uint8_t> planes(chunk_rows_ * sizeof(Row));
+    std::vector<std::uint8_t> planes(chunk_rows_ * kRowBytes);
     Inflater inflater;
     if (!inflater.decompress(*bytes, planes)) {
       damaged(chunk);
       return;
     }
-    std::array<std::uint8_t, sizeof(Row)> row_bytes;
+    std::array<char, kRowBytes> bytes_of_row;
     for (std::size_t i = 0; i < rows_in(chunk); ++i) {
-      for (std::size_t b = 0; b < sizeof(Row); ++b) row_bytes[b] = planes[b * chunk_rows_ + i];
-      Row row;
-      std::memcpy(&row, row_bytes.data(), sizeof(Row));
-      use(chunk * chunk_rows_ + i, row);
+      for (std::size_t b = 0; b < kRowBytes; ++b) {
+        bytes_of_row[b] = static_cast<char>(planes[b * chunk_rows_ + i]);
+      }
+      use(chunk * chunk_rows_ + i, load<Row>(bytes_of_row.data()));
     }
   }
 
@@ -150,8 +152,13 @@ class PackedRows {
   }
 
  private:
+  static constexpr std::size_t kRowBytes = kStoredBytes<Row>;
+
+  std::size_t tail_rows() const { return tail_is_intact_.size(); }
+  const char* in_tail(std::size_t slot) const { return tail_.data() + slot * kRowBytes; }
+
   // What zlib makes of a chunk at the most is a little more than the chunk.
-  std::uint64_t largest_chunk() const { return 2 * chunk_rows_ * sizeof(Row) + 4096; }
+  std::uint64_t largest_chunk() const { return 2 * chunk_rows_ * kRowBytes + 4096; }
 
   // Of the tail's slots those that are rows of the table.
   void keep_rows_of_tail(std::int64_t count, const std::vector<std::uint32_t>& checksums) {
@@ -168,7 +175,7 @@ class PackedRows {
     }
     if (checksums_ == Checksums::verified && can_have_tail) {
       const auto is_row = [&](std::size_t slot, std::uint64_t number) {
-        return checksums[slot] == checksum(number, &tail_[slot], sizeof(Row));
+        return checksums[slot] == checksum(number, in_tail(slot), kRowBytes);
       };
       const auto is_intact = [&](std::size_t slot) { return is_row(slot, packed_rows_ + slot); };
       // A kill may come between a row and its count; and a damaged count must hide no row.
@@ -177,9 +184,9 @@ class PackedRows {
       const auto is_unused = [&](std::size_t slot) {
         const bool has_old_row =
             packed_rows_ > 0 && is_row(slot, packed_rows_ - chunk_rows_ + slot);
-        const Row blank{};
+        const std::array<char, kRowBytes> blank{};
         const bool is_blank =
-            checksums[slot] == 0 && std::memcmp(&tail_[slot], &blank, sizeof(Row)) == 0;
+            checksums[slot] == 0 && std::memcmp(in_tail(slot), blank.data(), kRowBytes) == 0;
         return has_old_row || is_blank;
       };
       if (rows > 0 && is_unused(rows - 1)) damage_->add(name_ + "_count", 0, 1);
@@ -189,18 +196,17 @@ class PackedRows {
         if (!is_intact(slot)) damage_->add(name_, packed_rows_ + slot, 1);
       }
     }
-    tail_.resize(rows);
     tail_is_intact_.resize(rows, 1);
   }
 
-  std::string name_;
+  const std::string name_{Row::kTable.name};
   Checksums checksums_;
   DamageLog* damage_;
   hdf5::Handle table_;
   std::uint64_t packed_rows_ = 0;
   std::size_t chunk_rows_ = 0;
-  std::vector<Row> tail_;
-  std::vector<char> tail_is_intact_;
+  std::vector<char> tail_;            // chunk_rows_ stored rows
+  std::vector<char> tail_is_intact_;  // of those that are rows of the table
 };
 
 }  // namespace telens::record

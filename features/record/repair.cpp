@@ -111,16 +111,16 @@ void copy_all(const SegmentReader& original, NewFile& file, const std::vector<Da
       original, file.path(),
       {.start_time = about.start_time, .continues = about.continues, .thinned = about.thinned});
   file.mark_live();
-  while (copy.copy_records(kChunksAtOnce, [](const StoredRecord&) { return true; })) {
+  while (copy.copy_records(kChunksAtOnce, [](const Record&) { return true; })) {
   }
   Batch rest;
-  rest.events = original.events();
+  rest.of<Event>() = original.rows<Event>();
   if (!lost.empty()) {
     copy.add_event(rest, kRepairedEvent, fmt::format("damaged and left out: {}", describe(lost)),
                    about.last_iteration);
   }
   copy.finish(
-      std::move(rest), [](const StoredBlock&) { return true; },
+      std::move(rest), [](std::int64_t) { return true; },
       about.end.value_or(
           RunEnd{time_of_change(about.path), End::killed, "closed by telens repair"}));
 }
@@ -141,7 +141,7 @@ Repair repair(const std::string& path) {
     const bool is_whole = original.about().end && result.lost.empty();
     if (is_whole && !is_marked_open(path)) return result;
     copy_all(original, file, result.lost);
-    if (!result.lost.empty()) ++expected.events;  // that says so
+    if (!result.lost.empty()) ++expected.of<Event>();  // that says so
     // What could not be read again must not take the place of what could.
     const SegmentReader copy(file.path());
     const RowCounts kept = copy.read_all();

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "features/record/dataset_check.h"
+#include "features/record/file_rows.h"
 #include "features/record/layout_refusal.h"
 #include "features/record/object_check.h"
-#include "features/record/run_rows.h"
+#include "features/record/row_type.h"
 #include "features/record/run_schema.h"
 
 namespace telens::record {
@@ -21,40 +22,36 @@ constexpr std::uint64_t kLongestName = 4096;
 
 using MakeType = hdf5::Handle (*)();
 
-struct Table {
-  std::string_view name;
-  MakeType row_type;
-};
-constexpr std::array<Table, 4> kPackedTables{{{"records", StoredRecord::type},
-                                              {"histograms", StoredBin::type},
-                                              {"ledger", StoredLedgerRow::type},
-                                              {"blocks", StoredBlock::type}}};
-constexpr std::array<Table, 4> kPlainTables{{{"scalars", StoredScalar::type},
-                                             {"events", StoredEvent::type},
-                                             {"drops", StoredDrop::type},
-                                             {"end", StoredEnd::type}}};
+// Calls use.operator()<Row>() for the tables that files of a schema version have.
+template <typename Use>
+void for_each_table(std::int64_t schema_version, Use use) {
+  for_each_type<FileRows>([&]<typename Row>() {
+    if (Row::kTable.since <= schema_version) use.template operator()<Row>();
+  });
+}
 
 const Filters kNone;
 const Filters kPacked{H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE};
 
-std::vector<std::string> names_in_root(bool checksums) {
+std::vector<std::string> names_in_root(std::int64_t schema_version, bool checksums) {
   std::vector<std::string> names{"config", "environment", "names"};
-  for (const Table& table : kPlainTables) {
-    names.emplace_back(table.name);
-    if (checksums) names.push_back(fmt::format("{}_crc", table.name));
-  }
-  for (const Table& table : kPackedTables) {
-    for (const char* suffix : {"", "_tail", "_count"}) {
-      names.push_back(fmt::format("{}{}", table.name, suffix));
+  for_each_table(schema_version, [&]<typename Row>() {
+    const std::string name(Row::kTable.name);
+    names.push_back(name);
+    if (Row::kTable.storage == Storage::packed) {
+      names.push_back(name + "_tail");
+      names.push_back(name + "_count");
+      if (checksums) names.push_back(name + "_tail_crc");
+    } else if (checksums) {
+      names.push_back(name + "_crc");
     }
-    if (checksums) names.push_back(fmt::format("{}_tail_crc", table.name));
-  }
+  });
   return names;
 }
 
-void check_objects(hid_t file, bool checksums) {
+void check_objects(hid_t file, std::int64_t schema_version, bool checksums) {
   ObjectCheck objects(file);
-  const std::vector<std::string> in_root = names_in_root(checksums);
+  const std::vector<std::string> in_root = names_in_root(schema_version, checksums);
   objects.expect_group("/", in_root);
   for (const std::string& name : in_root) {
     if (name != "names") objects.expect_dataset(name);
@@ -85,9 +82,9 @@ void check_plain_table(hid_t file, std::string_view name, MakeType row_type,
   table.expect_room(table.expect_list(), row_bytes, file_bytes);
 }
 
-void check_packed_table(hid_t file, const Table& about, bool checksums, std::uint64_t file_bytes) {
-  const auto row_type = about.row_type();
-  const std::string name(about.name);
+void check_packed_table(hid_t file, const std::string& name, MakeType make_row_type, bool checksums,
+                        std::uint64_t file_bytes) {
+  const auto row_type = make_row_type();
   const DatasetCheck table(file, name);
   table.expect_storage(H5D_CHUNKED, kPacked);
   const std::size_t row_bytes = table.expect_type(row_type);
@@ -122,7 +119,7 @@ void check_packed_table(hid_t file, const Table& about, bool checksums, std::uin
 void check_run_layout(hid_t file, std::int64_t schema_version, std::uint64_t file_bytes) {
   const hdf5::Lock lock;
   const bool checksums = schema_version >= kFirstWithChecksums;
-  check_objects(file, checksums);
+  check_objects(file, schema_version, checksums);
   const DatasetCheck config(file, "config");
   config.expect_storage(H5D_CONTIGUOUS, kNone);
   config.expect_text(file_bytes);
@@ -138,10 +135,13 @@ void check_run_layout(hid_t file, std::int64_t schema_version, std::uint64_t fil
     if (checksums) check_plain_table(file, fmt::format("{}_crc", name), checksum_type, file_bytes);
   };
   for (const DictionaryLayout& layout : kDictionaryLayouts) check_plain(layout.dataset, nullptr);
-  for (const Table& table : kPlainTables) check_plain(table.name, table.row_type);
-  for (const Table& table : kPackedTables) {
-    check_packed_table(file, table, checksums, file_bytes);
-  }
+  for_each_table(schema_version, [&]<typename Row>() {
+    if (Row::kTable.storage == Storage::plain) check_plain(Row::kTable.name, row_type<Row>);
+  });
+  for_each_table(schema_version, [&]<typename Row>() {
+    if (Row::kTable.storage == Storage::plain) return;
+    check_packed_table(file, std::string(Row::kTable.name), row_type<Row>, checksums, file_bytes);
+  });
 }
 
 }  // namespace telens::record

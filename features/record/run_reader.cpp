@@ -6,10 +6,10 @@
 #include <array>
 #include <deque>
 #include <filesystem>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
+#include <variant>
 
+#include "features/record/joined_segment.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
 
@@ -17,98 +17,6 @@ namespace telens::record {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The dictionaries of all files in one: each file's ids are translated when its rows are read.
-class JoinedNames {
- public:
-  // The reader's ids of a file's names, in the file's order.
-  std::vector<std::int32_t> add(const std::vector<std::string>& names) {
-    std::vector<std::int32_t> ids;
-    for (const std::string& name : names) {
-      const auto [entry, is_new] = ids_.emplace(name, static_cast<std::int32_t>(list_.size()));
-      if (is_new) list_.push_back(name);
-      ids.push_back(entry->second);
-    }
-    return ids;
-  }
-  const std::vector<std::string>& list() const { return list_; }
-
- private:
-  std::unordered_map<std::string, std::int32_t> ids_;
-  std::vector<std::string> list_;
-};
-
-// What is kept of a file between reads: it is opened anew for each, so that the number of ranks is
-// not limited by how many files a process may open.
-struct JoinedSegment {
-  Segment about;
-  std::size_t index = 0;                // among all segments
-  std::uint64_t rows = 0;               // of records, damaged ones too
-  std::int64_t first_loss = INT64_MAX;  // the first iteration with one
-  bool unreadable = false;
-  std::uint64_t told = 0;  // damaged rows that were told of
-  DamageLog damage;
-  std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
-
-  std::int32_t joined(Dictionary dictionary, std::int32_t id) const {
-    const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
-    return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
-  }
-  // False for a name that a live file has got since this reader was made: so is its row then. False
-  // too for an id that no writer gives.
-  bool knows(Dictionary dictionary, std::int32_t id) const {
-    return id >= kNoName &&
-           id < static_cast<std::int64_t>(joined_ids[static_cast<std::size_t>(dictionary)].size());
-  }
-  bool names(Dictionary dictionary, std::int32_t id) const {  // the same, less kNoName
-    return id != kNoName && knows(dictionary, id);
-  }
-  Record joined(const StoredRecord& row) const {
-    return {row.iteration,
-            joined(Dictionary::layer, row.layer),
-            joined(Dictionary::tensor, row.tensor),
-            joined(Dictionary::gemm, row.gemm),
-            joined(Dictionary::statistic, row.statistic),
-            joined(Dictionary::scope, row.scope),
-            row.value};
-  }
-  // By the file's ids; without what a later segment repeats.
-  RecordFilter filter(const RecordQuery& query) const {
-    RecordFilter filter;
-    filter.layer = own_ids(Dictionary::layer, query.layers);
-    filter.tensor = own_ids(Dictionary::tensor, query.tensors);
-    filter.gemm = own_ids(Dictionary::gemm, query.gemms);
-    filter.statistic = own_ids(Dictionary::statistic, query.statistics);
-    filter.first_iteration = query.first_iteration;
-    filter.last_iteration = query.last_iteration;
-    if (about.superseded_from == INT64_MIN) {
-      filter.first_iteration = INT64_MAX;  // all of it is
-      filter.last_iteration = INT64_MIN;
-    } else if (about.superseded_from != INT64_MAX) {
-      filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
-    }
-    return filter;
-  }
-  RecordFilter::Ids own_ids(Dictionary dictionary, const RecordQuery::Ids& wanted) const {
-    RecordFilter::Ids ids;
-    if (!wanted) return ids;
-    ids.all = false;
-    const std::unordered_set<std::int32_t> kept(wanted->begin(), wanted->end());
-    ids.none = kept.contains(kNoName);
-    for (const std::int32_t id : joined_ids[static_cast<std::size_t>(dictionary)]) {
-      ids.keep.push_back(static_cast<char>(kept.contains(id)));
-    }
-    return ids;
-  }
-};
-
-template <typename Line>
-void add_line(std::vector<Line>& lines, const Line& line, std::string_view table) {
-  if (lines.size() == kMostLines) {
-    raise<RecordError>("{}: more than {} rows; ask for fewer of them", table, kMostLines);
-  }
-  lines.push_back(line);
-}
 
 std::vector<std::string> paths_of(const std::string& folder) {
   std::vector<std::string> paths;
@@ -166,6 +74,25 @@ class RunReader::Impl {
       if (!warn_ || joined_.size() == 1) throw;
       segment.unreadable = true;
       warn_(without(error));
+    }
+  }
+
+  template <typename Row>
+  void read_rows(const RecordQuery& query, const std::function<void(const Row&)>& use) {
+    constexpr bool kMarksSuperseded = requires(Row row) { row.superseded; };
+    for (JoinedSegment& segment : joined_) {
+      const Segment& about = segment.about;
+      if (query.rank && *query.rank != about.rank) continue;
+      const RecordFilter filter =
+          kMarksSuperseded ? segment.filter_with_superseded(query) : segment.filter(query);
+      const auto join = [&](const Row& row) {
+        if (!segment.can_join(row) || !filter.accepts(row)) return;
+        Row joined = segment.joined(row);
+        joined.rank = about.rank;
+        if constexpr (kMarksSuperseded) joined.superseded = row.iteration >= about.superseded_from;
+        use(joined);
+      };
+      visit(segment, [&](const SegmentReader& file) { file.read<Row>(join); });
     }
   }
 
@@ -258,7 +185,7 @@ class RunReader::Impl {
   static std::int64_t first_loss(const SegmentReader& file) {
     const std::vector<std::string> words = file.names(Dictionary::word);
     std::int64_t first = INT64_MAX;
-    for (const StoredScalar& row : file.scalars()) {
+    for (const Scalar& row : file.rows<Scalar>()) {
       const bool named = row.name >= 0 && static_cast<std::size_t>(row.name) < words.size();
       if (named && words[row.name] == "loss") first = std::min(first, row.iteration);
     }
@@ -330,9 +257,9 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
     const Segment& about = segment.about;
     if (query.rank && *query.rank != about.rank) continue;
     const RecordFilter filter = segment.filter(query);
-    const auto join = [&](std::span<const StoredRecord> stored) {
+    const auto join = [&](std::span<const Record> stored) {
       records.clear();
-      for (const StoredRecord& row : stored) records.push_back(segment.joined(row));
+      for (const Record& row : stored) records.push_back(segment.joined(row));
       use(about.rank, records);
     };
     const auto report = [&](std::uint64_t rows) {
@@ -350,92 +277,15 @@ void RunReader::read_histograms(const RecordQuery& query, const UseHistogram& us
     if (query.rank && *query.rank != rank) continue;
     const RecordFilter filter = segment.filter(query);
     impl_->visit(segment, [&](const SegmentReader& file) {
-      file.read_histograms(filter,
-                           [&](const StoredRecord& row, std::span<const HistogramBin> bins) {
-                             use(rank, segment.joined(row), bins);
-                           });
+      file.read_histograms(filter, [&](const Record& row, std::span<const HistogramBin> bins) {
+        use(rank, segment.joined(row), bins);
+      });
     });
   }
 }
 
-std::vector<Scalar> RunReader::scalars() const {
-  std::vector<Scalar> scalars;
-  for (JoinedSegment& segment : impl_->joined_) {
-    const Segment& about = segment.about;
-    impl_->visit(segment, [&](const SegmentReader& file) {
-      for (const StoredScalar& row : file.scalars()) {
-        if (row.iteration >= about.superseded_from) continue;
-        if (!segment.names(Dictionary::word, row.name)) continue;
-        scalars.push_back(
-            {about.rank, row.iteration, segment.joined(Dictionary::word, row.name), row.value});
-      }
-    });
-  }
-  return scalars;
-}
-
-std::vector<Event> RunReader::events() const {
-  std::vector<Event> events;
-  for (JoinedSegment& segment : impl_->joined_) {
-    impl_->visit(segment, [&](const SegmentReader& file) {
-      for (const StoredEvent& row : file.events()) {
-        if (!segment.names(Dictionary::word, row.kind)) continue;
-        if (!segment.names(Dictionary::word, row.text)) continue;
-        events.push_back({segment.about.rank, row.time, row.iteration,
-                          segment.joined(Dictionary::word, row.kind),
-                          segment.joined(Dictionary::word, row.text),
-                          segment.joined(Dictionary::layer, row.layer),
-                          row.iteration >= segment.about.superseded_from});
-      }
-    });
-  }
-  return events;
-}
-
-void RunReader::blocks(const RecordQuery& query, const UseBlock& use) const {
-  for (JoinedSegment& segment : impl_->joined_) {
-    const int rank = segment.about.rank;
-    if (query.rank && *query.rank != rank) continue;
-    const RecordFilter filter = segment.filter(query);
-    const auto join = [&](const StoredBlock& row) {
-      const StoredRecord as_record{row.iteration, row.value,  row.layer, row.statistic,
-                                   kNoName,       row.tensor, row.gemm};
-      if (!segment.knows(Dictionary::statistic, row.statistic)) return;
-      if (!segment.knows(Dictionary::layer, row.layer) || !filter.accepts(as_record)) return;
-      const Record names = segment.joined(as_record);
-      use({rank,
-           {row.iteration, names.layer, names.tensor, names.gemm, names.statistic, row.block_row,
-            row.block_column, row.value}});
-    };
-    impl_->visit(segment, [&](const SegmentReader& file) { file.read_blocks(join); });
-  }
-}
-
-std::vector<BlockLine> RunReader::blocks(const RecordQuery& query) const {
-  std::vector<BlockLine> lines;
-  blocks(query, [&](const BlockLine& line) { add_line(lines, line, "blocks"); });
-  return lines;
-}
-
-std::vector<LedgerLine> RunReader::ledger() const {
-  std::vector<LedgerLine> lines;
-  for (JoinedSegment& segment : impl_->joined_) {
-    const Segment& about = segment.about;
-    const auto join = [&](const StoredLedgerRow& row) {
-      if (row.iteration >= about.superseded_from) return;
-      if (!segment.knows(Dictionary::word, row.entry)) return;
-      if (!segment.knows(Dictionary::word, row.detail)) return;
-      const LedgerRow joined{row.iteration,
-                             segment.joined(Dictionary::layer, row.layer),
-                             segment.joined(Dictionary::gemm, row.gemm),
-                             segment.joined(Dictionary::word, row.entry),
-                             segment.joined(Dictionary::word, row.detail),
-                             row.value};
-      add_line(lines, LedgerLine{about.rank, joined}, "the ledger");
-    };
-    impl_->visit(segment, [&](const SegmentReader& file) { file.read_ledger(join); });
-  }
-  return lines;
+void RunReader::read_rows(const RecordQuery& query, const UseRow& use) const {
+  std::visit([&](const auto& use_row) { impl_->read_rows(query, use_row); }, use);
 }
 
 }  // namespace telens::record

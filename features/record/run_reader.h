@@ -55,35 +55,6 @@ struct Segment {
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
 };
 
-struct Scalar {
-  int rank = 0;
-  std::int64_t iteration = 0;
-  std::int32_t name = kNoName;
-  double value = 0;
-};
-
-struct Event {
-  int rank = 0;
-  double time = 0;
-  std::int64_t iteration = 0;
-  std::int32_t kind = kNoName;
-  std::int32_t text = kNoName;
-  std::int32_t layer = kNoName;
-  bool superseded = false;  // of an iteration that a resumed segment repeats
-};
-
-// Of one GEMM; see docs/run_file.md for entries and details.
-struct LedgerLine {
-  int rank = 0;
-  LedgerRow row;
-};
-
-// Of one block of a tensor.
-struct BlockLine {
-  int rank = 0;
-  BlockRow row;
-};
-
 // Rows of one file that are not what was written. They are left out of all that is read.
 struct Damage {
   std::string path;
@@ -134,19 +105,33 @@ class TELENS_EXPORT RunReader {
   // The same for histograms; the record's value is the number of elements. One whose bins a killed
   // process has not all written is left out.
   void read_histograms(const RecordQuery& query, const UseHistogram& use) const;
-  std::vector<Scalar> scalars() const;
-  std::vector<Event> events() const;
-  // In order of rank, segment and writing. Throws RecordError for more than kMostLines.
-  std::vector<LedgerLine> ledger() const;
-  std::vector<BlockLine> blocks(const RecordQuery& query = {}) const;
-  // The same one by one, however many there are.
-  using UseBlock = std::function<void(const BlockLine&)>;
-  void blocks(const RecordQuery& query, const UseBlock& use) const;
+  // Calls the given function for the rows of its table, in order of rank, segment and writing; of
+  // the query, for the names that rows of this kind have. Rows that a resumed segment repeats come
+  // once, or, where their struct can say so, marked as superseded.
+  void read_rows(const RecordQuery& query, const UseRow& use) const;
+  // The same as a list. Throws RecordError for more than kMostLines rows of a compressed table.
+  template <typename Row>
+  std::vector<Row> rows(const RecordQuery& query = {}) const;
+  std::vector<Scalar> scalars() const { return rows<Scalar>(); }
+  std::vector<Event> events() const { return rows<Event>(); }
 
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+template <typename Row>
+std::vector<Row> RunReader::rows(const RecordQuery& query) const {
+  std::vector<Row> rows;
+  read_rows(query, [&](const Row& row) {
+    if (Row::kTable.storage == Storage::packed && rows.size() == kMostLines) {
+      raise<RecordError>("the {}: more than {} rows; ask for fewer of them", Row::kTable.name,
+                         kMostLines);
+    }
+    rows.push_back(row);
+  });
+  return rows;
+}
 
 // The files that RunReader would read for `path`; repair works on the same ones.
 TELENS_EXPORT std::vector<std::string> run_files(const std::string& path);

@@ -30,47 +30,35 @@ std::int32_t RunWriter::intern(Dictionary dictionary, std::string_view name) {
 
 void RunWriter::push(std::span<const Record> records) { impl_->push(records); }
 
-void RunWriter::scalar(std::int64_t iteration, std::string_view name, double value) {
-  impl_->enqueue(1, impl_->capacity_for_losses(), iteration, [&](Batch& batch) {
-    batch.scalars.push_back({iteration, value, impl_->intern_locked(Dictionary::word, name), 0});
-  });
+void RunWriter::push(const SomeRows& rows) {
+  std::visit([this](auto some) { impl_->push_together(some); }, rows);
 }
 
 void RunWriter::histogram(const Record& record, std::span<const HistogramBin> bins) {
   impl_->enqueue(1 + bins.size(), impl_->capacity(), record.iteration, [&](Batch& batch) {
-    const auto row = static_cast<std::int64_t>(batch.records.size());
-    batch.records.push_back(record);
-    for (const auto& [bin, count] : bins) batch.bins.push_back({row, bin, count});
+    auto& records = batch.of<Record>();
+    const auto row = static_cast<std::int64_t>(records.size());
+    records.push_back(record);
+    for (const auto& [bin, count] : bins) batch.of<BinRow>().push_back({row, bin, count});
   });
 }
 
-void RunWriter::ledger(std::span<const LedgerRow> rows) {
-  if (rows.empty()) return;
-  impl_->enqueue(rows.size(), impl_->capacity(), rows.front().iteration, [&](Batch& batch) {
-    for (const LedgerRow& row : rows) {
-      batch.ledger.push_back(
-          {row.iteration, row.value, row.layer, row.gemm, row.entry, row.detail});
-    }
-  });
-}
-
-void RunWriter::blocks(std::span<const BlockRow> rows) {
-  if (rows.empty()) return;
-  impl_->enqueue(rows.size(), impl_->capacity(), rows.front().iteration, [&](Batch& batch) {
-    for (const BlockRow& row : rows) {
-      batch.blocks.push_back({row.iteration, row.value, row.layer, row.statistic, row.block_row,
-                              row.block_column, static_cast<std::int16_t>(row.tensor),
-                              static_cast<std::int16_t>(row.gemm), 0});
-    }
+void RunWriter::scalar(std::int64_t iteration, std::string_view name, double value) {
+  impl_->enqueue_one<Scalar>(iteration, [&] {
+    return Scalar{.iteration = iteration,
+                  .name = impl_->intern_locked(Dictionary::word, name),
+                  .value = value};
   });
 }
 
 void RunWriter::event(std::int64_t iteration, std::string_view kind, std::string_view text,
                       std::int32_t layer) {
-  impl_->enqueue(1, impl_->capacity_for_losses(), iteration, [&](Batch& batch) {
-    batch.events.push_back({seconds_since_1970(), iteration,
-                            impl_->intern_locked(Dictionary::word, kind),
-                            impl_->intern_locked(Dictionary::word, text), layer, 0});
+  impl_->enqueue_one<Event>(iteration, [&] {
+    return Event{.time = seconds_since_1970(),
+                 .iteration = iteration,
+                 .kind = impl_->intern_locked(Dictionary::word, kind),
+                 .text = impl_->intern_locked(Dictionary::word, text),
+                 .layer = layer};
   });
 }
 

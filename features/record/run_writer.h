@@ -79,13 +79,14 @@ class TELENS_EXPORT RunWriter {
   std::int32_t intern(Dictionary dictionary, std::string_view name);
 
   void push(std::span<const Record> records);
-  // The loss, or any other number that a run records by name.
-  void scalar(std::int64_t iteration, std::string_view name, double value);
+  // Rows of one table; kept or dropped together. The time of an event is set here where it is 0.
+  void push(const SomeRows& rows);
   // One record (its value is the number of elements) and its bins; kept or dropped together.
   void histogram(const Record& record, std::span<const HistogramBin> bins);
-  void ledger(std::span<const LedgerRow> rows);
-  void blocks(std::span<const BlockRow> rows);
-  // Something that happened: `kind` is a word such as "warning" or "feature_off".
+
+  // Rows whose names are given as they are: the loss, or any other number that a run records by
+  // name, and something that happened.
+  void scalar(std::int64_t iteration, std::string_view name, double value);
   void event(std::int64_t iteration, std::string_view kind, std::string_view text,
              std::int32_t layer = kNoName);
 

@@ -58,7 +58,8 @@ void RunWriter::Impl::push(std::span<const Record> records) {
           room(lock, {records.size(), 1, capacity(), records.front().iteration});
       if (taken == 0) break;
       queue(taken, [&](Batch& batch) {
-        batch.records.insert(batch.records.end(), records.begin(), records.begin() + taken);
+        auto& list = batch.of<Record>();
+        list.insert(list.end(), records.begin(), records.begin() + taken);
       });
       if (options_.on_full == OnFull::drop) break;
       records = records.subspan(taken);
@@ -114,7 +115,7 @@ std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Want
 void RunWriter::Impl::count_dropped(std::size_t rows, std::int64_t iteration) {
   if (counters_.dropped == 0) drops_to_tell_ = true;
   counters_.dropped += rows;
-  auto& drops = incoming_.drops;
+  auto& drops = incoming_.of<Drop>();
   if (drops.empty()) drops.push_back({seconds_since_1970(), iteration, 0});
   drops.back().rows += static_cast<std::int64_t>(rows);
 }
@@ -177,7 +178,7 @@ bool RunWriter::Impl::write_once() {
     last = stopping_;
     flushes = flushes_asked_;
     std::swap(incoming_, batch_);
-    rows_taken_ += batch_.rows();
+    rows_taken_ += batch_.recorded();
     queued_ = 0;
     changed_.notify_all();
   }
@@ -243,7 +244,8 @@ void RunWriter::Impl::stop_recording(const std::string& cause, std::string_view 
     const std::scoped_lock lock(mutex_);
     state_ = State::off;
     error_ = message;
-    if (!batch_.records.empty()) first_iteration_lost_ = batch_.records.front().iteration;
+    const auto& records = batch_.of<Record>();
+    if (!records.empty()) first_iteration_lost_ = records.front().iteration;
     counters_.failed += queued_;
     queued_ = 0;
     incoming_.clear();
@@ -292,8 +294,9 @@ void RunWriter::Impl::warn(const std::string& text) {
     const std::scoped_lock lock(mutex_);
     if (state_ == State::recording && !stopping_) {
       queue(1, [&](Batch& batch) {
-        batch.events.push_back({seconds_since_1970(), 0, intern_locked(Dictionary::word, "warning"),
-                                intern_locked(Dictionary::word, text), kNoName, 0});
+        batch.of<Event>().push_back({.time = seconds_since_1970(),
+                                     .kind = intern_locked(Dictionary::word, "warning"),
+                                     .text = intern_locked(Dictionary::word, text)});
       });
     }
   }

@@ -6,39 +6,23 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <map>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "features/record/end_on_terminate.h"
 #include "features/record/run_writer.h"
 #include "features/record/segment_series.h"
+#include "features/record/wall_clock.h"
+#include "hooks/rows/name_ids.h"
 
 namespace telens::record {
-
-// The ids of a dictionary's names, in the order of their first use.
-class NameIds {
- public:
-  // The id, and whether the name is new.
-  std::pair<std::int32_t, bool> intern(std::string_view name) {
-    const auto found = ids_.find(name);
-    if (found != ids_.end()) return {found->second, false};
-    const auto id = static_cast<std::int32_t>(list_.size());
-    list_.emplace_back(name);
-    ids_.emplace(name, id);
-    return {id, true};
-  }
-  const std::vector<std::string>& list() const { return list_; }
-
- private:
-  std::map<std::string, std::int32_t, std::less<>> ids_;
-  std::vector<std::string> list_;
-};
 
 class RunWriter::Impl {
   using Clock = std::chrono::steady_clock;
@@ -64,8 +48,33 @@ class RunWriter::Impl {
 
   void push(std::span<const Record> records);
 
+  template <typename Row>
+  void push_together(std::span<const Row> rows) {
+    if (rows.empty()) return;
+    enqueue(rows.size(), capacity_for<Row>(), rows.front().iteration, [&](Batch& batch) {
+      auto& list = batch.of<Row>();
+      list.insert(list.end(), rows.begin(), rows.end());
+      if constexpr (std::is_same_v<Row, Event>) {
+        for (auto event = list.end() - std::ssize(rows); event != list.end(); ++event) {
+          if (event->time == 0) event->time = seconds_since_1970();
+        }
+      }
+    });
+  }
+
+  // make() is called under the lock, and only if the row can be queued.
+  template <typename Row, typename Make>
+  void enqueue_one(std::int64_t iteration, Make make) {
+    enqueue(1, capacity_for<Row>(), iteration,
+            [&](Batch& batch) { batch.of<Row>().push_back(make()); });
+  }
+
   std::size_t capacity() const { return options_.queue_capacity; }
-  std::size_t capacity_for_losses() const { return capacity() + capacity() / kReservedShare + 1; }
+  template <typename Row>
+  std::size_t capacity_for() const {
+    const bool keeps_place = Row::kTable.keeps_place_in_queue;
+    return keeps_place ? capacity() + capacity() / kReservedShare + 1 : capacity();
+  }
 
   void flush() {
     std::unique_lock lock(mutex_);
@@ -107,8 +116,8 @@ class RunWriter::Impl {
  private:
   // Rows that wake the writer before a second has passed: a compressed chunk's worth.
   static constexpr std::size_t kWakeRows = 4096;
-  // The part of the queue that only losses and events may use, so that details cannot crowd them
-  // out.
+  // The part of the queue that is kept free for rows that tell most (Table::keeps_place_in_queue),
+  // so that details cannot crowd them out.
   static constexpr std::size_t kReservedShare = 8;
 
   enum class State : std::uint8_t { recording, off };

@@ -1,5 +1,7 @@
 #include "features/record/segment_copy.h"
 
+#include <type_traits>
+
 #include "core/base/error.h"
 #include "features/record/histogram_reader.h"
 #include "features/record/wall_clock.h"
@@ -17,10 +19,6 @@ RunOptions options_of(const SegmentReader& file) {
   options.config_text = file.config_text();
   options.environment = file.environment();
   return options;
-}
-
-Record record_of(const StoredRecord& row) {
-  return {row.iteration, row.layer, row.tensor, row.gemm, row.statistic, row.scope, row.value};
 }
 
 }  // namespace
@@ -53,10 +51,10 @@ void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row
       next_bin_ = 0;
       continue;
     }
-    const StoredBin& bin = piece_of_bins_[next_bin_];
+    const BinRow& bin = piece_of_bins_[next_bin_];
     if (bin.record > static_cast<std::int64_t>(row)) return;
     if (bin.record == static_cast<std::int64_t>(row)) {
-      batch.bins.push_back({new_row, bin.bin, bin.count});
+      batch.of<BinRow>().push_back({new_row, bin.bin, bin.count});
       if (++bins_of_record > kMostBins) {
         raise<RecordError>("histograms: more than {} bins of record {}", kMostBins, row);
       }
@@ -69,11 +67,11 @@ bool SegmentCopy::copy_records(std::uint64_t chunks, const Keeps& keeps) {
   const auto& table = original_.records().table();
   Batch batch;
   for (std::uint64_t i = 0; i < chunks && next_chunk_ <= table.chunks(); ++i) {
-    table.each_of(next_chunk_++, [&](std::uint64_t number, const StoredRecord& row) {
+    table.each_of(next_chunk_++, [&](std::uint64_t number, const Record& row) {
       if (!keeps(row)) return;
-      add_bins(batch, number, static_cast<std::int64_t>(batch.records.size()));
-      batch.records.push_back(record_of(row));
-      if (batch.bins.size() < kRowsAtOnce) return;
+      add_bins(batch, number, static_cast<std::int64_t>(batch.of<Record>().size()));
+      batch.of<Record>().push_back(row);
+      if (batch.of<BinRow>().size() < kRowsAtOnce) return;
       copy_->write(batch);
       batch.clear();
     });
@@ -88,42 +86,29 @@ void SegmentCopy::add_event(Batch& batch, std::string_view kind, std::string_vie
   auto& names = batch.names[static_cast<std::size_t>(Dictionary::word)];
   names.emplace_back(kind);
   names.emplace_back(text);
-  batch.events.push_back({.time = seconds_since_1970(),
-                          .iteration = iteration,
-                          .kind = words,
-                          .text = words + 1,
-                          .layer = kNoName,
-                          .unused = 0});
+  batch.of<Event>().push_back(
+      {.time = seconds_since_1970(), .iteration = iteration, .kind = words, .text = words + 1});
 }
 
-void SegmentCopy::copy_ledger() {
+template <typename Row>
+void SegmentCopy::copy_rows(const KeepsIteration& keeps) {
   Batch batch;
-  original_.read_ledger([&](const StoredLedgerRow& row) {
-    batch.ledger.push_back(row);
-    if (batch.ledger.size() < kRowsAtOnce) return;
+  auto& rows = batch.of<Row>();
+  original_.read<Row>([&](const Row& row) {
+    if (!Row::kTable.is_thinned || keeps(row.iteration)) rows.push_back(row);
+    if (rows.size() < kRowsAtOnce) return;
     copy_->write(batch);
     batch.clear();
   });
   copy_->write(batch);
 }
 
-void SegmentCopy::copy_blocks(const KeepsBlock& keeps) {
-  Batch batch;
-  original_.read_blocks([&](const StoredBlock& row) {
-    if (keeps(row)) batch.blocks.push_back(row);
-    if (batch.blocks.size() < kRowsAtOnce) return;
-    copy_->write(batch);
-    batch.clear();
-  });
-  copy_->write(batch);
-}
-
-void SegmentCopy::finish(Batch rest, const KeepsBlock& keeps, const RunEnd& end) {
-  rest.scalars = original_.scalars();
-  rest.drops = original_.drops();
+void SegmentCopy::finish(Batch rest, const KeepsIteration& keeps, const RunEnd& end) {
+  rest.of<Drop>() = original_.rows<Drop>();
   copy_->write(rest);
-  copy_ledger();
-  copy_blocks(keeps);
+  for_each_type<RecordedRows>([&]<typename Row>() {
+    if constexpr (!std::is_same_v<Row, Event>) copy_rows<Row>(keeps);
+  });
   copy_->finish(end);
   const hdf5::Lock lock;
   copy_.reset();

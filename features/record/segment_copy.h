@@ -22,12 +22,13 @@ class SegmentCopy {
   SegmentCopy(const SegmentCopy&) = delete;
   SegmentCopy& operator=(const SegmentCopy&) = delete;
 
-  using Keeps = std::function<bool(const StoredRecord&)>;
+  using Keeps = std::function<bool(const Record&)>;
   // The kept records of the next `chunks` chunks with their histograms; false: there are no more.
   bool copy_records(std::uint64_t chunks, const Keeps& keeps);
-  // The last call: all scalars, ledger rows and drops, the kept blocks, and the events of `rest`.
-  using KeepsBlock = std::function<bool(const StoredBlock&)>;
-  void finish(Batch rest, const KeepsBlock& keeps, const RunEnd& end);
+  // The last call: drops, the events of `rest`, and of all other tables the rows; of those that are
+  // thinned (Table::is_thinned) the ones in kept iterations.
+  using KeepsIteration = std::function<bool(std::int64_t iteration)>;
+  void finish(Batch rest, const KeepsIteration& keeps, const RunEnd& end);
 
   // An event of a kind, whose words come behind those of the original.
   void add_event(Batch& batch, std::string_view kind, std::string_view text,
@@ -35,16 +36,16 @@ class SegmentCopy {
 
  private:
   void add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row);
-  void copy_ledger();
-  void copy_blocks(const KeepsBlock& keeps);
+  template <typename Row>
+  void copy_rows(const KeepsIteration& keeps);
 
   const SegmentReader& original_;
-  std::unique_ptr<PackedRows<StoredBin>> bins_;
+  std::unique_ptr<PackedRows<BinRow>> bins_;
   std::unique_ptr<SegmentWriter> copy_;
   std::uint64_t next_chunk_ = 0;
 
   // Where the bins are.
-  std::vector<StoredBin> piece_of_bins_;
+  std::vector<BinRow> piece_of_bins_;
   std::uint64_t next_bins_ = 0;
   std::size_t next_bin_ = 0;
 };

@@ -143,7 +143,7 @@ SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records
   file_ = open_run_file(path);
   try {
     read_about();
-    records_ = std::make_unique<PackedReader>(file_, "records", checksums_, damage_);
+    records_ = std::make_unique<PackedReader>(file_, checksums_, damage_);
     records_->keep_first(most_records);
     about_.records = records_->rows();
     if (const auto first = records_->first()) {
@@ -182,12 +182,12 @@ void SegmentReader::read_about() {
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   about_.bytes = size_of(about_.path);
-  for (const auto& end : read_table<StoredEnd>("end")) {
+  for (const auto& end : rows<EndRow>()) {
     const bool known = end.state >= 0 && end.state <= static_cast<std::int64_t>(End::exception);
     if (!known) raise<RecordError>("end: state {}, expected 0 to 3", end.state);
     about_.end = RunEnd{end.time, static_cast<End>(end.state), get_text(end.reason)};
   }
-  for (const auto& drop : drops()) {
+  for (const Drop& drop : rows<Drop>()) {
     const bool failed = about_.end && about_.end->state == End::failed;
     const bool after_end = failed && drop.time >= about_.end->time;
     if (drop.rows < 0) raise<RecordError>("drops: a count of {} rows", drop.rows);
@@ -198,8 +198,7 @@ void SegmentReader::read_about() {
 // The rows of an AppendTable have a checksum each. Where a chunk of the table cannot be read at
 // all, as where its write failed, the others still are; and so are rows before one without
 // checksum.
-template <typename Use>
-std::uint64_t SegmentReader::each_row(const std::string& name, Use use) const {
+std::uint64_t SegmentReader::each_row(const std::string& name, const UseBytes& use) const {
   const hdf5::Lock lock;
   const RowsOfTable rows(file_, name);
   std::optional<RowsOfTable> checksums;
@@ -235,16 +234,6 @@ std::uint64_t SegmentReader::each_row(const std::string& name, Use use) const {
   return rows.count();
 }
 
-template <typename Row>
-std::vector<Row> SegmentReader::read_table(const std::string& name) const {
-  std::vector<Row> rows;
-  each_row(name, [&](std::uint64_t, std::span<const char> bytes) {
-    if (bytes.size() != sizeof(Row)) raise<RecordError>("{}: rows of {} bytes", name, bytes.size());
-    std::memcpy(&rows.emplace_back(), bytes.data(), sizeof(Row));
-  });
-  return rows;
-}
-
 std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
   const auto& layout = kDictionaryLayouts[static_cast<std::size_t>(dictionary)];
   const std::string dataset(layout.dataset);
@@ -266,43 +255,39 @@ RowCounts SegmentReader::read_all() const {
   for (const auto& layout : kDictionaryLayouts) names(layout.dictionary);
   config_text();
   environment();
-  RowCounts rows;
-  records().read({}, [&](std::span<const StoredRecord> some) { rows.records += some.size(); });
-  const DamagedRanges damaged_records = damage_.of("records");
-  const auto all_bins = bins();
-  for (std::uint64_t chunk = 0; chunk <= all_bins->chunks(); ++chunk) {
-    all_bins->each_of(chunk, [&](std::uint64_t, const StoredBin& bin) {
-      const bool possible = bin.record >= 0 && std::cmp_less(bin.record, records().rows());
-      if (possible && !damaged_records.contains(bin.record)) ++rows.bins;
-    });
-  }
-  rows.scalars = scalars().size();
-  rows.events = events().size();
-  read_ledger([&](const StoredLedgerRow&) { ++rows.ledger; });
-  read_blocks([&](const StoredBlock&) { ++rows.blocks; });
-  rows.drops = drops().size();
-  return rows;
+  RowCounts counts;
+  for_each_type<BatchRows>([&]<typename Row>() {
+    if constexpr (std::is_same_v<Row, Record>) {
+      records().read({}, [&](std::span<const Record> some) { counts.of<Row>() += some.size(); });
+    } else if constexpr (!std::is_same_v<Row, BinRow>) {
+      read<Row>([&](const Row&) { ++counts.of<Row>(); });
+    }
+  });
+  const DamagedRanges damaged_records = damage_.of(std::string(kTableName<Record>));
+  read<BinRow>([&](const BinRow& bin) {
+    const bool possible = bin.record >= 0 && std::cmp_less(bin.record, records().rows());
+    if (possible && !damaged_records.contains(bin.record)) ++counts.of<BinRow>();
+  });
+  return counts;
 }
 
 RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
-  const auto of_plain = [&](const std::string& name, std::uint64_t first) {
-    std::uint64_t next = first;
-    each_row(name,
-             [&](std::uint64_t number, std::span<const char>) { next += number == next ? 1 : 0; });
-    return next - first;
-  };
-  const auto of_packed = [&]<typename Row>(Row, const std::string& name, std::uint64_t first) {
-    return PackedRows<Row>(file_, name, checksums_, damage_).intact_from(first);
-  };
-  RowCounts rows;
-  rows.records = records_->table().intact_from(begin.records);
-  rows.bins = of_packed(StoredBin{}, "histograms", begin.bins);
-  rows.scalars = of_plain("scalars", begin.scalars);
-  rows.ledger = of_packed(StoredLedgerRow{}, "ledger", begin.ledger);
-  rows.blocks = of_packed(StoredBlock{}, "blocks", begin.blocks);
-  rows.events = of_plain("events", begin.events);
-  rows.drops = of_plain("drops", begin.drops);
-  return rows;
+  RowCounts counts;
+  for_each_type<BatchRows>([&]<typename Row>() {
+    const std::uint64_t first = begin.of<Row>();
+    if constexpr (std::is_same_v<Row, Record>) {
+      counts.of<Row>() = records_->table().intact_from(first);
+    } else if constexpr (Row::kTable.storage == Storage::packed) {
+      counts.of<Row>() = PackedRows<Row>(file_, checksums_, damage_).intact_from(first);
+    } else {
+      std::uint64_t next = first;
+      each_row(std::string(Row::kTable.name), [&](std::uint64_t number, std::span<const char>) {
+        next += number == next ? 1 : 0;
+      });
+      counts.of<Row>() = next - first;
+    }
+  });
+  return counts;
 }
 
 std::vector<char> SegmentReader::read_fixed(const std::string& name) const {
@@ -343,32 +328,8 @@ std::vector<std::pair<std::string, std::string>> SegmentReader::environment() co
   return pairs;
 }
 
-std::vector<StoredScalar> SegmentReader::scalars() const {
-  return read_table<StoredScalar>("scalars");
+std::unique_ptr<PackedRows<BinRow>> SegmentReader::bins() const {
+  return std::make_unique<PackedRows<BinRow>>(file_, checksums_, damage_);
 }
-
-template <typename Row, typename Use>
-void SegmentReader::each_packed_row(const std::string& name, Use use) const {
-  const PackedRows<Row> table(file_, name, checksums_, damage_);
-  for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
-    table.each_of(chunk, [&](std::uint64_t, const Row& row) { use(row); });
-  }
-}
-
-void SegmentReader::read_ledger(const UseLedgerRow& use) const {
-  each_packed_row<StoredLedgerRow>("ledger", use);
-}
-
-void SegmentReader::read_blocks(const UseBlock& use) const {
-  each_packed_row<StoredBlock>("blocks", use);
-}
-
-std::vector<StoredDrop> SegmentReader::drops() const { return read_table<StoredDrop>("drops"); }
-
-std::unique_ptr<PackedRows<StoredBin>> SegmentReader::bins() const {
-  return std::make_unique<PackedRows<StoredBin>>(file_, "histograms", checksums_, damage_);
-}
-
-std::vector<StoredEvent> SegmentReader::events() const { return read_table<StoredEvent>("events"); }
 
 }  // namespace telens::record

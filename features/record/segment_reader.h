@@ -1,11 +1,16 @@
 // Reads one file of a run. Throws RecordError with the file's name.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/error.h"
+#include "features/record/file_rows.h"
 #include "features/record/hdf5.h"
 #include "features/record/histogram_reader.h"
 #include "features/record/packed_reader.h"
@@ -35,31 +40,28 @@ class SegmentReader {
   std::vector<std::string> names(Dictionary dictionary) const;
   std::string config_text() const;
   std::vector<std::pair<std::string, std::string>> environment() const;
-  std::vector<StoredScalar> scalars() const;
-  std::vector<StoredEvent> events() const;
+  // Calls use(row) for the rows of a table, with the file's own ids. Row by row: a small file may
+  // hold more of them than there is memory. A table that came with a newer schema has no rows.
+  template <typename Row, typename Use>
+  void read(Use use) const;
+  template <typename Row>
+  std::vector<Row> rows() const {
+    std::vector<Row> all;
+    read<Row>([&](const Row& row) { all.push_back(row); });
+    return all;
+  }
   void read_histograms(const RecordFilter& filter, const UseStoredHistogram& use) const {
     record::read_histograms(*bins(), *records_, filter, use);
   }
-  // Row by row: a small file may hold more of them than there is memory.
-  using UseLedgerRow = std::function<void(const StoredLedgerRow&)>;
-  void read_ledger(const UseLedgerRow& use) const;
-  using UseBlock = std::function<void(const StoredBlock&)>;
-  void read_blocks(const UseBlock& use) const;
-  std::vector<StoredDrop> drops() const;
-  std::unique_ptr<PackedRows<StoredBin>> bins() const;
+  std::unique_ptr<PackedRows<BinRow>> bins() const;
 
  private:
   void read_about();
   // Of datasets that are written once.
   std::vector<char> read_fixed(const std::string& name) const;
   // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
-  template <typename Use>
-  std::uint64_t each_row(const std::string& name, Use use) const;
-  template <typename Row>
-  std::vector<Row> read_table(const std::string& name) const;
-  // A PackedTable with its tail.
-  template <typename Row, typename Use>
-  void each_packed_row(const std::string& name, Use use) const;
+  using UseBytes = std::function<void(std::uint64_t number, std::span<const char> bytes)>;
+  std::uint64_t each_row(const std::string& name, const UseBytes& use) const;
 
   Segment about_;
   Checksums checksums_ = Checksums::none;
@@ -67,5 +69,23 @@ class SegmentReader {
   hdf5::Handle file_;
   std::unique_ptr<PackedReader> records_;
 };
+
+template <typename Row, typename Use>
+void SegmentReader::read(Use use) const {
+  if (about_.schema_version < Row::kTable.since) return;
+  if constexpr (Row::kTable.storage == Storage::packed) {
+    const PackedRows<Row> table(file_, checksums_, damage_);
+    for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
+      table.each_of(chunk, [&](std::uint64_t, const Row& row) { use(row); });
+    }
+  } else {
+    each_row(std::string(Row::kTable.name), [&](std::uint64_t, std::span<const char> bytes) {
+      if (bytes.size() != kStoredBytes<Row>) {
+        raise<RecordError>("{}: rows of {} bytes", Row::kTable.name, bytes.size());
+      }
+      use(load<Row>(bytes.data()));
+    });
+  }
+}
 
 }  // namespace telens::record

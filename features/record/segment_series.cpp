@@ -76,21 +76,23 @@ std::uint64_t SegmentSeries::ended_bytes() const {
 void SegmentSeries::write(const Batch& batch) {
   if (!current_->is_in_place()) go_on_after_removal();
   if (!thins()) return write_to_current(batch);
-  if (batch.records.size() <= kRecordsAtOnce) return write_piece(batch);
+  const auto& records = batch.of<Record>();
+  const auto& bins = batch.of<BinRow>();
+  if (records.size() <= kRecordsAtOnce) return write_piece(batch);
   // In pieces, so that one large batch does not make one large file.
   Batch rest = batch;
-  rest.records.clear();
-  rest.bins.clear();
-  auto bin = batch.bins.begin();
-  for (std::size_t begin = 0; begin < batch.records.size(); begin += kRecordsAtOnce) {
-    const std::size_t end = std::min(begin + kRecordsAtOnce, batch.records.size());
+  rest.of<Record>().clear();
+  rest.of<BinRow>().clear();
+  auto bin = bins.begin();
+  for (std::size_t begin = 0; begin < records.size(); begin += kRecordsAtOnce) {
+    const std::size_t end = std::min(begin + kRecordsAtOnce, records.size());
     Batch piece;
     std::swap(piece.names, rest.names);
-    piece.records.assign(batch.records.begin() + static_cast<std::ptrdiff_t>(begin),
-                         batch.records.begin() + static_cast<std::ptrdiff_t>(end));
-    for (; bin != batch.bins.end() && bin->record < static_cast<std::int64_t>(end); ++bin) {
-      piece.bins.push_back(*bin);
-      piece.bins.back().record -= static_cast<std::int64_t>(begin);
+    piece.of<Record>().assign(records.begin() + static_cast<std::ptrdiff_t>(begin),
+                              records.begin() + static_cast<std::ptrdiff_t>(end));
+    for (; bin != bins.end() && bin->record < static_cast<std::int64_t>(end); ++bin) {
+      piece.of<BinRow>().push_back(*bin);
+      piece.of<BinRow>().back().record -= static_cast<std::int64_t>(begin);
     }
     write_piece(piece);
   }
@@ -109,8 +111,8 @@ void SegmentSeries::write_to_current(const Batch& batch) {
     names_[i].insert(names_[i].end(), batch.names[i].begin(), batch.names[i].end());
   }
   const RowCounts before = current_->written();
-  if (before.all() == 0 && !batch.records.empty()) {
-    first_iteration_ = batch.records.front().iteration;
+  if (before.recorded() == 0 && !batch.of<Record>().empty()) {
+    first_iteration_ = batch.of<Record>().front().iteration;
   }
   try {
     current_->write(batch);
@@ -153,9 +155,9 @@ void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std:
 // that it had before.
 void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
   current_->abandon();
-  const std::uint64_t rows = rest.rows();
+  const std::uint64_t rows = rest.recorded();
   rest.drop_first(rows_after(current_->path(), before));
-  rows_of_abandoned_ = before.all() + rows - rest.rows();
+  rows_of_abandoned_ = before.recorded() + rows - rest.recorded();
 }
 
 // The file has lost its name: with its folder, most often. Its rows are gone with it, unless it
@@ -163,7 +165,7 @@ void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
 void SegmentSeries::go_on_after_removal() {
   const std::string path = current_->path();
   const bool removed = current_->is_removed();
-  const std::uint64_t rows = current_->written().all();
+  const std::uint64_t rows = current_->written().recorded();
   const std::string event =
       removed ? fmt::format("{} was removed while it was written, and {} rows with it", path, rows)
               : fmt::format("{} was moved while it was written", path);
@@ -185,7 +187,8 @@ void SegmentSeries::go_on_after_removal() {
   ended_.clear();
   if (removed) {
     Batch lost;
-    lost.drops.push_back({seconds_since_1970(), first_iteration_, static_cast<std::int64_t>(rows)});
+    lost.of<Drop>().push_back(
+        {seconds_since_1970(), first_iteration_, static_cast<std::int64_t>(rows)});
     current_->write(lost);
   }
   const std::string& now = current_->path();
@@ -232,7 +235,7 @@ void SegmentSeries::begin_next() {
   if (!make_room()) throw MaxSizeReached(options_.max_size);
   auto next = next_file(bytes() + share());
   current_->finish(End::clean, "goes on in the next file");
-  const std::uint64_t rows = current_->written().all();
+  const std::uint64_t rows = current_->written().recorded();
   leave_current(std::move(next), rows);
   begin_thinning();
 }

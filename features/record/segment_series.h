@@ -43,7 +43,7 @@ class SegmentSeries {
   const std::string& path() const { return first_path_; }
   // Less those that went with a removed file.
   std::uint64_t rows_written() const {
-    const std::uint64_t current = rows_of_abandoned_.value_or(current_->written().all());
+    const std::uint64_t current = rows_of_abandoned_.value_or(current_->written().recorded());
     return rows_of_others_ + current - rows_lost_;
   }
   std::uint64_t bytes() const { return ended_bytes() + current_bytes(); }

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "features/record/checksum.h"
+#include "features/record/row_type.h"
 #include "features/record/run_paths.h"
 #include "features/record/text_cell.h"
 #include "features/record/wall_clock.h"
@@ -20,11 +21,7 @@
 namespace telens::record {
 namespace {
 
-constexpr std::size_t kRecordChunk = 4096;  // 128 KiB: see the rates in docs/run_file.md
-constexpr std::size_t kDetailChunk = 1024;  // histograms, ledger, blocks: shorter tails
-constexpr std::size_t kSmallChunk = 128;
-constexpr std::size_t kNameChunkBytes = 4096;
-constexpr std::size_t kRecordsAtOnce = 4 * kRecordChunk;
+constexpr std::size_t kRowsAtOnce = 1 << 14;
 
 template <typename T>
 void write_attribute(hid_t file, const char* name, hid_t type, const T* value) {
@@ -115,49 +112,6 @@ std::uint64_t bytes_of_segments(const std::string& folder, int rank) {
   return bytes;
 }
 
-std::uint64_t Batch::bytes() const {
-  std::uint64_t bytes = 0;
-  const auto add = [&](const auto& rows) { bytes += rows.size() * sizeof(*rows.data()); };
-  add(records);
-  add(bins);
-  add(scalars);
-  add(ledger);
-  add(blocks);
-  add(events);
-  for (const DictionaryLayout& layout : kDictionaryLayouts) {
-    const auto& list = names[static_cast<std::size_t>(layout.dictionary)];
-    if (!list.empty()) bytes += list.size() * layout.width + kNameChunkBytes;
-  }
-  return bytes;
-}
-
-void Batch::drop_first(const RowCounts& rows) {
-  const auto drop = [](auto& list, std::uint64_t count) {
-    list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(
-                                                std::min<std::uint64_t>(count, list.size())));
-  };
-  const auto records_gone = static_cast<std::int64_t>(rows.records);
-  drop(records, rows.records);
-  std::erase_if(bins, [&](const StoredBin& bin) { return bin.record < records_gone; });
-  for (StoredBin& bin : bins) bin.record -= records_gone;
-  drop(scalars, rows.scalars);
-  drop(ledger, rows.ledger);
-  drop(blocks, rows.blocks);
-  drop(events, rows.events);
-  drop(drops, rows.drops);
-}
-
-void Batch::clear() {
-  for (auto& list : names) list.clear();
-  records.clear();
-  bins.clear();
-  scalars.clear();
-  ledger.clear();
-  blocks.clear();
-  events.clear();
-  drops.clear();
-}
-
 SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folder,
                              std::uint64_t others, bool continues) {
   const hdf5::Lock lock;
@@ -213,8 +167,7 @@ SegmentWriter::~SegmentWriter() { abandon(); }
 
 void SegmentWriter::close_tables() {
   names_.clear();
-  for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) table->reset();
-  for (auto* table : {&scalars_, &events_, &drops_, &end_}) table->reset();
+  for_each_type<FileRows>([this]<typename Row>() { table<Row>().reset(); });
 }
 
 // False: another process took the name first.
@@ -251,14 +204,14 @@ void SegmentWriter::create_tables(Tail tail) {
     names_.emplace_back(file_, std::string(layout.dataset), hdf5::text_type(layout.width),
                         std::max<std::size_t>(1, kNameChunkBytes / layout.width));
   }
-  records_.emplace(file_, "records", StoredRecord::type(), kRecordChunk, tail);
-  bins_.emplace(file_, "histograms", StoredBin::type(), kDetailChunk, tail);
-  ledger_.emplace(file_, "ledger", StoredLedgerRow::type(), kDetailChunk, tail);
-  blocks_.emplace(file_, "blocks", StoredBlock::type(), kDetailChunk, tail);
-  scalars_.emplace(file_, "scalars", StoredScalar::type(), kSmallChunk);
-  events_.emplace(file_, "events", StoredEvent::type(), kSmallChunk);
-  drops_.emplace(file_, "drops", StoredDrop::type(), kSmallChunk);
-  end_.emplace(file_, "end", StoredEnd::type(), 1);
+  for_each_type<FileRows>([&]<typename Row>() {
+    const std::string name(Row::kTable.name);
+    if constexpr (OpenTable<Row>::kPacked) {
+      table<Row>().emplace(file_, name, row_type<Row>(), Row::kTable.chunk_rows, tail);
+    } else {
+      table<Row>().emplace(file_, name, row_type<Row>(), Row::kTable.chunk_rows);
+    }
+  });
 }
 
 // Names reach the disk before any row that refers to them.
@@ -278,51 +231,43 @@ void SegmentWriter::write_names(const Batch& batch) {
   }
 }
 
-void SegmentWriter::write_records(std::span<const Record> records) {
-  stored_.resize(records.size());
-  std::ranges::transform(records, stored_.begin(), [](const Record& record) {
-    return StoredRecord{record.iteration,
-                        record.value,
-                        record.layer,
-                        record.statistic,
-                        record.scope,
-                        static_cast<std::int16_t>(record.tensor),
-                        static_cast<std::int16_t>(record.gemm)};
-  });
-  records_->append(stored_.data(), stored_.size());
+template <typename Row>
+void SegmentWriter::append(std::span<const Row> rows) {
+  stored_.resize(rows.size() * kStoredBytes<Row>);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    store(rows[i], stored_.data() + i * kStoredBytes<Row>);
+  }
+  // A packed table holds the lock only while it writes a chunk that it has compressed.
+  std::optional<hdf5::Lock> lock;
+  if (!OpenTable<Row>::kPacked) lock.emplace();
+  table<Row>()->append(stored_.data(), rows.size());
 }
 
-void SegmentWriter::flush(PackedTable& table) {
-  if (!in_one_go_) table.flush();
+template <typename Row>
+void SegmentWriter::write_rows(std::span<const Row> rows) {
+  if (rows.empty()) return;
+  for (auto rest = rows; !rest.empty();) {
+    const auto piece = rest.first(std::min(rest.size(), kRowsAtOnce));
+    space_.reserve(piece.size() * kStoredBytes<Row>);
+    append(piece);
+    rest = rest.subspan(piece.size());
+  }
+  flush(*table<Row>());
+  written_.of<Row>() = table<Row>()->rows();
 }
 
 void SegmentWriter::write(const Batch& batch) {
   write_names(batch);
-  const auto append = [&](auto& table, const auto& rows, std::uint64_t& written) {
-    if (rows.empty()) return;
-    space_.reserve(rows.size() * sizeof(rows.front()));
-    const hdf5::Lock lock;
-    table->append(rows.data(), rows.size());
-    flush(*table);
-    written = table->rows();
-  };
-  auto bins = batch.bins;
-  for (StoredBin& bin : bins) bin.record += static_cast<std::int64_t>(records_->rows());
-  append(bins_, bins, written_.bins);  // before their records: a record that is there has its bins
-
-  for (std::span<const Record> rest = batch.records; !rest.empty();) {
-    const auto piece = rest.first(std::min(rest.size(), kRecordsAtOnce));
-    space_.reserve(piece.size() * sizeof(StoredRecord));
-    write_records(piece);
-    rest = rest.subspan(piece.size());
-  }
-  flush(*records_);
-  written_.records = records_->rows();
-  append(scalars_, batch.scalars, written_.scalars);
-  append(ledger_, batch.ledger, written_.ledger);
-  append(blocks_, batch.blocks, written_.blocks);
-  append(events_, batch.events, written_.events);
-  append(drops_, batch.drops, written_.drops);
+  batch.for_each_table([&]<typename Row>(const std::vector<Row>& rows) {
+    if constexpr (std::is_same_v<Row, BinRow>) {
+      auto bins = rows;
+      const auto first_record = static_cast<std::int64_t>(table<Record>()->rows());
+      for (BinRow& bin : bins) bin.record += first_record;
+      write_rows(std::span<const Row>(bins));
+    } else {
+      write_rows(std::span<const Row>(rows));
+    }
+  });
 }
 
 void SegmentWriter::finish(End end, const std::string& reason) {
@@ -337,19 +282,21 @@ void SegmentWriter::finish(const RunEnd& end) {
 void SegmentWriter::end(const RunEnd& end) {
   const hdf5::Lock lock;
   if (!file_) raise<RecordError>("{}: the file is closed", path_);
-  for (auto* table : {&records_, &bins_, &ledger_, &blocks_}) (*table)->finish();
-  written_.records = records_->rows();
-  StoredEnd row{end.time, static_cast<std::int64_t>(end.state), {}};
+  for_each_type<FileRows>([this]<typename Row>() {
+    if constexpr (OpenTable<Row>::kPacked) table<Row>()->finish();
+  });
+  written_.of<Record>() = table<Record>()->rows();
+  EndRow row{end.time, static_cast<std::int64_t>(end.state), {}};
   put_text(end.reason, row.reason);
-  end_->append(&row, 1);
-  end_->flush();
+  append(std::span<const EndRow>(&row, 1));
+  table<EndRow>()->flush();
 }
 
 void SegmentWriter::lost(std::uint64_t rows, std::int64_t first_iteration) {
   const hdf5::Lock lock;
-  const StoredDrop row{seconds_since_1970(), first_iteration, static_cast<std::int64_t>(rows)};
-  drops_->append(&row, 1);
-  drops_->flush();
+  const Drop row{seconds_since_1970(), first_iteration, static_cast<std::int64_t>(rows)};
+  append(std::span<const Drop>(&row, 1));
+  table<Drop>()->flush();
 }
 
 void SegmentWriter::close() {

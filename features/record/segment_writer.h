@@ -8,37 +8,20 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "features/record/append_table.h"
+#include "features/record/batch.h"
 #include "features/record/disk_space.h"
+#include "features/record/file_rows.h"
 #include "features/record/packed_table.h"
 #include "features/record/run_reader.h"
-#include "features/record/run_rows.h"
 #include "features/record/run_schema.h"
 #include "features/record/run_writer.h"
 
 namespace telens::record {
-
-// What the queue hands to the writer's thread in one piece, in the order of pushing per table.
-struct Batch {
-  std::array<std::vector<std::string>, kDictionaries> names;
-  std::vector<Record> records;
-  std::vector<StoredBin> bins;  // `record` counts from the first record of the batch
-  std::vector<StoredScalar> scalars;
-  std::vector<StoredLedgerRow> ledger;
-  std::vector<StoredBlock> blocks;
-  std::vector<StoredEvent> events;
-  std::vector<StoredDrop> drops;
-
-  std::uint64_t rows() const {
-    return records.size() + bins.size() + scalars.size() + ledger.size() + blocks.size() +
-           events.size();
-  }
-  std::uint64_t bytes() const;             // at the most, in a file
-  void drop_first(const RowCounts& rows);  // bins go with their records
-  void clear();
-};
 
 // What a file says about itself, besides the run's own words.
 struct SegmentContext {
@@ -81,11 +64,35 @@ class SegmentWriter {
 
  private:
   void write_context(const RunOptions& options, const SegmentContext& context);
+  template <typename Row>
+  struct OpenTable {
+    static constexpr bool kPacked = Row::kTable.storage == Storage::packed;
+    std::optional<std::conditional_t<kPacked, PackedTable, AppendTable>> table;
+  };
+  template <typename Rows>
+  struct OpenTables;
+  template <typename... Rows>
+  struct OpenTables<std::tuple<Rows...>> {
+    using Type = std::tuple<OpenTable<Rows>...>;
+  };
+
+  template <typename Row>
+  auto& table() {
+    return std::get<OpenTable<Row>>(tables_).table;
+  }
   void create_tables(Tail tail);
-  void flush(PackedTable& table);
-  static void flush(AppendTable& table) { table.flush(); }
   void write_names(const Batch& batch);
-  void write_records(std::span<const Record> records);
+  template <typename Row>
+  void write_rows(std::span<const Row> rows);
+  template <typename Row>
+  void append(std::span<const Row> rows);
+  void flush(PackedTable& table) {
+    if (!in_one_go_) table.flush();
+  }
+  static void flush(AppendTable& table) {
+    const hdf5::Lock lock;
+    table.flush();
+  }
   void close_tables();
   bool take_name(const std::string& temporary);
 
@@ -94,15 +101,8 @@ class SegmentWriter {
   hdf5::Handle file_;
   DiskSpace space_;
   std::vector<AppendTable> names_;
-  std::optional<PackedTable> records_;
-  std::optional<PackedTable> bins_;
-  std::optional<AppendTable> scalars_;
-  std::optional<PackedTable> ledger_;
-  std::optional<PackedTable> blocks_;
-  std::optional<AppendTable> events_;
-  std::optional<AppendTable> drops_;
-  std::optional<AppendTable> end_;
-  std::vector<StoredRecord> stored_;
+  OpenTables<FileRows>::Type tables_;
+  std::vector<char> stored_;  // rows as they lie on disk
   RowCounts written_;
 };
 

@@ -55,7 +55,7 @@ bool Thinning::go_on() {
   } else if (!copied_) {
     std::optional<std::int64_t> iteration;  // of the row before, most often that of the next one
     bool kept = false;
-    copied_ = !copy_->copy_records(kChunksAtOnce, [&](const StoredRecord& row) {
+    copied_ = !copy_->copy_records(kChunksAtOnce, [&](const Record& row) {
       if (row.iteration != iteration) kept = keeps(row.iteration);
       iteration = row.iteration;
       return keeps(row, kept);
@@ -71,14 +71,17 @@ bool Thinning::go_on() {
 void Thinning::look() {
   const auto& table = original_->records().table();
   for (std::uint64_t i = 0; i < kChunksAtOnce && next_chunk_ <= table.chunks(); ++i) {
-    for (const StoredRecord& row : table.rows_of(next_chunk_++)) {
+    for (const Record& row : table.rows_of(next_chunk_++)) {
       if (iterations_.empty() || row.iteration != last_looked_at_)
         iterations_.insert(row.iteration);
       last_looked_at_ = row.iteration;
     }
   }
   if (next_chunk_ <= table.chunks()) return;
-  original_->read_blocks([this](const StoredBlock& row) { iterations_.insert(row.iteration); });
+  for_each_type<RecordedRows>([this]<typename Row>() {
+    if (!Row::kTable.is_thinned) return;
+    original_->read<Row>([this](const Row& row) { iterations_.insert(row.iteration); });
+  });
   choose();
   looked_ = true;
 }
@@ -93,7 +96,7 @@ void Thinning::choose() {
   if (!iterations_.empty()) kept_.insert(*iterations_.rbegin());
 }
 
-bool Thinning::keeps(const StoredRecord& record, bool iteration_kept) const {
+bool Thinning::keeps(const Record& record, bool iteration_kept) const {
   if (iteration_kept || !std::isfinite(record.value)) return true;
   const auto statistic = static_cast<std::size_t>(record.statistic);
   return statistic < counts_non_finite_.size() && counts_non_finite_[statistic] != 0 &&
@@ -127,13 +130,13 @@ void Thinning::add_event(Batch& batch) const {
 void Thinning::finish() {
   Batch rest;
   const std::vector<std::string> words = original_->names(Dictionary::word);
-  for (const StoredEvent& event : original_->events()) {
+  for (const Event& event : original_->rows<Event>()) {
     const auto kind = static_cast<std::size_t>(event.kind);
-    if (kind >= words.size() || words[kind] != kThinnedEvent) rest.events.push_back(event);
+    if (kind >= words.size() || words[kind] != kThinnedEvent) rest.of<Event>().push_back(event);
   }
   if (!iterations_.empty()) add_event(rest);
   copy_->finish(
-      std::move(rest), [this](const StoredBlock& row) { return keeps(row.iteration); },
+      std::move(rest), [this](std::int64_t iteration) { return keeps(iteration); },
       original_->about().end.value_or(
           RunEnd{seconds_since_1970(), End::killed, "ended when max_size was reached"}));
   // All of it has been read by now. A copy would not say what is missing in it.

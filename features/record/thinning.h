@@ -40,7 +40,7 @@ class Thinning {
   void choose();
   void begin_writing();
   void finish();
-  bool keeps(const StoredRecord& record, bool iteration_kept) const;
+  bool keeps(const Record& record, bool iteration_kept) const;
   bool keeps(std::int64_t iteration) const { return kept_.contains(iteration); }
   void add_event(Batch& batch) const;
 

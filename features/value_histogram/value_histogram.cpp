@@ -35,7 +35,7 @@ HistogramRow row_of(std::int64_t iteration, const Series& series, const at::Tens
   row.series = &series;
   for (std::int64_t bin = 0; bin < counts.numel(); ++bin) {
     if (data[bin] == 0) continue;
-    row.bins.push_back({static_cast<std::int32_t>(bin), data[bin]});
+    row.bins.push_back({static_cast<std::int32_t>(bin), static_cast<std::uint64_t>(data[bin])});
     row.elements += data[bin];
   }
   return row;

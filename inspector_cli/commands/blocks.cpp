@@ -31,7 +31,6 @@ struct BlocksOptions {
 
 // One block of one rank's tensor, over the iterations in which it was among the worst.
 struct WorstBlock {
-  int rank = 0;
   BlockRow worst;
   std::set<std::int64_t> iterations;
 };
@@ -42,11 +41,10 @@ std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
                                      const record::RecordQuery& query) {
   using Key = std::tuple<int, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
   std::map<Key, WorstBlock> blocks;
-  run.blocks(query, [&](const record::BlockLine& line) {
-    const auto& [rank, row] = line;
+  run.read_rows(query, [&](const BlockRow& row) {
     const auto [entry, is_new] = blocks.try_emplace(
-        {rank, row.layer, row.tensor, row.statistic, row.block_row, row.block_column},
-        WorstBlock{rank, row, {}});
+        {row.rank, row.layer, row.tensor, row.statistic, row.block_row, row.block_column},
+        WorstBlock{row, {}});
     WorstBlock& block = entry->second;
     if (is_worse(row.value, block.worst.value)) block.worst = row;
     block.iterations.insert(row.iteration);
@@ -67,7 +65,7 @@ Table table_of(const std::vector<WorstBlock>& blocks, const record::RunReader& r
                "iterations", "rank"});
   std::int32_t statistic = record::kNoName;
   int shown = 0;
-  for (const auto& [rank, worst, iterations] : blocks) {
+  for (const auto& [worst, iterations] : blocks) {
     if (worst.statistic != statistic) shown = 0;
     statistic = worst.statistic;
     if (top > 0 && shown++ >= top) continue;
@@ -75,14 +73,14 @@ Table table_of(const std::vector<WorstBlock>& blocks, const record::RunReader& r
                name_or_empty(run, Dictionary::layer, worst.layer),
                name_or_empty(run, Dictionary::tensor, worst.tensor), std::int64_t{worst.block_row},
                std::int64_t{worst.block_column}, worst.value, worst.iteration,
-               static_cast<std::int64_t>(iterations.size()), std::int64_t{rank}});
+               static_cast<std::int64_t>(iterations.size()), std::int64_t{worst.rank}});
   }
   return table;
 }
 
 bool has_blocks(const record::RunReader& run) {
   bool any = false;
-  run.blocks({}, [&](const record::BlockLine&) { any = true; });
+  run.read_rows({}, [&](const BlockRow&) { any = true; });
   return any;
 }
 

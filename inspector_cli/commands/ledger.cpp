@@ -23,7 +23,7 @@ namespace telens::cli {
 namespace {
 
 using record::Dictionary;
-using record::LedgerLine;
+using record::LedgerRow;
 
 struct LedgerOptions {
   std::string run;
@@ -57,19 +57,19 @@ Ledger read_ledger(const record::RunReader& run) {
   const auto& words = run.names(Dictionary::word);
   using Key = std::tuple<int, std::int32_t, std::int32_t, double>;
   std::optional<Key> last;
-  for (const LedgerLine& line : run.ledger()) {
-    if (line.row.entry == record::kNoName || line.row.detail == record::kNoName) continue;
-    const std::string& entry = words[line.row.entry];
+  for (const LedgerRow& row : run.rows<LedgerRow>()) {
+    if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
+    const std::string& entry = words[row.entry];
     if (entry == kViolation) {
-      ledger.violations.insert(words[line.row.detail]);
+      ledger.violations.insert(words[row.detail]);
       continue;
     }
-    const Key key{line.rank, line.row.layer, line.row.gemm, line.row.value};
+    const Key key{row.rank, row.layer, row.gemm, row.value};
     if (key != last || ledger.states.back().entries.contains(entry)) {
-      ledger.states.push_back({line.row.layer, line.row.gemm, line.row.iteration, {}});
+      ledger.states.push_back({row.layer, row.gemm, row.iteration, {}});
       last = key;
     }
-    ledger.states.back().entries.emplace(entry, words[line.row.detail]);
+    ledger.states.back().entries.emplace(entry, words[row.detail]);
   }
   return ledger;
 }

@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "features/record/run_reader.h"
 #include "features/record/runs_beside.h"
+#include "hooks/rows/row_lists.h"
+#include "hooks/rows/table.h"
 #include "python/bindings/gil.h"
 
 namespace telens::python {
@@ -39,55 +42,75 @@ class Column {
   std::vector<T> values_;
 };
 
-// The columns that tables of records and of bins share: they name the record of a row.
-class RecordColumns {
+// A list of values for each column that a table's struct describes, in the struct's types.
+template <typename Columns>
+struct ListsOf;
+template <typename... Columns>
+struct ListsOf<std::tuple<Columns...>> {
+  template <typename Row, typename Member, typename Stored>
+  static Column<Member> list(const record::Column<Row, Member, Stored>&);
+  using Type = std::tuple<decltype(list(std::declval<Columns>()))...>;
+};
+
+// The rows of a table, column by column.
+template <typename Row>
+class TableColumns {
  public:
-  void add(int of_rank, const record::Record& record) {
+  void add(int of_rank, const Row& row) {
     rank_.add(of_rank);
-    iteration_.add(record.iteration);
-    layer_.add(record.layer);
-    tensor_.add(record.tensor);
-    gemm_.add(record.gemm);
-    statistic_.add(record.statistic);
-    scope_.add(record.scope);
+    each([&](auto& list, const auto& column) { list.add(row.*column.member); });
   }
   py::dict take() const {
     py::dict columns;
     columns["rank"] = rank_.take();
-    columns["iteration"] = iteration_.take();
-    columns["layer"] = layer_.take();
-    columns["tensor"] = tensor_.take();
-    columns["gemm"] = gemm_.take();
-    columns["statistic"] = statistic_.take();
-    columns["scope"] = scope_.take();
+    each([&](const auto& list, const auto& column) { columns[column.name] = list.take(); });
     return columns;
   }
 
  private:
-  Column<std::int32_t> rank_, layer_, tensor_, gemm_, statistic_, scope_;
-  Column<std::int64_t> iteration_;
+  using Columns = std::remove_cv_t<decltype(record::kColumns<Row>)>;
+  using Lists = typename ListsOf<Columns>::Type;
+
+  template <typename Use>
+  void each(Use use) {
+    each(lists_, use, std::make_index_sequence<std::tuple_size_v<Lists>>());
+  }
+  template <typename Use>
+  void each(Use use) const {
+    each(lists_, use, std::make_index_sequence<std::tuple_size_v<Lists>>());
+  }
+  template <typename SomeLists, typename Use, std::size_t... index>
+  static void each(SomeLists& lists, Use& use, std::index_sequence<index...>) {
+    (use(std::get<index>(lists), std::get<index>(record::kColumns<Row>)), ...);
+  }
+
+  Column<std::int32_t> rank_;
+  Lists lists_;
 };
 
-py::dict read_records(const RunReader& reader, const record::RecordQuery& query) {
-  RecordColumns of;
-  Column<double> value;
+// Which of the columns of a table hold ids: the dictionary by the column's name.
+template <typename Row>
+py::dict names_in() {
+  py::dict names;
+  record::for_each_name<Row>([&](const auto& column) { names[column.name] = *column.dictionary; });
+  return names;
+}
+
+// Columns, and the dictionaries of their ids.
+py::tuple read_records(const RunReader& reader, const record::RecordQuery& query) {
+  TableColumns<record::Record> columns;
   {
     const WithoutGil no_gil;
     reader.read(query, [&](int rank, std::span<const record::Record> records) {
-      for (const record::Record& each : records) {
-        of.add(rank, each);
-        value.add(each.value);
-      }
+      for (const record::Record& each : records) columns.add(rank, each);
     });
   }
-  py::dict columns = of.take();
-  columns["value"] = value.take();
-  return columns;
+  return py::make_tuple(columns.take(), names_in<record::Record>());
 }
 
-// A row for each bin.
-py::dict read_histograms(const RunReader& reader, const record::RecordQuery& query) {
-  RecordColumns of;
+// The same, a row for each bin.
+py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& query) {
+  TableColumns<record::Record> of;
   Column<std::int64_t> bin, count;
   {
     const WithoutGil no_gil;
@@ -101,45 +124,34 @@ py::dict read_histograms(const RunReader& reader, const record::RecordQuery& que
     });
   }
   py::dict columns = of.take();
+  columns.attr("pop")("value");  // the number of elements of the whole histogram
   columns["bin"] = bin.take();
   columns["count"] = count.take();
-  return columns;
+  return py::make_tuple(columns, names_in<record::Record>());
 }
 
-// A row for each block.
-py::dict read_blocks(const RunReader& reader, const record::RecordQuery& query) {
-  RecordColumns of;
-  Column<std::int64_t> block_row, block_column;
-  Column<double> value;
-  {
-    const WithoutGil no_gil;
-    for (const auto& [rank, row] : reader.blocks(query)) {
-      of.add(rank, {row.iteration, row.layer, row.tensor, row.gemm, row.statistic});
-      block_row.add(row.block_row);
-      block_column.add(row.block_column);
-      value.add(row.value);
+// The same of a table that a session records.
+py::tuple read_table(const RunReader& reader, const std::string& table,
+                     const record::RecordQuery& query) {
+  std::optional<py::tuple> result;
+  record::for_each_type<record::RecordedRows>([&]<typename Row>() {
+    if (Row::kTable.name != table) return;
+    TableColumns<Row> columns;
+    {
+      const WithoutGil no_gil;
+      reader.read_rows(query, [&](const Row& row) { columns.add(row.rank, row); });
     }
-  }
-  py::dict columns = of.take();
-  columns["block_row"] = block_row.take();
-  columns["block_column"] = block_column.take();
-  columns["value"] = value.take();
-  return columns;
+    result = py::make_tuple(columns.take(), names_in<Row>());
+  });
+  if (!result) raise<UsageError>("RunReader: there is no table '{}'", table);
+  return *result;
 }
 
-// A method that reads a table for the arguments of a query.
-template <py::dict (*read)(const RunReader&, const record::RecordQuery&)>
-void def_table(py::class_<RunReader>& type, const char* name, const char* doc) {
-  type.def(
-      name,
-      [](const RunReader& reader, record::RecordQuery::Ids layers, record::RecordQuery::Ids tensors,
-         record::RecordQuery::Ids gemms, record::RecordQuery::Ids statistics,
-         std::int64_t first_iteration, std::int64_t last_iteration, std::optional<int> rank) {
-        return read(reader, {std::move(layers), std::move(tensors), std::move(gemms),
-                             std::move(statistics), first_iteration, last_iteration, rank});
-      },
-      py::kw_only(), py::arg("layers"), py::arg("tensors"), py::arg("gemms"), py::arg("statistics"),
-      py::arg("first_iteration"), py::arg("last_iteration"), py::arg("rank"), doc);
+py::list table_names() {
+  py::list names;
+  record::for_each_type<record::RecordedRows>(
+      [&]<typename Row>() { names.append(std::string(Row::kTable.name)); });
+  return names;
 }
 
 // Text of a file, in which a byte that belongs to no character of UTF-8 stands as "\xff": a layer
@@ -239,40 +251,35 @@ void bind_run_reader(py::module_& module) {
       .value("word", Dictionary::word);
   module.def("runs_beside", &list_runs, py::arg("path"),
              "(folder, id) of several runs in a log_dir, newest first.");
-  py::class_<RunReader> reader_type(module, "RunReader", "Joins the files of a run.");
-  def_table<read_records>(reader_type, "records", "Columns by name; names are ids, -1 for none.");
-  def_table<read_histograms>(reader_type, "histograms", "The same, a row for each bin.");
-  def_table<read_blocks>(reader_type, "blocks", "The same, a row for each block.");
-  reader_type
+  py::class_<record::RecordQuery>(module, "RecordQuery", "Which rows to read, by ids of names.")
+      .def(py::init([](record::RecordQuery::Ids layers, record::RecordQuery::Ids tensors,
+                       record::RecordQuery::Ids gemms, record::RecordQuery::Ids statistics,
+                       std::int64_t first_iteration, std::int64_t last_iteration,
+                       std::optional<int> rank) {
+             return record::RecordQuery{std::move(layers),
+                                        std::move(tensors),
+                                        std::move(gemms),
+                                        std::move(statistics),
+                                        first_iteration,
+                                        last_iteration,
+                                        rank};
+           }),
+           py::kw_only(), py::arg("layers"), py::arg("tensors"), py::arg("gemms"),
+           py::arg("statistics"), py::arg("first_iteration"), py::arg("last_iteration"),
+           py::arg("rank"));
+  py::class_<RunReader>(module, "RunReader", "Joins the files of a run.")
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))
+      .def_static("tables", &table_names, "Names of the tables that table() reads.")
+      .def("records", &read_records, py::arg("query"),
+           "Columns by name, and the dictionary of each column of ids, in which -1 is no name.")
+      .def("histograms", &read_histograms, py::arg("query"), "The same, a row for each bin.")
+      .def("table", &read_table, py::arg("table"), py::arg("query"), "The same of another table.")
       .def("names", &read_names, py::arg("dictionary"))
       .def("config_text", [](const RunReader& reader) { return text_of(reader.config_text()); })
       .def("environment", &read_environment)
       .def("segments", &read_segments, "A dict of each file, in order of rank and segment.")
-      .def("damage", &read_damage, "Reads everything; a dict for each piece that is damaged.")
-      .def(
-          "scalars",
-          [](const RunReader& reader) {
-            std::vector<std::tuple<int, std::int64_t, std::int32_t, double>> rows;
-            for (const record::Scalar& row : reader.scalars()) {
-              rows.emplace_back(row.rank, row.iteration, row.name, row.value);
-            }
-            return rows;
-          },
-          "(rank, iteration, word, value)")
-      .def(
-          "events",
-          [](const RunReader& reader) {
-            std::vector<
-                std::tuple<int, double, std::int64_t, std::int32_t, std::int32_t, std::int32_t>>
-                rows;
-            for (const record::Event& row : reader.events()) {
-              rows.emplace_back(row.rank, row.time, row.iteration, row.kind, row.text, row.layer);
-            }
-            return rows;
-          },
-          "(rank, time, iteration, kind, text, layer)");
+      .def("damage", &read_damage, "Reads everything; a dict for each piece that is damaged.");
 }
 
 }  // namespace telens::python

@@ -19,6 +19,9 @@ __all__ = ["Run", "open_run"]
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NEVER = (_INT64_MAX, _INT64_MIN)
 
+# The columns that tables begin with.
+_FIRST = ["rank", "iteration", "layer", "tensor", "gemm", "statistic", "scope"]
+
 _OF_BLOCKS = [
     f"block_{name}{copy}" for name in ("underflows%", "mse") for copy in ("", "_columnwise")
 ]
@@ -122,7 +125,7 @@ class Run:
         which say what is near; so is a rank that wrote none of its files.
         """
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
-        return self._table(self._reader.records(**query))
+        return self._frame(*self._reader.records(query))
 
     def histograms(
         self,
@@ -143,7 +146,7 @@ class Run:
         import pandas
 
         query = self._query(layer, tensor, None, None, iterations, rank)
-        table = self._table(self._reader.histograms(**query))
+        table = self._frame(*self._reader.histograms(query))
         low, high = _edges(table["statistic"], table["bin"].to_numpy())
         return pandas.concat([table, pandas.DataFrame({"low": low, "high": high})], axis=1)
 
@@ -166,41 +169,85 @@ class Run:
         if statistic in _OF_BLOCKS and statistic not in self.names("statistic"):
             statistic, iterations = None, _NEVER  # no block was bad
         query = self._query(layer, tensor, None, statistic, iterations, rank)
-        return self._table(self._reader.blocks(**query))
+        table = self._frame(*self._reader.table("blocks", query))
+        import pandas
 
-    def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> dict:
+        scope = pandas.Categorical.from_codes([-1] * len(table), categories=self.names("scope"))
+        table.insert(table.columns.get_loc("statistic") + 1, "scope", scope)
+        return table
+
+    def table(
+        self,
+        name: str,
+        *,
+        layer: str | None = None,
+        tensor: str | None = None,
+        gemm: str | None = None,
+        statistic: str | None = None,
+        iterations: tuple[int | None, int | None] = (None, None),
+        rank: int | None = None,
+    ) -> pandas.DataFrame:
+        """Any other table of the run file by its name, as docs/run_file.md lists them.
+
+        Columns: rank, and those of the file, with names in place of ids. The other arguments
+        are those of ``records``; one that its rows do not have is ignored.
+        """
+        among("Run.table", "name", name, _C.RunReader.tables())
+        query = self._query(layer, tensor, gemm, statistic, iterations, rank)
+        return self._frame(*self._reader.table(name, query))
+
+    def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> _C.RecordQuery:
         first, last = _range(iterations)
         ranks = sorted({segment["rank"] for segment in self._reader.segments()})
         if rank is not None and (isinstance(rank, bool) or rank not in ranks):
             raise _C.UsageError(f"Run: rank must be one of {_listed(ranks)}, not {rank!r}")
-        return {
-            "layers": self._layers(layer),
-            "tensors": self._ids("tensor", tensor),
-            "gemms": self._ids("gemm", gemm),
-            "statistics": self._ids("statistic", statistic),
-            "first_iteration": _INT64_MIN if first is None else first,
-            "last_iteration": _INT64_MAX if last is None else last,
-            "rank": rank,
-        }
+        return _C.RecordQuery(
+            layers=self._layers(layer),
+            tensors=self._ids("tensor", tensor),
+            gemms=self._ids("gemm", gemm),
+            statistics=self._ids("statistic", statistic),
+            first_iteration=_INT64_MIN if first is None else first,
+            last_iteration=_INT64_MAX if last is None else last,
+            rank=rank,
+        )
 
-    def _table(self, columns) -> pandas.DataFrame:
+    def _named(self, ids, kind: str, as_text: bool):
+        """Names in place of ids: texts, or categories where a name stands in very many rows."""
+        import numpy
         import pandas
 
-        table = {name: column.numpy() for name, column in columns.items()}
-        for kind in ("layer", "tensor", "gemm", "statistic", "scope"):
-            table[kind] = pandas.Categorical.from_codes(table[kind], categories=self.names(kind))
+        names = self.names(kind)
+        if as_text or kind == "word":
+            return numpy.array([*names, None], dtype=object)[ids]  # -1, no name, is the last
+        return pandas.Categorical.from_codes(ids, categories=names)
+
+    def _frame(self, columns, dictionaries, as_text: bool = False) -> pandas.DataFrame:
+        """The table with the columns that say what a row belongs to first, and its value last."""
+        import pandas
+
+        table = {}
+        for column in [*_FIRST, *columns]:
+            if column not in columns:
+                continue
+            values = columns[column].numpy()
+            kind = dictionaries.get(column)
+            if kind is not None:
+                values = self._named(values, kind.name, as_text=as_text)
+            table[column] = values
+        if "value" in table:
+            table["value"] = table.pop("value")
         return pandas.DataFrame(table)
+
+    def _small_table(self, name: str) -> pandas.DataFrame:
+        """A table of few rows, with plain texts as names."""
+        query = self._query(None, None, None, None, (None, None), None)
+        table = self._frame(*self._reader.table(name, query), as_text=True)
+        return table.astype({"rank": "int64"})
 
     @property
     def scalars(self) -> pandas.DataFrame:
         """Numbers recorded by name (loss, debug.record): rank, iteration, name, value."""
-        import pandas
-
-        words = self.names("word")
-        rows = [
-            (rank, step, words[name], value) for rank, step, name, value in self._reader.scalars()
-        ]
-        return pandas.DataFrame(rows, columns=["rank", "iteration", "name", "value"])
+        return self._small_table("scalars")
 
     @property
     def losses(self) -> pandas.Series:
@@ -213,16 +260,8 @@ class Run:
     @property
     def events(self) -> pandas.DataFrame:
         """What happened: rank, time (seconds since 1970), iteration, kind, text, layer."""
-        import pandas
-
-        words, layers = self.names("word"), self.names("layer")
-        rows = [
-            (rank, time, step, words[kind], words[text], layers[layer] if layer >= 0 else None)
-            for rank, time, step, kind, text, layer in self._reader.events()
-        ]
-        return pandas.DataFrame(
-            rows, columns=["rank", "time", "iteration", "kind", "text", "layer"]
-        )
+        table = self._small_table("events")
+        return table[["rank", "time", "iteration", "kind", "text", "layer"]]
 
     def _ids(self, kind: str, name: str | None) -> list[int] | None:
         if name is None:

@@ -39,16 +39,14 @@ void print_rows(const RunReader& run, std::FILE* out) {
     for (const auto& [bin, count] : bins) fmt::print(out, " {}:{}", bin, count);
     fmt::print(out, "\n");
   });
-  for (const BlockLine& line : run.blocks()) {
-    const BlockRow& row = line.row;
+  for (const BlockRow& row : run.rows<BlockRow>()) {
     const Record record{row.iteration, row.layer, row.tensor, row.gemm,
                         row.statistic, kNoName,   row.value};
-    fmt::print(out, "block {} {} {} {}\n", line.rank, named(run, record), row.block_row,
+    fmt::print(out, "block {} {} {} {}\n", row.rank, named(run, record), row.block_row,
                row.block_column);
   }
-  for (const LedgerLine& line : run.ledger()) {
-    const LedgerRow& row = line.row;
-    fmt::print(out, "ledger {} {} {} {} {} {} {:x}\n", line.rank, row.iteration,
+  for (const LedgerRow& row : run.rows<LedgerRow>()) {
+    fmt::print(out, "ledger {} {} {} {} {} {} {:x}\n", row.rank, row.iteration,
                name_of(run, Dictionary::layer, row.layer), name_of(run, Dictionary::gemm, row.gemm),
                name_of(run, Dictionary::word, row.entry),
                name_of(run, Dictionary::word, row.detail), bits(row.value));

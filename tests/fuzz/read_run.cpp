@@ -25,8 +25,8 @@ void read_everything(const record::RunReader& run) {
   run.read_histograms({}, [](int, const record::Record&, std::span<const record::HistogramBin>) {});
   run.scalars();
   run.events();
-  run.ledger();
-  run.blocks();
+  run.rows<record::LedgerRow>();
+  run.rows<record::BlockRow>();
 }
 
 }  // namespace

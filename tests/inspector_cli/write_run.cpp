@@ -81,9 +81,9 @@ int main(int argc, char** argv) {
     const Record record{iterations, 0, 0, kNoName, writer->intern(Dictionary::statistic, "codes"),
                         kNoName,    12};
     writer->histogram(record, std::array<HistogramBin, 2>{{{3, 5}, {200, 7}}});
-    writer->ledger(std::array<LedgerRow, 1>{
+    writer->push(std::array<LedgerRow, 1>{
         {{1, 0, 0, writer->intern(Dictionary::word, "kernel"), kNoName, 2.5}}});
-    writer->blocks(std::array<BlockRow, 1>{{{1, 0, 0, 0, 0, 4, 5, 0.125}}});
+    writer->push(std::array<BlockRow, 1>{{{1, 0, 0, 0, 0, 4, 5, 0.125}}});
     writer->event(30, "warning", "layers.2.fc1: activation is not finite", 2);
   }
   if (waits) {

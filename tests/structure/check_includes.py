@@ -47,7 +47,8 @@ def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] =
 RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
-    "quantization gemm distributed hook_points modules hooks_config hooks options statistics "
+    "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
+    "statistics "
     "record engine features"
 )
 
@@ -95,10 +96,12 @@ ROOMS = (
     ),
     # hooks
     room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
+    # The rows of the run file: what features record and sinks write.
+    room("hooks_rows", "hooks/rows/*"),
     room(
         "hooks",
         "hooks/*",
-        "formats ops ops_layouts collectives quantization hook_points hooks_config",
+        "formats ops ops_layouts collectives quantization hook_points hooks_config hooks_rows",
         LIBTORCH,
     ),
     # features
@@ -108,7 +111,7 @@ ROOMS = (
         "formats hooks_config statistics",
     ),
     room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
-    room("record", "features/record/*", "formats", HDF5),
+    room("record", "features/record/*", "formats hooks_rows", HDF5),
     room(
         "engine",
         "features/engine/*",
@@ -119,8 +122,8 @@ ROOMS = (
     room(
         "features",
         "features/*",
-        "formats ops ops_layouts collectives quantization distributed hooks_config hooks options "
-        "statistics record engine",
+        "formats ops ops_layouts collectives quantization distributed hooks_config hooks_rows "
+        "hooks options statistics record engine",
         LIBTORCH,
     ),
     # command: text and tables know nothing of runs, reports nothing of the command line
@@ -128,12 +131,12 @@ ROOMS = (
     room(
         "cli_report",
         "inspector_cli/report/*",
-        "formats hooks_config statistics record cli_terminal",
+        "formats hooks_config hooks_rows statistics record cli_terminal",
     ),
     room(
         "inspector_cli",
         "inspector_cli/*",
-        "formats hooks_config options statistics record cli_report cli_terminal",
+        "formats hooks_config hooks_rows options statistics record cli_report cli_terminal",
         COMMAND_LINE,
     ),
     # rest
@@ -156,6 +159,7 @@ WITHOUT_LIBTORCH = frozenset(
         "formats",
         "ops_layouts",
         "hooks_config",
+        "hooks_rows",
         "options",
         "statistics",
         "record",

@@ -33,16 +33,16 @@ STATEMENTS = (
     Statement(
         "The iteration is the one that was seen, not the one after `step()`.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/delivery.cpp",
-        "logger->log_scalar(row.series->logged_as(), row.value, row.iteration);",
-        "logger->log_scalar(row.series->logged_as(), row.value, iteration());",
+        "hooks/sink_fanout.cpp",
+        "logger.log_scalar(row.series->logged_as(), row.value, row.iteration);",
+        "logger.log_scalar(row.series->logged_as(), row.value, iteration());",
     ),
     Statement(
         "Full precision is in the run file *(ours)*.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
         "features/run_file_sink.cpp",
-        "record_of(*row.series, row.iteration, row.value)",
-        "record_of(*row.series, row.iteration, std::round(row.value * 1e4) / 1e4)",
+        "record(*row.series, row.iteration, row.value)",
+        "record(*row.series, row.iteration, std::round(row.value * 1e4) / 1e4)",
     ),
     Statement(
         "A `statistics_logger` gets `log_scalar(name, value, iteration)`.",

@@ -78,7 +78,7 @@ STATEMENTS = (
     Statement(
         "A second session of a process logs into files of its own.",
         "test_against_peer.py::test_the_second_session_logs_into_files_of_its_own",
-        "hooks/delivery.cpp",
+        "hooks/sink_fanout.cpp",
         "    loggers.push_back(std::make_shared<StatisticsLog>(options.log_dir, options.rank));",
         "    static const auto first = std::make_shared<StatisticsLog>(options.log_dir, "
         "options.rank);\n    loggers.push_back(first);",

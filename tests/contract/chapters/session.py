@@ -181,7 +181,7 @@ STATEMENTS = (
         "`end_debug()` hands over what was not stepped yet *(ours: the peer loses it)*.",
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
         "hooks/session.cpp",
-        "      deliver(take_logged(statistics_->collect(iteration(), {}, Waiting::yes).rows));",
+        "      deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));",
         "      nullptr;",
     ),
     Statement(
@@ -226,31 +226,30 @@ STATEMENTS = (
     Statement(
         "`statistics_logger` takes the place of `tb_writer`.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/delivery.cpp",
+        "hooks/sink_fanout.cpp",
         "} else if (options.tb_writer) {",
         "}\n  if (options.tb_writer) {",
     ),
     Statement(
         "A logger or writer takes the place of the text file of statistics.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/delivery.cpp",
+        "hooks/sink_fanout.cpp",
         "if (loggers.empty() || options.default_logging_enabled) {",
         "if (loggers.empty() || !options.default_logging_enabled) {",
     ),
     Statement(
         "`default_logging_enabled=True` writes the text file besides.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/delivery.cpp",
+        "hooks/sink_fanout.cpp",
         "loggers.empty() || options.default_logging_enabled",
         "loggers.empty()",
     ),
     Statement(
         "The run file is written in any case *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
-        "hooks/delivery.cpp",
-        "  run_file_->rows(logged.rows);",
-        "  if (dynamic_cast<StatisticsLog*>(loggers_.front().get()) != nullptr) "
-        "run_file_->rows(logged.rows);",
+        "hooks/sink_fanout.cpp",
+        "    if (!rows.empty()) run_file_.rows",
+        "    if (dynamic_cast<StatisticsLog*>(loggers_.front().get()) != nullptr) run_file_.rows",
     ),
     Statement(
         "`with debug.session(...)` ends its session *(ours)*.",
@@ -263,8 +262,8 @@ STATEMENTS = (
         "`step(loss)` keeps the loss of the iteration that ends *(ours)*.",
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
         "hooks/session.cpp",
-        'delivery_->run_file().scalar(iteration, "loss", loss);',
-        'delivery_->run_file().scalar(iteration + 1, "loss", loss);',
+        'write_scalar(iteration, "loss", loss);',
+        'write_scalar(iteration + 1, "loss", loss);',
     ),
     Statement(
         "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",
@@ -277,8 +276,8 @@ STATEMENTS = (
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
         "SessionTest.losses_and_own_values_are_recorded_with_the_iteration_that_was_seen",
         "hooks/session.cpp",
-        "delivery_->run_file().scalar(iteration(), name, value);",
-        "delivery_->run_file().scalar(iteration() + 1, name, value);",
+        "write_scalar(iteration(), name, value);",
+        "write_scalar(iteration() + 1, name, value);",
     ),
     Statement(
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
@@ -292,8 +291,8 @@ STATEMENTS = (
         "`telens.open_run(path)` reads a run back as tables *(ours)*.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
         "python/telens/run.py",
-        '"last_iteration": _INT64_MAX if last is None else last,',
-        '"last_iteration": _INT64_MAX,',
+        "last_iteration=_INT64_MAX if last is None else last,",
+        "last_iteration=_INT64_MAX,",
     ),
     Statement(
         '`recording={"max_size": bytes}` limits the files of a rank; below 16 MiB it ends the '
@@ -368,7 +367,7 @@ STATEMENTS = (
         "A logger that throws is told once and not called again, and training goes on *(ours: "
         "there the exception passes through)*.",
         "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
-        "hooks/delivery.cpp",
+        "hooks/sink_fanout.cpp",
         "if (std::erase(loggers_, logger) == 0) continue;",
         "if (false) continue;",
     ),

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "features/record/disk_space.h"
+#include "features/record/file_rows.h"
 #include "features/record/repair.h"
-#include "features/record/run_rows.h"
 #include "tests/features/record/damaged_file.h"
 #include "tests/features/record/record_fixture.h"
 #include "tests/fuzz/content.h"
@@ -57,9 +57,9 @@ std::string write_file(const TemporaryFolder& folder, Ending ending) {
   }
   for (int i = 0; i < 20; ++i) {
     writer->scalar(i, "loss", 4.0 - i);
-    writer->ledger(std::array<LedgerRow, 1>{
+    writer->push(std::array<LedgerRow, 1>{
         {{i, 0, 0, writer->intern(Dictionary::word, "kernel"), kNoName, 2.5}}});
-    writer->blocks(std::array<BlockRow, 1>{{{i, 0, 0, 0, 0, 4, 5, 0.125}}});
+    writer->push(std::array<BlockRow, 1>{{{i, 0, 0, 0, 0, 4, 5, 0.125}}});
     writer->event(i, "warning", fmt::format("what happened in {}", i), 2);
     writer->flush();
   }
@@ -255,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Of, KilledRun, ::testing::Values(Ending::killed),
                          [](const auto&) { return "a_killed_run"; });
 
 TEST_P(KilledRun, a_damaged_row_of_the_tail_costs_itself) {
-  flip(offset_of(path_, "records_tail") + sizeof(StoredRecord) * 7);
+  flip(offset_of(path_, "records_tail") + kStoredBytes<Record> * 7);
   EXPECT_THAT(records(), SizeIs(kRecords - 1));
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of records (8199)")));
 }
@@ -267,7 +267,7 @@ TEST_P(KilledRun, a_row_in_the_place_of_another_is_no_row) {
     std::swap_ranges(at, at + static_cast<std::ptrdiff_t>(width),
                      at + static_cast<std::ptrdiff_t>(width));
   };
-  swap_first_two("records_tail", sizeof(StoredRecord));
+  swap_first_two("records_tail", kStoredBytes<Record>);
   swap_first_two("records_tail_crc", 4);
   write_bytes(path_, bytes);
   EXPECT_THAT(records(), SizeIs(kRecords - 2));

@@ -75,7 +75,7 @@ TEST(LiveFile, a_table_has_the_length_that_it_has_when_it_is_read) {
   writer.write_up_to(10'000);
   DamageLog damage;
   {
-    const PackedRows<StoredRecord> rows(file, "records", Checksums::verified, damage);
+    const PackedRows<Record> rows(file, Checksums::verified, damage);
     EXPECT_EQ(rows.rows(), 10'000U);
     EXPECT_EQ(rows.intact_from(0), 10'000U);
     EXPECT_THAT(damage.list(), IsEmpty()) << describe(damage.list());

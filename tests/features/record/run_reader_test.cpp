@@ -110,7 +110,7 @@ void write_blocks(const TemporaryFolder& folder, std::int64_t begin, std::int64_
     rows.push_back({i, block % 7, 1, kNoName, 2, block, 2 * block, value});
   }
   writer->push(numbered_records(begin, end));
-  writer->blocks(rows);
+  writer->push(rows);
 }
 
 TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
@@ -118,11 +118,11 @@ TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
   write_blocks(folder, 0, 1500, 0.5);
   write_blocks(folder, 1400, 1600, 2);
   const RunReader run(folder.path());
-  const std::vector<BlockLine> lines = run.blocks();
-  ASSERT_THAT(lines, SizeIs(1600));
+  const std::vector<BlockRow> rows = run.rows<BlockRow>();
+  ASSERT_THAT(rows, SizeIs(1600));
   for (std::int64_t i = 0; i < 1600; ++i) {
-    const auto& [rank, row] = lines[static_cast<std::size_t>(i)];
-    EXPECT_EQ(rank, 0);
+    const BlockRow& row = rows[static_cast<std::size_t>(i)];
+    EXPECT_EQ(row.rank, 0);
     EXPECT_EQ(row.iteration, i);
     EXPECT_EQ(row.block_row, i);
     EXPECT_EQ(row.block_column, 2 * i);
@@ -135,9 +135,9 @@ TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
   query.layers = {{3}};
   query.first_iteration = 10;
   query.last_iteration = 24;
-  EXPECT_THAT(run.blocks(query), SizeIs(3));  // 10, 17, 24
+  EXPECT_THAT(run.rows<BlockRow>(query), SizeIs(3));  // 10, 17, 24
   query.rank = 1;
-  EXPECT_THAT(run.blocks(query), IsEmpty());
+  EXPECT_THAT(run.rows<BlockRow>(query), IsEmpty());
 }
 
 TEST(RunReader, more_ranks_than_a_process_may_open_files_are_read) {

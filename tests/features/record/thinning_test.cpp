@@ -81,7 +81,7 @@ class Recording {
       const std::int32_t name = writer->intern(Dictionary::statistic, "histogram");
       writer->histogram({.iteration = number, .layer = 1, .statistic = name, .value = elements},
                         bins);
-      writer->ledger(std::vector<LedgerRow>{{.iteration = number}});
+      writer->push(std::vector<LedgerRow>{{.iteration = number}});
       writer->event(number, "probe", "something");
     }
   }
@@ -158,7 +158,7 @@ void expect_thinned(const std::string& log_dir, std::int64_t iterations) {
     ASSERT_TRUE(left.rows.contains(i)) << i;  // the newest are all there
   }
   EXPECT_EQ(std::ssize(run.scalars()), iterations);
-  EXPECT_EQ(std::ssize(run.ledger()), (iterations + 99) / 100);
+  EXPECT_EQ(std::ssize(run.rows<LedgerRow>()), (iterations + 99) / 100);
   EXPECT_EQ(std::ssize(run.events()) - std::ssize(thinned_events(run)), (iterations + 99) / 100);
 }
 

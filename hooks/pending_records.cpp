@@ -1,9 +1,11 @@
-#include "hooks/outbox.h"
+#include "hooks/pending_records.h"
 
 #include <fmt/format.h>
 
 #include <optional>
+#include <span>
 #include <utility>
+#include <variant>
 
 #include "core/base/names.h"
 
@@ -29,39 +31,29 @@ std::optional<SeriesTable::Names> names_in(std::string_view name) {
 
 }  // namespace
 
-void Outbox::add(const Row& row) {
+void PendingRecords::add(const record::SomeRows& rows) {
   const std::lock_guard lock(mutex_);
-  logged_.rows.push_back(row);
+  std::visit(
+      [this]<typename TableRow>(std::span<const TableRow> some) {
+        auto& list = rows_.of<TableRow>();
+        list.insert(list.end(), some.begin(), some.end());
+      },
+      rows);
 }
 
-void Outbox::add(LedgerEntry entry) {
-  const std::lock_guard lock(mutex_);
-  logged_.ledger.push_back(std::move(entry));
-}
-
-void Outbox::add(HistogramRow histogram) {
-  const std::lock_guard lock(mutex_);
-  logged_.histograms.push_back(std::move(histogram));
-}
-
-void Outbox::add(const BlockValue& block) {
-  const std::lock_guard lock(mutex_);
-  logged_.blocks.push_back(block);
-}
-
-void Outbox::add(std::string_view name, double value, std::int64_t iteration) {
-  const std::optional<SeriesTable::Names> names = names_in(name);
-  const std::lock_guard lock(mutex_);
-  if (names) {
-    logged_.rows.push_back({iteration, &series_.find_or_add(*names), value});
+void PendingRecords::add(std::string_view name, double value, std::int64_t iteration) {
+  if (const std::optional<SeriesTable::Names> names = names_in(name)) {
+    add(Row{iteration, &series_.find_or_add(*names), value});
   } else {
-    logged_.scalars.push_back({std::string(name), value, iteration});
+    add(record::Scalar{.iteration = iteration,
+                       .name = series_.names().id(record::Dictionary::word, name),
+                       .value = value});
   }
 }
 
-Logged Outbox::take() {
+RecordedIteration PendingRecords::take() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(logged_, {});
+  return std::exchange(rows_, {});
 }
 
 }  // namespace telens::debug

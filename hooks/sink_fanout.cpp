@@ -1,8 +1,9 @@
-#include "hooks/delivery.h"
+#include "hooks/sink_fanout.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/base/interruption.h"
@@ -27,26 +28,23 @@ std::vector<std::shared_ptr<ScalarLogger>> make_loggers(const InitializeOptions&
 
 }  // namespace
 
-Delivery::Delivery(std::unique_ptr<Sink> run_file, const InitializeOptions& options,
-                   OnLoggerFailure on_logger_failure)
-    : run_file_(std::move(run_file)),
+SinkFanout::SinkFanout(Sink& run_file, const record::NameTable& names,
+                       const InitializeOptions& options, OnLoggerFailure on_logger_failure)
+    : run_file_(run_file),
+      names_(names),
       loggers_(make_loggers(options)),
       on_logger_failure_(std::move(on_logger_failure)) {}
 
-void Delivery::deliver(const Logged& logged) {
-  run_file_->rows(logged.rows);
-  run_file_->ledger(logged.ledger);
-  run_file_->histograms(logged.histograms);
-  run_file_->blocks(logged.blocks);
-  for (const NamedScalar& each : logged.scalars) {
-    run_file_->scalar(each.iteration, each.name, each.value);
-  }
+void SinkFanout::deliver(const RecordedIteration& recorded) {
+  recorded.for_each([this]<typename SessionRow>(const std::vector<SessionRow>& rows) {
+    if (!rows.empty()) run_file_.rows(std::span<const SessionRow>(rows));
+  });
   // Over a copy: a logger that logs a tensor itself comes back here.
   const std::vector<std::shared_ptr<ScalarLogger>> loggers = loggers_;
   for (const std::shared_ptr<ScalarLogger>& logger : loggers) {
     if (std::ranges::find(loggers_, logger) == loggers_.end()) continue;  // failed meanwhile
     try {
-      log(logger, logged);
+      log(*logger, recorded);
     } catch (...) {
       let_interruptions_pass();
       if (std::erase(loggers_, logger) == 0) continue;
@@ -58,20 +56,16 @@ void Delivery::deliver(const Logged& logged) {
   }
 }
 
-void Delivery::log(const std::shared_ptr<ScalarLogger>& logger, const Logged& logged) {
-  for (const Row& row : logged.rows) {
+void SinkFanout::log(ScalarLogger& logger, const RecordedIteration& recorded) const {
+  for (const Row& row : recorded.of<Row>()) {
     if (!row.asked) continue;
-    logger->log_scalar(row.series->logged_as(), row.value, row.iteration);
+    logger.log_scalar(row.series->logged_as(), row.value, row.iteration);
   }
-  for (const NamedScalar& each : logged.scalars) {
-    logger->log_scalar(each.name, each.value, each.iteration);
+  for (const record::Scalar& each : recorded.of<record::Scalar>()) {
+    const std::string& name = names_.name(record::Dictionary::word, each.name);
+    logger.log_scalar(name, each.value, each.iteration);
   }
-  logger->flush();
-}
-
-void Delivery::close() {
-  loggers_.clear();
-  run_file_->close();
+  logger.flush();
 }
 
 }  // namespace telens::debug

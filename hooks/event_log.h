@@ -1,4 +1,4 @@
-// What people are told: messages in the text log, the serious ones also as events of the run file.
+// Messages to the user: lines of the text log, and the serious ones events of the run file too.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/debug.h"
+#include "hooks/session_options.h"
 #include "hooks/sink.h"
 #include "hooks/text_log.h"
 
 namespace telens::debug {
 
 // Any thread, but for open().
-class Notices {
+class EventLog {
  public:
-  // iteration: the running one, that an event belongs to.
-  explicit Notices(std::function<std::int64_t()> iteration) : iteration_(std::move(iteration)) {}
+  // `names` lives longer. `iteration`: the running one, that an event belongs to.
+  EventLog(record::NameTable& names, std::function<std::int64_t()> iteration)
+      : names_(names), iteration_(std::move(iteration)) {}
 
   // Begins the files, with what came before; until then nothing on disk is touched.
   void open(Sink& run_file, const std::string& log_dir, int rank);
@@ -53,26 +54,22 @@ class Notices {
   void flush() { messages_.flush(); }
 
  private:
-  // Of one kind. The run file keeps every text in memory and on disk, so it is given a number of
-  // them that a person might still read.
+  // The most events of one kind: the run file keeps every text in memory and on disk, so it is
+  // given as many as a person might still read.
   static constexpr int kMostEvents = 1000;
 
-  struct Event {
-    std::int64_t iteration;
-    std::string kind;
-    std::string text;
-    std::string layer_name;
-  };
+  void count_event(std::string_view kind, std::string_view text, std::string_view layer_name);
+  void add_event(std::int64_t iteration, std::string_view kind, std::string_view text,
+                 std::string_view layer_name);  // under mutex_
 
-  void event(std::string_view kind, std::string_view text, std::string_view layer_name);
-
+  record::NameTable& names_;
   std::function<std::int64_t()> iteration_;
   MessageLog messages_;
 
   std::mutex mutex_;  // over what follows
   Sink* run_file_ = nullptr;
   std::map<std::string, int> numbers_;  // of events, by their kind
-  std::vector<Event> waiting_;
+  std::vector<record::Event> waiting_;  // until open()
 };
 
 }  // namespace telens::debug
