@@ -33,7 +33,7 @@ FUZZ_FILES   ?= 20000
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
         test-cuda-build test-clients test-paddle bench \
-        bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants fuzz \
+        bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
         fuzz-files format lint asan install clean
 
 help:  ## this list
@@ -117,6 +117,11 @@ gpu-rehearsal:  ## what each ten minutes of gpu-check would do, and how much is 
 
 mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
 	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
+
+FAULT_SEEDS ?= 101 102 103
+faults: build  ## plant faults in small trainings and count which `telens diagnose` finds (FAULT_SEEDS)
+	@PYTHONPATH=build/python OMP_NUM_THREADS=1 $(PYTHON) samples/faults/campaign.py build/faults --seeds $(FAULT_SEEDS)
+	@$(PYTHON) samples/faults/judge.py build/faults --verbose
 
 fuzz: setup  ## made-up configs and run files for what reads them (FUZZ_SECONDS each; Clang), fuzz-files
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)

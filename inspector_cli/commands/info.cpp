@@ -271,6 +271,7 @@ void run_info(const InfoOptions& options) {
   if (run.record_count() > 0) {
     const WarmUp warm_up(run);
     print_sentences(sentences(find_first_trouble(run, warm_up, {}), warm_up, run));
+    print_pointer(options.run);
   }
   print_other_runs(runs_beside(options.run));
 }

@@ -9,6 +9,7 @@
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/chart.h"
+#include "inspector_cli/report/first_trouble.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -51,6 +52,7 @@ void run_plot(const PlotOptions& options) {
   if (!options.histogram) {
     draw(make_chart(run, resolve(options.selection, run), out.empty() ? kOnTerminal : kInFile),
          out);
+    if (out.empty() && output_is_terminal()) print_pointer(options.run);
     return;
   }
   const auto chart = make_histogram_chart(run, histogram_query(options.selection, run, options.run),

@@ -188,6 +188,7 @@ void run_stats(const StatsOptions& options) {
   if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
   if (says_trouble) print_sentences(sentences(finder.result(query, run.scalars()), warm_up, run));
   print_table(table, options.table);
+  if (options.table.format == Format::table && output_is_terminal()) print_pointer(options.run);
 }
 
 }  // namespace

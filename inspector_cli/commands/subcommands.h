@@ -19,5 +19,6 @@ void add_new_plugin(CLI::App& app);
 void add_whatif(CLI::App& app);
 void add_ledger(CLI::App& app);
 void add_blocks(CLI::App& app);
+void add_diagnose(CLI::App& app);
 
 }  // namespace telens::cli

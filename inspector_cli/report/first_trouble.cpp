@@ -123,7 +123,10 @@ std::optional<Sentence> about_overflow(const FirstTrouble& trouble, const record
   const std::string most = about_clipping(trouble, run);
   std::string text = "overflows: " + most;
   if (const auto& first = trouble.overflow) {
-    text = fmt::format("first overflow: iteration {}, {}: {} clipped{}{}", first->iteration,
+    // Delayed scaling clips a few elements whenever a tensor grows: that is how it works.
+    const std::string_view what = notable || most.empty() ? "first overflow" : "clipped in passing";
+    text = fmt::format("{}: {}iteration {}, {}: {} clipped{}{}", what,
+                       what == "first overflow" ? "" : "first in ", first->iteration,
                        label_of(first->where, run), elements(first->value),
                        most.empty() ? "" : "; ", most);
   }
@@ -279,6 +282,12 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
          Gravity::plain});
   }
   return all;
+}
+
+void print_pointer(const std::string& run) {
+  fmt::print("{}\n", coloured(fmt::format("telens diagnose {}   what went wrong first, and why",
+                                          printable(run)),
+                              Colour::dim));
 }
 
 void print_sentences(const std::vector<Sentence>& sentences) {

@@ -68,6 +68,8 @@ struct Sentence {
 // It in words, the gravest first; always at least one sentence.
 std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_up,
                                 const record::RunReader& run);
+// The line that says which command judges a run.
+void print_pointer(const std::string& run);
 void print_sentences(const std::vector<Sentence>& sentences);
 
 }  // namespace telens::cli

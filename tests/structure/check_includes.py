@@ -48,8 +48,7 @@ RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
-    "statistics "
-    "record engine features"
+    "statistics record diagnosis engine features"
 )
 
 # docs/architecture.md draws this table; design and picture change with it.
@@ -112,6 +111,8 @@ ROOMS = (
     ),
     room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
     room("record", "features/record/*", "formats hooks_rows", HDF5),
+    # A run's facts and what they mean: the run reader alone.
+    room("diagnosis", "features/diagnosis/*", "record statistics hooks_config hooks_rows"),
     room(
         "engine",
         "features/engine/*",
@@ -131,12 +132,13 @@ ROOMS = (
     room(
         "cli_report",
         "inspector_cli/report/*",
-        "formats hooks_config hooks_rows statistics record cli_terminal",
+        "formats hooks_config hooks_rows statistics record diagnosis cli_terminal",
     ),
     room(
         "inspector_cli",
         "inspector_cli/*",
-        "formats hooks_config hooks_rows options statistics record cli_report cli_terminal",
+        "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
+        "cli_terminal",
         COMMAND_LINE,
     ),
     # rest
@@ -163,6 +165,7 @@ WITHOUT_LIBTORCH = frozenset(
         "options",
         "statistics",
         "record",
+        "diagnosis",
         "cli_terminal",
         "cli_report",
         "inspector_cli",

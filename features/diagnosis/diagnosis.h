@@ -1,0 +1,31 @@
+// What is wrong with a run: all rules over its facts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "features/diagnosis/facts.h"
+#include "features/diagnosis/finding.h"
+#include "features/diagnosis/rule.h"
+
+namespace telens::diagnosis {
+
+// A rule that could not be asked, since the run lacks what it reads.
+struct Unasked {
+  const Rule* rule = nullptr;
+  std::vector<std::string> lacks;  // statistics, or "a ledger"
+};
+
+struct Diagnosis {
+  std::vector<Ranked> findings = {};
+  std::vector<Unasked> unasked = {};
+  std::int64_t first_iteration = 0;  // that were looked at; first > last: none
+  std::int64_t last_iteration = -1;
+};
+
+// Throws RecordError where the run cannot be read.
+Diagnosis diagnose(const Facts& facts);
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,243 @@
+#include "features/diagnosis/facts.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <unordered_set>
+
+namespace telens::diagnosis {
+namespace {
+
+using record::Dictionary;
+
+constexpr std::string_view kWarmUp = "warm_up";
+
+// "layers.12.fc1" -> "layers.*.fc1"
+std::string without_numbers(std::string_view name) {
+  std::string part;
+  for (const char c : name) {
+    if (std::isdigit(static_cast<unsigned char>(c)) == 0) {
+      part += c;
+    } else if (part.empty() || part.back() != '*') {
+      part += '*';
+    }
+  }
+  return part;
+}
+
+// Rows of an iteration that is seen a second time, as a ring writes them, replace the first ones.
+void sort_by_iteration(std::vector<Point>& points) {
+  if (!std::ranges::is_sorted(points, {}, &Point::iteration)) {
+    std::ranges::stable_sort(points, {}, &Point::iteration);
+  }
+  std::size_t kept = 0;
+  for (const Point& point : points) {
+    if (kept > 0 && points[kept - 1].iteration == point.iteration) --kept;
+    points[kept++] = point;
+  }
+  points.resize(kept);
+}
+
+}  // namespace
+
+std::string GemmState::detail(const std::string& entry) const {
+  const auto found = entries.find(entry);
+  return found == entries.end() ? std::string() : found->second;
+}
+
+Turn turn_of(const Place& place) {
+  constexpr std::array kOrder{TensorName::weight,   TensorName::activation, TensorName::output,
+                              TensorName::gradient, TensorName::dgrad,      TensorName::wgrad};
+  if (!place.tensor) return {0, place.layer, -1};
+  const auto order = static_cast<int>(std::ranges::find(kOrder, *place.tensor) - kOrder.begin());
+  const bool backward = order >= 3;
+  return {backward ? 1 : 0, backward ? -place.layer : place.layer, order};
+}
+
+Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics) {
+  read_names(run);
+  read_warm_up(run);
+  read_series(run, statistics);
+  put_in_order();
+  read_scalars(run);
+  read_ledger(run);
+}
+
+std::size_t Facts::KeyHash::operator()(const Key& key) const {
+  const auto mix = [](std::uint64_t hash, std::int64_t value) {
+    constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15U;  // 2^64 / phi: Knuth's multiplier
+    return (hash ^ static_cast<std::uint64_t>(value)) * kGoldenRatio;
+  };
+  const auto& [layer, tensor, gemm, rank, statistic] = key;
+  const std::uint64_t hash = mix(mix(mix(mix(mix(0, layer), tensor), gemm), rank), statistic);
+  return hash ^ (hash >> 32U);
+}
+
+Facts::Key Facts::key_of(const Place& place, std::int32_t statistic) {
+  return {place.layer, place.tensor ? static_cast<int>(*place.tensor) : -1,
+          place.gemm ? static_cast<int>(*place.gemm) : -1, place.rank, statistic};
+}
+
+void Facts::read_names(const record::RunReader& run) {
+  layer_names_ = run.names(Dictionary::layer);
+  for (const std::string& name : layer_names_) parts_.push_back(without_numbers(name));
+  const auto& names = run.names(Dictionary::statistic);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    statistics_.emplace(names[i], static_cast<std::int32_t>(i));
+  }
+  std::set<int> ranks;
+  for (const record::Segment& segment : run.segments()) {
+    if (!ranks.insert(segment.rank).second && !segment.continues) resumed_ = true;
+  }
+  ranks_ = static_cast<int>(ranks.size());
+}
+
+void Facts::read_warm_up(const record::RunReader& run) {
+  const auto& words = run.names(Dictionary::word);
+  for (const record::Event& event : run.events()) {
+    if (event.layer == record::kNoName || event.kind == record::kNoName || event.superseded) {
+      continue;
+    }
+    if (words[event.kind] == kWarmUp) warm_up_[event.layer].insert(event.iteration);
+  }
+}
+
+void Facts::read_series(const record::RunReader& run,
+                        std::span<const std::string_view> statistics) {
+  record::RecordQuery query;
+  query.statistics.emplace();
+  for (const std::string_view name : statistics) {
+    const auto found = statistics_.find(std::string(name));
+    if (found != statistics_.end()) query.statistics->push_back(found->second);
+  }
+  const auto names_of = [&run](Dictionary dictionary) { return run.names(dictionary); };
+  std::vector<std::optional<TensorName>> tensors;
+  for (const auto& name : names_of(Dictionary::tensor)) tensors.push_back(tensor_from_name(name));
+  std::vector<std::optional<Gemm>> gemms;
+  for (const auto& name : names_of(Dictionary::gemm)) gemms.push_back(gemm_from_name(name));
+  std::vector<bool> is_of_scale;
+  for (const auto& name : run.names(Dictionary::statistic)) {
+    is_of_scale.push_back(name.starts_with("scale_") || name.starts_with("stale_") ||
+                          name == "underflows%" || name == "mse");
+  }
+  std::unordered_map<std::int32_t, std::unordered_map<Key, int, KeyHash>> owners;  // by scope
+
+  const auto add = [&](int rank, const record::Record& row) {
+    if (row.layer == record::kNoName || row.tensor == record::kNoName || !tensors[row.tensor]) {
+      return;
+    }
+    first_ = std::min(first_, row.iteration);
+    last_ = std::max(last_, row.iteration);
+    // A weight is what it is before any cast.
+    const bool cast = tensors[row.tensor] != TensorName::weight || is_of_scale[row.statistic];
+    if (cast && is_warm_up(row.layer, row.iteration)) return;
+    Place place{.layer = row.layer, .tensor = tensors[row.tensor], .rank = rank};
+    if (row.gemm != record::kNoName) place.gemm = gemms[row.gemm];
+    if (row.scope != record::kNoName) {
+      // A reduced value stands in the file of each rank of its group.
+      place.rank = kAllRanks;
+      const Key key = key_of(place, row.statistic);
+      if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
+    }
+    const auto [at, is_new] = index_.try_emplace(key_of(place, row.statistic), series_.size());
+    if (is_new) series_.push_back({place, row.statistic, {}});
+    series_[at->second].points.push_back({row.iteration, row.value});
+  };
+  run.read(query, [&](int rank, std::span<const record::Record> rows) {
+    for (const record::Record& row : rows) add(rank, row);
+  });
+}
+
+void Facts::put_in_order() {
+  for (Series& each : series_) sort_by_iteration(each.points);
+  std::ranges::stable_sort(series_, [](const Series& a, const Series& b) {
+    const auto turn_a = turn_of(a.place);
+    const auto turn_b = turn_of(b.place);
+    return turn_a != turn_b ? turn_a < turn_b : a.place.rank < b.place.rank;
+  });
+  index_.clear();
+  for (std::size_t i = 0; i < series_.size(); ++i) {
+    index_.emplace(key_of(series_[i].place, series_[i].statistic), i);
+    by_statistic_[series_[i].statistic].push_back(i);
+  }
+}
+
+void Facts::read_scalars(const record::RunReader& run) {
+  std::map<std::pair<std::int32_t, int>, std::size_t> known;
+  for (const record::Scalar& scalar : run.scalars()) {
+    if (scalar.name == record::kNoName) continue;
+    const auto [at, is_new] = known.try_emplace({scalar.name, scalar.rank}, scalars_.size());
+    if (is_new) scalars_.push_back({run.names(Dictionary::word)[scalar.name], scalar.rank, {}});
+    scalars_[at->second].points.push_back({scalar.iteration, scalar.value});
+  }
+  for (Scalars& each : scalars_) sort_by_iteration(each.points);
+}
+
+// The rows of one state come one after the other, each entry once.
+void Facts::read_ledger(const record::RunReader& run) {
+  const auto& words = run.names(Dictionary::word);
+  const auto& gemms = run.names(Dictionary::gemm);
+  using StateKey = std::tuple<int, std::int32_t, std::int32_t, double>;
+  std::optional<StateKey> last;
+  for (const record::LedgerRow& row : run.rows<record::LedgerRow>()) {
+    if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
+    const StateKey key{row.rank, row.layer, row.gemm, row.value};
+    if (key != last || gemm_states_.back().entries.contains(words[row.entry])) {
+      Place place{.layer = row.layer, .rank = row.rank};
+      if (row.gemm != record::kNoName) place.gemm = gemm_from_name(gemms[row.gemm]);
+      gemm_states_.push_back({place, row.iteration, {}});
+      last = key;
+    }
+    gemm_states_.back().entries.emplace(words[row.entry], words[row.detail]);
+  }
+  std::ranges::stable_sort(gemm_states_, {}, [](const GemmState& state) {
+    const int gemm = state.place.gemm ? static_cast<int>(*state.place.gemm) : -1;
+    return std::tuple(state.place.rank, state.place.layer, gemm);
+  });
+}
+
+std::vector<const Series*> Facts::with(std::string_view statistic) const {
+  std::vector<const Series*> found;
+  const auto id = statistics_.find(std::string(statistic));
+  if (id == statistics_.end()) return found;
+  const auto rows = by_statistic_.find(id->second);
+  if (rows == by_statistic_.end()) return found;
+  for (const std::size_t i : rows->second) found.push_back(&series_[i]);
+  return found;
+}
+
+const Series* Facts::find(const Place& place, std::int32_t statistic) const {
+  const auto found = index_.find(key_of(place, statistic));
+  return found == index_.end() ? nullptr : &series_[found->second];
+}
+
+const Series* Facts::find(const Place& place, std::string_view statistic) const {
+  const auto id = statistics_.find(std::string(statistic));
+  if (id == statistics_.end()) return nullptr;
+  Place at = place;
+  if (const Series* exact = find(at, id->second)) return exact;
+  at.gemm.reset();
+  if (const Series* of_tensor = find(at, id->second)) return of_tensor;
+  for (const Gemm gemm : kAllGemms) {
+    at.gemm = gemm;
+    if (const Series* of_copy = find(at, id->second)) return of_copy;
+  }
+  return nullptr;
+}
+
+const Series* Facts::beside(const Series& series, std::string_view statistic) const {
+  return find(series.place, statistic);
+}
+
+const std::set<std::int64_t>& Facts::warm_up(std::int32_t layer) const {
+  static const std::set<std::int64_t> kNone;
+  const auto found = warm_up_.find(layer);
+  return found == warm_up_.end() ? kNone : found->second;
+}
+
+const std::string& Facts::layer_name(std::int32_t layer) const {
+  static const std::string kNone;
+  return layer == record::kNoName ? kNone : layer_names_[layer];
+}
+
+}  // namespace telens::diagnosis

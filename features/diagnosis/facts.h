@@ -1,0 +1,102 @@
+// What a run holds, as rules ask for it: series by statistic, scalars, states of GEMMs, warm-up.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "features/diagnosis/series.h"
+#include "features/record/run_reader.h"
+
+namespace telens::diagnosis {
+
+// What a GEMM ran as from an iteration on; `entries` are those of docs/run_file.md.
+struct GemmState {
+  Place place;
+  std::int64_t iteration = 0;
+  std::map<std::string, std::string> entries;
+
+  std::string detail(const std::string& entry) const;
+};
+
+// A loss, or another number of the program.
+struct Scalars {
+  std::string name;
+  int rank = 0;
+  std::vector<Point> points;
+};
+
+// When a tensor comes up within an iteration: forward through the layers in the order of their ids,
+// then backward.
+using Turn = std::tuple<int, std::int32_t, int>;
+Turn turn_of(const Place& place);
+
+class Facts {
+ public:
+  // Reads the series of these statistics alone, and everything else. Throws RecordError.
+  Facts(const record::RunReader& run, std::span<const std::string_view> statistics);
+
+  // In the order of their turns, then of ranks.
+  std::vector<const Series*> with(std::string_view statistic) const;
+  // Another statistic of the same tensor, layer and rank: for the same GEMM, else of the tensor
+  // itself, else for any GEMM. nullptr: not recorded.
+  const Series* beside(const Series& series, std::string_view statistic) const;
+  const Series* find(const Place& place, std::string_view statistic) const;
+  bool has(std::string_view statistic) const { return !with(statistic).empty(); }
+
+  const std::vector<Scalars>& scalars() const { return scalars_; }
+  // By rank, layer and GEMM, then as they followed each other.
+  const std::vector<GemmState>& gemm_states() const { return gemm_states_; }
+
+  // Iterations of a layer in which delayed scaling had no amax history.
+  const std::set<std::int64_t>& warm_up(std::int32_t layer) const;
+  bool is_warm_up(std::int32_t layer, std::int64_t iteration) const {
+    return warm_up(layer).contains(iteration);
+  }
+
+  const std::string& layer_name(std::int32_t layer) const;
+  std::size_t layers() const { return layer_names_.size(); }
+  // The name with a * for each number: layers that have it in common play the same part.
+  const std::string& part_of(std::int32_t layer) const { return parts_[layer]; }
+  std::int64_t first_iteration() const { return first_; }
+  std::int64_t last_iteration() const { return last_; }
+  int ranks() const { return ranks_; }
+  bool is_resumed() const { return resumed_; }
+
+ private:
+  using Key = std::tuple<std::int32_t, int, int, int, std::int32_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+  static Key key_of(const Place& place, std::int32_t statistic);
+
+  void read_names(const record::RunReader& run);
+  void read_warm_up(const record::RunReader& run);
+  void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
+  void read_scalars(const record::RunReader& run);
+  void read_ledger(const record::RunReader& run);
+  void put_in_order();
+  const Series* find(const Place& place, std::int32_t statistic) const;
+
+  std::vector<std::string> layer_names_;
+  std::vector<std::string> parts_;
+  std::unordered_map<std::string, std::int32_t> statistics_;
+  std::vector<Series> series_;
+  std::unordered_map<Key, std::size_t, KeyHash> index_;
+  std::unordered_map<std::int32_t, std::vector<std::size_t>> by_statistic_;
+  std::vector<Scalars> scalars_;
+  std::vector<GemmState> gemm_states_;
+  std::map<std::int32_t, std::set<std::int64_t>> warm_up_;
+  std::int64_t first_ = INT64_MAX;
+  std::int64_t last_ = INT64_MIN;
+  int ranks_ = 0;
+  bool resumed_ = false;
+};
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,80 @@
+#include "features/diagnosis/ranking.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+
+#include "features/diagnosis/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kTrusted = 0.6;
+// Iterations that a scale or the setup may show later than its first consequence: a history is seen
+// not to move only after the tensor has outgrown its scale.
+constexpr std::int64_t kShownLater = 2;
+// A cast that clips may have begun to by chance an iteration before it had to.
+constexpr std::int64_t kByChance = 1;
+// Consequences begin while their cause lasts, or so many iterations after it.
+constexpr std::int64_t kAftermath = 20;
+
+Stage stage_of(const Finding& finding) { return rule_of(finding.cause).stage; }
+
+// When it can have begun.
+std::int64_t earliest(const Finding& finding) {
+  const Stage stage = stage_of(finding);
+  if (stage <= Stage::scale) return finding.first - kShownLater;
+  return finding.first + (stage == Stage::cast ? kByChance : 0);
+}
+
+bool before(const Finding& a, const Finding& b) {
+  const auto key = [](const Finding& f) {
+    return std::tuple(f.confidence < kTrusted, earliest(f), stage_of(f), turn_of(f.place),
+                      f.place.rank, f.cause);
+  };
+  return key(a) < key(b);
+}
+
+bool is_same_elsewhere(const Finding& origin, const Finding& other) {
+  return origin.cause == other.cause && std::abs(origin.first - other.first) <= kShownLater;
+}
+
+// A wrong setup is that of its own layer; a weight or a history that is wrong shows in others too.
+bool follows_from_setup(const Finding& origin, const Finding& other) {
+  if (stage_of(other) == Stage::setup) return false;
+  if (other.place.layer == origin.place.layer) return true;
+  const bool precision = rule_of(origin.cause).needs_ledger;
+  return !precision && other.first <= origin.first + kShownLater;
+}
+
+bool may_follow(const Finding& origin, const Finding& other) {
+  if (is_same_elsewhere(origin, other)) return true;
+  if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
+  if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);
+  // What a cast loses changes no setup, no scale and hardly an optimizer's step.
+  const Stage stage = stage_of(other);
+  if (stage == Stage::setup || (stage <= Stage::update && stage < stage_of(origin))) return false;
+  if (earliest(other) > origin.first || stage_of(other) > stage_of(origin)) return true;
+  return stage_of(other) == stage_of(origin) && turn_of(other.place) >= turn_of(origin.place);
+}
+
+}  // namespace
+
+std::vector<Ranked> rank(std::vector<Finding> findings) {
+  std::ranges::stable_sort(findings, before);
+  std::vector<Ranked> ranked;
+  for (Finding& finding : findings) {
+    const auto origin = std::ranges::find_if(ranked, [&](const Ranked& known) {
+      return known.finding.confidence >= kTrusted && may_follow(known.finding, finding);
+    });
+    if (origin == ranked.end()) {
+      ranked.push_back({std::move(finding), {}});
+    } else {
+      origin->consequences.push_back(std::move(finding));
+    }
+  }
+  return ranked;
+}
+
+}  // namespace telens::diagnosis

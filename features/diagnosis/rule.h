@@ -1,0 +1,39 @@
+// A rule finds one class of causes in the facts of a run, and describes itself: help, documentation
+// and the list of what a run did not record are made from it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "features/diagnosis/facts.h"
+#include "features/diagnosis/finding.h"
+
+namespace telens::diagnosis {
+
+// Which of two findings that begin together is the origin: the earlier stage is.
+enum class Stage : std::uint8_t {
+  setup,        // how the run was put together: weights, histories, precision
+  scale,        // with which scale a tensor is cast
+  update,       // what the optimizer does to weights
+  values,       // what a tensor holds
+  cast,         // what a cast loses
+  propagation,  // gradients and losses, which show what happened elsewhere
+};
+
+struct Rule {
+  std::string_view cause;  // the class, a stable word: "stale_scale"
+  std::string_view title;  // "the scale does not follow the tensor"
+  std::string_view doc;    // how it is recognized, and what it is not taken for
+  Stage stage = Stage::values;
+  // Statistics that it reads; those of `required` it cannot do without.
+  std::vector<std::string_view> required = {};
+  std::vector<std::string_view> optional = {};
+  bool needs_ledger = false;
+  std::string_view recorded_by;   // features of a configuration that record them
+  std::string_view alternatives;  // what else it could be, and what would tell
+  std::string_view next_step;     // YAML or a command; {layer} stands for the layer's name
+  std::vector<Finding> (*find)(const Facts& facts) = nullptr;
+};
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,57 @@
+#include "features/diagnosis/rules.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/internal_error.h"
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+
+std::span<const Rule> rules() {
+  static const std::array kRules{
+      nonfinite(),
+      history_lost(),
+      gemm_precision(),
+      wrong_format(),
+      weight_initialization(),
+      duplicate_weights(),
+      rank_mismatch(),
+      stale_scale(),
+      wrong_scale(),
+      wrong_margin(),
+      weight_jump(),
+      outliers(),
+      collapsed_activation(),
+      dead_gain(),
+      activation_jump(),
+      gemm_error(),
+      overflow(),
+      underflow(),
+      loss_scale(),
+      exploding_gradients(),
+      vanishing_gradients(),
+      loss_spike(),
+  };
+  return kRules;
+}
+
+const Rule& rule_of(std::string_view cause) {
+  const auto found = std::ranges::find(rules(), cause, &Rule::cause);
+  if (found == rules().end()) raise<InternalError>("no rule has the cause '{}'", cause);
+  return *found;
+}
+
+std::vector<std::string_view> statistics_of_rules() {
+  std::vector<std::string_view> names;
+  for (const Rule& rule : rules()) {
+    for (const auto& list : {rule.required, rule.optional}) {
+      for (const std::string_view name : list) {
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      }
+    }
+  }
+  return names;
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// A normalized tensor has the size of its gain, whatever comes in: it hardly varies.
+constexpr double kSteady = 0.25;  // bits between the largest and the smallest of the past
+constexpr ShiftOptions kShift{.least_bits = 1};
+
+bool is_steady_before(const Series& sizes, std::int64_t iteration) {
+  double smallest = INFINITY;
+  double largest = -INFINITY;
+  for (const Point& point : sizes.points) {
+    if (point.iteration >= iteration) break;
+    smallest = std::min(smallest, bits(point.value));
+    largest = std::max(largest, bits(point.value));
+  }
+  return largest - smallest < kSteady;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
+    const auto shift = first_shift(sizes.points, kShift);
+    if (!shift || shift->bits > 0 || !is_steady_before(sizes, shift->first)) continue;
+    found.push_back(
+        {.cause = "dead_gain",
+         .place = sizes.place,
+         .first = shift->first,
+         .last = shift->last,
+         .confidence = kProbable,
+         .summary = fmt::format("a normalized input falls to a root mean square of {:.3g}, {:.3g} "
+                                "before: the gain of the norm, or the input after it",
+                                shift->value, shift->usual),
+         .evidence = {
+             {"l2_norm / sqrt(numel)", sizes.place, shift->first, shift->value, ""},
+             {"l2_norm / sqrt(numel)", sizes.place, shift->first - 1, shift->usual, "usual"}}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule dead_gain() {
+  return {.cause = "dead_gain",
+          .title = "a norm whose gain decays or dies",
+          .doc =
+              "The root mean square of a layer's input was steady within 19 %, as that of a "
+              "normalized tensor is, and falls to half of it and less.",
+          .stage = Stage::values,
+          .required = {"l2_norm", "numel"},
+          .recorded_by = "LogTensorStats of activations (l2_norm, numel)",
+          .alternatives = "An input that was steady without a norm, and is scaled otherwise now.",
+          .next_step =
+              "print the weight of the norm before '{layer}'; keep gains out of weight "
+              "decay and of low precision",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::array<std::string_view, 4> kDigest{"l2_norm", "mean", "std", "cur_amax"};
+constexpr std::int64_t kSameIteration = 1;
+
+using Digest = std::array<double, kDigest.size()>;
+
+// What tells weights apart, in an iteration; nothing where a statistic is missing or all elements
+// are the same.
+std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
+  Digest values{};
+  for (std::size_t i = 0; i < kDigest.size(); ++i) {
+    const Series* series = facts.beside(norm, kDigest[i]);
+    const auto value = series != nullptr ? series->at(iteration) : std::nullopt;
+    if (!value) return std::nullopt;
+    values[i] = *value;
+  }
+  return values[2] > 0 ? std::optional(values) : std::nullopt;
+}
+
+std::vector<std::int64_t> equal_iterations(const Facts& facts, const Series& a, const Series& b) {
+  std::vector<std::int64_t> equal;
+  for (const Point& point : a.points) {
+    if (b.at(point.iteration) != point.value) continue;  // spares the others
+    const auto of_a = digest(facts, a, point.iteration);
+    if (of_a && of_a == digest(facts, b, point.iteration)) equal.push_back(point.iteration);
+  }
+  return equal;
+}
+
+Finding finding_of(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
+                   std::int64_t last) {
+  return {.cause = "duplicate_weights",
+          .place = b.place,
+          .first = first,
+          .last = last,
+          .confidence = kProven,
+          .summary =
+              fmt::format("the weight is the same as that of {}", facts.layer_name(a.place.layer)),
+          .evidence = {{"l2_norm", a.place, first, *a.at(first), ""},
+                       {"l2_norm", b.place, first, *b.at(first), ""}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  // Weights that are equal once: by their norms, so that not every pair is compared.
+  std::map<std::tuple<int, std::int64_t, double>, const Series*> known;
+  std::map<const Series*, const Series*> pairs;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor != TensorName::weight) continue;
+    for (const Point& point : norm->points) {
+      const auto [at, is_new] =
+          known.try_emplace({norm->place.rank, point.iteration, point.value}, norm);
+      if (!is_new && at->second->place.layer != norm->place.layer) pairs.emplace(norm, at->second);
+    }
+  }
+  std::vector<Finding> found;
+  for (const auto& [norm, other] : pairs) {
+    const auto equal = equal_iterations(facts, *other, *norm);
+    if (equal.empty()) continue;
+    // Equal throughout: shared on purpose.
+    const std::int64_t first_seen = norm->points.front().iteration;
+    const bool from_start = equal.front() <= first_seen + kSameIteration;
+    if (from_start && equal.back() == norm->points.back().iteration) continue;
+    found.push_back(finding_of(facts, *other, *norm, equal.front(), equal.back()));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule duplicate_weights() {
+  return {.cause = "duplicate_weights",
+          .title = "two layers with the same weight",
+          .doc =
+              "Norm, mean, standard deviation and amax of two weights agree in all digits, at "
+              "the beginning or from some iteration on, and not always: layers that share a "
+              "weight agree throughout.",
+          .stage = Stage::setup,
+          .required = {"l2_norm", "mean", "std", "cur_amax"},
+          .recorded_by = "LogTensorStats of weights (l2_norm, mean, std, cur_amax)",
+          .alternatives = "Weights that are tied for a while on purpose.",
+          .next_step =
+              "look for copy.deepcopy of an initialized block, [block] * n, one seed for "
+              "each layer, or a checkpoint with wrong names",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// Relative error: FP8 has 0.03 to 0.1, and 0.3 in single weight gradients whose terms cancel; with
+// another operand it is 1.4, with a scale that is off by 2 it is 0.5 or 1.
+constexpr double kLeast = 0.45;
+constexpr double kTimesExpected = 5;  // of what the operands' casts explain
+constexpr double kTimesUsual = 3;     // of its own past, where it has one
+constexpr double kRounding = 0.01;    // BF16 outputs, and sums that cancel
+constexpr std::size_t kLeastPast = 4;
+constexpr std::size_t kPersistent = 3;  // reads on end; a single product may cancel
+
+std::array<TensorName, 2> operands_of(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::fprop:
+      return {TensorName::activation, TensorName::weight};
+    case Gemm::dgrad:
+      return {TensorName::gradient, TensorName::weight};
+    case Gemm::wgrad:
+      break;
+  }
+  return {TensorName::activation, TensorName::gradient};
+}
+
+// sqrt(mse) / root mean square; 0 where it was not recorded, as in high precision.
+double cast_error(const Facts& facts, Place place, std::int64_t iteration) {
+  const Series* mse = facts.find(place, "mse");
+  const Series* norm = facts.find(place, "l2_norm");
+  const Series* count = facts.find(place, "numel");
+  if (mse == nullptr || norm == nullptr || count == nullptr) return 0;
+  const auto error = mse->at(iteration);
+  const auto size = norm->at(iteration);
+  const auto elements = count->at(iteration);
+  if (!error || !size || !elements || !(*size > 0)) return 0;
+  return std::sqrt(std::max(0.0, *error) * *elements) / *size;
+}
+
+// Errors of independent operands add up as squares.
+double explained(const Facts& facts, const Series& error, std::int64_t iteration) {
+  double sum = kRounding * kRounding;
+  for (const TensorName tensor : operands_of(*error.place.gemm)) {
+    Place place = error.place;
+    place.tensor = tensor;
+    const double each = cast_error(facts, place, iteration);
+    sum += each * each;
+  }
+  return std::sqrt(sum);
+}
+
+Finding finding_of(const Series& error, const Point& first, double expected) {
+  return {
+      .cause = "gemm_error",
+      .place = error.place,
+      .first = first.iteration,
+      .last = first.iteration,
+      .confidence = kProven,
+      .summary = fmt::format("the product is off by {:.0f} %, of which the casts of its operands "
+                             "explain {:.2g} %",
+                             100 * first.value, 100 * expected),
+      .evidence = {
+          {"gemm_relative_error", error.place, first.iteration, first.value, ""},
+          {"sqrt(mse) / rms of the operands", error.place, first.iteration, expected, "expected"}}};
+}
+
+std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
+  std::vector<double> past;
+  std::vector<Point> wrong;  // on end
+  std::optional<Finding> found;
+  for (const Point& point : error.points) {
+    const double expected = explained(facts, error, point.iteration);
+    const bool unusual = past.size() < kLeastPast || point.value > kTimesUsual * median(past);
+    if (!unusual || point.value <= std::max(kLeast, kTimesExpected * expected)) {
+      wrong.clear();
+      if (!found) past.push_back(point.value);
+      continue;
+    }
+    wrong.push_back(point);
+    if (found) found->last = point.iteration;
+    if (!found && wrong.size() == kPersistent) {
+      found = finding_of(error, wrong.front(), explained(facts, error, wrong.front().iteration));
+      found->last = point.iteration;
+    }
+  }
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* error : facts.with("gemm_relative_error")) {
+    if (!error->place.gemm) continue;
+    if (auto finding = in_gemm(facts, *error)) {
+      finding->place.tensor.reset();  // the GEMM's, not that of one tensor
+      found.push_back(std::move(*finding));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule gemm_error() {
+  return {.cause = "gemm_error",
+          .title = "a GEMM whose error its operands do not explain",
+          .doc =
+              "The relative error of a product against FP64 is 5 times what the casts of its "
+              "two operands come to, 45 % and more, and 3 times its own past, 3 times on end: "
+              "another operand, "
+              "layout, block axis, transpose or scale, or a faulty kernel.",
+          .stage = Stage::values,
+          .required = {"gemm_relative_error"},
+          .optional = {"mse", "l2_norm", "numel"},
+          .recorded_by =
+              "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
+              "numel) of the operands",
+          .alternatives = "A product whose terms cancel, so that little is left of it.",
+          .next_step =
+              "telens ledger RUN --layer '{layer}' says which kernel ran; "
+              "configs/dump_one_gemm.yaml keeps its operands",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// One operand in one state of a GEMM.
+struct OperandState {
+  TensorName tensor{};
+  std::string requested, ran, reason;
+
+  bool is_low() const { return !is_high(ran); }
+  static bool is_high(std::string_view precision) {
+    constexpr std::array<std::string_view, 4> kHigh{"BF16", "FP16", "FP32", "FP64"};
+    return std::ranges::find(kHigh, precision) != kHigh.end();
+  }
+};
+
+std::vector<OperandState> operands_of(const GemmState& state) {
+  std::vector<OperandState> operands;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string name(name_of(tensor));
+    if (!is_gemm_input(tensor) || !state.entries.contains(name + " ran")) continue;
+    const bool fallback = state.entries.contains(name + " fallback");
+    operands.push_back({tensor, state.detail(name + " requested"), state.detail(name + " ran"),
+                        state.detail(name + (fallback ? " fallback" : " cause"))});
+  }
+  return operands;
+}
+
+bool is_low(const GemmState& state) {
+  return std::ranges::any_of(operands_of(state), &OperandState::is_low);
+}
+
+// A section of the configuration, or the recipe itself, wants it so.
+bool is_on_purpose(const OperandState& operand) {
+  return operand.reason.find("in section `") != std::string::npos ||
+         operand.reason.starts_with("override_linear_precision") ||
+         operand.reason.starts_with("the recipe wants it so") ||
+         operand.reason.starts_with("not a layer of TELens");
+}
+
+Finding finding_of(const Facts& facts, const GemmState& state, const OperandState& operand,
+                   std::string summary, double confidence) {
+  Place place = state.place;
+  place.tensor = operand.tensor;
+  return {.cause = "gemm_precision",
+          .place = place,
+          .first = state.iteration,
+          .last = facts.last_iteration(),
+          .confidence = confidence,
+          .summary = std::move(summary),
+          .evidence = {{"ledger: ran " + operand.ran, place, state.iteration, 0, operand.reason}}};
+}
+
+// Low precision is asked for and not given, or it was given and is not any more.
+std::vector<Finding> fallen_back(const Facts& facts) {
+  std::vector<Finding> found;
+  const GemmState* last = nullptr;
+  for (const GemmState& state : facts.gemm_states()) {
+    const bool same_gemm = last != nullptr && last->place == state.place;
+    for (const OperandState& operand : operands_of(state)) {
+      if (operand.is_low() || is_on_purpose(operand)) continue;
+      const bool refused =
+          !OperandState::is_high(operand.requested) && operand.requested != "unknown";
+      const bool changed = same_gemm && is_low(*last);
+      if (!refused && !changed) continue;
+      found.push_back(finding_of(facts, state, operand,
+                                 changed
+                                     ? fmt::format("it ran in {}, and in low precision before: {}",
+                                                   operand.ran, operand.reason)
+                                     : fmt::format("{} was asked for, it ran in {}: {}",
+                                                   operand.requested, operand.ran, operand.reason),
+                                 kProven));
+      break;
+    }
+    last = &state;
+  }
+  return found;
+}
+
+// The number of a layer's block: "layers.12.fc1" -> 12, -1 without one.
+int block_of(const std::string& name) {
+  const auto digit = name.find_first_of("0123456789");
+  return digit == std::string::npos ? -1 : std::atoi(name.c_str() + digit);
+}
+
+// Runs in high precision from the start, where most layers that play the same part do not. The
+// first and the last blocks are often left out on purpose, and so are whole blocks.
+std::vector<Finding> odd_ones(const Facts& facts) {
+  struct Part {
+    std::vector<const GemmState*> low, high;
+  };
+  std::map<std::pair<std::string, std::optional<Gemm>>, Part> parts;
+  std::map<int, std::set<bool>> precisions_of_block;
+  int last_block = -1;
+  std::set<std::tuple<int, std::int32_t, std::optional<Gemm>>> seen;
+  for (const GemmState& state : facts.gemm_states()) {
+    if (!seen.insert({state.place.rank, state.place.layer, state.place.gemm}).second) continue;
+    const bool low = is_low(state);
+    auto& part = parts[{facts.part_of(state.place.layer), state.place.gemm}];
+    (low ? part.low : part.high).push_back(&state);
+    const int block = block_of(facts.layer_name(state.place.layer));
+    precisions_of_block[block].insert(low);
+    last_block = std::max(last_block, block);
+  }
+  std::vector<Finding> found;
+  for (const auto& [name, part] : parts) {
+    if (part.low.size() < 2 * part.high.size() || part.high.empty()) continue;
+    for (const GemmState* state : part.high) {
+      const auto operands = operands_of(*state);
+      if (operands.empty()) continue;
+      const OperandState& operand = operands.front();
+      if (is_on_purpose(operand)) continue;
+      const int block = block_of(facts.layer_name(state->place.layer));
+      const bool whole = precisions_of_block[block].size() == 1;
+      if (whole && (block == 0 || block == last_block)) continue;
+      found.push_back(
+          finding_of(facts, *state, operand,
+                     fmt::format("it runs in {}, {} layers of its kind in low precision: {}",
+                                 operand.ran, part.low.size(), operand.reason),
+                     kProbable));
+    }
+  }
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found = fallen_back(facts);
+  return found.empty() ? odd_ones(facts) : found;
+}
+
+}  // namespace
+
+Rule gemm_precision() {
+  return {.cause = "gemm_precision",
+          .title = "a GEMM that runs in another precision than asked for",
+          .doc =
+              "By the ledger: low precision was asked for and high precision ran, a GEMM left "
+              "low precision in the middle of a training, or a layer runs in high precision "
+              "where those of its kind do not. What a section of the configuration or the "
+              "recipe wants is no finding, nor are whole first and last blocks.",
+          .stage = Stage::setup,
+          .needs_ledger = true,
+          .recorded_by = "PrecisionLedger",
+          .alternatives = "A layer that was left out of fp8_autocast on purpose.",
+          .next_step =
+              "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
+              "run in which this happens",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <set>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// The first count above zero, by iteration and then by turn.
+const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
+  const Series* origin = nullptr;
+  for (const Series* series : facts.with("nonfinite")) {  // by turn
+    for (const Point& point : series->points) {
+      if (!(point.value > 0)) continue;
+      if (origin == nullptr || point.iteration < iteration) {
+        origin = series;
+        iteration = point.iteration;
+      }
+      break;
+    }
+  }
+  return origin;
+}
+
+// The product of finite operands is the GEMM's own doing.
+std::optional<Gemm> gemm_that_made(const Series& origin) {
+  switch (*origin.place.tensor) {
+    case TensorName::output:
+      return Gemm::fprop;
+    case TensorName::dgrad:
+      return Gemm::dgrad;
+    case TensorName::wgrad:
+      return Gemm::wgrad;
+    default:
+      return origin.place.gemm;
+  }
+}
+
+std::size_t places_with(const Facts& facts) {
+  std::size_t places = 0;
+  for (const Series* series : facts.with("nonfinite")) {
+    for (const Point& point : series->points) {
+      if (!(point.value > 0)) continue;
+      ++places;
+      break;
+    }
+  }
+  return places;
+}
+
+std::optional<Finding> in_scalars(const Facts& facts) {
+  std::optional<Finding> found;
+  for (const Scalars& scalars : facts.scalars()) {
+    for (const Point& point : scalars.points) {
+      if (std::isfinite(point.value) || (found && found->first <= point.iteration)) continue;
+      found = Finding{.cause = "nonfinite",
+                      .place = {.rank = scalars.rank},
+                      .first = point.iteration,
+                      .last = scalars.points.back().iteration,
+                      .confidence = kProven,
+                      .summary = fmt::format(
+                          "{} is not finite, and no recorded tensor was so before", scalars.name),
+                      .evidence = {{scalars.name, {}, point.iteration, point.value, ""}}};
+    }
+  }
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::optional<Finding> scalar = in_scalars(facts);
+  std::int64_t first = 0;
+  const Series* origin = first_nonfinite(facts, first);
+  if (origin == nullptr || (scalar && scalar->first < first)) {
+    return scalar ? std::vector{*scalar} : std::vector<Finding>();
+  }
+  Finding finding{.cause = "nonfinite",
+                  .place = origin->place,
+                  .first = first,
+                  .last = origin->points.back().iteration,
+                  .confidence = kProven};
+  finding.place.gemm = gemm_that_made(*origin);
+  const double count = *origin->at(first);
+  finding.summary =
+      fmt::format("{:.0f} element{} not finite{}", count, count == 1 ? " is" : "s are",
+                  and_others(places_with(facts) - 1, "tensor that became so with or after it"));
+  for (const std::string_view name : {"nonfinite", "nan", "posinf", "neginf"}) {
+    const Series* series = facts.beside(*origin, name);
+    const auto value = series != nullptr ? series->at(first) : std::nullopt;
+    if (value && *value > 0) {
+      finding.evidence.push_back({std::string(name), origin->place, first, *value, ""});
+    }
+  }
+  if (const Series* amax = facts.beside(*origin, "cur_amax")) {
+    if (const Point* before = amax->before(first)) {
+      finding.evidence.push_back(
+          {"cur_amax", origin->place, before->iteration, before->value, "before"});
+    }
+  }
+  return {finding};
+}
+
+}  // namespace
+
+Rule nonfinite() {
+  return {.cause = "nonfinite",
+          .title = "values that are not finite",
+          .doc =
+              "The first tensor with a NaN or an infinity, by iteration and then in the order "
+              "of training: forward through the layers, then backward. Everything after it "
+              "follows.",
+          .stage = Stage::values,
+          .required = {"nonfinite"},
+          .optional = {"nan", "posinf", "neginf", "cur_amax"},
+          .recorded_by = "LogTensorStats (any statistic)",
+          .alternatives =
+              "Where the program scales its loss, single iterations with infinite gradients are "
+              "how the scale is found. Where the layer before is none of TELens, it may have begun "
+              "there.",
+          .next_step =
+              "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
+              "the last checkpoint on, configs/nan_hunt.yaml stops in the iteration and "
+              "names the tensor",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

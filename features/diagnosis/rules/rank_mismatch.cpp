@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kMost = 0.5;  // of the weights agree between ranks at first: they are replicas
+
+struct Replicas {
+  std::vector<const Series*> ranks;  // of one weight
+  std::int64_t first_common = 0;
+  std::optional<std::int64_t> parted;  // the first iteration in which they differ
+  bool agree_first = false;
+};
+
+void compare(Replicas& replicas) {
+  const Series& first = *replicas.ranks.front();
+  bool is_first = true;
+  for (const Point& point : first.points) {
+    bool common = true;
+    bool agree = true;
+    for (const Series* other : replicas.ranks) {
+      const auto value = other->at(point.iteration);
+      common = common && value.has_value();
+      agree = agree && value == point.value;
+    }
+    if (!common) continue;
+    if (is_first) {
+      replicas.first_common = point.iteration;
+      replicas.agree_first = agree;
+      is_first = false;
+    }
+    if (!agree && replicas.agree_first) {
+      replicas.parted = point.iteration;
+      return;
+    }
+  }
+}
+
+// The rank that stands alone, where the others agree; else the second one.
+const Series* odd_one(const Replicas& replicas) {
+  std::map<double, std::vector<const Series*>> by_value;
+  for (const Series* series : replicas.ranks) {
+    by_value[series->at(*replicas.parted).value_or(0)].push_back(series);
+  }
+  if (replicas.ranks.size() > 2) {
+    for (const auto& [value, ranks] : by_value) {
+      if (ranks.size() == 1) return ranks.front();
+    }
+  }
+  return replicas.ranks[1];
+}
+
+std::vector<Replicas> replicas_of_weights(const Facts& facts) {
+  std::map<std::int32_t, Replicas> by_layer;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor != TensorName::weight || norm->place.rank == kAllRanks) continue;
+    by_layer[norm->place.layer].ranks.push_back(norm);
+  }
+  std::vector<Replicas> all;
+  for (auto& [layer, replicas] : by_layer) {
+    if (replicas.ranks.size() < 2) continue;
+    compare(replicas);
+    all.push_back(std::move(replicas));
+  }
+  return all;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::vector<Replicas> all = replicas_of_weights(facts);
+  const auto agreeing = std::ranges::count_if(all, &Replicas::agree_first);
+  if (static_cast<double>(agreeing) <= kMost * static_cast<double>(all.size())) return {};
+  const Replicas* origin = nullptr;
+  std::size_t others = 0;
+  for (const Replicas& each : all) {
+    if (!each.parted) continue;
+    ++others;
+    if (origin == nullptr || *each.parted < *origin->parted) origin = &each;
+  }
+  if (origin == nullptr) return {};
+  const Series& odd = *odd_one(*origin);
+  Finding finding{.cause = "rank_mismatch",
+                  .place = odd.place,
+                  .first = *origin->parted,
+                  .last = facts.last_iteration(),
+                  .confidence = kProven,
+                  .summary = fmt::format("ranks hold different weights, and the same ones before{}",
+                                         and_others(others - 1, "weight"))};
+  for (const Series* series : origin->ranks) {
+    finding.evidence.push_back({"l2_norm", series->place, finding.first,
+                                series->at(finding.first).value_or(0),
+                                fmt::format("rank {}", series->place.rank)});
+  }
+  return {finding};
+}
+
+}  // namespace
+
+Rule rank_mismatch() {
+  return {.cause = "rank_mismatch",
+          .title = "ranks whose replicas of a weight part",
+          .doc =
+              "The norm of a weight is the same on all ranks in every bit, and from some "
+              "iteration on it is not. Runs in which most weights differ from the start are "
+              "sharded, and no finding.",
+          .stage = Stage::setup,
+          .required = {"l2_norm"},
+          .recorded_by = "LogTensorStats of weights (l2_norm) on all ranks, not reduced over them",
+          .alternatives = "A rank with a faulty device; an optimizer step that one rank skipped.",
+          .next_step =
+              "telens stats RUN --layer '{layer}' --tensor weight --stat l2_norm --rank "
+              "{rank}; look for parameters outside of DistributedDataParallel, and for "
+              "what only some ranks do",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

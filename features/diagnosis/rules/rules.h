@@ -1,0 +1,39 @@
+// The built-in rules, a file each, and what they share.
+#pragma once
+
+#include "features/diagnosis/rule.h"
+
+namespace telens::diagnosis {
+
+Rule nonfinite();
+Rule history_lost();
+Rule gemm_precision();
+Rule wrong_format();
+Rule weight_initialization();
+Rule duplicate_weights();
+Rule rank_mismatch();
+Rule stale_scale();
+Rule wrong_scale();
+Rule wrong_margin();
+Rule weight_jump();
+Rule outliers();
+Rule collapsed_activation();
+Rule dead_gain();
+Rule activation_jump();
+Rule gemm_error();
+Rule overflow();
+Rule underflow();
+Rule loss_scale();
+Rule exploding_gradients();
+Rule vanishing_gradients();
+Rule loss_spike();
+
+// How sure a finding is: as good as proven by the numbers, probable, possible.
+inline constexpr double kProven = 0.9;
+inline constexpr double kProbable = 0.7;
+inline constexpr double kPossible = 0.4;
+
+// "1 more tensor", "3 more tensors"; "" for none.
+std::string and_others(std::size_t others, std::string_view what);
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/rules/scale_reads.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kRounding = 0.05;     // bits: BF16 amaxes have 8 of them
+constexpr double kRight = 1.5;         // bits
+constexpr std::int64_t kLeastAge = 3;  // iterations
+constexpr std::size_t kLeastMissed = 2;
+constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a lively scale
+
+// Reads in which the scale stands still although the tensor outgrew it in the iteration before: the
+// largest and the newest amax of a history both ask for another scale then. One that moved in that
+// iteration followed from one micro-batch to the next.
+std::vector<std::size_t> missed_updates(const std::vector<ScaleRead>& reads) {
+  std::vector<std::size_t> missed;
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    const bool consecutive = reads[i].iteration == reads[i - 1].iteration + 1;
+    if (!consecutive || reads[i].jump.value_or(1) != 0) continue;
+    if (reads[i - 1].jump.value_or(1) != 0) continue;
+    if (reads[i - 1].staleness() > kRounding) missed.push_back(i);
+  }
+  return missed;
+}
+
+// When the scale moved last.
+std::size_t last_move(const std::vector<ScaleRead>& reads, std::size_t missed) {
+  std::size_t moved = missed;
+  while (moved > 0 && reads[moved].jump.value_or(1) == 0) --moved;
+  return moved;
+}
+
+// Where a scale used to move in nearly every iteration, it was held since the first one in which it
+// did not.
+std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed) {
+  const std::size_t moved = last_move(reads, missed);
+  std::vector<std::int64_t> moves;
+  for (std::size_t i = 0; i <= moved; ++i) {
+    if (reads[i].jump.value_or(0) != 0) moves.push_back(reads[i].iteration);
+  }
+  const auto pause = moves.size() < 3 ? INT64_MAX
+                                      : (moves.back() - moves.front()) /
+                                            static_cast<std::int64_t>(moves.size() - 1);
+  return pause <= kUsualPause ? reads[moved].iteration + 1 : reads[missed].iteration;
+}
+
+std::optional<Finding> by_missed_updates(const Series& staleness,
+                                         const std::vector<ScaleRead>& reads) {
+  const auto missed = missed_updates(reads);
+  if (missed.size() < kLeastMissed) return std::nullopt;
+  // One that was off when it moved last is not stale but wrong.
+  if (std::abs(reads[last_move(reads, missed.front())].staleness()) > kRight) return std::nullopt;
+  const ScaleRead& worst = *std::ranges::max_element(reads, {}, &ScaleRead::staleness);
+  return Finding{.cause = "stale_scale",
+                 .place = staleness.place,
+                 .first = held_since(reads, missed.front()),
+                 .last = reads[missed.back()].iteration,
+                 .confidence = missed.size() > kLeastMissed ? kProven : kProbable,
+                 .summary = fmt::format("the scale stands still while the tensor outgrows it, by "
+                                        "{:.2g} bits at the most",
+                                        worst.staleness()),
+                 .evidence = {{"scale_staleness", staleness.place, worst.iteration,
+                               worst.staleness(), "largest"},
+                              {"scale_jump", staleness.place, reads[missed.front()].iteration, 0,
+                               "of a tensor that grew"}}};
+}
+
+std::optional<Finding> by_age(const Facts& facts, const Series& staleness) {
+  const Series* age = facts.beside(staleness, "scale_age");
+  if (age == nullptr) return std::nullopt;
+  const auto old = std::ranges::find_if(
+      age->points, [](const Point& point) { return point.value >= kLeastAge; });
+  if (old == age->points.end()) return std::nullopt;
+  const std::int64_t first = old->iteration - static_cast<std::int64_t>(old->value) + 1;
+  if (first <= age->points.front().iteration + 1) return std::nullopt;  // never updated: on purpose
+  return Finding{
+      .cause = "stale_scale",
+      .place = staleness.place,
+      .first = first,
+      .last = age->points.back().iteration,
+      .confidence = kProbable,
+      .summary = "nobody updates the amax history any more",
+      .evidence = {{"scale_age", staleness.place, old->iteration, old->value, "iterations"}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* staleness : facts.with("scale_staleness")) {
+    auto finding = by_missed_updates(*staleness, scale_reads(facts, *staleness));
+    if (!finding) finding = by_age(facts, *staleness);
+    if (finding) found.push_back(std::move(*finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule stale_scale() {
+  return {.cause = "stale_scale",
+          .title = "a scale that does not follow its tensor",
+          .doc =
+              "Delayed scaling makes a scale from the amaxes of earlier iterations. One that "
+              "keeps its value after an iteration whose amax was larger than the one it stands "
+              "for was not updated. A scale that stands still while the tensor stays below is "
+              "what the largest amax of a history asks for.",
+          .stage = Stage::scale,
+          .required = {"scale_staleness", "scale_headroom", "scale_jump", "cur_amax"},
+          .optional = {"scale_age"},
+          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax), every iteration",
+          .alternatives =
+              "Forwards outside of training that make no update; a module that is "
+              "called without its autocast region's end.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
+              "scale_jump; then PerTensorScaling for the tensor (current scaling), "
+              "configs/current_scaling_for_gradients.yaml",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kLeast = 10;           // percent of the elements
+constexpr double kAvoids = 0.25;        // another recipe loses so much of it at the most
+constexpr std::size_t kPersistent = 4;  // consecutive reads
+
+struct Other {
+  std::string_view statistic;
+  std::string_view recipe;
+};
+constexpr std::array kOthers{
+    Other{"fp8_current_scaling_underflows%", "current scaling"},
+    Other{"mxfp8_underflows%", "MXFP8"},
+};
+
+struct Stretch {
+  Point first, worst;
+  std::int64_t last = 0;
+};
+
+std::optional<Stretch> first_stretch(const Series& percent) {
+  std::optional<Stretch> stretch;
+  std::size_t consecutive = 0;
+  for (const Point& point : percent.points) {
+    if (!(point.value >= kLeast)) {
+      if (consecutive >= kPersistent) return stretch;
+      consecutive = 0;
+      continue;
+    }
+    if (++consecutive == 1) stretch = Stretch{point, point, point.iteration};
+    stretch->last = point.iteration;
+    if (point.value > stretch->worst.value) stretch->worst = point;
+  }
+  return consecutive >= kPersistent ? stretch : std::nullopt;
+}
+
+// A recipe under which the tensor would have kept what it lost, in the worst iteration.
+const Other* better_recipe(const Facts& facts, const Series& percent, const Point& worst) {
+  for (const Other& other : kOthers) {
+    const Series* series = facts.beside(percent, other.statistic);
+    const auto value = series != nullptr ? series->at(worst.iteration) : std::nullopt;
+    if (value && *value < kAvoids * worst.value) return &other;
+  }
+  return nullptr;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* percent : facts.with("underflows%")) {
+    const auto stretch = first_stretch(*percent);
+    if (!stretch) continue;
+    const Other* better = better_recipe(facts, *percent, stretch->worst);
+    if (better == nullptr) continue;
+    Finding finding{.cause = "underflow",
+                    .place = percent->place,
+                    .first = stretch->first.iteration,
+                    .last = stretch->last,
+                    .confidence = kProbable,
+                    .summary = fmt::format("{:.3g} % of the elements become zero in the cast; {} "
+                                           "would keep them",
+                                           stretch->worst.value, better->recipe)};
+    finding.evidence = {
+        {"underflows%", percent->place, stretch->worst.iteration, stretch->worst.value, "largest"},
+        {std::string(better->statistic), percent->place, stretch->worst.iteration,
+         *facts.beside(*percent, better->statistic)->at(stretch->worst.iteration), "instead"}};
+    found.push_back(std::move(finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule underflow() {
+  return {.cause = "underflow",
+          .title = "a cast that loses small values which another one would keep",
+          .doc =
+              "A tenth of the elements and more become zero in 4 iterations on end, and another "
+              "recipe would have lost a quarter of that at the most. Zeros of the tensor itself, "
+              "as of ReLU or padding, do not count.",
+          .stage = Stage::cast,
+          .required = {"underflows%"},
+          .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
+          .recorded_by =
+              "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
+              "mxfp8_underflows%)",
+          .alternatives =
+              "A scale that is wrong or stale (ScaleHealth tells), or outliers that it "
+              "has to make room for.",
+          .next_step =
+              "telens stats RUN --layer '{layer}' --stat underflows%; PerTensorScaling "
+              "for the tensor, Float8CurrentScaling or MXFP8BlockScaling for the run",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

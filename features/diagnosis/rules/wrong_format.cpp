@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kMost = 0.7;  // of the operands of this kind
+constexpr std::size_t kLeastOperands = 3;
+
+struct Operand {
+  const GemmState* state = nullptr;
+  std::string ran;
+};
+
+// A weight that is stored so and a modified operand are what somebody wants.
+bool is_by_recipe(const GemmState& state, const std::string& tensor) {
+  return state.detail(tensor + " cause").starts_with("the recipe wants it so");
+}
+
+Finding finding_of(const Facts& facts, const Operand& operand, TensorName tensor,
+                   const std::string& usual) {
+  Place place = operand.state->place;
+  place.tensor = tensor;
+  return {.cause = "wrong_format",
+          .place = place,
+          .first = operand.state->iteration,
+          .last = facts.last_iteration(),
+          .confidence = kProbable,
+          .summary = fmt::format("it is cast to {}, the {}s of other layers to {}", operand.ran,
+                                 name_of(tensor), usual),
+          .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string name(name_of(tensor));
+    std::map<std::optional<Gemm>, std::vector<Operand>> by_gemm;
+    for (const GemmState& state : facts.gemm_states()) {
+      const std::string ran = state.detail(name + " ran");
+      if (!ran.empty() && is_by_recipe(state, name)) {
+        by_gemm[state.place.gemm].push_back({&state, ran});
+      }
+    }
+    for (const auto& [gemm, operands] : by_gemm) {
+      std::map<std::string, std::size_t> counts;
+      for (const Operand& each : operands) ++counts[each.ran];
+      const auto usual =
+          std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
+      if (operands.size() < kLeastOperands || counts.size() < 2) continue;
+      if (static_cast<double>(usual->second) < kMost * static_cast<double>(operands.size()))
+        continue;
+      for (const Operand& each : operands) {
+        if (each.ran != usual->first)
+          found.push_back(finding_of(facts, each, tensor, usual->first));
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule wrong_format() {
+  return {.cause = "wrong_format",
+          .title = "a tensor in another format than those of the other layers",
+          .doc =
+              "By the ledger: the recipe of a layer casts a tensor to another element format, "
+              "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
+              "are in E5M2.",
+          .stage = Stage::setup,
+          .needs_ledger = true,
+          .recorded_by = "PrecisionLedger",
+          .alternatives = "A second recipe on purpose, for a part of the model.",
+          .next_step = "telens ledger RUN --layer '{layer}'",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

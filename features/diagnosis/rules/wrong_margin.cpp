@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/rules/scale_reads.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnormals
+constexpr double kMost = 0.6;  // of the tensors share the usual margin
+
+struct Margin {
+  const Series* staleness = nullptr;
+  std::vector<std::pair<std::int64_t, long>> values = {};  // by iteration
+};
+
+std::vector<Margin> margins(const Facts& facts) {
+  std::vector<Margin> all;
+  for (const Series* staleness : facts.with("scale_staleness")) {
+    Margin margin{.staleness = staleness};
+    for (const ScaleRead& read : scale_reads(facts, *staleness)) {
+      margin.values.emplace_back(read.iteration, std::lround(read.margin));
+    }
+    if (!margin.values.empty()) all.push_back(std::move(margin));
+  }
+  return all;
+}
+
+// The one that most tensors begin with.
+std::optional<long> usual_margin(const std::vector<Margin>& all) {
+  std::map<long, std::size_t> counts;
+  for (const Margin& each : all) ++counts[each.values.front().second];
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
+  if (most == counts.end()) return std::nullopt;
+  const bool clear = static_cast<double>(most->second) >= kMost * static_cast<double>(all.size());
+  return clear ? std::optional(most->first) : std::nullopt;
+}
+
+Finding finding_of(const Margin& margin, std::size_t i, std::string summary, double confidence) {
+  const auto [iteration, value] = margin.values[i];
+  return {.cause = "wrong_margin",
+          .place = margin.staleness->place,
+          .first = iteration,
+          .last = margin.values.back().first,
+          .confidence = confidence,
+          .summary = std::move(summary),
+          .evidence = {{"scale_headroom + scale_staleness", margin.staleness->place, iteration,
+                        static_cast<double>(value), "margin"}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::vector<Margin> all = margins(facts);
+  const auto usual = usual_margin(all);
+  if (!usual) return {};
+  if (*usual >= kWide || *usual < 0) {
+    return {finding_of(all.front(), 0,
+                       fmt::format("all tensors are cast with a margin of {}: {}", *usual,
+                                   *usual < 0 ? "their largest values are clipped"
+                                              : "so many bits of the format are never used"),
+                       kProbable)};
+  }
+  std::vector<Finding> found;
+  for (const Margin& margin : all) {
+    const auto other =
+        std::ranges::find_if(margin.values, [&](const auto& row) { return row.second != *usual; });
+    if (other == margin.values.end()) continue;
+    const auto at = static_cast<std::size_t>(other - margin.values.begin());
+    found.push_back(finding_of(
+        margin, at,
+        fmt::format("a margin of {}, where other tensors have {}", other->second, *usual),
+        kProven));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule wrong_margin() {
+  return {.cause = "wrong_margin",
+          .title = "a margin that leaves bits unused, clips, or is that of one tensor alone",
+          .doc =
+              "scale_headroom + scale_staleness is the recipe's margin, exactly. One tensor's "
+              "that differs from the others', and any of 4 and more or below 0.",
+          .stage = Stage::scale,
+          .required = {"scale_staleness", "scale_headroom", "cur_amax"},
+          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
+          .alternatives = "A second recipe on purpose, for a part of the model.",
+          .next_step =
+              "DelayedScaling(margin=0), or 1 for tensors that grow; telens whatif RUN "
+              "--margin 0 (with ValueHistogram) shows what each margin loses",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/rules/scale_reads.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kOff = 1.5;  // bits: a scale that is a power of two is off by less than 1
+constexpr double kOffAfterGap = 4;
+// In a single iteration: the newest amax may be that of a micro-batch that is smaller than others.
+constexpr double kOffOnce = 4;
+
+// Bits by which the scale is off what amaxes so far can have made of it: below the newest one, or
+// above the largest one. A scale that fits the tensor as it is now is right, however it was made.
+double off_by(const ScaleRead& read, const ScaleRead& before, double largest_before) {
+  const double guard = read.iteration == before.iteration + 1 ? kOff : kOffAfterGap;
+  if (std::abs(read.staleness()) < guard) return 0;
+  const double above = read.stands_for - largest_before;
+  const double below = read.stands_for - before.amax;
+  if (above > guard) return above;
+  return below < -guard ? below : 0;
+}
+
+// What the scale looks like, against the one that the amax of the iteration before asks for.
+std::string likeness(double scale, double expected, double off) {
+  constexpr double kNear = 1;
+  constexpr double kFar = 2;
+  if (std::abs(scale) < 0.01 && std::abs(expected) > kNear) {
+    return "it is 1, as if it were lost";
+  }
+  if (std::abs(expected) > kFar && std::abs(scale + expected) < kNear) {
+    return "it is the inverse of what is expected";
+  }
+  if (std::abs(expected) > kFar && std::abs(scale - 2 * expected) < kNear) {
+    return "it looks as if it were applied twice";
+  }
+  return fmt::format("{:.2g} bits too {}", std::abs(off), off > 0 ? "small" : "large");
+}
+
+struct Wrong {
+  std::size_t first = 0, last = 0, reads = 0;
+  double off = 0;
+  double expected = 0;  // log2 of the amax
+};
+
+std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Series& amax,
+                                 bool whole_past) {
+  const std::vector<double> largest = largest_amaxes(reads, amax);
+  std::optional<Wrong> wrong;
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    const double off = off_by(reads[i], reads[i - 1], largest[i - 1]);
+    if (off == 0) {
+      const bool passing = wrong && wrong->reads == 1 && std::abs(wrong->off) < kOffOnce;
+      if (passing) wrong.reset();
+      continue;
+    }
+    // A resumed history may remember more than the run has seen: a change must be seen then.
+    const bool moved = std::abs(reads[i].stands_for - reads[i - 1].stands_for) > kOff;
+    if (!wrong && !moved && !whole_past) continue;
+    if (!wrong) {
+      wrong =
+          Wrong{.first = i, .off = off, .expected = off > 0 ? largest[i - 1] : reads[i - 1].amax};
+    }
+    wrong->last = i;
+    ++wrong->reads;
+  }
+  if (wrong && wrong->reads == 1 && std::abs(wrong->off) < kOffOnce) return std::nullopt;
+  return wrong;
+}
+
+Finding finding_of(const Facts& facts, const Series& staleness, const std::vector<ScaleRead>& reads,
+                   const Wrong& wrong) {
+  const ScaleRead& read = reads[wrong.first];
+  Finding finding{
+      .cause = "wrong_scale",
+      .place = staleness.place,
+      .first = read.iteration,
+      .last = reads[wrong.last].iteration,
+      .confidence = wrong.reads > 1 || std::abs(wrong.off) > 2 * kOff ? kProven : kProbable};
+  std::string like =
+      fmt::format("{:.2g} bits too {}", std::abs(wrong.off), wrong.off > 0 ? "small" : "large");
+  const Series* inverse = facts.beside(staleness, "scale_inv_max");
+  const auto inverse_now = inverse != nullptr ? inverse->at(read.iteration) : std::nullopt;
+  if (inverse_now && *inverse_now > 0) {
+    const double scale = -std::log2(*inverse_now);
+    like = likeness(scale, scale + wrong.off, wrong.off);
+    finding.evidence.push_back(
+        {"scale_inv_max", staleness.place, read.iteration, *inverse_now, ""});
+  }
+  finding.summary =
+      fmt::format("the scale stands for an amax of {:.3g}, the history asks for {:.3g}: {}",
+                  std::exp2(read.stands_for), std::exp2(wrong.expected), like);
+  finding.evidence.push_back(
+      {"scale_staleness", staleness.place, read.iteration, read.staleness(), ""});
+  finding.evidence.push_back({"cur_amax", staleness.place, reads[wrong.first - 1].iteration,
+                              std::exp2(reads[wrong.first - 1].amax), "before"});
+  return finding;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* staleness : facts.with("scale_staleness")) {
+    const Series* amax = facts.beside(*staleness, "cur_amax");
+    if (amax == nullptr) continue;
+    const auto reads = scale_reads(facts, *staleness);
+    const bool whole_past = facts.first_iteration() == 0;
+    const auto wrong = first_wrong(reads, *amax, whole_past);
+    if (wrong) found.push_back(finding_of(facts, *staleness, reads, *wrong));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule wrong_scale() {
+  return {.cause = "wrong_scale",
+          .title = "a scale that its amax history cannot have made",
+          .doc =
+              "The amax that a scale stands for lies between the newest and the largest amax of "
+              "its history. Outside of that it was lost (1), inverted, applied twice, loaded "
+              "from elsewhere or written by somebody. A scale that fits the tensor of the same "
+              "iteration, as that of current scaling, is right.",
+          .stage = Stage::scale,
+          .required = {"scale_staleness", "scale_headroom", "cur_amax"},
+          .optional = {"scale_inv_max", "scale_jump"},
+          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax), every iteration",
+          .alternatives = "An iteration that was not recorded, with a much larger tensor in it.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
+              "scale_headroom; look for what writes fp8_meta's scale, or loads it",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,43 @@
+// How large tensors are, and where several of them leave their usual size together.
+#pragma once
+
+#include <vector>
+
+#include "features/diagnosis/baseline.h"
+#include "features/diagnosis/facts.h"
+
+namespace telens::diagnosis {
+
+// Root mean squares, from l2_norm and numel. In the order of turns.
+std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor);
+// cur_amax over the root mean square.
+std::vector<Series> crest_factors(const Facts& facts, TensorName tensor);
+
+// An activation that is larger by outliers: bits of crest_change.
+inline constexpr double kOfOutliers = 0.6;
+// Shifts of activations.
+inline constexpr ShiftOptions kActivationShift{.least_bits = 2.5};
+
+// Of gradients, which vary more than anything else.
+inline constexpr ShiftOptions kGradientShift{.least_bits = 3, .sustained = 4};
+
+// How many bits cur_amax over the root mean square changed with a shift of the latter: what single
+// values, channels or tokens do, and a factor on all elements does not.
+double crest_change(const Facts& facts, const Place& place, const Shift& shift);
+
+struct PlaceShift {
+  Place place;
+  Shift shift;
+  double settled_bits = 0;  // from the median of the last points before to that of the first ones
+};
+
+// The first shift of each series, up (`sign` 1) or down (-1); those that begin within an iteration
+// of each other together, the earliest first, in each the origin (by turn) first.
+std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> sizes, int sign,
+                                                     const ShiftOptions& options);
+
+// Whether the gradient next to the loss changed, and others with it: a factor on the loss, or other
+// data. Under delayed scaling the layers follow one after the other, as their scales do.
+bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Series> gradients);
+
+}  // namespace telens::diagnosis

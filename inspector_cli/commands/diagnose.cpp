@@ -1,0 +1,64 @@
+// telens diagnose: what went wrong first, where, why, and what to do.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "core/base/error.h"
+#include "features/diagnosis/diagnosis.h"
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr std::size_t kPipeWidth = 100;
+
+struct DiagnoseOptions {
+  std::string run;
+  Format format = Format::table;
+  bool rules = false;
+};
+
+void run_diagnose(const DiagnoseOptions& options) {
+  if (options.rules) {
+    fmt::print("{}", rules_markdown());
+    return;
+  }
+  if (options.run.empty()) raise<UsageError>("diagnose: RUN is required");
+  const record::RunReader run = open_run(options.run);
+  const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
+  const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
+  if (options.format == Format::json) {
+    fmt::print("{}", diagnosis_json(found, facts, options.run));
+  } else {
+    const auto width =
+        stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
+    print_diagnosis(found, facts, options.run, width);
+  }
+  if (!found.findings.empty()) throw BadRun();
+}
+
+}  // namespace
+
+void add_diagnose(CLI::App& app) {
+  auto options = std::make_shared<DiagnoseOptions>();
+  CLI::App* command = app.add_subcommand(
+      "diagnose",
+      "What went wrong first, where, why, and what to do; configs/flight_recorder.yaml records\n"
+      "what it reads. Exit code 1 if there are findings.");
+  command->add_option("RUN", options->run, "The run");
+  add_choice<Format>(*command, "--format", options->format,
+                     {{"table", Format::table}, {"json", Format::json}},
+                     "table, or json for programs (docs/diagnosis.md)");
+  command->add_flag("--rules", options->rules, "Print what it looks for, as Markdown; no RUN");
+  command->callback([options] { run_diagnose(*options); });
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,91 @@
+#include <nlohmann/json.hpp>
+
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/terminal/json.h"
+
+namespace telens::cli {
+namespace {
+
+using diagnosis::Evidence;
+using diagnosis::Facts;
+using diagnosis::Finding;
+using diagnosis::Place;
+
+Json text_or_null(std::string_view text) { return text.empty() ? Json() : json_text(text); }
+
+template <typename Items, typename ToJson>
+Json list(const Items& items, const ToJson& to_json) {
+  Json array = Json::array();
+  for (const auto& item : items) array.push_back(to_json(item));
+  return array;
+}
+
+void add_place(Json& object, const Place& place, const Facts& facts) {
+  object["layer"] = text_or_null(facts.layer_name(place.layer));
+  object["tensor"] = place.tensor ? Json(telens::name_of(*place.tensor)) : Json();
+  object["gemm"] = place.gemm ? Json(telens::name_of(*place.gemm)) : Json();
+  object["rank"] = place.rank == diagnosis::kAllRanks ? Json() : Json(place.rank);
+}
+
+Json evidence_json(const Evidence& evidence, const Facts& facts) {
+  Json object;
+  object["statistic"] = json_text(evidence.statistic);
+  add_place(object, evidence.place, facts);
+  object["iteration"] = evidence.iteration;
+  object["value"] = json_number(evidence.value);
+  object["what"] = text_or_null(evidence.what);
+  return object;
+}
+
+Json finding_json(const Finding& finding, const Facts& facts) {
+  Json object;
+  object["cause"] = json_text(finding.cause);
+  object["summary"] = json_text(finding.summary);
+  add_place(object, finding.place, facts);
+  object["first_iteration"] = finding.first;
+  object["last_iteration"] = finding.last;
+  object["confidence"] = json_number(finding.confidence);
+  object["evidence"] =
+      list(finding.evidence, [&](const Evidence& each) { return evidence_json(each, facts); });
+  return object;
+}
+
+Json ranked_json(const diagnosis::Ranked& ranked, const Facts& facts, const std::string& run) {
+  const diagnosis::Rule& rule = diagnosis::rule_of(ranked.finding.cause);
+  Json object = finding_json(ranked.finding, facts);
+  object["title"] = json_text(rule.title);
+  object["alternatives"] = json_text(rule.alternatives);
+  object["next_step"] = json_text(next_step(ranked.finding, facts, run));
+  object["consequences"] =
+      list(ranked.consequences, [&](const Finding& each) { return finding_json(each, facts); });
+  return object;
+}
+
+Json unasked_json(const diagnosis::Unasked& unasked) {
+  Json object;
+  object["cause"] = json_text(unasked.rule->cause);
+  object["title"] = json_text(unasked.rule->title);
+  object["lacks"] = list(unasked.lacks, [](const std::string& each) { return json_text(each); });
+  object["recorded_by"] = json_text(unasked.rule->recorded_by);
+  return object;
+}
+
+}  // namespace
+
+std::string diagnosis_json(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
+                           const std::string& run) {
+  const bool any = diagnosis.first_iteration <= diagnosis.last_iteration;
+  Json object;
+  object["schema_version"] = kDiagnosisSchema;
+  object["run"] = json_text(run);
+  object["first_iteration"] = any ? Json(diagnosis.first_iteration) : Json();
+  object["last_iteration"] = any ? Json(diagnosis.last_iteration) : Json();
+  object["findings"] = list(diagnosis.findings, [&](const diagnosis::Ranked& each) {
+    return ranked_json(each, facts, run);
+  });
+  object["not_recorded"] = list(diagnosis.unasked, unasked_json);
+  return json_line(object) + "\n";
+}
+
+}  // namespace telens::cli

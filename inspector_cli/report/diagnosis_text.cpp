@@ -1,0 +1,170 @@
+#include "inspector_cli/report/diagnosis_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include "core/base/printable.h"
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/terminal/table_text.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using diagnosis::Diagnosis;
+using diagnosis::Evidence;
+using diagnosis::Facts;
+using diagnosis::Finding;
+using diagnosis::Place;
+using diagnosis::Ranked;
+
+constexpr std::size_t kIndent = 3;
+constexpr std::size_t kNameWidth = 10;
+constexpr std::size_t kMostConsequences = 4;
+
+std::string number(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value);
+}
+
+void replace_all(std::string& text, std::string_view what, const std::string& by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+}
+
+// Lines of whole words: what stands between blanks, as in a command, is not broken where it fits.
+std::vector<std::string> lines_of(const std::string& text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    std::string& line = lines.back();
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      lines.emplace_back(word);
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    begin = end + 1;
+  }
+  std::vector<std::string> fitting;
+  for (const std::string& line : lines)
+    std::ranges::move(wrapped(line, width), std::back_inserter(fitting));
+  return fitting;
+}
+
+// "name     text", the text's further lines under its first one.
+void paragraph(std::string_view name, const std::string& text, std::size_t width) {
+  const std::size_t left = kIndent + kNameWidth;
+  bool first = true;
+  for (const std::string& line : lines_of(text, width > left ? width - left : 1)) {
+    const std::string head = fmt::format("{:<{}}", first ? name : "", kNameWidth);
+    fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
+    first = false;
+  }
+}
+
+std::string iterations(const Finding& finding) {
+  return finding.first == finding.last
+             ? fmt::format("iteration {}", finding.first)
+             : fmt::format("iterations {} to {}", finding.first, finding.last);
+}
+
+std::string evidence_text(const Evidence& evidence) {
+  if (evidence.statistic.starts_with("ledger")) {
+    return printable(evidence.what.empty()
+                         ? evidence.statistic
+                         : fmt::format("{}: {}", evidence.statistic, evidence.what));
+  }
+  const std::string what = evidence.what.empty() ? "" : fmt::format(" ({})", evidence.what);
+  return printable(fmt::format("{} {}{} in iteration {}", evidence.statistic,
+                               number(evidence.value), what, evidence.iteration));
+}
+
+std::string evidence_of(const Finding& finding) {
+  std::string text;
+  for (const Evidence& evidence : finding.evidence) {
+    text += (text.empty() ? "" : "; ") + evidence_text(evidence);
+  }
+  return text;
+}
+
+std::string consequences_of(const Ranked& ranked, const Facts& facts) {
+  std::string text;
+  const std::size_t shown = std::min(kMostConsequences, ranked.consequences.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Finding& each = ranked.consequences[i];
+    text += fmt::format("{}{} of {} from {}", i == 0 ? "" : "; ", each.cause,
+                        label_of(each.place, facts), each.first);
+  }
+  const std::size_t more = ranked.consequences.size() - shown;
+  if (more > 0) text += fmt::format("; and {} more", more);
+  return text;
+}
+
+void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
+                   const std::string& run, std::size_t width) {
+  const Finding& finding = ranked.finding;
+  const diagnosis::Rule& rule = diagnosis::rule_of(finding.cause);
+  const std::string head = fmt::format("{}. {}: {}, {}", number, finding.cause,
+                                       label_of(finding.place, facts), iterations(finding));
+  for (const std::string& line : wrapped(head, width)) {
+    fmt::print("{}\n", coloured(line, Colour::bold));
+  }
+  paragraph("found", printable(finding.summary), width);
+  paragraph("evidence", evidence_of(finding), width);
+  paragraph("sure", fmt::format("{:.0f} %", 100 * finding.confidence), width);
+  paragraph("or else", std::string(rule.alternatives), width);
+  paragraph("next", next_step(finding, facts, run), width);
+  if (!ranked.consequences.empty()) paragraph("follows", consequences_of(ranked, facts), width);
+  fmt::print("\n");
+}
+
+void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
+  for (const auto& [rule, lacks] : diagnosis.unasked) {
+    std::string text = fmt::format("not looked for, since it was not recorded: {} ({}); {}",
+                                   rule->cause, fmt::join(lacks, ", "), rule->recorded_by);
+    for (const std::string& line : wrapped(printable(text), width)) fmt::print("{}\n", line);
+  }
+}
+
+}  // namespace
+
+std::string label_of(const Place& place, const Facts& facts) {
+  std::string label = facts.layer_name(place.layer);
+  if (label.empty()) label = "the whole run";
+  if (place.tensor) label += fmt::format(" {}", telens::name_of(*place.tensor));
+  if (place.gemm) label += fmt::format(" {}", telens::name_of(*place.gemm));
+  if (place.rank != diagnosis::kAllRanks && facts.ranks() > 1) {
+    label += fmt::format(", rank {}", place.rank);
+  }
+  return printable(label);
+}
+
+std::string next_step(const Finding& finding, const Facts& facts, const std::string& run) {
+  std::string text(diagnosis::rule_of(finding.cause).next_step);
+  replace_all(text, "RUN", run);
+  replace_all(text, "{layer}", facts.layer_name(finding.place.layer));
+  replace_all(text, "{rank}", std::to_string(std::max(0, finding.place.rank)));
+  return printable(text);
+}
+
+void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
+                     std::size_t width) {
+  for (std::size_t i = 0; i < diagnosis.findings.size(); ++i) {
+    print_finding(i + 1, diagnosis.findings[i], facts, run, width);
+  }
+  if (diagnosis.first_iteration > diagnosis.last_iteration) {
+    fmt::print("nothing was recorded that a diagnosis could read\n");
+  } else if (diagnosis.findings.empty()) {
+    fmt::print("no finding in iterations {} to {}, by {} of {} rules\n", diagnosis.first_iteration,
+               diagnosis.last_iteration, diagnosis::rules().size() - diagnosis.unasked.size(),
+               diagnosis::rules().size());
+  }
+  print_unasked(diagnosis, width);
+}
+
+}  // namespace telens::cli

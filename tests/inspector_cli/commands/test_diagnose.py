@@ -1,0 +1,309 @@
+"""telens diagnose, on runs whose every number is known."""
+
+import json
+import math
+import random
+
+import pytest
+from conftest import ROOT
+
+STEPS = 30
+LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
+
+
+class Training:
+    """What a flight recorder would have written of a healthy run; tests change single numbers."""
+
+    def __init__(self, seed=1):
+        noise = random.Random(seed)
+        self.values = {}
+        self.losses = [5 - 0.05 * step + 0.05 * noise.gauss(0, 1) for step in range(STEPS)]
+        for step in range(STEPS):
+            for number, layer in enumerate(LAYERS):
+                for tensor, size in (("weight", 0.1), ("activation", 1.0), ("gradient", 1e-3)):
+                    wobble = 1e-3 if tensor == "weight" else 0.1
+                    # Weights move a little in each step, and steadily.
+                    rms = size * (1 + 0.1 * number) * (1 + wobble * noise.gauss(0, 1))
+                    self.put(step, layer, tensor, rms)
+
+    def put(self, step, layer, tensor, rms, crest=4.0):
+        elements = 4096
+        self.values[step, layer, tensor, "l2_norm"] = rms * math.sqrt(elements)
+        self.values[step, layer, tensor, "numel"] = elements
+        self.values[step, layer, tensor, "cur_amax"] = rms * crest
+        self.values[step, layer, tensor, "mean"] = 0.01 * rms
+        self.values[step, layer, tensor, "std"] = rms
+        self.values[step, layer, tensor, "nonfinite"] = 0
+
+    def scale(self, layer, tensor, first, factor, last=STEPS - 1):
+        for step in range(first, last + 1):
+            for statistic in ("l2_norm", "cur_amax", "mean", "std"):
+                self.values[step, layer, tensor, statistic] *= factor
+
+    def follow_with_scales(
+        self, layer, tensor, held_from=STEPS, wrong_from=STEPS, bits=0, margin=0
+    ):
+        """The scale of delayed scaling, made of the amax before; held or wrong from a step on."""
+        stands_for = None
+        for step in range(1, STEPS):
+            amax = math.log2(self.values[step, layer, tensor, "cur_amax"])
+            before = math.log2(self.values[step - 1, layer, tensor, "cur_amax"])
+            new = stands_for if step >= held_from else before
+            new += bits if step >= wrong_from else 0
+            staleness = amax - new
+            for statistic, value in (
+                ("scale_staleness", staleness),
+                ("scale_headroom", margin - staleness),
+                ("scale_jump", 0 if stands_for is None else stands_for - new),
+                ("stale_saturated%", 1.0 if staleness > margin else 0.0),
+                ("scale_age", 0),
+            ):
+                self.values[step, layer, tensor, statistic] = value
+            stands_for = new
+
+    def write(self, lines, log_dir):
+        for (step, layer, tensor, statistic), value in self.values.items():
+            lines.record(step, layer, tensor, statistic, value)
+        for step, loss in enumerate(self.losses):
+            lines.scalar(step, "loss", loss)
+        return lines.write(log_dir)
+
+
+@pytest.fixture
+def training():
+    return Training()
+
+
+@pytest.fixture
+def findings(telens, lines, tmp_path):
+    def diagnose(training):
+        result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+        assert result.returncode in (0, 1), result.stderr
+        found = json.loads(result.stdout)["findings"]
+        assert result.returncode == bool(found)
+        return found
+
+    return diagnose
+
+
+def where(finding):
+    return finding["cause"], finding["layer"], finding["tensor"], finding["first_iteration"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_healthy_run_has_no_finding(findings, seed):
+    training = Training(seed)
+    for layer in LAYERS:
+        training.follow_with_scales(layer, "activation")
+    assert findings(training) == []
+
+
+def test_the_first_value_that_is_not_finite_is_the_origin(findings, training):
+    for step in range(20, STEPS):
+        for layer in LAYERS[2:]:
+            training.values[step, layer, "activation", "nonfinite"] = 3
+        for layer in LAYERS:
+            training.values[step, layer, "gradient", "nonfinite"] = 5
+    found = findings(training)
+    assert [where(each) for each in found] == [("nonfinite", "layers.1.fc1", "activation", 20)]
+    assert found[0]["last_iteration"] == STEPS - 1
+
+
+def test_a_loss_that_is_not_finite_counts_where_no_tensor_does(findings, training):
+    training.losses[22] = math.nan
+    assert [where(each) for each in findings(training)] == [("nonfinite", None, None, 22)]
+
+
+@pytest.mark.parametrize("at", [8, 15, 25])
+def test_gradients_explode_where_the_backward_pass_comes_from(findings, training, at):
+    for layer in LAYERS[:3]:
+        training.scale(layer, "gradient", at, 100)
+    assert where(findings(training)[0]) == ("exploding_gradients", "layers.1.fc1", "gradient", at)
+
+
+def test_gradients_that_vanish_are_told_from_those_that_explode(findings, training):
+    for layer in LAYERS[:2]:
+        training.scale(layer, "gradient", 12, 1e-4)
+    assert where(findings(training)[0]) == ("vanishing_gradients", "layers.0.fc2", "gradient", 12)
+
+
+def test_one_factor_on_all_gradients_is_the_loss_scale(findings, training):
+    for layer in LAYERS:
+        training.scale(layer, "gradient", 12, 2**10)
+    assert [where(each) for each in findings(training)] == [("loss_scale", None, None, 12)]
+
+
+def test_a_gradient_that_is_large_once_is_no_finding(findings, training):
+    training.scale("layers.0.fc1", "gradient", 12, 20, last=12)
+    assert findings(training) == []
+
+
+def test_a_single_weight_and_all_weights_that_jump(findings, training):
+    training.scale("layers.1.fc1", "weight", 14, 3)
+    found = findings(training)
+    assert where(found[0]) == ("weight_jump", "layers.1.fc1", "weight", 14)
+    assert "learning rate" not in found[0]["summary"]
+
+
+def test_all_weights_that_jump_together_are_the_optimizers(findings, training):
+    for layer in LAYERS:
+        training.scale(layer, "weight", 14, 3)
+    assert "learning rate" in findings(training)[0]["summary"]
+
+
+def test_a_weight_unlike_those_of_its_kind_was_not_initialized(findings):
+    training = Training()
+    training.scale("layers.1.fc1", "weight", 0, 200)
+    found = findings(training)
+    assert [where(each) for each in found] == [
+        ("weight_initialization", "layers.1.fc1", "weight", 0)
+    ]
+
+
+def test_weights_that_are_equal_for_a_while_are_duplicates(findings, training):
+    for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+        for step in (0, 1):
+            value = training.values[step, "layers.0.fc1", "weight", statistic]
+            training.values[step, "layers.1.fc2", "weight", statistic] = value
+    assert where(findings(training)[0]) == ("duplicate_weights", "layers.1.fc2", "weight", 0)
+
+
+def test_weights_that_are_always_equal_are_shared(findings, training):
+    for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+        for step in range(STEPS):
+            value = training.values[step, "layers.0.fc1", "weight", statistic]
+            training.values[step, "layers.1.fc2", "weight", statistic] = value
+    assert findings(training) == []
+
+
+def test_outliers_are_found_where_they_appear(findings, training):
+    for step in range(16, STEPS):
+        training.values[step, "layers.1.fc2", "activation", "cur_amax"] *= 30
+    assert where(findings(training)[0]) == ("outliers", "layers.1.fc2", "activation", 16)
+
+
+def test_outliers_from_the_start_are_no_finding(findings, training):
+    for step in range(STEPS):
+        training.values[step, "layers.1.fc2", "activation", "cur_amax"] *= 30
+    assert findings(training) == []
+
+
+def test_a_scale_that_is_held_while_its_tensor_grows_is_stale(findings, training):
+    for step in range(15, STEPS):
+        training.scale("layers.0.fc2", "activation", step, 1.3, last=step)
+    for step in range(15, STEPS):
+        training.scale("layers.0.fc2", "activation", step, 1.1 ** (step - 15), last=step)
+    training.follow_with_scales("layers.0.fc2", "activation", held_from=15)
+    assert where(findings(training)[0]) == ("stale_scale", "layers.0.fc2", "activation", 15)
+
+
+@pytest.mark.parametrize("bits", [-4, 4])
+def test_a_scale_that_no_history_explains_is_wrong(findings, training, bits):
+    for layer in LAYERS:
+        training.follow_with_scales(layer, "activation")
+    training.follow_with_scales("layers.1.fc1", "activation", wrong_from=18, bits=bits)
+    found = findings(training)
+    assert where(found[0]) == ("wrong_scale", "layers.1.fc1", "activation", 18)
+
+
+def test_a_margin_unlike_that_of_the_others(findings, training):
+    for layer in LAYERS:
+        training.follow_with_scales(layer, "activation", margin=3 if layer == LAYERS[1] else 0)
+    assert where(findings(training)[0]) == ("wrong_margin", LAYERS[1], "activation", 1)
+
+
+def test_a_wide_margin_of_all_tensors(findings, training):
+    for layer in LAYERS:
+        training.follow_with_scales(layer, "activation", margin=8)
+    found = findings(training)
+    assert found[0]["cause"] == "wrong_margin"
+    assert "margin of 8" in found[0]["summary"]
+
+
+def test_an_activation_of_one_value(findings, training):
+    for step in range(11, STEPS):
+        training.values[step, "layers.0.fc2", "activation", "std"] = 0
+    assert where(findings(training)[0]) == (
+        "collapsed_activation", "layers.0.fc2", "activation", 11,
+    )  # fmt: skip
+
+
+def test_warm_up_after_the_beginning_is_a_lost_history(telens, lines, training, tmp_path):
+    for layer in LAYERS:
+        training.follow_with_scales(layer, "activation")
+    lines.warm_up(0, *LAYERS)
+    lines.warm_up(17, *LAYERS)
+    result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+    assert where(json.loads(result.stdout)["findings"][0])[::3] == ("history_lost", 17)
+
+
+def test_a_spike_of_the_loss_alone_has_no_numeric_cause(findings, training):
+    training.losses[20] = 12
+    found = findings(training)
+    assert [where(each) for each in found] == [("loss_spike", None, None, 20)]
+    assert "data" in found[0]["summary"]
+
+
+def test_what_follows_lies_under_its_origin(findings, training):
+    training.scale("layers.0.fc1", "weight", 14, 50)
+    for layer in LAYERS:
+        training.scale(layer, "activation", 14, 50)
+        training.scale(layer, "gradient", 15, 100)
+    training.losses[15:] = [20] * (STEPS - 15)
+    found = findings(training)
+    assert [where(each) for each in found] == [("weight_jump", "layers.0.fc1", "weight", 14)]
+    causes = {each["cause"] for each in found[0]["consequences"]}
+    assert "activation_jump" in causes
+    assert "loss_spike" in causes
+
+
+def test_the_json_has_what_the_page_promises(telens, lines, training, tmp_path):
+    training.values[20, "layers.0.fc1", "activation", "nonfinite"] = 1
+    log_dir = training.write(lines, tmp_path)
+    told = json.loads(telens("diagnose", log_dir, "--format", "json").stdout)
+    assert told["schema_version"] == 1
+    assert (told["first_iteration"], told["last_iteration"]) == (0, STEPS - 1)
+    finding = told["findings"][0]
+    assert set(finding) == {
+        "cause", "title", "summary", "layer", "tensor", "gemm", "rank", "first_iteration",
+        "last_iteration", "confidence", "evidence", "alternatives", "next_step", "consequences",
+    }  # fmt: skip
+    assert finding["evidence"][0] == {
+        "statistic": "nonfinite", "layer": "layers.0.fc1", "tensor": "activation", "gemm": None,
+        "rank": 0, "iteration": 20, "value": 1, "what": None,
+    }  # fmt: skip
+    assert "layers.0.fc1" in finding["next_step"]
+    lacking = {each["cause"]: each for each in told["not_recorded"]}
+    assert "gemm_relative_error" in lacking["gemm_error"]["lacks"]
+    assert "GemmError" in lacking["gemm_error"]["recorded_by"]
+
+
+def test_a_person_reads_it_in_a_hundred_columns(telens, lines, training, tmp_path):
+    training.values[20, "layers.0.fc1", "activation", "nonfinite"] = 1
+    result = telens("diagnose", training.write(lines, tmp_path))
+    assert result.returncode == 1
+    assert "1. nonfinite: layers.0.fc1 activation" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 100
+
+
+def test_a_healthy_run_says_so_in_one_line(telens, lines, training, tmp_path):
+    result = telens("diagnose", training.write(lines, tmp_path))
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"no finding in iterations 0 to {STEPS - 1}")
+
+
+def test_a_run_of_nothing_is_no_finding(telens, write_run):
+    result = telens("diagnose", write_run(iterations=0))
+    assert result.returncode == 0
+    assert "nothing was recorded" in result.stdout
+
+
+def test_wrong_use_is_two(telens, tmp_path):
+    assert telens("diagnose", tmp_path / "none").returncode == 2
+    assert telens("diagnose", tmp_path, "--format", "csv").returncode == 2
+
+
+def test_the_page_has_every_rule_as_the_command_prints_it(telens):
+    rules = telens("diagnose", "--rules").stdout
+    assert rules.count("\n- Recorded by: ") >= 20
+    assert (ROOT / "docs" / "diagnosis.md").read_text().endswith(rules)
