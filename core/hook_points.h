@@ -31,7 +31,7 @@ namespace telens {
 class LayerHooks;
 class Recipe;
 
-// Which of the calls are on in one forward-backward of one layer.
+// The calls that are on in one forward-backward of one layer.
 struct RoutingPlan {
   std::int64_t iteration = 0;
   std::uint32_t modify = 0;         // bit_of(gemm, tensor): modify_tensor
@@ -63,22 +63,22 @@ struct RoutingPlan {
 
   bool evaluation = false;  // RoutingRequest::evaluation
 
-  // What session made the plan; a backward that comes after the end of that session calls nobody.
+  // The session that made the plan; a backward after the end of that session makes no calls.
   std::uint64_t session = 0;
 
   std::shared_ptr<const void> answers = {};  // the listener's own: which feature answered what
 };
 
-// What the layer tells when it asks for its routing plan.
+// Sent by a layer with its request for a routing plan.
 struct RoutingRequest {
   bool under_recipe = false;  // inside fp8_autocast with enabled=True
-  // Of code that watches its own layers: fp8_gemm_enabled is asked of GEMMs whose operands are all
+  // For code that watches its own layers: fp8_gemm_enabled is asked of GEMMs whose operands are all
   // modified too, since that code wants the answer itself. A layer has no use for it there.
   bool asks_of_modified_gemms = false;
   // Any tensor of the device that the layer runs on: it tells whether a graph is captured. nullptr:
   // none is.
   const at::Tensor* like = nullptr;
-  // The forward of a module in eval mode that is no part of a training: LinearOperation tells.
+  // The forward of a module in eval mode that is no part of a training: LinearLayer tells.
   bool evaluation = false;
 };
 
@@ -98,7 +98,7 @@ struct ModifyTensorCall {
   // be filled in place.
   Operand* out = nullptr;
 
-  // What a feature returns: `value`, which with `out` is copied into its storage first. Where kind,
+  // The return value of a feature: `value`, copied into the storage of `out` if given. Where kind,
   // shape or dtype of the two differ, `out` becomes `value` itself.
   TELENS_EXPORT Operand deliver(Operand value) const;
 };
@@ -113,7 +113,7 @@ struct InspectTensorCall {
   bool first_microbatch = true;      // false where a cached weight is used again
   const Recipe* recipe = nullptr;    // of inputs: that the layer runs under; nullptr: none
   const at::Tensor* bias = nullptr;  // of the output: that fprop has added; nullptr: none
-  // Of inputs: whether modify_tensor made rowwise and columnwise, in place of the quantizer.
+  // For inputs: modify_tensor made rowwise or columnwise, in place of the quantizer.
   bool rowwise_modified = false;
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
@@ -144,9 +144,9 @@ struct InspectGemmCall {
   ops::GemmChoice choice;
 };
 
-// Who answers: the debug session (hooks/). Core knows this interface alone. Calls may come from any
-// thread, several at a time; the implementation locks where it must. A call that must stop the run
-// throws.
+// Answers the hook points: the debug session (hooks/). Core knows this interface alone. Calls may
+// come from any thread, several at a time; the implementation locks where it must. A call that must
+// stop the run throws.
 class HookListener {
  public:
   virtual ~HookListener() = default;
@@ -164,7 +164,7 @@ class HookListener {
   virtual void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
                             const InspectGemmCall& call) = 0;
 
-  // Whether anybody may look at the product of the layer's wgrad or change it, in any iteration.
+  // True if a feature may inspect or modify the product of the layer's wgrad, in any iteration.
   // The answer is the same for as long as the listener is installed; nullopt: it is not known yet.
   virtual std::optional<bool> may_watch_wgrad(LayerHooks& layer) { return true; }
 };
@@ -248,7 +248,7 @@ class TELENS_EXPORT LayerHooks {
     return ask(request);
   }
 
-  // Whether the listener is left alone, whatever is captured.
+  // True if the listener is not asked, whatever is captured.
   bool sleeps(const RoutingRequest& request) const {
     return hook_points::current_tick.load(std::memory_order_relaxed) <
            asleep_until_[request.under_recipe].load(std::memory_order_relaxed);
@@ -270,7 +270,7 @@ class TELENS_EXPORT LayerHooks {
   // not; false without a session. Any thread.
   bool may_watch_wgrad();
 
-  // What the layer was given, for its calls. `size` may be larger than 1 before there is a group.
+  // The layer's group, for its calls. `size` may be larger than 1 before there is a group.
   TensorParallel tensor_parallel() const { return {tp_group_.get(), tp_size_}; }
   void set_tensor_parallel(ProcessGroupPtr group, std::int64_t size) {
     tp_group_ = std::move(group);

@@ -10,7 +10,7 @@ from gpu_rows.row import CannotRun, Measured
 from gpu_rows.timing import Call, EventTimer, RehearsalTimer
 
 E4M3, E5M2, E2M1 = 0, 1, 2  # core/formats/format_id.h
-TENSOR_SCALING = 0  # core/formats/scaling_mode.h
+TENSOR_SCALING = 0  # core/formats/scheme.h
 TERA = 1e12
 
 

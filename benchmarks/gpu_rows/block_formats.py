@@ -6,7 +6,7 @@ from gpu_rows.bench import E2M1, E4M3, Bench
 from gpu_rows.memory_bound import COPY, matrix
 from gpu_rows.row import Measured, Row
 
-MXFP8, BLOCK_1D, NVFP4 = 1, 2, 4  # core/formats/scaling_mode.h
+MXFP8, BLOCK_1D, NVFP4 = 1, 2, 4  # core/formats/scheme.h
 SIGNS = 0xD7E8  # the Hadamard transform's, as in Transformer Engine
 BOTH = (True, True)
 ROWWISE = (True, False)

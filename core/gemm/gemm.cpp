@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <atomic>
+#include <utility>
 
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_choice.h"
@@ -45,16 +46,19 @@ void check_rotations(const GemmDescription& description, const QuantizedTensor& 
   }
 }
 
-// Such a product is zeros, or has no elements: there is nothing to multiply.
+// Such a product is zeros, or has no elements.
 bool is_of_no_tokens(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 || b.numel() == 0;
 }
 
-at::Tensor multiply(const GemmDescription& description, const QuantizedTensor& a,
+// The result of the GEMM that this thread has just run, with what its kernel reported.
+GemmResult with_choice(at::Tensor output) { return {std::move(output), ops::newest_gemm_choice()}; }
+
+GemmResult multiply(const GemmDescription& description, const QuantizedTensor& a,
                     const QuantizedData& left, const QuantizedTensor& b,
                     const QuantizedData& right) {
   quantized_count.fetch_add(1, std::memory_order_relaxed);
-  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // unless it tells more
+  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // the kernel may tell more
   const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale,
                                       a.format,   a.mode,         a.power_of_2_scales};
   const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale,
@@ -62,24 +66,25 @@ at::Tensor multiply(const GemmDescription& description, const QuantizedTensor& a
   const at::Tensor& sum = description.accumulate_into;
   if (sum.defined()) {
     ops::gemm_accumulate(left_operand, right_operand, sum, description.split_accumulator);
-    return sum;
+    return with_choice(sum);
   }
-  return ops::gemm(left_operand, right_operand, description.bias, description.out_dtype,
-                   description.split_accumulator);
+  return with_choice(ops::gemm(left_operand, right_operand, description.bias, description.out_dtype,
+                               description.split_accumulator));
 }
 
-at::Tensor multiply_padded(const GemmDescription& description, const QuantizedTensor& a,
+GemmResult multiply_padded(const GemmDescription& description, const QuantizedTensor& a,
                            const QuantizedTensor& b, const TokenPadding& padding) {
   if (description.gemm == Gemm::wgrad) {
     return multiply(description, a, pad_columns(a.columnwise, a.mode, padding.padded), b,
                     pad_columns(b.columnwise, b.mode, padding.padded));
   }
-  return multiply(description, a, pad_rows(a.rowwise, a.mode, padding.padded), b,
-                  description.gemm == Gemm::fprop ? b.rowwise : b.columnwise)
-      .narrow(0, 0, padding.tokens);
+  GemmResult result = multiply(description, a, pad_rows(a.rowwise, a.mode, padding.padded), b,
+                               description.gemm == Gemm::fprop ? b.rowwise : b.columnwise);
+  result.output = result.output.narrow(0, 0, padding.tokens);
+  return result;
 }
 
-at::Tensor run_quantized(const GemmDescription& description, const QuantizedTensor& a,
+GemmResult run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
   const OperandNames names = operands_of(description.gemm);
   if (!ops::can_multiply(a.mode, b.mode) ||
@@ -101,9 +106,10 @@ at::Tensor run_quantized(const GemmDescription& description, const QuantizedTens
   check_rotations(description, a, b);
   const at::Tensor& sum = description.accumulate_into;
   if (is_of_no_tokens(left.codes, right.codes)) {
-    return sum.defined() ? sum
-                         : at::zeros({left.codes.size(0), right.codes.size(0)},
-                                     left.codes.options().dtype(description.out_dtype));
+    return {sum.defined() ? sum
+                          : at::zeros({left.codes.size(0), right.codes.size(0)},
+                                      left.codes.options().dtype(description.out_dtype)),
+            {}};
   }
   const TokenPadding padding = token_padding(description.gemm, a);
   return padding.needed() ? multiply_padded(description, a, b, padding)
@@ -127,13 +133,13 @@ at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
 }
 
-at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, const at::Tensor& b) {
+GemmResult run_plain(const GemmDescription& description, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor& sum = description.accumulate_into;
   const bool multiplies = !is_of_no_tokens(a, b);
   if (multiplies) high_precision_count.fetch_add(1, std::memory_order_relaxed);
-  if (!multiplies && sum.defined()) return sum;
+  if (!multiplies && sum.defined()) return {sum, {}};
   const at::ScalarType dtype = description.operand_dtype.value_or(description.out_dtype);
-  ops::report_gemm_choice({kernel_in(dtype), {}});  // unless it tells more
+  ops::report_gemm_choice({kernel_in(dtype), {}});  // the kernel may tell more
   const at::Tensor left = cast(a, dtype);
   const at::Tensor right = cast(b, dtype);
   const at::Tensor left_rows = description.gemm == Gemm::wgrad ? ops::transposed_view(left) : left;
@@ -141,9 +147,9 @@ at::Tensor run_plain(const GemmDescription& description, const at::Tensor& a, co
       description.gemm == Gemm::fprop ? right : ops::transposed_view(right);
   if (sum.defined()) {
     ops::matmul_accumulate(left_rows, right_rows, sum);
-    return sum;
+    return with_choice(sum);
   }
-  return ops::matmul(left_rows, right_rows, description.bias, description.out_dtype);
+  return with_choice(ops::matmul(left_rows, right_rows, description.bias, description.out_dtype));
 }
 
 }  // namespace
@@ -160,7 +166,7 @@ OperandNames operands_of(Gemm gemm) {
   return {TensorName::gradient, TensorName::activation};
 }
 
-at::Tensor run_gemm(const GemmDescription& description) {
+GemmResult run_gemm(const GemmDescription& description) {
   check_pair(description);
   if (const auto* a = std::get_if<QuantizedTensor>(&description.a)) {
     return run_quantized(description, *a, std::get<QuantizedTensor>(description.b));

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/ops/gemm_choice.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {
@@ -31,20 +32,25 @@ struct GemmDescription {
   at::ScalarType out_dtype;  // FP32 accumulation, one rounding to this
   const std::string& layer;  // for error messages
 
-  // FP32, of the result's shape: the product is added to it unrounded, out_dtype tells nothing but
-  // the operands' dtype. Undefined: the product is the result.
+  // FP32, of the result's shape: the product is accumulated into it unrounded; out_dtype then only
+  // names the operands' dtype. Undefined: the product is the result.
   at::Tensor accumulate_into = {};
-  // Of quantized operands, as their recipe has it for this GEMM (MMParams).
+  // For quantized operands: MMParams of their recipe for this GEMM.
   bool split_accumulator = true;
-  // To which plain operands are rounded first; default: out_dtype. For a FP32 output of a layer
-  // that computes in 16 bits.
+  // The dtype to which plain operands are rounded first; default: out_dtype. For an FP32 output of
+  // a layer that computes in 16 bits.
   std::optional<at::ScalarType> operand_dtype = {};
 };
 
-// fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out, in]; accumulate_into where that is given.
+struct GemmResult {
+  at::Tensor output;       // fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out, in];
+                           // accumulate_into where that is given
+  ops::GemmChoice choice;  // the kernel that ran; empty for a product of no tokens
+};
+
 // The call is the same whether the layer is watched or not. Throws UsageError if one operand is
 // quantized and the other is not, or if both are E5M2 (no hardware multiplies those).
-at::Tensor run_gemm(const GemmDescription& description);
+GemmResult run_gemm(const GemmDescription& description);
 
 // How many GEMMs this process has run, by precision of their operands. Products of no tokens are
 // none.

@@ -26,11 +26,11 @@ at::Tensor cast_gradient(const at::Tensor& grad, const at::Tensor& x,
                          const ops::Activation& activation, const GradientCast& cast) {
   ops::QuantizedGradient quantized =
       ops::activation_backward_quantize(grad, x, activation, *cast.scale, cast.bias_dtype);
-  auto made = c10::make_intrusive<MadeGradient>();
-  made->codes = under_scale(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
-                            x.scalar_type());
-  made->bias = std::move(quantized.dbias);
-  return placeholder_of(std::move(made), x.sizes(), x);
+  auto gradient = c10::make_intrusive<FusedGradient>();
+  gradient->codes = under_scale(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
+                                x.scalar_type());
+  gradient->bias = std::move(quantized.dbias);
+  return placeholder_with(std::move(gradient), x.sizes(), x);
 }
 
 class ActivateFunction : public torch::autograd::Function<ActivateFunction> {

@@ -33,7 +33,7 @@ struct AttentionSizes {
   std::int64_t seq_kv;
 };
 
-// What scaled_dot_product_attention is called with.
+// Arguments of scaled_dot_product_attention.
 struct AttentionMask {
   std::optional<at::Tensor> allowed{};  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
   bool is_causal = false;               // top-left causality, which needs no tensor

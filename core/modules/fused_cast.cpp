@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/linear_function.h"
 #include "core/ops/plain_tensors.h"
 #include "core/quantization/role_of.h"
 
@@ -22,8 +21,8 @@ bool touches(const RoutingPlan& plan, TensorName name) {
   return plan.inspects(name) || touches_for(first) || touches_for(second);
 }
 
-// One zero a dtype and device, for the life of the process: placeholders cost no kernel. Who looks
-// into one, as torch's anomaly detection does, finds a number.
+// One zero a dtype and device, for the life of the process: placeholders cost no kernel. Reads are
+// safe (torch's anomaly detection reads them): the values are 0.
 at::Tensor shared_zero(const at::Tensor& like) {
   // A fake tensor, or another subclass, wants its own kind, which must not reach other callers.
   if (like.key_set().has(c10::DispatchKey::Python)) return at::zeros({1}, like.options());
@@ -39,21 +38,21 @@ at::Tensor shared_zero(const at::Tensor& like) {
 
 }  // namespace
 
-std::optional<ops::KnownScale> scale_of_fused_cast(const LayerPass& pass, TensorName name,
-                                                   bool first_needed, bool second_needed) {
-  if (!pass.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
-  if (pass.plan && touches(*pass.plan, name)) return std::nullopt;
+std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, TensorName name,
+                                                bool first_needed, bool second_needed) {
+  if (!context.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
+  if (context.plan && touches(*context.plan, name)) return std::nullopt;
   const auto [first, second] = gemms_of(name);
-  if ((first_needed && !runs_quantized(pass, first)) ||
-      (second_needed && !runs_quantized(pass, second))) {
+  if ((first_needed && !context.quantizes(first)) ||
+      (second_needed && !context.quantizes(second))) {
     return std::nullopt;
   }
-  const auto* quantizer =
-      dynamic_cast<const DelayedScalingQuantizer*>(pass.quantizers[role_of(name)].get());
-  if (quantizer == nullptr) return std::nullopt;
-  return ops::KnownScale{.scale = quantizer->known_scale(),
-                         .amax = quantizer->amax(),
-                         .format = quantizer->format(),
+  const Quantizer& quantizer = *context.quantizer(role_of(name));
+  at::Tensor scale = quantizer.known_scale();
+  if (!scale.defined()) return std::nullopt;
+  return ops::KnownScale{.scale = std::move(scale),
+                         .amax = quantizer.running_amax(),
+                         .format = quantizer.format(),
                          .columnwise = second_needed};
 }
 
@@ -61,16 +60,16 @@ at::Tensor placeholder(at::IntArrayRef sizes, const at::Tensor& like) {
   return shared_zero(like).expand(sizes);
 }
 
-at::Tensor placeholder_of(c10::intrusive_ptr<MadeGradient> made, at::IntArrayRef sizes,
-                          const at::Tensor& like) {
-  at::Tensor made_for = placeholder(sizes, like);
-  made_for.unsafeGetTensorImpl()->set_backend_meta(std::move(made));
-  return made_for;
+at::Tensor placeholder_with(c10::intrusive_ptr<FusedGradient> gradient, at::IntArrayRef sizes,
+                            const at::Tensor& like) {
+  at::Tensor carrier = placeholder(sizes, like);
+  carrier.unsafeGetTensorImpl()->set_backend_meta(std::move(gradient));
+  return carrier;
 }
 
-const MadeGradient* made_gradient_on(const at::Tensor& tensor) {
+const FusedGradient* fused_gradient(const at::Tensor& tensor) {
   return tensor.defined()
-             ? dynamic_cast<const MadeGradient*>(tensor.unsafeGetTensorImpl()->get_backend_meta())
+             ? dynamic_cast<const FusedGradient*>(tensor.unsafeGetTensorImpl()->get_backend_meta())
              : nullptr;
 }
 

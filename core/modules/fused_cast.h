@@ -1,5 +1,5 @@
-// Casts to FP8 that are left to what makes a tensor, which then is never written in high precision:
-// in its place goes a placeholder, for the autograd graph, and beside it go the codes.
+// FP8 casts fused into the producing kernel (norm, activation). The high-precision tensor is never
+// materialized; autograd sees a placeholder, the codes travel beside it.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "core/base/names.h"
-#include "core/modules/layer_pass.h"
+#include "core/modules/forward_context.h"
 #include "core/ops/fused_quantize.h"
 
 namespace telens {
@@ -27,28 +27,29 @@ using MakeActivation = c10::function_ref<at::Tensor(FusedCast* cast)>;
 // two backwards share it. It does not change after the forward: several backwards of one graph may
 // run at a time.
 struct GradientCast final : torch::CustomClassHolder {
-  // What the layer wants, said in its forward: every backward then hands it a placeholder. nullopt:
+  // The layer's request, made in its forward: every backward then hands it a placeholder. nullopt:
   // the gradient itself.
   std::optional<ops::KnownScale> scale;
   std::optional<at::ScalarType> bias_dtype;  // nullopt: no gradient of the bias
 };
 
-// What a layer gets in place of the gradient of its output. It hangs on the placeholder: whoever
-// keeps that, to run a part of the backward later, keeps it too.
-struct MadeGradient final : c10::BackendMeta {
+// Quantized output gradient, attached to the placeholder tensor as backend metadata, so that it
+// lives as long as the placeholder.
+struct FusedGradient final : c10::BackendMeta {
   QuantizedTensor codes;
-  at::Tensor bias;  // its gradient; undefined: not wanted
+  at::Tensor bias;  // the bias gradient; undefined: not requested
 };
 
-// A placeholder with `made` on it, and what hangs on a tensor; nullptr: nothing.
-at::Tensor placeholder_of(c10::intrusive_ptr<MadeGradient> made, at::IntArrayRef sizes,
-                          const at::Tensor& like);
-const MadeGradient* made_gradient_on(const at::Tensor& tensor);
+// A placeholder that carries the gradient.
+at::Tensor placeholder_with(c10::intrusive_ptr<FusedGradient> gradient, at::IntArrayRef sizes,
+                            const at::Tensor& like);
+// The gradient that a placeholder carries; nullptr for other tensors.
+const FusedGradient* fused_gradient(const at::Tensor& tensor);
 
-// The scale for casting a layer's activation or gradient before anybody has seen it: where delayed
+// The scale for casting a layer's activation or gradient inside the producing kernel: where delayed
 // scaling quantizes it for every GEMM that is needed, and the plan lets no feature touch it.
-std::optional<ops::KnownScale> scale_of_fused_cast(const LayerPass& pass, TensorName name,
-                                                   bool first_needed, bool second_needed);
+std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, TensorName name,
+                                                bool first_needed, bool second_needed);
 
 // A tensor of zeros with one element of memory.
 at::Tensor placeholder(at::IntArrayRef sizes, const at::Tensor& like);

@@ -90,8 +90,8 @@ at::Tensor GroupedLinear::extra_state() const { return layers_.extra_state(); }
 
 void GroupedLinear::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
 
-std::vector<LinearOperation*> GroupedLinear::layers() {
-  std::vector<LinearOperation*> layers;
+std::vector<LinearLayer*> GroupedLinear::layers() {
+  std::vector<LinearLayer*> layers;
   for (Map& map : maps_) layers.push_back(&map.operation);
   return layers;
 }

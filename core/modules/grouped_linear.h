@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 #include "core/modules/linear_parameters.h"
 #include "core/modules/module.h"
 #include "core/modules/named_layers.h"
@@ -73,14 +73,14 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
-  std::vector<LinearOperation*> layers() override;
+  std::vector<LinearLayer*> layers() override;
 
   const GroupedLinearOptions& options() const { return options_; }
 
  private:
   struct Map {
     LinearParameters parameters;
-    LinearOperation operation;
+    LinearLayer operation;
   };
 
   void check(const GroupedLinearInputs& inputs) const;

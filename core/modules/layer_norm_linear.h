@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 #include "core/modules/linear_parameters.h"
 #include "core/modules/module.h"
 #include "core/modules/norm_parameters.h"
@@ -77,7 +77,7 @@ class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInput
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
-  std::vector<LinearOperation*> layers() override { return {&operation_}; }
+  std::vector<LinearLayer*> layers() override { return {&operation_}; }
 
   const LayerNormLinearOptions& options() const { return options_; }
 
@@ -85,7 +85,7 @@ class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInput
   LayerNormLinearOptions options_;
   NormParameters norm_;
   LinearParameters linear_;
-  LinearOperation operation_;
+  LinearLayer operation_;
 };
 
 }  // namespace telens

@@ -16,7 +16,7 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
   const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
   options_.parameters.settle_only_rank("LayerNormMLP");
   const ParameterOptions& parameters = options_.parameters;
-  for (LinearOperation* layer : layers()) layer->set_tensor_parallel(parameters);
+  for (LinearLayer* layer : layers()) layer->set_tensor_parallel(parameters);
   const ParameterOptions output_parameters =
       parameters.with_init_method(options_.output_layer_init_method);
 

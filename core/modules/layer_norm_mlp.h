@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 #include "core/modules/module.h"
 #include "core/modules/named_layers.h"
 #include "core/modules/norm_parameters.h"
@@ -80,7 +80,7 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
-  std::vector<LinearOperation*> layers() override { return {&fc1_, &fc2_}; }
+  std::vector<LinearLayer*> layers() override { return {&fc1_, &fc2_}; }
 
   const LayerNormMLPOptions& options() const { return options_; }
 
@@ -93,8 +93,8 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
   Weight fc2_weight_;
   at::Tensor fc2_bias_;
   NamedLayers layers_;
-  LinearOperation fc1_;
-  LinearOperation fc2_;
+  LinearLayer fc1_;
+  LinearLayer fc2_;
 };
 
 }  // namespace telens

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 #include "core/modules/linear_parameters.h"
 #include "core/modules/module.h"
 #include "core/modules/parameter_options.h"
@@ -70,14 +70,14 @@ class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
   at::Tensor extra_state() const override;
   void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
-  std::vector<LinearOperation*> layers() override { return {&operation_}; }
+  std::vector<LinearLayer*> layers() override { return {&operation_}; }
 
   const LinearOptions& options() const { return options_; }
 
  private:
   LinearOptions options_;
   LinearParameters parameters_;
-  LinearOperation operation_;
+  LinearLayer operation_;
 };
 
 }  // namespace telens

@@ -13,7 +13,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether the tensors lie in memory as at::cat would put them.
+// True if the tensors lie in memory as at::cat would put them.
 bool are_adjacent(at::TensorList parts) {
   const at::Tensor& first = parts.front();
   std::int64_t offset = first.storage_offset();

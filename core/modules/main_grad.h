@@ -18,11 +18,11 @@ TELENS_EXPORT void set_main_grad(const at::Tensor& parameter, at::Tensor main_gr
 struct MainGrad {
   at::Tensor buffer;
   bool overwrite = false;  // wgrad replaces what is there
-  // Whoever reduces main_grad waits for a gradient of the parameter to come: zeros serve.
+  // The code that reduces main_grad waits for a gradient of the parameter to come: zeros serve.
   bool wants_gradient = false;
 };
 
-// Who else knows the buffers of parameters: Python, where they are attributes.
+// Second source of main_grad buffers: Python, where main_grad is an attribute of the Parameter.
 class MainGradSource {
  public:
   virtual ~MainGradSource() = default;

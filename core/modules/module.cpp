@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 
 namespace telens {
 
@@ -35,7 +35,7 @@ void Module::set_extra_state(const at::Tensor& bytes) {
 }
 
 void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
-  for (LinearOperation* layer : layers()) {
+  for (LinearLayer* layer : layers()) {
     layer->hooks().set_tensor_parallel(group, layer->hooks().tensor_parallel().size);
   }
   for (const auto& child : children()) {

@@ -18,7 +18,7 @@
 
 namespace telens {
 
-class LinearOperation;
+class LinearLayer;
 
 // A module's results: one tensor for most; more where an option asks for them (return_bias,
 // return_layernorm_output), in the order that Transformer Engine returns them.
@@ -42,16 +42,16 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   void set_tensor(const std::string& name, at::Tensor tensor,
                   std::optional<QuantizedTensor> quantized = std::nullopt);
 
-  // Whether the parameter is the weight of GEMMs, which may be stored in low precision.
+  // True for the weights of GEMMs, which may be stored in low precision.
   bool is_gemm_weight(const std::string& name) const { return weight_slots_.contains(name); }
 
-  // What goes into state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
+  // The entry of state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
   // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
   virtual at::Tensor extra_state() const { return {}; }
   virtual void set_extra_state(const at::Tensor& bytes);
 
   // Its own linear layers, GEMM by GEMM; those of children are theirs.
-  virtual std::vector<LinearOperation*> layers() { return {}; }
+  virtual std::vector<LinearLayer*> layers() { return {}; }
 
   // The group that tensor-parallel layers hand to their calls, here and in all children; its size
   // is the option tp_size.

@@ -1,4 +1,4 @@
-// All modules, for whoever treats them alike (the Python package). A new module is one line.
+// All modules, for code that treats them alike (the Python package). A new module is one line.
 #pragma once
 
 #include "core/modules/dot_product_attention.h"

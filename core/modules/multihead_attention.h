@@ -140,7 +140,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   std::int64_t groups() const;
 
   MultiheadAttentionOptions options_;
-  // Of these two one; in self attention it makes key and value too.
+  // One of the two is set; in self attention it makes key and value too.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
   std::shared_ptr<Linear> key_value_;  // of cross attention

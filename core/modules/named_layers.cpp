@@ -10,10 +10,10 @@ namespace telens {
 NamedLayers::NamedLayers(std::string kind, std::string name)
     : kind_(std::move(kind)), name_(std::move(name)) {}
 
-LinearOperation NamedLayers::add(const std::string& suffix) {
-  LinearOperation operation(name_.empty() ? std::string() : name_ + suffix, kind_ + suffix);
+LinearLayer NamedLayers::add(const std::string& suffix) {
+  LinearLayer operation(name_.empty() ? std::string() : name_ + suffix, kind_ + suffix);
   operation.join(windows_);
-  LinearOperation first = layers_.empty() ? operation : layers_.front().operation;
+  LinearLayer first = layers_.empty() ? operation : layers_.front().operation;
   operation.hooks().share_automatic_name(first.hooks(), suffix);
   layers_.push_back({operation, suffix});
   return operation;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 
 namespace telens {
 
@@ -18,7 +18,7 @@ class NamedLayers {
   NamedLayers(std::string kind, std::string name);
 
   // The module's next layer, "<name><suffix>". Copies of the result are the same layer.
-  LinearOperation add(const std::string& suffix);
+  LinearLayer add(const std::string& suffix);
 
   void set_name(const std::string& name);
 
@@ -32,7 +32,7 @@ class NamedLayers {
 
  private:
   struct Layer {
-    LinearOperation operation;
+    LinearLayer operation;
     std::string suffix;
   };
 

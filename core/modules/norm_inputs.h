@@ -1,4 +1,4 @@
-// What LayerNorm and RMSNorm are called with, and made from.
+// Options and inputs of LayerNorm and RMSNorm.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -22,27 +22,26 @@ bool replays(const ActiveScope& scope) { return scope.mode == RecomputationScope
 LayerQuantizers frozen(const LayerQuantizers& quantizers) {
   LayerQuantizers copy = quantizers;
   for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::output}) {
-    if (const auto* delayed = dynamic_cast<DelayedScalingQuantizer*>(copy[role].get())) {
-      copy[role] = delayed->frozen_at(delayed->known_scale().clone());
-    }
+    const at::Tensor scale = copy[role] ? copy[role]->known_scale() : at::Tensor();
+    if (scale.defined()) copy[role] = copy[role]->frozen_at(scale.clone());
   }
   return copy;
 }
 
 }  // namespace
 
-void RecomputationTape::append(const void* layer, LayerPass pass) {
-  entries_.push_back({layer, std::move(pass)});
+void RecomputationTape::append(const void* layer, ForwardContext context) {
+  entries_.push_back({layer, std::move(context)});
 }
 
-LayerPass RecomputationTape::next(const void* layer, const std::string& name) {
+ForwardContext RecomputationTape::next(const void* layer, const std::string& name) {
   if (position_ >= entries_.size() || entries_[position_].layer != layer) {
     raise<UsageError>(
         "{}: the recomputation of a checkpointed function runs other layers than its first "
         "forward did; make the function run the same layers each time",
         name);
   }
-  return entries_[position_++].pass;
+  return entries_[position_++].context;
 }
 
 RecomputationScope::RecomputationScope(std::shared_ptr<RecomputationTape> tape, Mode mode) {
@@ -60,16 +59,16 @@ bool is_active() { return !scopes().empty(); }
 
 bool is_replaying() { return std::any_of(scopes().begin(), scopes().end(), replays); }
 
-LayerPass replayed_pass(const void* layer, const std::string& name) {
+ForwardContext replay_context(const void* layer, const std::string& name) {
   const auto innermost = std::find_if(scopes().rbegin(), scopes().rend(), replays);
-  LayerPass pass = innermost->tape->next(layer, name);
-  pass.recomputation = true;
-  return pass;
+  ForwardContext context = innermost->tape->next(layer, name);
+  context.recomputation = true;
+  return context;
 }
 
-void record_pass(const void* layer, const LayerPass& pass) {
-  LayerPass kept = pass;
-  kept.quantizers = frozen(pass.quantizers);
+void record_context(const void* layer, const ForwardContext& context) {
+  ForwardContext kept = context;
+  kept.quantizers = frozen(context.quantizers);
   for (const ActiveScope& scope : scopes()) {
     if (!replays(scope)) {
       scope.tape->append(layer, kept);

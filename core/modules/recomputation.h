@@ -1,5 +1,5 @@
-// Activation recomputation (checkpoint): the second forward must be decided by what decided the
-// first one - recipe, scales, routing plan - and must leave no second trace.
+// Activation recomputation (checkpoint): the second forward runs in the context of the first one
+// (recipe, scales, routing plan) and must leave no second trace.
 #pragma once
 
 #include <cstddef>
@@ -7,29 +7,29 @@
 #include <string>
 #include <vector>
 
-#include "core/modules/layer_pass.h"
+#include "core/modules/forward_context.h"
 
 namespace telens {
 
-// The passes of the layers that ran inside one checkpointed function, in order.
+// The contexts of the layers that ran inside one checkpointed function, in order.
 class TELENS_EXPORT RecomputationTape {
  public:
-  void append(const void* layer, LayerPass pass);
-  // The pass of the next layer in order. Throws UsageError if another layer was there the first
+  void append(const void* layer, ForwardContext context);
+  // The context of the next layer in order. Throws UsageError if another layer was there the first
   // time.
-  LayerPass next(const void* layer, const std::string& name);
+  ForwardContext next(const void* layer, const std::string& name);
   void rewind() { position_ = 0; }
 
  private:
   struct Entry {
     const void* layer;
-    LayerPass pass;
+    ForwardContext context;
   };
   std::vector<Entry> entries_;
   std::size_t position_ = 0;
 };
 
-// While it lives, this thread's layers write their passes to the tape, or take them from it.
+// While it lives, this thread's layers write their contexts to the tape, or take them from it.
 class TELENS_EXPORT RecomputationScope {
  public:
   enum class Mode { record, replay };
@@ -42,15 +42,15 @@ class TELENS_EXPORT RecomputationScope {
 
 namespace recomputation {
 
-// Whether this thread is inside any scope, and inside a replaying one.
+// True inside any scope of this thread; true inside a replaying one.
 bool is_active();
 bool is_replaying();
 
-// The pass that the innermost replaying scope has for the layer.
-LayerPass replayed_pass(const void* layer, const std::string& name);
+// The context that the innermost replaying scope has for the layer. `layer`: its identity.
+ForwardContext replay_context(const void* layer, const std::string& name);
 
-// Writes the pass to every recording scope, with its scales as they are now.
-void record_pass(const void* layer, const LayerPass& pass);
+// Writes the context to every recording scope, with its scales as they are now.
+void record_context(const void* layer, const ForwardContext& context);
 
 }  // namespace recomputation
 }  // namespace telens

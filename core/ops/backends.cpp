@@ -6,13 +6,13 @@
 namespace telens::ops {
 
 bool runs_on(const c10::Device& device) {
-  // One for all: a backend registers every operator.
+  // Any operator will do as a probe: a backend registers all of them.
   static const auto gemm = c10::Dispatcher::singleton().findSchemaOrThrow("telens::gemm", "");
   return gemm.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
 void check_runs_on(const c10::Device& device, const std::string& layer) {
-  // What LibTorch and the machine have does not tell: a build may lack the kernels.
+  // A CUDA-enabled LibTorch is not enough: this build may lack our CUDA kernels.
   if (device.is_cpu() || runs_on(device)) return;
   raise<UsageError>(
       "{}: its tensors are on {}, for which this build of TELens has no kernels; build it with "

@@ -41,8 +41,7 @@ at::Tensor block_copies_difference_meta(const at::Tensor& codes, const at::Tenso
 
 void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
                         std::int64_t format, std::int64_t mode) {
-  const bool packed =
-      check_block_codes(kDifference, rowwise, format, mode).mode == ScalingMode::nvfp4;
+  const bool packed = is_packed_fp4(check_block_codes(kDifference, rowwise, format, mode).mode);
   check_block_codes(kDifference, columnwise, format, mode);
   const auto stored = [&](std::int64_t size) {
     return packed ? rounded_up_quotient(size, 2) : size;

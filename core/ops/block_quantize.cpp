@@ -44,7 +44,7 @@ SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
   check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
   check_amaxes(x, amaxes);
   const auto make = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
-    return empty_nvfp4_codes(rows, columns, transposed, x.options());
+    return empty_packed_codes(rows, columns, transposed, x.options());
   };
   return as_six_tensors({rowwise ? make(x.size(0), x.size(1), false) : BlockCodes(),
                          columnwise ? make(x.size(1), x.size(0), true) : BlockCodes()});
@@ -61,7 +61,7 @@ at::Tensor dequantize_blocks_meta(const at::Tensor& codes, const at::Tensor& sca
   const auto [element, scaling] = check_block_codes(
       "dequantize_blocks", {codes, scale_inv, tensor_scale.value_or(at::Tensor())}, format, mode);
   check_high_precision("dequantize_blocks", "the result", dtype);
-  if (scaling != ScalingMode::nvfp4) return empty_values(codes, dtype);
+  if (!is_packed_fp4(scaling)) return empty_values(codes, dtype);
   const std::int64_t columns = 2 * codes.size(1);
   return is_transposed(codes)
              ? at::empty({columns, codes.size(0)}, codes.options().dtype(dtype)).t()
@@ -78,7 +78,7 @@ BlockCodes empty_orientation(std::int64_t rows, std::int64_t columns, ScalingMod
 }
 
 at::ScalarType scale_dtype_of(ScalingMode mode) {
-  return mode == ScalingMode::mxfp8 || mode == ScalingMode::nvfp4 ? at::kByte : at::kFloat;
+  return scheme(mode).scale_format == FormatId::fp32 ? at::kFloat : at::kByte;
 }
 
 }  // namespace
@@ -101,8 +101,9 @@ ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t roun
 
 ScalingMode check_block_mode(std::string_view operation, std::int64_t mode) {
   if (mode <= static_cast<std::int64_t>(ScalingMode::tensor) ||
-      mode > static_cast<std::int64_t>(ScalingMode::nvfp4)) {
-    raise<UsageError>("{}: scaling mode {}; expected one of blocks: 1 to 4", operation, mode);
+      mode >= std::ssize(kAllScalingModes)) {
+    raise<UsageError>("{}: scaling mode {}; expected one of blocks: 1 to {}", operation, mode,
+                      kAllScalingModes.size() - 1);
   }
   return static_cast<ScalingMode>(mode);
 }
@@ -111,15 +112,19 @@ bool is_transposed(const at::Tensor& matrix) {
   return !matrix.is_contiguous() && matrix.t().is_contiguous();
 }
 
+FormatId check_element_format(std::string_view operation, std::int64_t format, ScalingMode mode) {
+  if (!is_packed_fp4(mode)) return check_fp8_format(operation, format);
+  if (format != static_cast<std::int64_t>(FormatId::e2m1)) {
+    raise<UsageError>("{}: format is {}; {} has E2M1 (2)", operation, format, name_of(mode));
+  }
+  return FormatId::e2m1;
+}
+
 BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
                                     std::int64_t format, std::int64_t mode) {
   const auto& [codes, scale_inv, tensor_scale] = quantized;
   const ScalingMode scaling = check_block_mode(operation, mode);
-  const bool packed = scaling == ScalingMode::nvfp4;
-  if (packed && format != static_cast<std::int64_t>(FormatId::e2m1)) {
-    raise<UsageError>("{}: format is {}; NVFP4 has E2M1 (2)", operation, format);
-  }
-  const FormatId element = packed ? FormatId::e2m1 : check_fp8_format(operation, format);
+  const FormatId element = check_element_format(operation, format, scaling);
   if (codes.scalar_type() != at::kByte || codes.dim() != 2) {
     raise<ShapeError>(
         "{}: codes have dtype {} and shape {}; expected Byte (uint8), [rows, columns]", operation,
@@ -128,7 +133,7 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
   const at::ScalarType scale_dtype = scale_dtype_of(scaling);
   const std::int64_t rows = rounded_up_quotient(codes.size(0), block_height(scaling));
   const std::int64_t columns =
-      rounded_up_quotient(codes.size(1) * (packed ? 2 : 1), block_length(scaling));
+      rounded_up_quotient(codes.size(1) * scheme(scaling).codes_per_byte(), block_length(scaling));
   if (scale_inv.scalar_type() != scale_dtype || scale_inv.dim() != 2 || scale_inv.size(0) != rows ||
       scale_inv.size(1) != columns) {
     raise<ShapeError>(
@@ -140,8 +145,8 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
   return {element, scaling};
 }
 
-BlockCodes empty_nvfp4_codes(std::int64_t rows, std::int64_t columns, bool transposed,
-                             const at::TensorOptions& options) {
+BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool transposed,
+                              const at::TensorOptions& options) {
   const auto bytes = [&](std::int64_t height, std::int64_t width) {
     const at::TensorOptions as_bytes = options.dtype(at::kByte);
     return transposed ? at::empty({width, height}, as_bytes).t()

@@ -16,7 +16,7 @@
 #include "core/base/error.h"
 #include "core/formats/convert.h"
 #include "core/formats/format_id.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 
 namespace telens::ops {
 

@@ -43,6 +43,9 @@ ScaleRounding check_scale_rounding(std::string_view operation, std::int64_t roun
 // One of those with blocks.
 ScalingMode check_block_mode(std::string_view operation, std::int64_t mode);
 
+// The format of a mode's elements. Throws UsageError for another one's.
+FormatId check_element_format(std::string_view operation, std::int64_t format, ScalingMode mode);
+
 struct BlockCodesFormats {
   FormatId element;
   ScalingMode mode;
@@ -56,10 +59,10 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
 BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
                                  const Orientations& orientations);
 
-// Empty NVFP4 codes of one orientation: packed, of a matrix [rows, columns] whose memory is
-// transposed or not.
-BlockCodes empty_nvfp4_codes(std::int64_t rows, std::int64_t columns, bool transposed,
-                             const at::TensorOptions& options);
+// Empty packed FP4 codes of one orientation, of a matrix [rows, columns] whose memory is transposed
+// or not.
+BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool transposed,
+                              const at::TensorOptions& options);
 
 void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs);
 // Also that 16x16 blocks and the transform are not asked for together, and that random_state, if

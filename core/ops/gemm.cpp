@@ -13,27 +13,12 @@
 namespace telens::ops {
 namespace {
 
-at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
-                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                     std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
-                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                     std::int64_t b_mode, const std::optional<at::Tensor>& bias,
-                     at::ScalarType out_dtype, bool /*split_accumulator*/,
-                     bool /*power_of_2_scales*/) {
-  check_gemm(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
-             operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), bias, out_dtype);
-  return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
+at::Tensor gemm_meta(const GemmArguments& arguments) {
+  const at::Tensor& a = arguments.a.codes;
+  return at::empty({a.size(0), arguments.b.codes.size(0)}, a.options().dtype(arguments.out_dtype));
 }
 
-void gemm_accumulate_meta(const at::Tensor& a, const at::Tensor& a_scale_inv,
-                          const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                          std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
-                          const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                          std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/,
-                          bool /*power_of_2_scales*/) {
-  check_gemm_accumulate(operand_of(a, a_scale_inv, a_tensor_scale, a_format, a_mode),
-                        operand_of(b, b_scale_inv, b_tensor_scale, b_format, b_mode), out);
-}
+void gemm_accumulate_meta(const GemmAccumulateArguments&) {}
 
 void check_operand(const GemmOperand& operand) {
   if (operand.mode == ScalingMode::tensor) {
@@ -43,8 +28,8 @@ void check_operand(const GemmOperand& operand) {
     check_block_codes("gemm", {operand.codes, operand.scale_inv, operand.tensor_scale},
                       static_cast<std::int64_t>(operand.format),
                       static_cast<std::int64_t>(operand.mode));
-    if (operand.mode == ScalingMode::nvfp4 && !operand.tensor_scale.defined()) {
-      raise<UsageError>("gemm: an NVFP4 operand has no tensor_scale");
+    if (scheme(operand.mode).packed_fp4 && !operand.tensor_scale.defined()) {
+      raise<UsageError>("gemm: an {} operand has no tensor_scale", name_of(operand.mode));
     }
   }
 }
@@ -52,17 +37,14 @@ void check_operand(const GemmOperand& operand) {
 }  // namespace
 
 bool can_multiply(ScalingMode a, ScalingMode b) {
-  const auto in_128_blocks = [](ScalingMode mode) {
-    return mode == ScalingMode::block_1d || mode == ScalingMode::block_2d;
-  };
-  if (in_128_blocks(a) && in_128_blocks(b)) {
+  if (scheme(a).has_128_blocks() && scheme(b).has_128_blocks()) {
     return a != ScalingMode::block_2d || b != ScalingMode::block_2d;
   }
   return a == b;
 }
 
-void check_gemm(const GemmOperand& left, const GemmOperand& right,
-                const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
+void check_gemm(const GemmArguments& arguments) {
+  const auto& [left, right, bias, out_dtype, split_accumulator] = arguments;
   const at::Tensor& a = left.codes;
   const at::Tensor& b = right.codes;
   if (a.scalar_type() != at::kByte || b.scalar_type() != at::kByte) {
@@ -85,22 +67,23 @@ void check_gemm(const GemmOperand& left, const GemmOperand& right,
     raise<ShapeError>("gemm: out_dtype {}; expected BFloat16, Half or Float",
                       c10::toString(out_dtype));
   }
-  if (bias && bias->defined() &&
-      (bias->dim() != 1 || bias->size(0) != b.size(0) || bias->scalar_type() != out_dtype)) {
+  if (bias.defined() &&
+      (bias.dim() != 1 || bias.size(0) != b.size(0) || bias.scalar_type() != out_dtype)) {
     raise<ShapeError>("gemm: bias has shape {} and dtype {}; expected [{}] and {}",
-                      c10::str(bias->sizes()), c10::toString(bias->scalar_type()), b.size(0),
+                      c10::str(bias.sizes()), c10::toString(bias.scalar_type()), b.size(0),
                       c10::toString(out_dtype));
   }
 }
 
-void check_gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out) {
-  check_gemm(a, b, std::nullopt, at::kFloat);
+void check_gemm_accumulate(const GemmAccumulateArguments& arguments) {
+  const auto& [a, b, out, split_accumulator] = arguments;
+  check_gemm({a, b, or_undefined(std::nullopt), at::kFloat, split_accumulator});
   check_accumulated("gemm_accumulate", a.codes, b.codes, out);
 }
 
 at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bias,
                 at::ScalarType out_dtype, bool split_accumulator) {
-  static const auto handle = find_operator<decltype(gemm_meta)>("telens::gemm");
+  static const auto handle = find_operator<decltype(gemm_schema<gemm_meta>)>("telens::gemm");
   return handle.call(
       a.codes, a.scale_inv, if_defined(a.tensor_scale), static_cast<std::int64_t>(a.format),
       static_cast<std::int64_t>(a.mode), b.codes, b.scale_inv, if_defined(b.tensor_scale),
@@ -110,8 +93,8 @@ at::Tensor gemm(const GemmOperand& a, const GemmOperand& b, const at::Tensor& bi
 
 void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out,
                      bool split_accumulator) {
-  static const auto handle =
-      find_operator<decltype(gemm_accumulate_meta)>("telens::gemm_accumulate");
+  static const auto handle = find_operator<decltype(gemm_accumulate_schema<gemm_accumulate_meta>)>(
+      "telens::gemm_accumulate");
   handle.call(a.codes, a.scale_inv, if_defined(a.tensor_scale), static_cast<std::int64_t>(a.format),
               static_cast<std::int64_t>(a.mode), b.codes, b.scale_inv, if_defined(b.tensor_scale),
               static_cast<std::int64_t>(b.format), static_cast<std::int64_t>(b.mode), out,
@@ -125,6 +108,7 @@ at::Tensor bias_of_16_bits(const at::Tensor& bias) {
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
-  library.impl("gemm", telens::ops::gemm_meta);
-  library.impl("gemm_accumulate", telens::ops::gemm_accumulate_meta);
+  using namespace telens::ops;
+  library.impl("gemm", gemm_schema<gemm_meta>);
+  library.impl("gemm_accumulate", gemm_accumulate_schema<gemm_accumulate_meta>);
 }

@@ -4,26 +4,26 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/formats/format_id.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 
 namespace telens::ops {
 
-// One operand: codes [rows, K] (any strides; NVFP4: [rows, K / 2], K even), scales as its scaling
-// mode lays them out.
+// One operand: codes [rows, K] (any strides; packed FP4: [rows, K / 2], K even), scales as its
+// scheme lays them out.
 struct GemmOperand {
   const at::Tensor& codes;
   const at::Tensor& scale_inv;
-  const at::Tensor& tensor_scale;  // NVFP4; others: undefined
+  const at::Tensor& tensor_scale;  // packed FP4; others: undefined
   FormatId format;
   ScalingMode mode;
-  // Of 128-blocks: whoever made the scales knows that all are powers of two from 2^-127 to 2^127,
-  // which no device is asked for. A product may then be another one of the same value (MXFP8's on
+  // For 128-blocks: all scales are known to be powers of two from 2^-127 to 2^127, which no device
+  // is asked for. A product may then be another one of the same value (MXFP8's on
   // Blackwell). Where the promise is broken, the blocks under such scales are NaN there, never some
   // other number.
   bool power_of_2_scales = false;
 };
 
-// Whether a GEMM takes operands of these modes: the same one, or 1x128 blocks with 128x128 blocks
+// True if a GEMM takes operands of these modes: the same one, or 1x128 blocks with 128x128 blocks
 // in either order (two times 128x128: no hardware multiplies those).
 bool can_multiply(ScalingMode a, ScalingMode b);
 

@@ -1,4 +1,5 @@
-// Argument checks of telens::gemm and telens::gemm_accumulate, the same on every device.
+// Backends of telens::gemm and telens::gemm_accumulate: the schemas' arguments, unpacked once into
+// structs and checked the same on every device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +11,62 @@
 
 namespace telens::ops {
 
-// An operand from the schemas' arguments, which must outlive it.
-inline GemmOperand operand_of(const at::Tensor& codes, const at::Tensor& scale_inv,
-                              const std::optional<at::Tensor>& tensor_scale, std::int64_t format,
-                              std::int64_t mode) {
-  return {codes, scale_inv, or_undefined(tensor_scale), static_cast<FormatId>(format),
-          static_cast<ScalingMode>(mode)};
+struct GemmArguments {
+  GemmOperand a;
+  GemmOperand b;
+  const at::Tensor& bias;  // of out_dtype, or undefined
+  at::ScalarType out_dtype;
+  bool split_accumulator;
+};
+
+struct GemmAccumulateArguments {
+  GemmOperand a;
+  GemmOperand b;
+  const at::Tensor& out;
+  bool split_accumulator;
+};
+
+void check_gemm(const GemmArguments& arguments);
+void check_gemm_accumulate(const GemmAccumulateArguments& arguments);
+
+// The function of telens::gemm's schema for a backend's kernel, which gets checked arguments:
+//   library.impl("gemm", ops::gemm_schema<kernel>);
+template <at::Tensor (*kernel)(const GemmArguments&)>
+at::Tensor gemm_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                       const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                       std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                       const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                       std::int64_t b_mode, const std::optional<at::Tensor>& bias,
+                       at::ScalarType out_dtype, bool split_accumulator, bool power_of_2_scales) {
+  const GemmArguments arguments{
+      {a, a_scale_inv, or_undefined(a_tensor_scale), static_cast<FormatId>(a_format),
+       static_cast<ScalingMode>(a_mode), power_of_2_scales},
+      {b, b_scale_inv, or_undefined(b_tensor_scale), static_cast<FormatId>(b_format),
+       static_cast<ScalingMode>(b_mode), power_of_2_scales},
+      or_undefined(bias),
+      out_dtype,
+      split_accumulator};
+  check_gemm(arguments);
+  return kernel(arguments);
 }
 
-void check_gemm(const GemmOperand& a, const GemmOperand& b, const std::optional<at::Tensor>& bias,
-                at::ScalarType out_dtype);
-void check_gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tensor& out);
+// The same for telens::gemm_accumulate.
+template <void (*kernel)(const GemmAccumulateArguments&)>
+void gemm_accumulate_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                            const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                            std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                            const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                            std::int64_t b_mode, const at::Tensor& out, bool split_accumulator,
+                            bool power_of_2_scales) {
+  const GemmAccumulateArguments arguments{
+      {a, a_scale_inv, or_undefined(a_tensor_scale), static_cast<FormatId>(a_format),
+       static_cast<ScalingMode>(a_mode), power_of_2_scales},
+      {b, b_scale_inv, or_undefined(b_tensor_scale), static_cast<FormatId>(b_format),
+       static_cast<ScalingMode>(b_mode), power_of_2_scales},
+      out,
+      split_accumulator};
+  check_gemm_accumulate(arguments);
+  kernel(arguments);
+}
 
 }  // namespace telens::ops

@@ -1,6 +1,6 @@
-// Which kernel a GEMM ran with, and why. The kernels say it themselves, beside the result: the
-// operator's schema is the same for every device, and what a kernel decides by (the processor, the
-// shape, the scales) only it knows.
+// The kernel that a GEMM ran with, and the reason. Kernels report it beside the result: the
+// operator's schema is the same for every device, and only a kernel knows what it decides by (the
+// processor, the shape, the scales). Callers of run_gemm get it in GemmResult (core/gemm/gemm.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,9 @@ struct GemmChoice {
   std::string_view reason;  // why not the fastest one; "": it is the fastest one
 };
 
-// For kernels: of the GEMM that this thread is running. For its caller: of the newest one.
+// For kernels: reports the choice for the GEMM that this thread runs.
 void report_gemm_choice(GemmChoice choice);
+// For core/gemm and tests of the operators: the newest choice reported on this thread.
 GemmChoice newest_gemm_choice();
 
 // The operator `telens::gemm_algorithms`: which algorithm the library behind the products of x's

@@ -31,8 +31,8 @@ FormatId check_block_cast(const char* operation, const at::Tensor& x, const Bloc
                           std::int64_t format, std::int64_t mode) {
   const FormatId input = check_matrix(operation, x);
   const BlockCodesFormats formats = check_block_codes(operation, codes, format, mode);
-  const bool packed = formats.mode == ScalingMode::nvfp4;
-  const std::int64_t columns = packed ? (x.size(1) + 1) / 2 : x.size(1);
+  const std::int64_t columns =
+      rounded_up_quotient(x.size(1), scheme(formats.mode).codes_per_byte());
   if (codes.codes.size(0) != x.size(0) || codes.codes.size(1) != columns ||
       codes.codes.device() != x.device()) {
     raise<ShapeError>(

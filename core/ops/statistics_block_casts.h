@@ -14,7 +14,7 @@ namespace telens::ops {
 // One orientation of a tensor in a block format, as ops::quantize_* make it.
 struct BlockCast {
   BlockCodes codes;
-  FormatId format;   // E4M3, E5M2; NVFP4: E2M1
+  FormatId format;   // E4M3, E5M2; packed: E2M1
   ScalingMode mode;  // one of blocks
 };
 
@@ -25,7 +25,7 @@ struct BlockCast {
 //   underflows                    nonzero before, decoded to zero
 //   overflows                     |x| > FP32(largest value of the format * scale_inv of the block)
 //   saturated                     |x| / scale_inv rounds to more than that largest value
-//   scale_inv_min, scale_inv_max  over all blocks; NVFP4: times the tensor's scale
+//   scale_inv_min, scale_inv_max  over all blocks; packed FP4: times the tensor's scale
 // A difference of two equal infinities is NaN, as in IEEE arithmetic.
 TELENS_EXPORT void accumulate_block_cast_statistics(const at::Tensor& x, const BlockCast& cast,
                                                     at::Tensor& accumulator);

@@ -23,11 +23,7 @@ void what_if_statistics_meta(const at::Tensor& x, at::IntArrayRef formats, at::I
 
 WhatIfCast check_cast(std::int64_t format, std::int64_t mode) {
   const auto scaling = check_block_mode(kOperation, mode);
-  if (scaling != ScalingMode::nvfp4) return {check_fp8_format(kOperation, format), scaling};
-  if (format != static_cast<std::int64_t>(FormatId::e2m1)) {
-    raise<UsageError>("{}: format is {}; NVFP4 has E2M1 (2)", kOperation, format);
-  }
-  return {FormatId::e2m1, scaling};
+  return {check_element_format(kOperation, format, scaling), scaling};
 }
 
 }  // namespace

@@ -12,20 +12,21 @@
 
 namespace telens {
 
-// One direction's. All tensors FP32.
+// The amax history and scales of one direction. All tensors FP32.
 struct AmaxWindow {
   at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
   at::Tensor scale;         // [slots]
-  // How often the scales were computed from the history since this window was made: for whoever
-  // watches a history that nobody updates. Shared with the quantizers.
+  // Number of scale updates from the history since this window was made; lets observers detect a
+  // stale history. Shared with the quantizers.
   std::shared_ptr<std::atomic<std::int64_t>> updates =
       std::make_shared<std::atomic<std::int64_t>>(0);
 
   bool defined() const { return scale.defined(); }
 };
 
-// What a module's layers share, so that it can be read and written as one tensor, as Transformer
-// Engine's scripts do: the slots of the first GEMM, of the second, ... Each GEMM works with a view.
+// The windows that a module's layers share, so that they can be read and written as one tensor, as
+// Transformer Engine's scripts do: the slots of the first GEMM, of the second, ... Each GEMM works
+// with a view.
 class TELENS_EXPORT ModuleWindows {
  public:
   // The number of one more GEMM, before any window is made.

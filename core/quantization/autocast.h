@@ -23,8 +23,8 @@ struct AutocastOptions {
   ProcessGroupPtr group = {};
 };
 
-// What the layers of an outermost region have in common: whose scales to update, and which layer
-// came first. Lives as long as a backward may come.
+// The state that the layers of an outermost region share: the scales to update, and the first
+// layer. Lives as long as a backward may come.
 class Region {
  public:
   // A layer has run in the region under a recipe.

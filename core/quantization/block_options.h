@@ -10,14 +10,15 @@ namespace telens {
 
 // Part of a quantized tensor, so that it can be quantized again as it was.
 struct BlockOptions {
-  // Square blocks: MXFP8 32x32, NVFP4 16x16 (128-blocks have a scaling mode for it).
+  // Blocks as high as long (128-blocks have a scaling mode for it).
   bool two_dimensional = false;
   ScaleRounding scale_rounding = ScaleRounding::up;  // MXFP8
   bool power_of_2_scales = true;                     // 128-blocks
   float amax_epsilon = 0.0F;                         // 128-blocks: smaller amaxes count as this one
-  // NVFP4: signs of the random Hadamard transform of the columnwise orientation, if there is one.
+  // Packed FP4: signs of the random Hadamard transform of the columnwise orientation, if there is
+  // one.
   std::optional<std::uint16_t> hadamard_signs = std::nullopt;
-  bool stochastic_rounding = false;  // NVFP4
+  bool stochastic_rounding = false;  // packed FP4
 
   bool operator==(const BlockOptions&) const = default;
 };

@@ -11,9 +11,9 @@ QuantizedData data_of(const ops::BlockCodes& quantized) {
 
 }  // namespace
 
-QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x) {
+QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x, Usage usage) const {
   const auto [rowwise, columnwise] =
-      quantize_matrix(flattened(x), {usage().rowwise, usage().columnwise});
+      quantize_matrix(flattened(x), {usage.rowwise, usage.columnwise});
   QuantizedTensor out;
   out.rowwise = data_of(rowwise);
   out.columnwise = data_of(columnwise);
@@ -26,7 +26,7 @@ QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x) {
   return out;
 }
 
-void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
+void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) const {
   if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != format() || out.mode != mode()) {
     raise<ShapeError>(
         "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
@@ -43,8 +43,7 @@ void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
 }
 
 bool BlockQuantizer::makes_power_of_2_scales() const {
-  const bool in_128_blocks = mode() == ScalingMode::block_1d || mode() == ScalingMode::block_2d;
-  return in_128_blocks && options_.power_of_2_scales;
+  return has_128_blocks(mode()) && options_.power_of_2_scales;
 }
 
 bool BlockQuantizer::quantizes_as(const Quantizer& other) const {

@@ -1,4 +1,4 @@
-// What the quantizers with a scale a block have in common.
+// Base of the quantizers with a scale a block.
 #pragma once
 
 #include "core/ops/block_quantize.h"
@@ -12,9 +12,10 @@ class TELENS_EXPORT BlockQuantizer : public Quantizer {
   BlockQuantizer(FormatId format, BlockOptions options, Usage usage)
       : Quantizer(format, usage), options_(options) {}
 
-  QuantizedTensor quantize(const at::Tensor& x) final;
-  void quantize_into(const at::Tensor& x, QuantizedTensor& out) final;
-  void calibrate(const at::Tensor&) final {}
+  using Quantizer::quantize;
+  QuantizedTensor quantize(const at::Tensor& x, Usage usage) const final;
+  void quantize_into(const at::Tensor& x, QuantizedTensor& out) const final;
+  void calibrate(const at::Tensor&) const final {}
 
   bool quantizes_as(const Quantizer& other) const final;
 

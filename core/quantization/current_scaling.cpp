@@ -24,12 +24,12 @@ at::Tensor CurrentScalingQuantizer::scale_for(const at::Tensor& x) const {
   return ops::scale_from_amax(amax, fp8_max, options_.amax_epsilon, options_.power_2_scale);
 }
 
-QuantizedTensor CurrentScalingQuantizer::quantize(const at::Tensor& x) {
-  return quantize_with_scale(x, scale_for(x), {}, *this);
+QuantizedTensor CurrentScalingQuantizer::quantize(const at::Tensor& x, Usage usage) const {
+  return quantize_with_scale(x, {scale_for(x), {}, format()}, usage);
 }
 
-void CurrentScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
-  quantize_with_scale_into(x, scale_for(x), {}, *this, out);
+void CurrentScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) const {
+  quantize_with_scale_into(x, {scale_for(x), {}, format()}, out);
 }
 
 std::shared_ptr<Quantizer> CurrentScalingQuantizer::copy() const {

@@ -31,9 +31,10 @@ class CurrentScalingQuantizer final : public Quantizer {
                                    Usage usage = {});
 
   ScalingMode mode() const override { return ScalingMode::tensor; }
-  QuantizedTensor quantize(const at::Tensor& x) override;
-  void quantize_into(const at::Tensor& x, QuantizedTensor& out) override;
-  void calibrate(const at::Tensor& x) override {}
+  using Quantizer::quantize;
+  QuantizedTensor quantize(const at::Tensor& x, Usage usage) const override;
+  void quantize_into(const at::Tensor& x, QuantizedTensor& out) const override;
+  void calibrate(const at::Tensor& x) const override {}
   std::shared_ptr<Quantizer> copy() const override;
   bool quantizes_as(const Quantizer& other) const override;
 

@@ -59,15 +59,15 @@ DelayedScalingQuantizer::DelayedScalingQuantizer(FormatId format, at::Tensor sca
       amax_(std::move(amax)),
       updates_(std::move(updates)) {}
 
-QuantizedTensor DelayedScalingQuantizer::quantize(const at::Tensor& x) {
-  return quantize_with_scale(x, scale_, amax_, *this);
+QuantizedTensor DelayedScalingQuantizer::quantize(const at::Tensor& x, Usage usage) const {
+  return quantize_with_scale(x, {scale_, amax_, format()}, usage);
 }
 
-void DelayedScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) {
-  quantize_with_scale_into(x, scale_, amax_, *this, out);
+void DelayedScalingQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) const {
+  quantize_with_scale_into(x, {scale_, amax_, format()}, out);
 }
 
-void DelayedScalingQuantizer::calibrate(const at::Tensor& x) {
+void DelayedScalingQuantizer::calibrate(const at::Tensor& x) const {
   if (amax_.defined()) {
     amax_.copy_(at::maximum(amax_, ops::amax(x)));  // maximum lets a NaN through
   }

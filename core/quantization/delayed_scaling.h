@@ -89,19 +89,16 @@ class DelayedScalingQuantizer final : public Quantizer {
                           Updates updates = {});
 
   ScalingMode mode() const override { return ScalingMode::tensor; }
-  QuantizedTensor quantize(const at::Tensor& x) override;
-  void quantize_into(const at::Tensor& x, QuantizedTensor& out) override;
-  void calibrate(const at::Tensor& x) override;
+  using Quantizer::quantize;
+  QuantizedTensor quantize(const at::Tensor& x, Usage usage) const override;
+  void quantize_into(const at::Tensor& x, QuantizedTensor& out) const override;
+  void calibrate(const at::Tensor& x) const override;
   std::shared_ptr<Quantizer> copy() const override;
   bool quantizes_as(const Quantizer& other) const override;
   at::Tensor known_scale() const override { return scale_; }
+  at::Tensor running_amax() const override { return amax_; }
+  std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const override;
   std::optional<std::int64_t> history_updates() const override;
-
-  const at::Tensor& amax() const { return amax_; }
-
-  // The same quantizer with another scale and no effect on the amax history: what a recomputation
-  // of an earlier forward uses.
-  std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const;
 
  private:
   at::Tensor scale_;

@@ -28,9 +28,8 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
     training[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
-    const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(training[role].get());
-    evaluation[role] =
-        delayed != nullptr ? delayed->frozen_at(delayed->known_scale()) : training[role];
+    const at::Tensor scale = training[role] ? training[role]->known_scale() : at::Tensor();
+    evaluation[role] = scale.defined() ? training[role]->frozen_at(scale) : training[role];
   }
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);

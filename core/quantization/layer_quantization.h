@@ -30,7 +30,7 @@ class LayerQuantizers {
 class TELENS_EXPORT LayerQuantization {
  public:
   LayerQuantization() = default;
-  // Of one more GEMM of a module.
+  // For one more GEMM of a module.
   explicit LayerQuantization(std::shared_ptr<ModuleWindows> module)
       : delayed_scaling_(std::move(module)) {}
 
@@ -50,7 +50,7 @@ class TELENS_EXPORT LayerQuantization {
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
 
-  // What state_dict keeps under _extra_state (core/quantization/extra_state.h).
+  // The entry of state_dict under _extra_state (core/quantization/extra_state.h).
   at::Tensor extra_state() const;
   // Throws UsageError on bytes that extra_state() did not write.
   void set_extra_state(const at::Tensor& bytes);

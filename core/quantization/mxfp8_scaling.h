@@ -25,7 +25,6 @@ class TELENS_EXPORT MXFP8Quantizer final : public BlockQuantizer {
       : BlockQuantizer(format, options, usage) {}
 
   ScalingMode mode() const override { return ScalingMode::mxfp8; }
-  std::int64_t alignment() const override { return block_length(ScalingMode::mxfp8); }
   std::shared_ptr<Quantizer> copy() const override;
 
  private:

@@ -23,6 +23,7 @@ struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
   bool disable_2d_quantization = false;
 
   std::string_view name() const override { return "nvfp4"; }
+  void round_to_nearest() override { disable_stochastic_rounding = true; }
   std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
                                             DelayedScalingState* state) const override;
 };
@@ -34,16 +35,15 @@ class TELENS_EXPORT NVFP4Quantizer final : public BlockQuantizer {
   explicit NVFP4Quantizer(BlockOptions options = {}, Usage usage = {})
       : BlockQuantizer(FormatId::e2m1, options, usage) {}
 
+  // Rows may be any number; the columnwise codes of a transformed tensor are those of whole strips
+  // of 16, with rows of zeros behind x's.
   ScalingMode mode() const override { return ScalingMode::nvfp4; }
-  // 16 columns a block. Rows may be any; the columnwise codes of a transformed tensor are those of
-  // whole strips of 16, with rows of zeros behind x's.
-  std::int64_t alignment() const override { return block_length(ScalingMode::nvfp4); }
   std::shared_ptr<Quantizer> copy() const override;
 
  private:
   ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                       const ops::Orientations& orientations) const override;
-  // Of rows that the transform, where there is one, can take.
+  // For rows that the transform, if there is one, can take.
   ops::BlockCodesPair quantize_whole(const at::Tensor& x,
                                      const ops::Orientations& orientations) const;
   // The largest magnitudes over the group, rowwise and columnwise; undefined without a group.

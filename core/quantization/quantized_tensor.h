@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/formats/format_id.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/quantization/block_options.h"
 
 namespace telens {
@@ -18,13 +18,15 @@ struct QuantizedData {
   // uint8 codes. Rowwise: [rows, columns], blocks along a row. Columnwise: [columns, rows], that
   // is, the transposed matrix, blocks along a column of the original. For `tensor` scaling the
   // columnwise codes are the same codes transposed (a view of them where the GEMM takes any
-  // layout); for the block modes they are quantized separately. NVFP4 has two codes a byte, the one
-  // of even column in the lower four bits: [rows, columns / 2], columnwise [columns, rows / 2].
+  // layout); for the block modes they are quantized separately. Packed FP4 has two codes a byte,
+  // the one of even column in the lower four bits: [rows, columns / 2], columnwise [columns, rows /
+  // 2].
   at::Tensor codes;
   // `tensor`: FP32, 1 element. Otherwise one element a block, [rows / block height, columns / block
-  // length] of the codes (core/formats/scaling_mode.h), rounded up; E8M0 and E4M3 scales as uint8.
+  // length] of the codes (core/formats/scheme.h), rounded up; E8M0 and E4M3 scales as uint8.
   at::Tensor scale_inv;
-  // NVFP4: FP32, 1 element; value = decode(code) * scale_inv * tensor_scale. Others: undefined.
+  // Packed FP4: FP32, 1 element; value = decode(code) * scale_inv * tensor_scale. Others:
+  // undefined.
   at::Tensor tensor_scale = {};
 
   bool defined() const { return codes.defined(); }
@@ -45,7 +47,7 @@ struct QuantizedTensor {
   std::vector<std::int64_t> sizes;       // of that tensor; codes are its 2-D flattening
   BlockOptions blocks;                   // for block modes
   // 128-blocks: its quantizer knows that all scales are powers of two, from 2^-127 to 2^120. False
-  // where nobody knows (codes and scales from elsewhere), whatever the scales are.
+  // for codes and scales from elsewhere, whatever the scales are.
   bool power_of_2_scales = false;
 
   // The high-precision values, from the rowwise codes if present, else from the columnwise ones (a
@@ -54,7 +56,7 @@ struct QuantizedTensor {
   at::Tensor dequantize() const;
 };
 
-// What feeds a GEMM or comes out of modify_tensor: plain (high precision) or quantized.
+// An operand of a GEMM, or a result of modify_tensor: plain (high precision) or quantized.
 using Operand = std::variant<at::Tensor, QuantizedTensor>;
 
 inline bool is_quantized(const Operand& operand) {

@@ -2,7 +2,7 @@
 
 #include <typeinfo>
 
-#include "core/base/error.h"
+#include "core/base/internal_error.h"
 
 namespace telens {
 
@@ -14,6 +14,11 @@ at::Tensor flattened(const at::Tensor& x) {
     raise<ShapeError>("quantize: got a 0-dim tensor; expected [..., columns]");
   }
   return x.reshape({x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)});
+}
+
+std::shared_ptr<Quantizer> Quantizer::frozen_at(at::Tensor) const {
+  raise<InternalError>("a quantizer to {} in {} scaling has no known scale to freeze",
+                       name_of(format_), name_of(mode()));
 }
 
 bool Quantizer::quantizes_as(const Quantizer& other) const {

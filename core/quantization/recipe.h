@@ -19,7 +19,7 @@ enum class Fp8Format : std::uint8_t { e4m3, e5m2, hybrid };
 
 std::string_view name_of(Fp8Format format);
 
-// Which tensor of a layer a quantizer serves. The order is that of the slots of amax histories:
+// The tensor of a layer that a quantizer serves. The order is that of the slots of amax histories:
 // first those of the forward pass (Transformer Engine's GEMM1_INPUT, GEMM1_WEIGHT, GEMM1_OUTPUT),
 // then those of the backward pass (GRAD_OUTPUT1, GRAD_INPUT1).
 enum class TensorRole : std::uint8_t { input, weight, output, grad_output, grad_input };
@@ -32,7 +32,7 @@ constexpr bool is_backward(TensorRole role) { return role >= TensorRole::grad_ou
 // "input", "weight", "output", "grad_output", "grad_input": Transformer Engine's names.
 std::string_view name_of(TensorRole role);
 
-// Whose quantizer is asked for.
+// The place of a quantizer that a recipe makes.
 struct QuantizerRole {
   TensorRole tensor;
   std::string_view module_type;  // "linear": every layer with GEMMs so far
@@ -70,6 +70,9 @@ class TELENS_EXPORT Recipe {
                                                         DelayedScalingState* state) const {
     return make_quantizer(role.tensor, state);
   }
+
+  // Switches random rounding off, for a recipe that has it.
+  virtual void round_to_nearest() {}
 
   // Not nullptr for the recipe whose scales come from earlier iterations.
   virtual const DelayedScaling* as_delayed_scaling() const { return nullptr; }

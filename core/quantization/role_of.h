@@ -1,4 +1,4 @@
-// Which of a layer's quantizers serves an input of its GEMMs.
+// The quantizer of a layer that serves an input of its GEMMs.
 #pragma once
 
 #include "core/base/names.h"

@@ -10,23 +10,24 @@ namespace telens {
 
 using ops::if_defined;
 
-QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale,
-                                    const at::Tensor& amax, const Quantizer& quantizer) {
+QuantizedTensor quantize_with_scale(const at::Tensor& x, const TensorScale& scaling, Usage usage) {
   const at::Tensor matrix = flattened(x);
   QuantizedTensor out;
-  out.format = quantizer.format();
+  out.format = scaling.format;
   out.mode = ScalingMode::tensor;
   out.dtype = x.scalar_type();
   out.sizes = x.sizes().vec();
-  const at::Tensor scale_inv = scale.reciprocal();
-  if (quantizer.usage().columnwise) {
+  const at::Tensor scale_inv = scaling.scale.reciprocal();
+  if (usage.columnwise) {
     // With one scale the codes of the transposed matrix are the transposed codes.
-    auto both = ops::quantize_fp8_both(matrix, scale, if_defined(amax), quantizer.format());
+    auto both =
+        ops::quantize_fp8_both(matrix, scaling.scale, if_defined(scaling.amax), scaling.format);
     out.columnwise = {std::move(both.transposed), scale_inv};
-    if (quantizer.usage().rowwise) out.rowwise = {std::move(both.codes), scale_inv};
+    if (usage.rowwise) out.rowwise = {std::move(both.codes), scale_inv};
   } else {
-    const at::Tensor codes = ops::quantize_fp8(matrix, scale, if_defined(amax), quantizer.format());
-    if (quantizer.usage().rowwise) out.rowwise = {codes, scale_inv};
+    const at::Tensor codes =
+        ops::quantize_fp8(matrix, scaling.scale, if_defined(scaling.amax), scaling.format);
+    if (usage.rowwise) out.rowwise = {codes, scale_inv};
   }
   return out;
 }
@@ -44,19 +45,19 @@ QuantizedTensor under_scale(ops::OrientedCodes codes, const at::Tensor& scale, F
   return out;
 }
 
-void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& amax,
-                              const Quantizer& quantizer, QuantizedTensor& out) {
-  if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != quantizer.format() ||
+void quantize_with_scale_into(const at::Tensor& x, const TensorScale& scaling,
+                              QuantizedTensor& out) {
+  if (x.sizes() != at::IntArrayRef(out.sizes) || out.format != scaling.format ||
       out.mode != ScalingMode::tensor) {
     raise<ShapeError>(
         "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
         "quantizer to {}",
         name_of(out.mode), name_of(out.format), c10::str(at::IntArrayRef(out.sizes)),
-        c10::str(x.sizes()), name_of(quantizer.format()));
+        c10::str(x.sizes()), name_of(scaling.format));
   }
   const at::Tensor codes =
-      ops::quantize_fp8(flattened(x), scale, if_defined(amax), quantizer.format());
-  const at::Tensor scale_inv = scale.reciprocal();
+      ops::quantize_fp8(flattened(x), scaling.scale, if_defined(scaling.amax), scaling.format);
+  const at::Tensor scale_inv = scaling.scale.reciprocal();
   if (out.rowwise.defined()) {
     out.rowwise.codes.copy_(codes);
     out.rowwise.scale_inv.copy_(scale_inv);

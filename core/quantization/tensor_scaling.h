@@ -1,4 +1,4 @@
-// What the two per-tensor quantizers share: codes of a tensor under one FP32 scale.
+// Codes of a tensor under one FP32 scale, for delayed and current scaling.
 #pragma once
 
 #include "core/ops/quantize.h"
@@ -6,15 +6,18 @@
 
 namespace telens {
 
-// Quantizes with `scale` (FP32, 1 element); `amax` (FP32, 1 element, may be undefined) takes the
-// larger of itself and x's amax in the same read.
-QuantizedTensor quantize_with_scale(const at::Tensor& x, const at::Tensor& scale,
-                                    const at::Tensor& amax, const Quantizer& quantizer);
-// The same into the storage of `out`.
-void quantize_with_scale_into(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& amax,
-                              const Quantizer& quantizer, QuantizedTensor& out);
+struct TensorScale {
+  at::Tensor scale;  // FP32, 1 element
+  at::Tensor amax;   // FP32, 1 element: takes the larger of itself and x's amax; may be undefined
+  FormatId format;
+};
 
-// What an operator that quantizes under one scale made of a matrix of that dtype.
+QuantizedTensor quantize_with_scale(const at::Tensor& x, const TensorScale& scaling, Usage usage);
+// The same into the storage of `out`.
+void quantize_with_scale_into(const at::Tensor& x, const TensorScale& scaling,
+                              QuantizedTensor& out);
+
+// The QuantizedTensor of codes that an operator made of a matrix of that dtype under one scale.
 QuantizedTensor under_scale(ops::OrientedCodes codes, const at::Tensor& scale, FormatId format,
                             at::ScalarType dtype);
 

@@ -9,30 +9,9 @@
 namespace telens {
 namespace {
 
-// The rows of bytes that FP8 products take, and the blocks of MXFP8.
-constexpr std::int64_t row_multiple(ScalingMode mode) {
-  return mode == ScalingMode::mxfp8 ? block_length(mode) : 16;
-}
-
-// Along a sum: also whole blocks, without which GPUs have no product of 128-blocks, and what NVFP4
-// products take.
-constexpr std::int64_t sum_multiple(ScalingMode mode) {
-  switch (mode) {
-    case ScalingMode::tensor:
-      return 16;
-    case ScalingMode::mxfp8:
-    case ScalingMode::nvfp4:
-      return 32;
-    case ScalingMode::block_1d:
-    case ScalingMode::block_2d:
-      break;
-  }
-  return 128;
-}
-
 std::int64_t tokens_of(Gemm gemm, const QuantizedTensor& a) {
   if (gemm != Gemm::wgrad) return a.rowwise.codes.size(0);
-  if (a.mode != ScalingMode::nvfp4) return a.columnwise.codes.size(1);
+  if (!is_packed_fp4(a.mode)) return a.columnwise.codes.size(1);
   // Two codes a byte, and of whole strips where they are transformed: the codes do not tell.
   const std::int64_t columns = a.sizes.back();
   return columns == 0 ? 0 : c10::multiply_integers(a.sizes) / columns;
@@ -65,14 +44,13 @@ QuantizedData extended(const QuantizedData& data, ScalingMode mode, std::int64_t
   return padded;
 }
 
-std::int64_t codes_in_a_byte(ScalingMode mode) { return mode == ScalingMode::nvfp4 ? 2 : 1; }
-
 }  // namespace
 
 TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a) {
   const std::int64_t tokens = tokens_of(gemm, a);
-  if (tokens % row_multiple(a.mode) == 0) return {tokens, tokens, row_multiple(a.mode)};
-  const std::int64_t multiple = gemm == Gemm::wgrad ? sum_multiple(a.mode) : row_multiple(a.mode);
+  const ScalingScheme scaling = scheme(a.mode);
+  if (tokens % scaling.row_multiple == 0) return {tokens, tokens, scaling.row_multiple};
+  const std::int64_t multiple = gemm == Gemm::wgrad ? scaling.sum_multiple : scaling.row_multiple;
   return {tokens, rounded_up(tokens, multiple), multiple};
 }
 
@@ -80,11 +58,11 @@ std::int64_t rows_to_transform(std::int64_t rows) { return rounded_up(rows, ops:
 
 QuantizedData pad_rows(const QuantizedData& data, ScalingMode mode, std::int64_t rows) {
   const std::int64_t columns = data.codes.size(1);
-  return extended(data, mode, rows, columns, columns * codes_in_a_byte(mode));
+  return extended(data, mode, rows, columns, columns * scheme(mode).codes_per_byte());
 }
 
 QuantizedData pad_columns(const QuantizedData& data, ScalingMode mode, std::int64_t columns) {
-  return extended(data, mode, data.codes.size(0), columns / codes_in_a_byte(mode), columns);
+  return extended(data, mode, data.codes.size(0), columns / scheme(mode).codes_per_byte(), columns);
 }
 
 }  // namespace telens

@@ -21,7 +21,7 @@ std::vector<CastRequest> running_casts(const InspectTensorCall& call) {
   const auto add = [&](const Operand* operand, bool columnwise) {
     const QuantizedTensor* copy = quantized_or_null(operand);
     if (copy == nullptr) return;
-    const std::optional<RecipeId> recipe = block_recipe_of(copy->mode);
+    const std::optional<RecipeId> recipe = scheme(copy->mode).recipe;
     const QuantizedData& data = columnwise ? copy->columnwise : copy->rowwise;
     if (recipe && data.defined()) casts.push_back({*recipe, copy->format, columnwise});
   };

@@ -24,8 +24,14 @@ std::string name_of_copy(std::string_view statistic, bool columnwise) {
 }
 
 std::string_view scale_histogram_name(ScalingMode mode) {
-  if (mode == ScalingMode::mxfp8) return "scale_histogram_e8m0";
-  return mode == ScalingMode::nvfp4 ? "scale_histogram_e4m3" : "scale_histogram_fp32";
+  switch (scheme(mode).scale_format) {
+    case FormatId::e8m0:
+      return "scale_histogram_e8m0";
+    case FormatId::e4m3:
+      return "scale_histogram_e4m3";
+    default:
+      return "scale_histogram_fp32";
+  }
 }
 
 BlockTelemetryOptions BlockTelemetryOptions::from(const config::Value& parameters) {

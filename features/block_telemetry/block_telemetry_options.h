@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "hooks/config/feature_description.h"
 
 namespace telens::features {

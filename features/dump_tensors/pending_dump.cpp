@@ -42,17 +42,6 @@ std::string_view format_of(const at::Tensor& tensor) {
   }
 }
 
-std::string_view format_of_scales(ScalingMode mode) {
-  switch (mode) {
-    case ScalingMode::mxfp8:
-      return "E8M0";
-    case ScalingMode::nvfp4:
-      return "E4M3";
-    default:
-      return "FP32";
-  }
-}
-
 void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttribute>& attributes) {
   const auto text = [&](const char* name, std::string_view value) {
     attributes.emplace_back(name, std::string(value));
@@ -106,7 +95,7 @@ void PendingDump::add_operand(const std::string& group, Gemm gemm, const Operand
   }
   const QuantizedData& data = rowwise ? quantized->rowwise : quantized->columnwise;
   add(group + "/codes", data.codes, telens::name_of(quantized->format));
-  add(group + "/scale_inv", data.scale_inv, format_of_scales(quantized->mode));
+  add(group + "/scale_inv", data.scale_inv, telens::name_of(scheme(quantized->mode).scale_format));
   if (data.tensor_scale.defined()) add(group + "/tensor_scale", data.tensor_scale, "FP32");
 }
 

@@ -17,7 +17,7 @@ namespace {
 // The copy of a running recipe that a cast asks about; nullptr where another one runs.
 const QuantizedTensor* running_copy(const InspectTensorCall& call, const CastRequest& cast) {
   const QuantizedTensor* copy = quantized_or_null(cast.columnwise ? call.columnwise : call.rowwise);
-  return copy != nullptr && block_recipe_of(copy->mode) == cast.recipe ? copy : nullptr;
+  return copy != nullptr && scheme(copy->mode).recipe == cast.recipe ? copy : nullptr;
 }
 
 // Whether its codes are those of a matrix [rows, columns].
@@ -25,9 +25,9 @@ bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::
   const at::Tensor& codes = columnwise ? copy.columnwise.codes : copy.rowwise.codes;
   if (!codes.defined() || codes.dim() != 2) return false;
   if (columnwise) std::swap(rows, columns);
-  const bool packed = copy.mode == ScalingMode::nvfp4;
+  const std::int64_t codes_per_byte = scheme(copy.mode).codes_per_byte();
   return codes.size(0) == rows &&
-         codes.size(1) == (packed ? ops::rounded_up_quotient(columns, 2) : columns);
+         codes.size(1) == ops::rounded_up_quotient(columns, codes_per_byte);
 }
 
 // Of a recipe that does not run. It is for observers, which draw no random numbers.
@@ -61,21 +61,6 @@ std::optional<ops::WhatIfCast> without_codes(const BlockQuantizer& quantizer, bo
 
 }  // namespace
 
-std::optional<RecipeId> block_recipe_of(ScalingMode mode) {
-  switch (mode) {
-    case ScalingMode::tensor:
-      return std::nullopt;
-    case ScalingMode::mxfp8:
-      return RecipeId::mxfp8;
-    case ScalingMode::block_1d:
-    case ScalingMode::block_2d:
-      return RecipeId::fp8_block_scaling;
-    case ScalingMode::nvfp4:
-      break;
-  }
-  return RecipeId::nvfp4;
-}
-
 std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Tensor& x,
                                     std::span<const CastRequest> casts) {
   std::vector<BlockCopy> copies;
@@ -91,8 +76,8 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
       copies.push_back({.x = matrix, .what_if = what_if});
       continue;
     }
-    quantizer->set_usage({!cast.columnwise, cast.columnwise});
-    copies.push_back(copy_of(quantizer->quantize(matrix), cast.columnwise, matrix));
+    const Usage usage{.rowwise = !cast.columnwise, .columnwise = cast.columnwise};
+    copies.push_back(copy_of(quantizer->quantize(matrix, usage), cast.columnwise, matrix));
   }
   return copies;
 }

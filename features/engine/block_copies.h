@@ -16,9 +16,6 @@
 
 namespace telens::features {
 
-// nullopt for `tensor`, which is no block format.
-std::optional<RecipeId> block_recipe_of(ScalingMode mode);
-
 // What was cast and what came of it, in the orientation of the codes; or what would be cast.
 struct BlockCopy {
   at::Tensor x;  // [rows, columns]; of codes after a Hadamard transform: transformed, in FP32

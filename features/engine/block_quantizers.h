@@ -1,4 +1,4 @@
-// Which quantizer stands for a block format where no recipe runs that says so.
+// The quantizer of a block format where no recipe runs that names one.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace telens::features {
 
-// That of the recipe's defaults for tensors of this role, to the given format (NVFP4 has no other
-// than its own). It draws no random numbers: what NVFP4 would have rounded by chance is rounded to
-// the nearest. Throws UsageError for a recipe without blocks.
-std::shared_ptr<BlockQuantizer> default_block_quantizer(RecipeId recipe, FormatId format,
+// The quantizer that the recipe's defaults give tensors of this role, to the given format (a packed
+// FP4 recipe has no other than its own). It draws no random numbers: it rounds to the nearest
+// throughout. Throws UsageError for a recipe without blocks.
+std::shared_ptr<BlockQuantizer> default_block_quantizer(RecipeId id, FormatId format,
                                                         TensorRole role);
 
 }  // namespace telens::features

@@ -28,12 +28,12 @@ std::optional<RunningCast> running_cast(const InspectTensorCall& call) {
   const ShownCopy shown = shown_copy(call);
   if (shown.tensor == nullptr) return std::nullopt;
   const FormatId format = shown.tensor->format;
-  if (const auto recipe = block_recipe_of(shown.tensor->mode)) {
+  if (const auto recipe = scheme(shown.tensor->mode).recipe) {
     const QuantizedTensor* first = quantized_or_null(call.rowwise);
     const QuantizedTensor* second = quantized_or_null(call.columnwise);
-    return RunningCast{*recipe, format, first != nullptr && first->rowwise.defined(),
-                       second != nullptr && block_recipe_of(second->mode) == recipe &&
-                           second->columnwise.defined()};
+    return RunningCast{
+        *recipe, format, first != nullptr && first->rowwise.defined(),
+        second != nullptr && scheme(second->mode).recipe == recipe && second->columnwise.defined()};
   }
   const bool per_tensor =
       call.quantizer != nullptr && call.quantizer->mode() == ScalingMode::tensor;

@@ -39,8 +39,7 @@ at::Tensor fake_quantize(const at::Tensor& x, const FakeQuantOptions& options, G
   const auto quantizer = default_block_quantizer(*options.blocks, options.format, role_of(tensor));
   check_blocks(x, options, quantizer->alignment(), gemm, tensor);
   const bool rowwise = gemm == gemms_of(tensor).first;
-  quantizer->set_usage({.rowwise = rowwise, .columnwise = !rowwise});
-  return quantizer->quantize(x).dequantize();
+  return quantizer->quantize(x, {.rowwise = rowwise, .columnwise = !rowwise}).dequantize();
 }
 
 FakeQuant::FakeQuant(const config::FeatureEntry& entry)

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/delayed_scaling.h"
 #include "core/quantization/tensor_scaling.h"
 
 namespace telens::features {
@@ -17,27 +16,26 @@ std::string what_runs(const Quantizer* quantizer) {
                      per_tensor ? "current" : telens::name_of(quantizer->mode()));
 }
 
-const DelayedScalingQuantizer& delayed_quantizer(const ModifyTensorCall& call) {
-  const auto* delayed = dynamic_cast<const DelayedScalingQuantizer*>(call.default_quantizer);
-  if (delayed == nullptr) {
+const Quantizer& delayed_quantizer(const ModifyTensorCall& call) {
+  const Quantizer* quantizer = call.default_quantizer;
+  if (quantizer == nullptr || !quantizer->known_scale().defined()) {
     raise<UsageError>(
         "{} of {}: per-tensor current scaling works only inside fp8_autocast with DelayedScaling; "
         "{}; take that recipe, or leave the layer out of the section",
-        telens::name_of(call.tensor_name), telens::name_of(call.gemm),
-        what_runs(call.default_quantizer));
+        telens::name_of(call.tensor_name), telens::name_of(call.gemm), what_runs(quantizer));
   }
-  return *delayed;
+  return *quantizer;
 }
 
 }  // namespace
 
 Operand PerTensorScaling::modify_tensor(const FeatureCall&, const ModifyTensorCall& call) {
-  const DelayedScalingQuantizer& delayed = delayed_quantizer(call);
+  const Quantizer& delayed = delayed_quantizer(call);
   const bool rowwise = call.gemm == gemms_of(call.tensor_name).first;
-  const CurrentScalingQuantizer current(delayed.format(), {},
-                                        {.rowwise = rowwise, .columnwise = !rowwise});
-  return call.deliver(
-      quantize_with_scale(call.tensor, current.scale_for(call.tensor), delayed.amax(), current));
+  const at::Tensor scale = CurrentScalingQuantizer(delayed.format()).scale_for(call.tensor);
+  return call.deliver(quantize_with_scale(call.tensor,
+                                          {scale, delayed.running_amax(), delayed.format()},
+                                          {.rowwise = rowwise, .columnwise = !rowwise}));
 }
 
 FeatureRegistration per_tensor_scaling() {

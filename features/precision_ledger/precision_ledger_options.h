@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/names.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "hooks/config/feature_description.h"
 #include "hooks/config/python_regex.h"
 

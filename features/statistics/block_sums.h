@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/ops/block_errors_layout.h"
 
 namespace telens {
@@ -46,7 +46,7 @@ inline constexpr std::size_t kScaleBins = 256;
 
 // The bin of the largest finite scale under a mode of blocks. The smallest is bin 0 in all of them.
 constexpr std::size_t largest_scale_bin(ScalingMode mode) {
-  return mode == ScalingMode::nvfp4 ? 0x7E : 0xFE;
+  return scheme(mode).scale_format == FormatId::e4m3 ? 0x7E : 0xFE;
 }
 
 class BlockSums {

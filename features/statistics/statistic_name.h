@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/names.h"
+#include "core/formats/scheme.h"
 #include "hooks/config/statistic_description.h"
 
 namespace telens {
@@ -78,14 +79,7 @@ constexpr bool is_scale_statistic(Statistic statistic) {
 std::string_view name_of(Statistic statistic);
 std::optional<Statistic> statistic_from_name(std::string_view name);
 
-// A recipe that a statistic may name: what would this one have done?
-enum class RecipeId : std::uint8_t {
-  fp8_delayed_scaling,
-  fp8_current_scaling,
-  mxfp8,
-  fp8_block_scaling,
-  nvfp4,
-};
+// The recipes that a statistic may name: what would this one have done?
 inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
                                         RecipeId::fp8_current_scaling, RecipeId::mxfp8,
                                         RecipeId::fp8_block_scaling, RecipeId::nvfp4};

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/linear_operation.h"
+#include "core/modules/linear_layer.h"
 #include "core/quantization/extra_state.h"
 
 namespace telens::python {
@@ -20,7 +20,7 @@ using Window = std::pair<at::Tensor, at::Tensor>;
 
 // (amax_history [length, slots], scale [slots]) of all GEMMs; the tensors themselves.
 std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
-  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  const std::vector<LinearLayer*> layers = adapter.module().layers();
   if (layers.empty()) return std::nullopt;
   const AmaxWindow& window =
       layers.front()->quantization().delayed_scaling().module().joined(backward);
@@ -36,7 +36,7 @@ AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
 
 // As a checkpoint of ours is restored, for which they are written as one.
 void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward) {
-  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  const std::vector<LinearLayer*> layers = adapter.module().layers();
   for (std::size_t gemm = 0; gemm < layers.size(); ++gemm) {
     DelayedScalingState state;
     state.window(false) = part(forward, gemm, kForwardRoles);
@@ -46,14 +46,14 @@ void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Windo
 }
 
 std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
-  const std::vector<LinearOperation*> layers = adapter.module().layers();
+  const std::vector<LinearLayer*> layers = adapter.module().layers();
   return layers.empty() ? nullptr : layers.front()->quantization().recipe();
 }
 
 // In the order of the slots; None for what a recipe leaves in high precision.
 std::vector<std::shared_ptr<Quantizer>> quantizers(ModuleAdapter& adapter, bool backward) {
   std::vector<std::shared_ptr<Quantizer>> all;
-  for (LinearOperation* layer : adapter.module().layers()) {
+  for (LinearLayer* layer : adapter.module().layers()) {
     if (layer->quantization().recipe() == nullptr) continue;
     const LayerQuantizers& own = layer->quantization().newest_quantizers();
     for (int index = 0; index < kRoles; ++index) {

@@ -15,7 +15,7 @@
 #include "core/quantization/float8_block_scaling.h"
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
-#include "core/quantization/quantizer_like.h"
+#include "core/quantization/scheme_quantizers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 #include "python/bindings/process_group.h"
@@ -134,9 +134,9 @@ void bind_per_tensor(py::module_& module) {
                     [](DelayedScalingQuantizer& quantizer, const at::Tensor& scale) {
                       fill("scale", quantizer.known_scale(), scale);
                     })
-      .def_property("amax", &DelayedScalingQuantizer::amax,
+      .def_property("amax", &DelayedScalingQuantizer::running_amax,
                     [](DelayedScalingQuantizer& quantizer, const at::Tensor& amax) {
-                      fill("amax", quantizer.amax(), amax);
+                      fill("amax", quantizer.running_amax(), amax);
                     });
   py::class_<CurrentScalingQuantizer, Quantizer, std::shared_ptr<CurrentScalingQuantizer>>(
       module, "Float8CurrentScalingQuantizer", "Per-tensor FP8 with a scale from its own amax.")

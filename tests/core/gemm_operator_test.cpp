@@ -329,11 +329,11 @@ TEST_F(RunGemm, contracts_the_dimension_that_both_operands_share) {
   const Operand x8 = e4m3(x), w8 = e4m3(w), g8 = e4m3(g);
   const at::Tensor bias = at::randn({16}), none;
   const std::string layer = "fc";
-  EXPECT_TRUE(near(run_gemm({Gemm::fprop, x8, w8, bias, at::kFloat, layer}),
+  EXPECT_TRUE(near(run_gemm({Gemm::fprop, x8, w8, bias, at::kFloat, layer}).output,
                    values(x8).mm(values(w8).t()) + added(bias), 1e-5, 1e-5));
-  EXPECT_TRUE(near(run_gemm({Gemm::dgrad, g8, w8, none, at::kFloat, layer}),
+  EXPECT_TRUE(near(run_gemm({Gemm::dgrad, g8, w8, none, at::kFloat, layer}).output,
                    values(g8).mm(values(w8)), 1e-5, 1e-5));
-  EXPECT_TRUE(near(run_gemm({Gemm::wgrad, g8, x8, none, at::kFloat, layer}),
+  EXPECT_TRUE(near(run_gemm({Gemm::wgrad, g8, x8, none, at::kFloat, layer}).output,
                    values(g8).t().mm(values(x8)), 1e-5, 1e-5));
 }
 

@@ -233,7 +233,8 @@ at::Tensor run(Gemm gemm, const Operand& a, const Operand& b, const Case& how,
                    .out_dtype = out,
                    .layer = layer,
                    .accumulate_into = into,
-                   .operand_dtype = how.dtype});
+                   .operand_dtype = how.dtype})
+      .output;
 }
 
 // The FP32 product and one addition: the accumulated sum may take the terms in another order.

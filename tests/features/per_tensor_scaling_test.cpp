@@ -73,7 +73,8 @@ TEST_F(PerTensorScalingTest, leaves_other_tensors_and_gemms_to_delayed_scaling) 
                                                .b = w,
                                                .bias = bias,
                                                .out_dtype = at::kBFloat16,
-                                               .layer = layer})));
+                                               .layer = layer})
+                                         .output));
 }
 
 TEST_F(PerTensorScalingTest, keeps_the_amax_history_up) {

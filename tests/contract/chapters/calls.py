@@ -6,8 +6,7 @@ ROUTING = "hooks/layer_routing.cpp"
 CALLER = "python/telens/debug/feature_caller.py"
 CALLS = "python/telens/debug/calls.py"
 MINE = "test_contract_calls.py::"
-PREPARED = "core/modules/prepared_tensor.cpp"
-FUNCTION = "core/modules/linear_function.cpp"
+OPERANDS = "core/modules/gemm_operands.cpp"
 
 STATEMENTS = (
     # ---- routing
@@ -21,9 +20,9 @@ STATEMENTS = (
     Statement(
         "They are made under `no_grad`, too.",
         "test_contract_calls.py::test_a_forward_without_gradients_is_asked_about_and_watched_too",
-        "core/modules/linear_operation.cpp",
-        "pass.plan = state->hooks.begin_forward(",
-        "if (at::GradMode::is_enabled()) pass.plan = state->hooks.begin_forward(",
+        "core/modules/linear_layer.cpp",
+        "context.plan = layer.hooks.begin_forward(",
+        "if (at::GradMode::is_enabled()) context.plan = layer.hooks.begin_forward(",
     ),
     Statement(
         "They are made for the tensors of the backward, too, which has the same answers.",
@@ -146,8 +145,8 @@ STATEMENTS = (
     Statement(
         "So it is where a layer updates the weight that it keeps over micro-batches.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
-        PREPARED,
-        "    call.out = &kept;\n",
+        OPERANDS,
+        "  call.out = &operand;\n",
         "",
     ),
     Statement(
@@ -177,25 +176,24 @@ STATEMENTS = (
     Statement(
         "`tensor` is None for weights that are stored in FP8.",
         "test_contract_calls.py::test_of_a_weight_that_is_stored_in_fp8_there_is_no_original",
-        "core/modules/operand_preparation.cpp",
-        "  own.tensor = at::Tensor();  // there is no original to look at\n",
+        OPERANDS,
+        "  values.tensor = at::Tensor();  // a stored weight has no original to inspect\n",
         "",
     ),
     Statement(
         "`inspect_tensor_postquantize` is called for inputs only, and only where a cast or "
         "`modify_tensor` ran.",
         "WatchedLinear.without_a_cast_calls_no_postquantize",
-        PREPARED,
-        "if (cast_or_modified && layer.plan.inspects_quantized(gemm, request.tensor_name)) {",
-        "if ((cast_or_modified || true) && "
-        "layer.plan.inspects_quantized(gemm, request.tensor_name)) {",
+        OPERANDS,
+        "if (!cast_or_modified || !context_.plan->inspects_quantized(",
+        "if (!context_.plan->inspects_quantized(",
     ),
     Statement(
         "It gets `gemm`, and in `rowwise` whether the tensor feeds the first GEMM.",
         "test_contract_calls.py::test_postquantize_comes_only_where_a_cast_or_a_modification_ran",
-        PREPARED,
-        "inspect(second_gemm, prepared.second, false);",
-        "inspect(second_gemm, prepared.second, true);",
+        OPERANDS,
+        "inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/false, *listener);",
+        "inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/true, *listener);",
     ),
     Statement(
         "`config` is a copy without `enabled` and without the matched lists, plus `tensor`, and "
@@ -233,20 +231,18 @@ STATEMENTS = (
         "`inspect_tensor_postquantize` for the first and the second GEMM. For an output: "
         "`inspect_tensor`.",
         "WatchedLinear.makes_its_calls_in_the_order_of_the_contract",
-        PREPARED,
-        "  inspect(first_gemm, prepared.first, true);\n",
-        "  if (request.second_needed) inspect(second_gemm, prepared.second, false);\n"
-        "  inspect(first_gemm, prepared.first, true);\n",
+        OPERANDS,
+        "  inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);\n",
+        "  inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/false, *listener);\n"
+        "  inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);\n",
     ),
     Statement(
         "`modify_tensor` comes before both, for the second GEMM first; of an output "
         "`inspect_tensor` sees the result.",
         "WatchedLinear.modifies_for_the_second_gemm_first_and_inspects_the_original",
-        PREPARED,
-        "  modify_prepared(request, layer, prepared);\n"
-        "  observe_prepared(request, layer, prepared);",
-        "  observe_prepared(request, layer, prepared);\n"
-        "  modify_prepared(request, layer, prepared);",
+        OPERANDS,
+        "  modify(operands);\n  inspect(operands);",
+        "  inspect(operands);\n  modify(operands);",
     ),
     Statement(
         "The activation feeds fprop and wgrad, the weight fprop and dgrad, the gradient dgrad and "
@@ -271,9 +267,9 @@ STATEMENTS = (
     Statement(
         "A GEMM whose `fp8_gemm_enabled` is false runs in high precision, the others stay in FP8.",
         "WatchedLinear.runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no",
-        PREPARED,
-        "return wanted && !modifies(gemm) && !layer.plan.runs_in_high_precision(gemm);",
-        "return wanted && !modifies(gemm) && !layer.plan.high_precision;",
+        OPERANDS,
+        "return wanted && !modifies(gemm) && !context_.plan->runs_in_high_precision(gemm);",
+        "return wanted && !modifies(gemm) && !context_.plan->high_precision;",
     ),
     Statement(
         "Both operands quantized is an FP8 GEMM, both plain a high-precision one; one of each is "
@@ -356,7 +352,7 @@ STATEMENTS = (
         "Layers hand the `tp_group` and `tp_size` that they were given to every call.",
         "test_tensor_parallel_group.py::"
         "test_layers_hand_the_group_that_they_were_given_to_every_call",
-        "core/modules/linear_operation.h",
+        "core/modules/linear_layer.h",
         "set_tensor_parallel(options.tp_group,",
         "set_tensor_parallel({},",
     ),

@@ -90,16 +90,16 @@ STATEMENTS = (
         "recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
         QUANTIZERS,
-        "recipe.make_quantizer(role, nullptr)",
-        "recipe.make_quantizer(role == TensorRole::weight ? TensorRole::input : role, nullptr)",
+        "recipe->make_quantizer(role, nullptr)",
+        "recipe->make_quantizer(role == TensorRole::weight ? TensorRole::input : role, nullptr)",
     ),
     Statement(
         "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "
         "chance, changes no bit.",
         "ObservedTrainingTest.observing_everything_changes_no_bit",
         QUANTIZERS,
-        "defaults.disable_stochastic_rounding = true;",
-        "defaults.disable_stochastic_rounding = false;",
+        "  recipe->round_to_nearest();\n",
+        "",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",
@@ -141,9 +141,9 @@ STATEMENTS = (
     Statement(
         "It alters all six tensors.",
         "AlteringFeaturesTest.fake_quant_alters_outputs_too",
-        "core/modules/prepared_tensor.cpp",
-        "  if (layer.plan.modifies(gemm, tensor_name)) {",
-        "  if (layer.plan.modifies(gemm, tensor_name) && tensor_name != TensorName::dgrad) {",
+        "core/modules/gemm_with_hooks.cpp",
+        "  if (plan.modifies(description.gemm, name)) {",
+        "  if (plan.modifies(description.gemm, name) && name != TensorName::dgrad) {",
     ),
     Statement(
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
@@ -165,9 +165,9 @@ STATEMENTS = (
         "Blocks are those of the recipe's defaults for such a tensor: of weights squares, of "
         "128x128 or, in NVFP4, of 16x16.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
-        QUANTIZERS,
-        "      Float8BlockScaling defaults;\n",
-        "      Float8BlockScaling defaults;\n      defaults.w_block_scaling_dim = 1;\n",
+        "core/quantization/float8_block_scaling.h",
+        "std::int64_t w_block_scaling_dim = 2;",
+        "std::int64_t w_block_scaling_dim = 1;",
     ),
     Statement(
         "Outputs are quantized along their rows.",
@@ -195,16 +195,16 @@ STATEMENTS = (
         "A weight that is kept over micro-batches is fake-quantized in every one of them "
         "*(ours: the peer fails at its first update)*.",
         "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
-        "core/modules/operand_preparation.cpp",
-        "without_alias(prepared, request.tensor);",
-        "without_alias({request.tensor, prepared.second}, request.tensor);",
+        "core/modules/gemm_operands.cpp",
+        "clone_if_aliases(operands, weight);",
+        "clone_if_aliases({weight, operands.second}, weight);",
     ),
     Statement(
         "PerTensorScaling quantizes chosen tensors of chosen GEMMs under scales from their own "
         "amaxes, within delayed scaling; the GEMM runs in FP8, in the recipe's formats.",
         "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
         SCALING,
-        "current.scale_for(call.tensor)",
+        "CurrentScalingQuantizer(delayed.format()).scale_for(call.tensor)",
         "delayed.known_scale()",
     ),
     Statement(
@@ -232,17 +232,17 @@ STATEMENTS = (
         "Outside of fp8_autocast, also while calibrating, and under another recipe it is an error "
         "that says what runs.",
         "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
-        "core/modules/linear_function.cpp",
-        ".quantizer = pass.quantizes() ? pass.quantizers[role].get() : nullptr,",
-        ".quantizer = pass.recipe ? pass.quantizers[role].get() : nullptr,",
+        "core/modules/forward_context.h",
+        "return quantizes() ? quantizers[role].get() : nullptr;",
+        "return recipe ? quantizers[role].get() : nullptr;",
     ),
     Statement(
         "It takes a schedule, after which delayed scaling goes on with a history that was kept up "
         "*(ours: the peer's stands still meanwhile)*.",
         "PerTensorScalingTest.follows_a_schedule_after_which_delayed_scaling_goes_on",
         SCALING,
-        "current.scale_for(call.tensor), delayed.amax(), current",
-        "current.scale_for(call.tensor), {}, current",
+        "{scale, delayed.running_amax(), delayed.format()}",
+        "{scale, {}, delayed.format()}",
     ),
     Statement(
         "Statistics of a tensor that a feature quantized under a scale of its own are those of the "
@@ -269,9 +269,9 @@ STATEMENTS = (
     Statement(
         "Weights that are stored in FP8 can be modified like others *(ours)*.",
         "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
-        "core/modules/operand_preparation.cpp",
-        "  if (modifications(pass) != 0) {\n    own.tensor",
-        "  if (false) {\n    own.tensor",
+        "core/modules/gemm_operands.cpp",
+        "  if (weight_modify_mask(context) != 0) {\n    values.tensor",
+        "  if (false) {\n    values.tensor",
     ),
     Statement(
         "Of weights that are stored in FP8, statistics that need the original are refused with "

@@ -45,9 +45,9 @@ STATEMENTS = (
     Statement(
         "One through which no rows go is shown to no feature *(ours)*.",
         "test_grouped_linear.py::test_its_gemms_are_layers_and_one_without_rows_records_nothing",
-        "core/modules/linear_operation.cpp",
-        "if (input.numel() != 0) pass.plan =",
-        "pass.plan =",
+        "core/modules/linear_layer.cpp",
+        "if (input.numel() != 0) context.plan =",
+        "context.plan =",
     ),
     Statement(
         "A named TransformerLayer passes its name on to its attention and its MLP.",

@@ -44,8 +44,8 @@ STATEMENTS = (
         "It multiplies by its scale and collects the amax.",
         "test_quantized_tensor.py::test_a_known_scale_is_multiplied_and_the_amax_is_collected",
         "core/quantization/delayed_scaling.cpp",
-        "  return quantize_with_scale(x, scale_, amax_, *this);",
-        "  return quantize_with_scale(x, scale_, amax_.clone(), *this);",
+        "  return quantize_with_scale(x, {scale_, amax_, format()}, usage);",
+        "  return quantize_with_scale(x, {scale_, amax_.clone(), format()}, usage);",
     ),
     Statement(
         "`Float8CurrentScalingQuantizer(fp8_dtype, device, *, rowwise, columnwise, "

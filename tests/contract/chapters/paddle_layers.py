@@ -46,7 +46,7 @@ STATEMENTS = (
     Statement(
         "FP8 wants features that 16 divides; tokens may be any number.",
         LAYERS + "test_an_fp8_layer_wants_features_that_16_divides",
-        "core/modules/linear_operation.cpp",
+        "core/modules/linear_layer.cpp",
         "weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0",
         "weight.size(0) % alignment != 0",
     ),

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "core/formats/convert.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/kernels/cuda/gemm/scale_layouts.cuh"
 #include "core/kernels/cuda/gemm/transpose_codes.cuh"
 #include "core/ops/block_quantize.h"

@@ -112,8 +112,8 @@ std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
 }
 
 bool goes_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
-  const bool in_128_blocks = a.mode == ScalingMode::block_1d || a.mode == ScalingMode::block_2d;
-  return in_128_blocks && !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
+  return scheme(a.mode).has_128_blocks() &&
+         !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
 }
 
 // FP32, where the scales let no single GEMM make the product; undefined elsewhere.
@@ -122,17 +122,10 @@ at::Tensor product_of_unruly_scales(const GemmOperand& a, const GemmOperand& b) 
   return goes_by_blocks_of_k(a, b) ? gemm_by_blocks_of_k(a, b) : at::Tensor();
 }
 
-at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
-                const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
-                const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
-                at::ScalarType out_dtype, bool /*split_accumulator: sums are FP32's*/,
-                bool /*power_of_2_scales: it looks at them*/) {
-  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
-  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
-  ops::check_gemm(a, b, given_bias, out_dtype);
-  const at::Tensor bias = ops::bias_of_16_bits(ops::or_undefined(given_bias));
+// Sums are FP32's, whatever split_accumulator says.
+at::Tensor gemm(const ops::GemmArguments& arguments) {
+  const auto& [a, b, given_bias, out_dtype, split_accumulator] = arguments;
+  const at::Tensor bias = ops::bias_of_16_bits(given_bias);
   if (const at::Tensor sums = product_of_unruly_scales(a, b); sums.defined()) {
     return (bias.defined() ? sums.add_(bias) : sums).to(out_dtype);
   }
@@ -152,15 +145,8 @@ at::Tensor gemm(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   return out.to(out_dtype);
 }
 
-void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
-                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                     std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
-                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                     std::int64_t b_mode, const at::Tensor& out, bool /*split_accumulator*/,
-                     bool /*power_of_2_scales*/) {
-  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
-  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
-  ops::check_gemm_accumulate(a, b, out);
+void gemm_accumulate(const ops::GemmAccumulateArguments& arguments) {
+  const auto& [a, b, out, split_accumulator] = arguments;
   at::Tensor sum = out;
   if (const at::Tensor product = product_of_unruly_scales(a, b); product.defined()) {
     sum.add_(product);
@@ -176,6 +162,6 @@ void gemm_accumulate(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
 }  // namespace telens
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
-  library.impl("gemm", telens::gemm);
-  library.impl("gemm_accumulate", telens::gemm_accumulate);
+  library.impl("gemm", telens::ops::gemm_schema<telens::gemm>);
+  library.impl("gemm_accumulate", telens::ops::gemm_accumulate_schema<telens::gemm_accumulate>);
 }

@@ -135,8 +135,8 @@ bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
         const int largest = exponents_of(operand.scale_inv).largest;
         return largest != ExponentRange().largest && beyond(operand, largest);
       });
-    case ScalingMode::nvfp4:
-      break;
+    default:
+      break;  // packed FP4: a scale of the tensor
   }
   return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
                      *b.tensor_scale.const_data_ptr<float>());
@@ -159,8 +159,8 @@ int exponent_of_smallest_value(const GemmOperand& operand) {
     case ScalingMode::block_1d:
     case ScalingMode::block_2d:
       return of_codes + exponent_of_smallest_power(operand.scale_inv);
-    case ScalingMode::nvfp4:
-      return of_codes + kSmallestExponent<E4M3>;  // of the scale of a block
+    default:
+      return of_codes + kSmallestExponent<E4M3>;  // the E4M3 scale of a block of packed FP4
   }
   return of_codes;
 }

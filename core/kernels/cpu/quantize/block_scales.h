@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/formats/convert.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/kernels/cpu/grain.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/quantize_checks.h"
@@ -46,7 +46,8 @@ inline at::Tensor decode_scales(const at::Tensor& scale_inv, ScalingMode mode) {
   std::array<float, 256> of_codes;
   for (std::size_t i = 0; i < of_codes.size(); ++i) {
     const auto code = static_cast<std::uint8_t>(i);
-    of_codes[i] = mode == ScalingMode::mxfp8 ? decode<E8M0>(code) : decode<E4M3>(code);
+    of_codes[i] =
+        scheme(mode).scale_format == FormatId::e8m0 ? decode<E8M0>(code) : decode<E4M3>(code);
   }
   const auto* const from = dense.const_data_ptr<std::uint8_t>();
   auto* const to = values.mutable_data_ptr<float>();
@@ -74,13 +75,12 @@ void repeat_along_row(const Scales& scales, std::int64_t row, std::vector<float>
 inline void scales_along_row(const Scales& scales, ScalingMode mode, std::int64_t row,
                              std::vector<float>& of_elements) {
   switch (block_length(mode)) {
-    case block_length(ScalingMode::nvfp4):
-      return repeat_along_row<block_length(ScalingMode::nvfp4)>(scales, row, of_elements);
-    case block_length(ScalingMode::mxfp8):
-      return repeat_along_row<block_length(ScalingMode::mxfp8)>(scales, row, of_elements);
+    case 16:
+      return repeat_along_row<16>(scales, row, of_elements);
+    case 32:
+      return repeat_along_row<32>(scales, row, of_elements);
     default:
-      return repeat_along_row<block_length(ScalingMode::block_1d)>(scales, row / block_height(mode),
-                                                                   of_elements);
+      return repeat_along_row<128>(scales, row / block_height(mode), of_elements);
   }
 }
 
@@ -108,7 +108,7 @@ void unpack_line(const std::uint8_t* __restrict bytes, std::int64_t length, std:
   }
 }
 
-// NVFP4's packed codes, one a byte, in the same order of memory.
+// Packed codes, one a byte, in the same order of memory.
 inline at::Tensor unpack(const at::Tensor& packed) {
   const bool transposed = ops::is_transposed(packed);
   const at::Tensor dense = transposed ? packed.t() : packed.contiguous();

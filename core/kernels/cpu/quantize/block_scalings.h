@@ -59,7 +59,7 @@ struct Fp8BlockScaling {
   }
 };
 
-// The largest magnitude that is a number: what NVFP4's scale of the tensor is made of.
+// The largest magnitude that is a number, from which packed FP4 makes the scale of the tensor.
 inline float largest_number(const ElementMatrix& x) {
   return at::parallel_reduce(
       0, x.rows * x.columns, kGrain, 0.0F,

@@ -25,15 +25,14 @@ struct DecodedLine {
   std::int64_t row_of_scales = -1;  // in memory: the lines that have the same ones
 };
 
-// NVFP4's codes are unpacked, one a byte.
+// Packed codes are unpacked, one a byte.
 class BlockLines {
  public:
-  // Lines are rows; transposed: columns. length: elements of a line that count; of NVFP4 with an
-  // odd number of columns a row of codes has one more.
+  // Lines are rows; transposed: columns. length: elements of a line that count; of packed codes
+  // with an odd number of columns a row of codes has one more.
   BlockLines(const ops::BlockCodes& given, FormatId element, ScalingMode mode, bool transposed,
              std::int64_t length)
-      : codes_(
-            in_order(mode == ScalingMode::nvfp4 ? unpack(given.codes) : given.codes, transposed)),
+      : codes_(in_order(is_packed_fp4(mode) ? unpack(given.codes) : given.codes, transposed)),
         scales_(scales_of(given, mode)),
         element_(element),
         mode_(mode),

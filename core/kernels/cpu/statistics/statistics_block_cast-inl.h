@@ -98,7 +98,7 @@ template <typename Format>
 HWY_INLINE void count_beyond(FloatVec magnitude, FloatVec scale, CastSums& sums) {
   const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
   if constexpr (Format::kId == FormatId::e2m1) {
-    // NVFP4's scales round down as often as up: no branch would be foreseen.
+    // The E4M3 scales of packed FP4 round down as often as up: no branch would be foreseen.
     sums.overflows += count_overflows(magnitude, limit);
     count_saturated<Format>(magnitude, scale, sums.saturated);
   } else if (HWY_UNLIKELY(any_reaches(magnitude, scale, Format::kMax))) {

@@ -22,17 +22,6 @@ using ops::WhatIfCast;
 // accumulate_block_cast_statistics.
 constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
-WhatIfScales scales_for(const WhatIfCast& cast, FormatId input, float amax) {
-  switch (cast.mode) {
-    case ScalingMode::mxfp8:
-      return Mxfp8Scales(cast.format);
-    case ScalingMode::nvfp4:
-      return Nvfp4Scales(amax);
-    default:
-      return Fp8BlockScales(cast.format, input);
-  }
-}
-
 // What a thread has of one cast: the scales of the row of blocks that it is in.
 struct Row {
   std::int64_t of_blocks = -1;
@@ -44,7 +33,7 @@ struct Row {
 class WhatIf {
  public:
   WhatIf(const ElementMatrix& x, const WhatIfCast& cast, float amax)
-      : x_(x), cast_(cast), scales_(scales_for(cast, x.format, amax)) {
+      : x_(x), cast_(cast), scales_(what_if_scales(cast.mode, cast.format, x.format, amax)) {
     if (!is_down_columns()) return;
     maxima_.resize(static_cast<std::size_t>(rounded_up_quotient(x.rows, block()) * width()));
   }
@@ -173,9 +162,8 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
   if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
   const at::Tensor contiguous = x.contiguous();
   const ElementMatrix matrix = matrix_of(contiguous, format_of(x.scalar_type()));
-  const bool any_nvfp4 =
-      std::ranges::find(given, ScalingMode::nvfp4, &WhatIfCast::mode) != given.end();
-  const float amax = any_nvfp4 ? largest_number(matrix) : 0.0F;
+  const bool needs_amax = std::ranges::any_of(given, is_packed_fp4, &WhatIfCast::mode);
+  const float amax = needs_amax ? largest_number(matrix) : 0.0F;
   std::vector<WhatIf> casts;
   for (const WhatIfCast& cast : given) casts.emplace_back(matrix, cast, amax);
   read_maxima(matrix, casts);

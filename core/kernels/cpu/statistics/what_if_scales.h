@@ -97,4 +97,17 @@ class Fp8BlockScales {
 
 using WhatIfScales = std::variant<Mxfp8Scales, Fp8BlockScales, Nvfp4Scales>;
 
+// The scales of a cast from `input` to `element`; amax: the tensor's largest number, which packed
+// FP4 needs.
+inline WhatIfScales what_if_scales(ScalingMode mode, FormatId element, FormatId input, float amax) {
+  switch (mode) {
+    case ScalingMode::mxfp8:
+      return Mxfp8Scales(element);
+    case ScalingMode::nvfp4:
+      return Nvfp4Scales(amax);
+    default:
+      return Fp8BlockScales(element, input);
+  }
+}
+
 }  // namespace telens::kernels

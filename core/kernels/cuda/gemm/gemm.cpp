@@ -30,11 +30,10 @@ int capability_of(const at::Device& device) {
          attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-GemmPlan plan_of(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype,
-                 bool power_of_2_scales) {
+GemmPlan plan_of(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype) {
   return plan_gemm({capability_of(a.codes.device()), a.format, a.mode, b.format, b.mode,
                     a.codes.size(0), b.codes.size(0), values_along_k(a), format_of(out_dtype),
-                    power_of_2_scales});
+                    a.power_of_2_scales && b.power_of_2_scales});
 }
 
 // A sum over nothing.
@@ -62,25 +61,18 @@ bool is_over_nothing(const GemmOperand& a, const GemmOperand& b) {
   return a.codes.numel() == 0 || b.codes.numel() == 0;
 }
 
-at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
-                     const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                     std::int64_t a_mode, const at::Tensor& b_codes, const at::Tensor& b_scale_inv,
-                     const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                     std::int64_t b_mode, const std::optional<at::Tensor>& given_bias,
-                     at::ScalarType out_dtype, bool split_accumulator, bool power_of_2_scales) {
-  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
-  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
-  ops::check_gemm(a, b, given_bias, out_dtype);
-  check_devices(a, b, ops::or_undefined(given_bias));
-  const DeviceScope scope("gemm", a_codes);
-  const at::Tensor bias = dense_bias(ops::bias_of_16_bits(ops::or_undefined(given_bias)));
-  if (is_over_nothing(a, b)) return empty_product(a_codes, b_codes, bias, out_dtype);
-  const GemmPlan plan = plan_of(a, b, out_dtype, power_of_2_scales);
+at::Tensor gemm_cuda(const ops::GemmArguments& arguments) {
+  const auto& [a, b, given_bias, out_dtype, split_accumulator] = arguments;
+  check_devices(a, b, given_bias);
+  const DeviceScope scope("gemm", a.codes);
+  const at::Tensor bias = dense_bias(ops::bias_of_16_bits(given_bias));
+  if (is_over_nothing(a, b)) return empty_product(a.codes, b.codes, bias, out_dtype);
+  const GemmPlan plan = plan_of(a, b, out_dtype);
   if (!plan.native) {
     return with_bias(emulated(scope, a, b, plan.choice), bias, out_dtype);
   }
   at::Tensor out =
-      at::empty({a_codes.size(0), b_codes.size(0)}, a_codes.options().dtype(out_dtype));
+      at::empty({a.codes.size(0), b.codes.size(0)}, a.codes.options().dtype(out_dtype));
   if (!try_native(
           scope,
           {.plan = plan, .a = a, .b = b, .bias = bias, .fast_accumulation = !split_accumulator},
@@ -91,20 +83,12 @@ at::Tensor gemm_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
   return out;
 }
 
-void gemm_accumulate_cuda(const at::Tensor& a_codes, const at::Tensor& a_scale_inv,
-                          const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
-                          std::int64_t a_mode, const at::Tensor& b_codes,
-                          const at::Tensor& b_scale_inv,
-                          const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
-                          std::int64_t b_mode, const at::Tensor& out, bool split_accumulator,
-                          bool power_of_2_scales) {
-  const GemmOperand a = ops::operand_of(a_codes, a_scale_inv, a_tensor_scale, a_format, a_mode);
-  const GemmOperand b = ops::operand_of(b_codes, b_scale_inv, b_tensor_scale, b_format, b_mode);
-  ops::check_gemm_accumulate(a, b, out);
+void gemm_accumulate_cuda(const ops::GemmAccumulateArguments& arguments) {
+  const auto& [a, b, out, split_accumulator] = arguments;
   check_devices(a, b, out);
-  const DeviceScope scope("gemm_accumulate", a_codes);
+  const DeviceScope scope("gemm_accumulate", a.codes);
   if (is_over_nothing(a, b)) return;
-  const GemmPlan plan = plan_of(a, b, at::kFloat, power_of_2_scales);
+  const GemmPlan plan = plan_of(a, b, at::kFloat);
   at::Tensor sum = out;
   if (!plan.native) {
     sum.add_(emulated(scope, a, b, plan.choice));
@@ -136,7 +120,8 @@ std::vector<std::string> gemm_algorithms_cuda(const at::Tensor&) { return lt_alg
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
-  library.impl("gemm", TORCH_FN(telens::cuda::gemm_cuda));
-  library.impl("gemm_accumulate", TORCH_FN(telens::cuda::gemm_accumulate_cuda));
+  library.impl("gemm", TORCH_FN(telens::ops::gemm_schema<telens::cuda::gemm_cuda>));
+  library.impl("gemm_accumulate",
+               TORCH_FN(telens::ops::gemm_accumulate_schema<telens::cuda::gemm_accumulate_cuda>));
   library.impl("gemm_algorithms", TORCH_FN(telens::cuda::gemm_algorithms_cuda));
 }

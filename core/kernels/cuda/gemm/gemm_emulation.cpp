@@ -133,8 +133,8 @@ at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16P
     case ScalingMode::block_1d:
     case ScalingMode::block_2d:
       return sums_by_blocks_of_k(a, b, multiply);
-    case ScalingMode::nvfp4:
-      break;
+    default:
+      break;  // packed FP4
   }
   return under_scales_of_tensors(
       multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv)), a.tensor_scale,

@@ -16,7 +16,8 @@ using Bf16Product = std::function<at::Tensor(const at::Tensor& a, const at::Tens
 
 // FP32 [M, N]: the product without bias, not yet rounded. M, N and K are not zero.
 //
-// A scale a tensor, NVFP4: codes (under E4M3 scales) are BF16 values, products of two lie between
+// A scale a tensor, packed FP4: codes (under E4M3 scales) are BF16 values, products of two lie
+// between
 //   2^-32 and 2^32: exact. The scales of the tensors multiply the sums, in FP64.
 // MXFP8: a code under an E8M0 scale is a BF16 value where that does not leave the range of
 //   exponents. So an even exponent is taken out of each row's scales, which makes the row's largest

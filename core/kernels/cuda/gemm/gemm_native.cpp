@@ -85,16 +85,14 @@ at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand, 
   if (as_mxfp8) return expanded(scope, operand);
   switch (operand.mode) {
     case ScalingMode::tensor:
-      break;
-    case ScalingMode::mxfp8:
-    case ScalingMode::nvfp4:
-      return tiled(scope, operand.scale_inv);
+      return operand.scale_inv;
     case ScalingMode::block_1d:
       return padded(scope, operand.scale_inv.t(), 1);
     case ScalingMode::block_2d:
       return padded(scope, operand.scale_inv, kSquareScalesMultiple);
+    default:
+      return tiled(scope, operand.scale_inv);  // scales of one byte
   }
-  return operand.scale_inv;
 }
 
 // In cuBLASLt's order, with the memory that the operand points to.
@@ -109,7 +107,7 @@ Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const Gem
                     ordered_scales(scope, operand, plan.as_mxfp8),
                     {}};
   prepared.operand = operand_of(prepared.codes, operand.format);
-  if (operand.mode == ScalingMode::nvfp4) prepared.operand.leading *= 2;  // values, not bytes
+  prepared.operand.leading *= scheme(operand.mode).codes_per_byte();  // values, not bytes
   prepared.operand.scales = prepared.scales.const_data_ptr();
   prepared.operand.scaling = plan.as_mxfp8 ? ScalingMode::mxfp8 : operand.mode;
   return prepared;
@@ -118,7 +116,7 @@ Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const Gem
 }  // namespace
 
 std::int64_t values_along_k(const GemmOperand& operand) {
-  return operand.codes.size(1) * (operand.mode == ScalingMode::nvfp4 ? 2 : 1);
+  return operand.codes.size(1) * scheme(operand.mode).codes_per_byte();
 }
 
 bool try_native(const DeviceScope& scope, const NativeGemm& native, const at::Tensor& out) {
@@ -142,7 +140,7 @@ bool try_native(const DeviceScope& scope, const NativeGemm& native, const at::Te
   }
   at::Tensor alpha;
   at::Tensor beta;
-  if (a.mode == ScalingMode::nvfp4) {
+  if (is_packed_fp4(a.mode)) {
     alpha = at::mul(a.tensor_scale, b.tensor_scale);
     beta = at::full({1}, native.accumulate ? 1 : 0, alpha.options());
     gemm.alpha = alpha.const_data_ptr<float>();

@@ -14,13 +14,9 @@ constexpr std::int64_t kFp8Multiple = 16;
 
 bool is_multiple(std::int64_t size, std::int64_t of) { return size % of == 0; }
 
-bool is_in_128_blocks(ScalingMode mode) {
-  return mode == ScalingMode::block_1d || mode == ScalingMode::block_2d;
-}
-
 // Blackwell has no 128-blocks, but four MXFP8 blocks under one power of two are one.
 bool goes_as_mxfp8(const GemmQuestion& question) {
-  return is_in_128_blocks(question.a_mode) && question.power_of_2_scales &&
+  return has_128_blocks(question.a_mode) && question.power_of_2_scales &&
          question.capability >= kBlackwell;
 }
 
@@ -81,13 +77,12 @@ std::string_view native_kernel(ScalingMode mode, bool as_mxfp8) {
   if (as_mxfp8) return "cuBLASLt MXFP8 product of 128-blocks";
   if (mode == ScalingMode::tensor) return "cuBLASLt FP8 product";
   if (mode == ScalingMode::mxfp8) return "cuBLASLt MXFP8 product";
-  return is_in_128_blocks(mode) ? "cuBLASLt FP8 product of 128-blocks" : "cuBLASLt NVFP4 product";
+  return has_128_blocks(mode) ? "cuBLASLt FP8 product of 128-blocks" : "cuBLASLt NVFP4 product";
 }
 
 std::string_view emulated_kernel(ScalingMode mode) {
   if (mode == ScalingMode::mxfp8) return "BF16 product of rescaled operands";
-  return is_in_128_blocks(mode) ? "BF16 products by blocks of K"
-                                : "BF16 product of decoded operands";
+  return has_128_blocks(mode) ? "BF16 products by blocks of K" : "BF16 product of decoded operands";
 }
 
 }  // namespace

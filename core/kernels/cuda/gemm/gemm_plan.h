@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/formats/format_id.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/ops/gemm_choice.h"
 
 namespace telens::cuda {

@@ -7,21 +7,11 @@
 namespace telens::cuda {
 namespace {
 
-std::string_view text_of_scales(const LtOperand& operand) {
+std::string text_of_scales(const LtOperand& operand) {
   if (operand.scales == nullptr) return "";
-  switch (operand.scaling) {
-    case ScalingMode::tensor:
-      return " under one scale";
-    case ScalingMode::mxfp8:
-      return " in MXFP8 blocks";
-    case ScalingMode::block_1d:
-      return " in 1x128 blocks";
-    case ScalingMode::block_2d:
-      return " in 128x128 blocks";
-    case ScalingMode::nvfp4:
-      break;
-  }
-  return " in NVFP4 blocks";
+  if (operand.scaling == ScalingMode::tensor) return " under one scale";
+  return fmt::format(" in {}{}s", name_of(operand.scaling),
+                     has_128_blocks(operand.scaling) ? "" : " block");
 }
 
 std::string text_of(const LtOperand& operand) {

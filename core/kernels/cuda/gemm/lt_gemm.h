@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/formats/format_id.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 
 namespace telens::cuda {
 

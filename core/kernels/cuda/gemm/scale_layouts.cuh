@@ -24,7 +24,7 @@ struct ScaleMatrix {
   }
 };
 
-// Scales of one byte (MXFP8, NVFP4) come in tiles of 128 lines x 4 blocks, 512 bytes each, one row
+// Scales of one byte come in tiles of 128 lines x 4 blocks, 512 bytes each, one row
 // of tiles after the other. In a tile the four blocks of a line are neighbours; lines 0, 32, 64 and
 // 96 come first, then 1, 33, 65 and 97, and so on. Zeros fill the tiles.
 inline constexpr int kScaleTileLines = 128;

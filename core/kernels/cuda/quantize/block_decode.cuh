@@ -1,7 +1,7 @@
 // Codes with a scale a block, decoded by tiles: device code.
 #pragma once
 
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/kernels/cuda/quantize/block_tiles.cuh"
 #include "core/kernels/cuda/quantize/dequantize.cuh"
 
@@ -108,7 +108,7 @@ struct CodesOfThread {
   static constexpr int kBytes =
       pairs == CodePairs::along_row ? kColumnsOfThread / 2 : kColumnsOfThread;
   static constexpr int kLinesOfByte = pairs == CodePairs::down_columns ? 2 : 1;
-  static_assert(block_length(ScalingMode::nvfp4) % (rows * kLinesOfByte) == 0);
+  static_assert(16 % (rows * kLinesOfByte) == 0, "the shortest block has 16 elements");
 
   static TELENS_DEVICE std::int64_t rows_of_bytes(const CodedMatrix& matrix) {
     return matrix.rows / kLinesOfByte;

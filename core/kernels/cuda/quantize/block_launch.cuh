@@ -18,14 +18,15 @@ cudaError_t dispatch_whole(bool whole, Visitor&& visitor) {
 // Calls visitor.operator()<Input, ScaleFormat, pairs>() for the codes of a block format.
 template <typename Visitor>
 cudaError_t dispatch_codes(CodePairs pairs, FormatId element, ScalingMode mode, Visitor&& visitor) {
-  if (mode == ScalingMode::nvfp4) {
+  if (is_packed_fp4(mode)) {
     return pairs == CodePairs::along_row
                ? visitor.template operator()<E2M1, E4M3, CodePairs::along_row>()
                : visitor.template operator()<E2M1, E4M3, CodePairs::down_columns>();
   }
   return dispatch_fp8(element, [&]<typename Input>() {
-    return mode == ScalingMode::mxfp8 ? visitor.template operator()<Input, E8M0, CodePairs::none>()
-                                      : visitor.template operator()<Input, FP32, CodePairs::none>();
+    return scheme(mode).scale_format == FormatId::e8m0
+               ? visitor.template operator()<Input, E8M0, CodePairs::none>()
+               : visitor.template operator()<Input, FP32, CodePairs::none>();
   });
 }
 

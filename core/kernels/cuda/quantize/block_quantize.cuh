@@ -1,7 +1,7 @@
 // FP8 with a scale a block: MXFP8, and blocks of 128 elements. Device code.
 #pragma once
 
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/kernels/cuda/quantize/block_lines.cuh"
 #include "core/kernels/cuda/quantize/block_squares.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"

@@ -56,7 +56,7 @@ inline CodedMatrix coded_matrix(const CodesInMemory& memory, const at::Tensor& s
     return std::countr_zero(static_cast<std::uint64_t>(power));
   };
   const auto& [codes, transposed] = memory;
-  const bool packed = mode == ScalingMode::nvfp4;
+  const bool packed = is_packed_fp4(mode);
   CodedMatrix matrix{};
   matrix.codes = codes.const_data_ptr<std::uint8_t>();
   matrix.rows = codes.size(0) * (packed && transposed ? 2 : 1);

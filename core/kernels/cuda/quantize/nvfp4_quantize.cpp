@@ -48,9 +48,9 @@ BlockCodesPair empty_codes(const at::Tensor& x, bool squares,
   BlockCodesPair pair;
   const auto [rows, columns] = std::pair(x.size(0), x.size(1));
   if (orientations.rowwise)
-    pair.rowwise = ops::empty_nvfp4_codes(rows, columns, false, x.options());
+    pair.rowwise = ops::empty_packed_codes(rows, columns, false, x.options());
   if (orientations.columnwise) {
-    pair.columnwise = ops::empty_nvfp4_codes(columns, rows, true, x.options());
+    pair.columnwise = ops::empty_packed_codes(columns, rows, true, x.options());
     if (squares) {  // row-major, as the CPU has them
       pair.columnwise.scale_inv =
           at::empty(pair.columnwise.scale_inv.sizes(), pair.columnwise.scale_inv.options());

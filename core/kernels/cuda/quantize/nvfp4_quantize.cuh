@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/formats/philox.h"
-#include "core/formats/scaling_mode.h"
+#include "core/formats/scheme.h"
 #include "core/formats/stochastic_rounding.h"
 #include "core/kernels/cuda/quantize/block_lines.cuh"
 #include "core/kernels/cuda/quantize/block_squares.cuh"

@@ -21,8 +21,7 @@ constexpr const char* kOperation = "accumulate_what_if_statistics";
 // The largest number of x, FP32 [1], where a cast needs it before the others begin.
 at::Tensor amax_for(const at::Tensor& x, FormatId input, const std::vector<ops::WhatIfCast>& casts,
                     const LaunchContext& context) {
-  if (std::ranges::find(casts, ScalingMode::nvfp4, &ops::WhatIfCast::mode) == casts.end())
-    return {};
+  if (std::ranges::none_of(casts, is_packed_fp4, &ops::WhatIfCast::mode)) return {};
   at::Tensor amax = at::zeros({1}, x.options().dtype(at::kFloat));
   check_launch(kOperation, launch_amax_of_numbers(
                                {x.const_data_ptr(), x.numel(), amax.mutable_data_ptr<float>()},

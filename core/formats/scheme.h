@@ -1,0 +1,114 @@
+// The scaling schemes of quantized tensors, one row each. A new scheme is a mode, its row here, its
+// quantizer (core/quantization) and its kernels. No LibTorch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "core/formats/format_id.h"
+
+namespace telens {
+
+// How the scales of a quantized tensor are laid out. The order is part of the run file and of
+// operator schemas: append only.
+enum class ScalingMode : std::uint8_t {
+  tensor,    // one FP32 scale_inv for the whole tensor (delayed and current scaling)
+  mxfp8,     // E8M0 scale per 32 elements along the row (columnwise: along the column)
+  block_1d,  // FP32 scale per 1x128 block
+  block_2d,  // FP32 scale per 128x128 block
+  nvfp4,     // E4M3 scale per 16 elements under one FP32 scale of the tensor
+};
+inline constexpr std::array kAllScalingModes{ScalingMode::tensor, ScalingMode::mxfp8,
+                                             ScalingMode::block_1d, ScalingMode::block_2d,
+                                             ScalingMode::nvfp4};
+
+// The recipes whose casts statistics and features can name. The order carries no meaning.
+enum class RecipeId : std::uint8_t {
+  fp8_delayed_scaling,
+  fp8_current_scaling,
+  mxfp8,
+  fp8_block_scaling,
+  nvfp4,
+};
+
+struct ScalingScheme {
+  std::string_view name;  // in messages and dumps
+  // The rows, and the elements along a row, that share a scale; length 0: the whole tensor. Blocks
+  // begin at the row's start, the last one of a row may be shorter.
+  std::int64_t block_height;
+  std::int64_t block_length;
+  FormatId scale_format;  // of scale_inv; E8M0 and E4M3 are stored as uint8
+  // True: elements are E2M1, two codes a byte, the one of even column in the lower four bits, and
+  // the blocks' scales stand under one FP32 scale of the tensor. False: E4M3 or E5M2, one a byte.
+  bool packed_fp4;
+  // The multiples that its products take: of rows and of a layer's features, and of the elements
+  // along a sum.
+  std::int64_t row_multiple;
+  std::int64_t sum_multiple;
+  std::optional<RecipeId> recipe;  // the recipe that makes such blocks
+
+  constexpr bool has_128_blocks() const { return block_length == 128; }
+  constexpr std::int64_t codes_per_byte() const { return packed_fp4 ? 2 : 1; }
+};
+
+// The row of a mode. A switch, since device code cannot index a table of the host.
+constexpr ScalingScheme scheme(ScalingMode mode) {
+  switch (mode) {
+    case ScalingMode::tensor:
+      return {.name = "tensor",
+              .block_height = 1,
+              .block_length = 0,
+              .scale_format = FormatId::fp32,
+              .packed_fp4 = false,
+              .row_multiple = 16,
+              .sum_multiple = 16,
+              .recipe = std::nullopt};
+    case ScalingMode::mxfp8:
+      return {.name = "MXFP8",
+              .block_height = 1,
+              .block_length = 32,
+              .scale_format = FormatId::e8m0,
+              .packed_fp4 = false,
+              .row_multiple = 32,
+              .sum_multiple = 32,
+              .recipe = RecipeId::mxfp8};
+    case ScalingMode::block_1d:
+      return {.name = "1x128 block",
+              .block_height = 1,
+              .block_length = 128,
+              .scale_format = FormatId::fp32,
+              .packed_fp4 = false,
+              .row_multiple = 16,
+              .sum_multiple = 128,
+              .recipe = RecipeId::fp8_block_scaling};
+    case ScalingMode::block_2d:
+      return {.name = "128x128 block",
+              .block_height = 128,
+              .block_length = 128,
+              .scale_format = FormatId::fp32,
+              .packed_fp4 = false,
+              .row_multiple = 16,
+              .sum_multiple = 128,
+              .recipe = RecipeId::fp8_block_scaling};
+    case ScalingMode::nvfp4:
+      break;
+  }
+  return {.name = "NVFP4",
+          .block_height = 1,
+          .block_length = 16,
+          .scale_format = FormatId::e4m3,
+          .packed_fp4 = true,
+          .row_multiple = 16,
+          .sum_multiple = 32,
+          .recipe = RecipeId::nvfp4};
+}
+
+constexpr bool is_packed_fp4(ScalingMode mode) { return scheme(mode).packed_fp4; }
+constexpr bool has_128_blocks(ScalingMode mode) { return scheme(mode).has_128_blocks(); }
+constexpr std::string_view name_of(ScalingMode mode) { return scheme(mode).name; }
+constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
+constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).block_height; }
+
+}  // namespace telens

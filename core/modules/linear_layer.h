@@ -1,0 +1,57 @@
+// One linear layer: its three GEMMs, quantizers, weight cache and hook points. Linear,
+// LayerNormLinear, each half of LayerNormMLP and each GEMM of GroupedLinear own one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/modules/linear_autograd.h"
+#include "core/modules/parameter_options.h"
+#include "core/quantization/layer_quantization.h"
+
+namespace telens {
+
+// An activation that is yet to be made.
+struct ActivationSource {
+  at::IntArrayRef sizes;
+  const at::Tensor& like;  // has the activation's dtype and device
+  MakeActivation make;
+};
+
+// Copies are the same layer.
+class TELENS_EXPORT LinearLayer {
+ public:
+  // `kind`: what messages call a layer without a name.
+  explicit LinearLayer(std::string name = {}, std::string kind = "Linear");
+
+  // input [..., in], weight [out, in], bias [out] or undefined -> [..., out], in torch.autocast's
+  // dtype where that is on, else in the input's. Differentiable once in all three. Runs in FP8
+  // inside fp8_autocast. Throws ShapeError naming layer and tensor. An input without elements is
+  // shown to no feature, and takes no GEMM.
+  at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
+                        const LinearCall& call = {});
+
+  // The same for an activation of torch.autocast's dtype that its source makes: in FP8 where its
+  // other uses allow it.
+  at::Tensor operator()(const ActivationSource& input, const Weight& weight, const at::Tensor& bias,
+                        const LinearCall& call = {});
+
+  LayerHooks& hooks();
+
+  // Hands the group of the options and its size, which is settled, to its calls.
+  void set_tensor_parallel(const ParameterOptions& options) {
+    hooks().set_tensor_parallel(options.tp_group, options.tp_size);
+  }
+
+  // Makes its amax history and scales part of a module's.
+  void join(const std::shared_ptr<ModuleWindows>& windows);
+  // Amax history and scales, as bytes for state_dict.
+  LayerQuantization& quantization();
+  const LayerQuantization& quantization() const;
+
+ private:
+  class State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace telens

@@ -1,0 +1,80 @@
+#include "core/quantization/scheme_quantizers.h"
+
+#include <array>
+
+#include "core/base/internal_error.h"
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/mxfp8_scaling.h"
+#include "core/quantization/nvfp4_scaling.h"
+
+namespace telens {
+namespace {
+
+struct RecipeRow {
+  RecipeId id;
+  std::shared_ptr<Recipe> (*make)();
+};
+
+template <typename RecipeType>
+std::shared_ptr<Recipe> make() {
+  return std::make_shared<RecipeType>();
+}
+
+constexpr std::array kRecipes{RecipeRow{RecipeId::fp8_delayed_scaling, make<DelayedScaling>},
+                              RecipeRow{RecipeId::fp8_current_scaling, make<Float8CurrentScaling>},
+                              RecipeRow{RecipeId::mxfp8, make<MXFP8BlockScaling>},
+                              RecipeRow{RecipeId::fp8_block_scaling, make<Float8BlockScaling>},
+                              RecipeRow{RecipeId::nvfp4, make<NVFP4BlockScaling>}};
+
+struct QuantizerRow {
+  ScalingMode mode;
+  std::shared_ptr<Quantizer> (*make)(const QuantizedTensor& like, Usage usage);
+};
+
+constexpr std::array kQuantizers{
+    QuantizerRow{ScalingMode::tensor,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<CurrentScalingQuantizer>(like.format,
+                                                                    CurrentScalingOptions(), usage);
+                 }},
+    QuantizerRow{ScalingMode::mxfp8,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<MXFP8Quantizer>(like.format, like.blocks, usage);
+                 }},
+    QuantizerRow{ScalingMode::block_1d,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<Float8BlockQuantizer>(like.format, 1, like.blocks,
+                                                                 usage);
+                 }},
+    QuantizerRow{ScalingMode::block_2d,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<Float8BlockQuantizer>(like.format, 2, like.blocks,
+                                                                 usage);
+                 }},
+    QuantizerRow{ScalingMode::nvfp4,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<NVFP4Quantizer>(like.blocks, usage);
+                 }},
+};
+static_assert(kQuantizers.size() == kAllScalingModes.size());
+
+}  // namespace
+
+std::shared_ptr<Recipe> default_recipe(RecipeId id) {
+  for (const RecipeRow& row : kRecipes) {
+    if (row.id == id) return row.make();
+  }
+  raise<InternalError>("recipe {} has no row in {}", static_cast<int>(id), __FILE__);
+}
+
+std::shared_ptr<Quantizer> quantizer_like(const QuantizedTensor& tensor) {
+  const Usage usage{tensor.rowwise.defined(), tensor.columnwise.defined()};
+  for (const QuantizerRow& row : kQuantizers) {
+    if (row.mode == tensor.mode) return row.make(tensor, usage);
+  }
+  raise<InternalError>("scaling mode {} has no row in {}", static_cast<int>(tensor.mode), __FILE__);
+}
+
+}  // namespace telens
