@@ -15,7 +15,7 @@
 
 #include "features/engine/rank_exchange.h"
 #include "features/record/run_paths.h"
-#include "features/statistics/statistic_name.h"
+#include "features/statistics/catalogue.h"
 #include "hooks/builtin.h"
 
 namespace telens::features {
@@ -140,12 +140,13 @@ void RunFileSink::write(std::span<const Row> rows) {
   std::vector<record::Record> records;
   records.reserve(rows.size());
   bool non_finite = false;
+  static const std::string& counter = statistic("nonfinite")->name;
   {
     const std::lock_guard lock(mutex_);
     for (const Row& row : rows) {
       records.push_back(ids_->record(*row.series, row.iteration, row.value));
-      non_finite |= !std::isfinite(row.value) ||
-                    (row.value > 0 && row.series->statistic == name_of(Statistic::nonfinite));
+      non_finite |=
+          !std::isfinite(row.value) || (row.value > 0 && row.series->statistic == counter);
     }
   }
   writer_->push(records);

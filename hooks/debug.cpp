@@ -118,10 +118,6 @@ std::string explain(const config::StatisticDescriptions& defined) {
   return text.empty() ? text : fmt::format("Statistics that are not built in:\n{}\n", text);
 }
 
-bool takes_defined_statistics(const config::FeatureDescription& description) {
-  return description.name == "LogTensorStats" || description.name == "Trigger";
-}
-
 }  // namespace
 
 void initialize(const InitializeOptions& options) {
@@ -223,7 +219,7 @@ std::string explain_features(const std::vector<std::string>& names) {
     }
     for (const auto& description : found) {
       text += config::explain(*description) + '\n';
-      if (takes_defined_statistics(*description)) text += defined;
+      if (description->names_statistics) text += defined;
     }
   }
   return text;

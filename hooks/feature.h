@@ -17,6 +17,7 @@
 #include "hooks/session_options.h"
 #include "hooks/sink.h"
 #include "hooks/statistics_engine.h"
+#include "hooks/thinning.h"
 
 namespace telens {
 
@@ -157,6 +158,11 @@ class TELENS_EXPORT Feature {
     return calls.inspect || calls.modify || calls.inspect_gemm;
   }
 
+  // The session calls it once, before the first of the calls above. A feature that looks at
+  // schedules asks them with the factor.
+  void thin_by(const Thinning& thinning) { thinning_ = &thinning; }
+  std::int64_t thinning_factor() const { return thinning_ == nullptr ? 1 : thinning_->factor(); }
+
   // Whether due iterations are those of the entry's schedules, or the feature's own affair.
   virtual bool follows_schedules() const { return false; }
 
@@ -176,6 +182,9 @@ class TELENS_EXPORT Feature {
   // The end of an iteration, before its rows are handed to the sinks; and of the session.
   virtual void step(std::int64_t iteration) {}
   virtual void end() {}
+
+ private:
+  const Thinning* thinning_ = nullptr;  // of the section's budget
 };
 
 struct NamedValue {

@@ -35,6 +35,9 @@ void FeatureSet::make(const config::Config& config, const FeatureRegistry& regis
       instance.section = &sections_->state(section.name);
       instance.feature = registry.make(entry, services);
       check_budget(instance);
+      if (const SectionBudget* budget = instance.section->budget()) {
+        instance.feature->thin_by(budget->thinning());
+      }
       if (Decider* decider = instance.feature->decider()) {
         decisions_.add(*decider, {.runs = [&instance] { return instance.section->runs(); },
                                   .guard =
@@ -63,7 +66,7 @@ std::vector<FeatureInstance*> FeatureSet::running(std::vector<FeatureInstance*> 
 
 bool FeatureSet::reads_statistics(bool of_weights, std::int64_t iteration) const {
   return std::ranges::any_of(instances_, [&](const auto& each) {
-    return each->section->runs() && each->entry->due(iteration) &&
+    return each->section->runs() && each->entry->due(iteration, each->feature->thinning_factor()) &&
            std::ranges::any_of(kAllTensors, [&](TensorName tensor) {
              return (tensor == TensorName::weight) == of_weights &&
                     each->feature->reads_statistics(tensor, iteration);

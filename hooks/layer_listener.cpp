@@ -146,6 +146,7 @@ std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
   const bool grew = known != nullptr && known->session() >= jump_number_;
   auto routing = std::make_shared<LayerRouting>(number, std::move(name), features,
                                                 grew ? known.get() : nullptr);
+  routing->set_observed(statistics_.layer(routing->layer_name()));
   if (features.size() < all.size()) routing->note_features_that_wait();
   if (known != nullptr && known->session() >= first_number_) {
     routing->set_presence(known->presence());
@@ -356,7 +357,7 @@ void LayerListener::inspect_tensor(LayerHooks&, const RoutingPlan& plan,
   const auto device = captured ? std::nullopt : std::optional(device_of(call));
   InspectTensorCall seen = call;
   seen.evaluation = plan.evaluation;
-  const auto reading = statistics_.begin(answers.layer_name, plan.iteration, seen);
+  const auto reading = statistics_.begin(*answers.observed, plan.iteration, seen);
   std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.inspect & bit)) continue;

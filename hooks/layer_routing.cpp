@@ -54,6 +54,7 @@ void LayerRouting::take_over(const LayerRouting& before) {
   messages_ = before.messages_.load();
   has_graph_memory_ = before.has_graph_memory_.load();
   has_trained_ = before.has_trained_;
+  observed_ = before.observed_;
   const std::lock_guard lock(before.mutex_);
   for (Question& question : questions_) {
     const auto same = std::ranges::find_if(before.questions_, [&](const Question& other) {
@@ -147,7 +148,7 @@ bool LayerRouting::is_thinned_out(const FeatureInstance& instance, Question& que
                                   std::int64_t iteration) {
   if (instance.section->budget() == nullptr || instance.schedules_are_thinned()) return false;
   if (std::exchange(question.counted, iteration) != iteration) ++question.times_enabled;
-  return (question.times_enabled - 1) % instance.entry->keys->thinning->factor() != 0;
+  return (question.times_enabled - 1) % instance.section->budget()->thinning().factor() != 0;
 }
 
 void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
@@ -225,6 +226,7 @@ RoutingPlan LayerRouting::make_plan(std::vector<Question>& questions, std::int64
   if (!request.evaluation) has_trained_->store(true, std::memory_order_relaxed);
   auto answers = std::make_shared<PlanAnswers>();
   answers->layer_name = layer_name_;
+  answers->observed = observed_;
   for (FeatureInstance* feature : features_) answers->parts.push_back({feature});
   for (Question& question : questions) {
     if (question.call == Call::fp8_gemm && !is_asked(question.gemm, plan, request)) continue;

@@ -51,6 +51,7 @@ struct PlanAnswers {
   };
 
   std::string layer_name;
+  ObservedLayer* observed = nullptr;  // LayerRouting::set_observed
   std::vector<Part> parts;
   std::vector<Alteration> alterations;
   bool left_out = false;  // a feature would have looked on, but for its section's mode
@@ -99,6 +100,9 @@ class LayerRouting final : public LayerState {
   // Of the layer (SeenLayers), whichever routing it has.
   const debug::SeenLayers::Presence& presence() const { return presence_; }
   void set_presence(debug::SeenLayers::Presence presence) { presence_ = std::move(presence); }
+
+  // The layer as the statistics engine keeps it, for the plans.
+  void set_observed(ObservedLayer& layer) { observed_ = &layer; }
 
   // Others of the layer's features belong to sections that do not run.
   void note_features_that_wait() { has_features_that_wait_ = true; }
@@ -170,6 +174,7 @@ class LayerRouting final : public LayerState {
   const std::string layer_name_;
   const std::vector<FeatureInstance*> features_;
   debug::SeenLayers::Presence presence_;
+  ObservedLayer* observed_ = nullptr;
   bool has_features_that_wait_ = false;
   std::atomic<bool> has_graph_memory_{false};
   std::shared_ptr<std::atomic<bool>> has_trained_ = std::make_shared<std::atomic<bool>>(false);

@@ -36,11 +36,12 @@ RoutingAnswer ScheduledFeature::answer(bool does, std::optional<Gemm> gemm,
                                        std::int64_t iteration) const {
   RoutingAnswer answer = RoutingAnswer::never();
   if (!does) return answer;
+  const std::int64_t factor = thinning_factor();
   for (const config::Selection& selection : entry_.selections) {
     if (!matches(selection, gemm, tensor)) continue;
-    answer.enabled |= selection.schedule.due(iteration);
-    answer.for_ever |= selection.schedule.always_due_from(iteration);
-    const std::optional<std::int64_t> next = selection.schedule.next_due_after(iteration);
+    answer.enabled |= selection.schedule.due(iteration, factor);
+    answer.for_ever |= selection.schedule.always_due_from(iteration, factor);
+    const std::optional<std::int64_t> next = selection.schedule.next_due_after(iteration, factor);
     if (next && (!answer.next_iteration || *next < *answer.next_iteration)) {
       answer.next_iteration = next;
     }

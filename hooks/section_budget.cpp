@@ -127,7 +127,7 @@ void SectionBudget::change_to(std::int64_t level) {
   changed_in_step_ = true;
   begin_window();
   measured_ = {};
-  section_.keys->thinning->set(std::int64_t{1} << level);
+  thinning_.set(std::int64_t{1} << level);
   announce_(
       fmt::format("budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
                   "features run in {} "

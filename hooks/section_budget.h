@@ -13,6 +13,7 @@
 #include "hooks/config/config.h"
 #include "hooks/decisions.h"
 #include "hooks/step_durations.h"
+#include "hooks/thinning.h"
 
 namespace telens {
 
@@ -41,6 +42,7 @@ class SectionBudget final : public Decider {
 
   // Every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
+  const Thinning& thinning() const { return thinning_; }
 
   // Iterations with features that are on, before anything is decided: from a single one nobody can
   // tell how often those come that have a schedule of their own. So the first decision may come
@@ -95,6 +97,7 @@ class SectionBudget final : public Decider {
   const config::Section& section_;
   const Announce announce_;
   const std::int64_t longest_freq_;
+  Thinning thinning_;
 
   // The same on all ranks, so that they decide in the same iterations: after 2, 4, 8, ... steps of
   // the window, and at its end.

@@ -14,14 +14,8 @@ StatisticRegistry::StatisticRegistry()
     : descriptions_(std::make_shared<config::StatisticDescriptions>(is_builtin_statistic)) {}
 
 void StatisticRegistry::add(StatisticRegistration registration) {
-  descriptions_->add(registration.description);
-  std::string name = registration.description.name;
-  registrations_.emplace(std::move(name), std::move(registration));
-}
-
-const StatisticRegistration* StatisticRegistry::find(std::string_view name) const {
-  const auto found = registrations_.find(name);
-  return found == registrations_.end() ? nullptr : &found->second;
+  registration.description.finish = std::move(registration.definition);
+  descriptions_->add(std::move(registration.description));
 }
 
 }  // namespace telens

@@ -1,11 +1,8 @@
 // A statistic of one's own: an accumulator that the statistics engine treats like those it has.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "core/base/error.h"
 #include "hooks/config/statistic_description.h"
@@ -48,15 +45,11 @@ class TELENS_EXPORT StatisticRegistry {
   // A name that is taken, by a built-in statistic too, throws ConfigError naming both owners.
   void add(StatisticRegistration registration);
 
-  // nullptr: there is none. The address lives as long as the registry.
-  const StatisticRegistration* find(std::string_view name) const;
-
-  // Grows with every add().
+  // Their rows, which hold the definitions. Grows with every add().
   config::StatisticDescriptionsPtr descriptions() const { return descriptions_; }
 
  private:
   std::shared_ptr<config::StatisticDescriptions> descriptions_;
-  std::map<std::string, StatisticRegistration, std::less<>> registrations_;
 };
 
 }  // namespace telens

@@ -51,6 +51,19 @@ class TensorReading {
   virtual void capture(DueReaders due) {}
 };
 
+// The layer of one name, as the engine keeps it.
+class ObservedLayer {
+ public:
+  virtual ~ObservedLayer() = default;
+};
+
+// A tensor that a script hands over.
+struct ScriptTensor {
+  std::int64_t iteration = 0;
+  std::string_view name;
+  std::string_view layer_name;
+};
+
 // What a step of the engine gives.
 struct Collected {
   std::vector<Row> rows;
@@ -70,16 +83,22 @@ class StatisticsEngine {
 
   // The values of statistics of the high-precision tensor, at once; none for an empty tensor, and
   // for a statistic that is switched off. With a group, every rank of which has to call this for
-  // the tensor of this name, they are those of all ranks' tensors joined; with null, of this
-  // rank's.
+  // the same ScriptTensor, they are those of all ranks' tensors joined; with null, of this rank's.
   virtual std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
-                                                      std::string_view name,
+                                                      const ScriptTensor& of,
                                                       const at::Tensor& tensor,
                                                       const debug::ReductionGroup& group) = 0;
 
-  // Any thread.
-  virtual std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
+  // The same object for the same name. It lives as long as the engine. Any thread.
+  virtual ObservedLayer& layer(std::string_view name) = 0;
+
+  // A read of a tensor of the layer. Any thread.
+  virtual std::unique_ptr<TensorReading> begin(ObservedLayer& layer, std::int64_t iteration,
                                                const InspectTensorCall& call) = 0;
+  std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
+                                       const InspectTensorCall& call) {
+    return begin(layer(layer_name), iteration, call);
+  }
 
   // At the end of an iteration. The rows of what was read, micro-batches combined, as far as it has
   // arrived from the devices; with Waiting::yes of all of it. The iteration of a row is that of its

@@ -17,4 +17,11 @@ constexpr std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
+// A hash of the two, in this order. The factor is 2^64 over the golden ratio, odd, as in Fibonacci
+// hashing (Knuth, "The Art of Computer Programming", volume 3, 6.4).
+constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t next) {
+  const std::uint64_t product = (hash ^ next) * 0x9E3779B97F4A7C15U + next;
+  return product ^ (product >> 32);
+}
+
 }  // namespace telens

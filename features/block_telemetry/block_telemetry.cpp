@@ -89,7 +89,7 @@ BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureService
     const config::Selection* chosen = selection(std::nullopt, tensor);
     if (chosen == nullptr) continue;
     k_[static_cast<std::size_t>(tensor)] =
-        static_cast<std::size_t>(BlockTelemetryOptions::from(chosen->parameters).k);
+        static_cast<std::size_t>(chosen->options_as<BlockTelemetryOptions>().k);
   }
 }
 

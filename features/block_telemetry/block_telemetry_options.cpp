@@ -17,6 +17,10 @@ void validate_k(const config::Value& value, config::ErrorList& errors) {
   }
 }
 
+config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
+  return config::make_options(BlockTelemetryOptions{parameters.find(kK)->as_integer()});
+}
+
 }  // namespace
 
 std::string name_of_copy(std::string_view statistic, bool columnwise) {
@@ -32,10 +36,6 @@ std::string_view scale_histogram_name(ScalingMode mode) {
     default:
       return "scale_histogram_fp32";
   }
-}
-
-BlockTelemetryOptions BlockTelemetryOptions::from(const config::Value& parameters) {
-  return {.k = parameters.find(kK)->as_integer()};
 }
 
 config::FeatureDescription block_telemetry_description() {
@@ -82,6 +82,7 @@ config::FeatureDescription block_telemetry_description() {
                       .default_value = BlockTelemetryOptions().k,
                       .doc = "how many of the worst blocks are kept, of each copy and measure",
                       .validate = validate_k}},
+      .parse = parse_options,
       // Not .recorded: its size is that of the histograms and blocks, which depend on the recipe.
   };
 }

@@ -26,9 +26,6 @@ std::string_view scale_histogram_name(ScalingMode mode);
 
 struct BlockTelemetryOptions {
   std::int64_t k = 8;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static BlockTelemetryOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription block_telemetry_description();

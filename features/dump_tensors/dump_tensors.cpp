@@ -61,7 +61,7 @@ DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& ser
       writer_(std::move(copies), most_bytes) {
   for (const TensorName tensor : kAllTensors) {
     if (const config::Selection* chosen = selection(std::nullopt, tensor)) {
-      options_[static_cast<std::size_t>(tensor)] = DumpTensorsOptions::from(chosen->parameters);
+      options_[static_cast<std::size_t>(tensor)] = chosen->options_as<DumpTensorsOptions>();
     }
   }
 }

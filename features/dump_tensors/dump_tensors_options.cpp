@@ -13,12 +13,13 @@ config::Parameter flag(std::string_view name, std::string doc) {
           .doc = std::move(doc)};
 }
 
-}  // namespace
-
-DumpTensorsOptions DumpTensorsOptions::from(const config::Value& parameters) {
-  return {.high_precision = parameters.find(kHighPrecision)->as_bool(),
-          .quantized = parameters.find(kQuantized)->as_bool()};
+config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
+  return config::make_options(
+      DumpTensorsOptions{.high_precision = parameters.find(kHighPrecision)->as_bool(),
+                         .quantized = parameters.find(kQuantized)->as_bool()});
 }
+
+}  // namespace
 
 config::FeatureDescription dump_tensors_description() {
   return {
@@ -46,6 +47,7 @@ config::FeatureDescription dump_tensors_description() {
                           "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
                           "      runs in high precision. Without either nothing is written")},
       .names_evaluation = true,
+      .parse = parse_options,
       // Not .recorded: its size is that of the tensors, in files of their own.
   };
 }

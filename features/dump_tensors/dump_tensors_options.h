@@ -8,9 +8,6 @@ namespace telens::features {
 struct DumpTensorsOptions {
   bool high_precision = false;
   bool quantized = false;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static DumpTensorsOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription dump_tensors_description();

@@ -11,7 +11,7 @@ namespace telens::features {
 namespace {
 
 std::string name_of(const CapturedRead& read) {
-  return fmt::format("layer '{}', {}: the statistics", read.layer_name,
+  return fmt::format("layer '{}', {}: the statistics", read.layer->name(),
                      telens::name_of(read.tensor));
 }
 
@@ -48,7 +48,7 @@ GraphMemory& CapturedReads::memory_for(const CapturedRead& read, const at::Devic
 
 CapturedReads::Captured& CapturedReads::captured_for(CapturedRead read, const at::Device& device) {
   const auto known = std::ranges::find_if(captured_, [&](const Captured& each) {
-    return each.read.layer_name == read.layer_name && each.read.tensor == read.tensor &&
+    return each.read.layer == read.layer && each.read.tensor == read.tensor &&
            each.read.evaluation == read.evaluation && each.read.set == read.set &&
            each.sums.sums.device() == device;
   });

@@ -22,7 +22,7 @@ namespace telens::features {
 
 // The reads of one tensor in graphs.
 struct CapturedRead {
-  std::string layer_name;
+  LayerReads* layer = nullptr;
   TensorName tensor = TensorName::activation;
   bool evaluation = false;
   debug::ReductionGroup weight_group;

@@ -25,7 +25,7 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
     const std::string layer = layer_name.empty() ? "" : fmt::format(" in layer '{}'", layer_name);
     on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is switched off for the "
                             "rest of the session, training goes on",
-                            name(), registered_.description.owner, layer, call_name, tensor,
+                            name(), statistic_->owner, layer, call_name, tensor,
                             message_of_current_exception()),
                 layer_name);
     return false;
@@ -42,13 +42,13 @@ void GuardedStatistic::check_size(std::size_t sums) const {
 
 // What the definition makes of the tensor, which it may only look at.
 at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
-  if (ops::is_capturing(x)) return registered_.definition->add(x);
+  if (ops::is_capturing(x)) return definition().add(x);
   debug::RandomState random(x.device());
   debug::Unwritten unwritten;
   unwritten.add(x);
   at::Tensor sums;
   try {
-    sums = registered_.definition->add(x);
+    sums = definition().add(x);
   } catch (...) {
     random.restore();
     throw;
@@ -82,7 +82,7 @@ bool GuardedStatistic::merge(std::span<double> into, std::span<const double> fro
   return guarded("merge", layer_name, tensor, [&] {
     check_size(into.size());
     check_size(from.size());
-    registered_.definition->merge(into, from);
+    definition().merge(into, from);
   });
 }
 
@@ -92,7 +92,7 @@ std::optional<double> GuardedStatistic::finish(std::span<const double> sums,
   std::optional<double> value;
   guarded("finish", layer_name, tensor, [&] {
     check_size(sums.size());
-    value = registered_.definition->finish(sums);
+    value = definition().finish(sums);
   });
   return value;
 }
@@ -143,10 +143,10 @@ void DefinedSums::merge_words(std::span<const std::int64_t> words) {
   merge_sums(std::move(sums), words.front() != 0);
 }
 
-GuardedStatistic& DefinedStatistics::of(const std::string& name) {
+GuardedStatistic& DefinedStatistics::of(StatisticId statistic) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<GuardedStatistic>& known = used_[name];
-  if (!known) known = std::make_unique<GuardedStatistic>(*registry_->find(name), on_failure_);
+  std::unique_ptr<GuardedStatistic>& known = used_[statistic];
+  if (!known) known = std::make_unique<GuardedStatistic>(statistic, on_failure_);
   return *known;
 }
 

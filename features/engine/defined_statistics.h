@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "features/statistics/catalogue.h"
 #include "hooks/builtin.h"
 
 namespace telens::features {
@@ -22,11 +23,12 @@ namespace telens::features {
 // what it throws but one notice. Any thread.
 class GuardedStatistic {
  public:
-  GuardedStatistic(const StatisticRegistration& registered, OnStatisticFailure on_failure)
-      : registered_(registered), on_failure_(std::move(on_failure)) {}
+  // The row of a plugin's statistic outlives this.
+  GuardedStatistic(StatisticId statistic, OnStatisticFailure on_failure)
+      : statistic_(statistic), on_failure_(std::move(on_failure)) {}
 
-  const std::string& name() const { return registered_.description.name; }
-  std::size_t words() const { return registered_.description.words; }
+  const std::string& name() const { return statistic_->name; }
+  std::size_t words() const { return statistic_->words; }
 
   // FP64, words() of them, on the device that the definition left them on. Undefined: it failed, or
   // is off. The notice names the layer, unless that is "", and the tensor.
@@ -45,7 +47,11 @@ class GuardedStatistic {
   bool guarded(std::string_view call_name, std::string_view layer_name, std::string_view tensor,
                const Call& call);
 
-  const StatisticRegistration& registered_;
+  const StatisticDefinition& definition() const {
+    return *std::get<std::shared_ptr<const StatisticDefinition>>(statistic_->finish);
+  }
+
+  const StatisticId statistic_;
   OnStatisticFailure on_failure_;
   std::atomic<bool> off_{false};
 };
@@ -84,7 +90,7 @@ class DefinedSums {
   bool failed_ = false;
 };
 
-// By name, each made when it is first asked for. Any thread.
+// Each made when it is first asked for. Any thread.
 class DefinedStatistics {
  public:
   // registry: may be null; else it outlives this.
@@ -95,14 +101,14 @@ class DefinedStatistics {
     return registry_ == nullptr ? nullptr : registry_->descriptions().get();
   }
 
-  // Of a name that the descriptions have.
-  GuardedStatistic& of(const std::string& name);
+  // Of a row of the descriptions.
+  GuardedStatistic& of(StatisticId statistic);
 
  private:
   const StatisticRegistry* registry_;
   OnStatisticFailure on_failure_;
   std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<GuardedStatistic>> used_;
+  std::map<StatisticId, std::unique_ptr<GuardedStatistic>> used_;
 };
 
 }  // namespace telens::features

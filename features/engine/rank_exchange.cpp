@@ -35,12 +35,10 @@ void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
   sums.merge_words(words);
 }
 
-// What a rank sends, in words: a text of as many lines as it has sums, then the sums.
+// A rank's sums as they travel.
 struct Message {
-  std::string text;  // lines "<words> <name>"
-  Words words;
-
-  std::size_t text_words() const { return (text.size() + 7) / 8; }
+  Words index;  // of each of the sums: its key, its number of words
+  Words words;  // the sums one after the other
 };
 
 Message message_of(std::span<const SharedSums> own) {
@@ -48,23 +46,26 @@ Message message_of(std::span<const SharedSums> own) {
   for (const SharedSums& each : own) {
     const std::size_t before = message.words.size();
     std::visit([&](const auto& sums) { append_words(message.words, sums); }, *each.sums);
-    message.text += fmt::format("{} {}\n", message.words.size() - before, each.name);
+    message.index.push_back(static_cast<std::int64_t>(each.key));
+    message.index.push_back(static_cast<std::int64_t>(message.words.size() - before));
   }
   return message;
 }
 
-// A message's sums by name.
-using SumsByName = std::unordered_map<std::string_view, std::span<const std::int64_t>>;
+std::int64_t hash_of(const Words& words) {
+  std::uint64_t hash = 0;
+  for (const std::int64_t word : words) hash = mixed(hash, static_cast<std::uint64_t>(word));
+  return static_cast<std::int64_t>(hash);
+}
 
-SumsByName unpack(std::string_view text, std::span<const std::int64_t> words) {
-  SumsByName sums;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    const std::size_t space = line.find(' ');
-    const std::size_t count = std::stoul(std::string(line.substr(0, space)));
-    sums.emplace(line.substr(space + 1), words.first(count));
+using SumsByKey = std::unordered_map<std::int64_t, std::span<const std::int64_t>>;
+
+SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64_t> words) {
+  SumsByKey sums;
+  for (std::size_t i = 0; i < index.size(); i += 2) {
+    const auto count = static_cast<std::size_t>(index[i + 1]);
+    sums.emplace(index[i], words.first(count));
     words = words.subspan(count);
-    text.remove_prefix(line.size() + 1);
   }
   return sums;
 }
@@ -97,36 +98,32 @@ std::vector<Words> all_gather(const Words& words, c10d::ProcessGroup& group) {
 }
 
 struct Header {
-  std::int64_t hash;
-  std::int64_t words;
-  std::int64_t text_bytes;
+  std::int64_t hash;  // of the index
+  std::size_t index;  // words
+  std::size_t words;
   Notes notes;
 };
 
 std::vector<Header> gather_headers(const Message& message, const Notes& notes,
                                    c10d::ProcessGroup& group) {
-  Words own{hash_of(message.text), static_cast<std::int64_t>(message.words.size()),
-            static_cast<std::int64_t>(message.text.size())};
+  Words own{hash_of(message.index), static_cast<std::int64_t>(message.index.size()),
+            static_cast<std::int64_t>(message.words.size())};
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
   own.insert(own.end(), notes.begin(), notes.end());
   std::vector<Header> headers;
   for (const Words& each : all_gather(own, group)) {
-    headers.push_back({each[0], each[1], each[2], Notes(each.begin() + fixed, each.end())});
+    headers.push_back({each[0], static_cast<std::size_t>(each[1]),
+                       static_cast<std::size_t>(each[2]), Notes(each.begin() + fixed, each.end())});
   }
   return headers;
 }
 
-// What a rank with names sends when they differ: text, then sums, padded to the longest message.
-Words with_names(const Message& message, std::size_t size) {
-  Words packed(size);
-  std::memcpy(packed.data(), message.text.data(), message.text.size());
-  std::ranges::copy(message.words,
-                    packed.begin() + static_cast<std::ptrdiff_t>(message.text_words()));
+// Index and sums, padded to the longest message: for ranks with different keys.
+Words with_index(const Message& message, std::size_t size) {
+  Words packed = message.index;
+  packed.insert(packed.end(), message.words.begin(), message.words.end());
+  packed.resize(size);
   return packed;
-}
-
-std::size_t text_words(const Header& header) {
-  return static_cast<std::size_t>(header.text_bytes + 7) / 8;
 }
 
 }  // namespace
@@ -161,35 +158,29 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::Proce
   const std::vector<Header> headers = gather_headers(message, note, group);
   std::vector<Notes> notes;
   for (const Header& each : headers) notes.push_back(each.notes);
-  const bool same_names = std::ranges::all_of(
+  const bool same_keys = std::ranges::all_of(
       headers, [&](const Header& each) { return each.hash == headers.front().hash; });
   std::size_t longest = 0;
   for (const Header& each : headers) {
-    const std::size_t text = same_names ? 0 : text_words(each);
-    longest = std::max(longest, text + static_cast<std::size_t>(each.words));
+    longest = std::max(longest, each.words + (same_keys ? 0 : each.index));
   }
   if (longest == 0) return notes;
 
   const std::vector<Words> gathered =
-      all_gather(same_names ? message.words : with_names(message, longest), group);
-  std::vector<SumsByName> ranks;
+      all_gather(same_keys ? message.words : with_index(message, longest), group);
+  std::vector<SumsByKey> ranks;
   for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
-    const Words& packed = gathered[rank];
-    if (same_names) {
-      ranks.push_back(unpack(message.text, packed));
-    } else {
-      const Header& header = headers[rank];
-      const std::string_view text(reinterpret_cast<const char*>(packed.data()),
-                                  static_cast<std::size_t>(header.text_bytes));
-      ranks.push_back(unpack(text, std::span(packed).subspan(text_words(header))));
-    }
+    const std::span<const std::int64_t> packed = gathered[rank];
+    const std::size_t index = headers[rank].index;
+    ranks.push_back(same_keys ? unpack(message.index, packed)
+                              : unpack(packed.first(index), packed.subspan(index)));
   }
   for (const SharedSums& each : own) {
     std::visit(
         [&](auto& sums) {
           clear(sums);
-          for (const SumsByName& rank : ranks) {
-            const auto found = rank.find(each.name);
+          for (const SumsByKey& rank : ranks) {
+            const auto found = rank.find(static_cast<std::int64_t>(each.key));
             if (found != rank.end()) merge_words(sums, found->second);
           }
         },

@@ -1,4 +1,4 @@
-// Sums of equal names, merged over the ranks of a group.
+// Sums of equal keys, merged over the ranks of a group.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ class ProcessGroup;
 namespace telens::features {
 
 struct SharedSums {
-  std::string name;  // of tensor and sums: unique among a rank's
-  AnySums* sums;     // this rank's; replaced by the group's
+  std::uint64_t key;  // a hash of tensor and SumsKey: unique among a rank's sums
+  AnySums* sums;      // this rank's; replaced by the group's
 };
 
-// One gather of a fixed-size header (hash of the names, sizes); where any rank has anything, one
-// more of the packed sums, with the names in front if the hashes differ. So ranks may bring
+// One gather of a fixed-size header (hash of the keys, sizes); where any rank has anything, one
+// more of the packed sums, with the keys in front if the hashes differ. So ranks may bring
 // different sums, or none, and every rank of the group has to call this. Merges in the order of
 // ranks: all ranks get the same bits. A note of as many words from every rank travels in the
 // header; returns every rank's.

@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/fnv1a.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/statistics_engine.h"
 #include "hooks/clock.h"
@@ -22,8 +23,10 @@ class Exchanges {
            Totals& totals) {
     if (!has_several_ranks(group)) return;
     add(group);
-    for (Totals::Named& each : totals.all()) {
-      shared_[id_of(*group)].push_back({observation.name() + each.name, &each.sums});
+    const std::uint64_t hash = observation.hash();
+    std::vector<SharedSums>& shared = shared_[id_of(*group)];
+    for (Totals::Slot& each : totals.slots()) {
+      shared.push_back({mixed(hash, each.key.hash()), &each.sums});
     }
   }
 
@@ -68,18 +71,13 @@ bool exchanges_any(const Reductions& reductions) {
 
 }  // namespace
 
-OnePassEngine::Observations OnePassEngine::take_observations(const Reductions& reductions) {
-  const std::lock_guard lock(mutex_);
-  // Of observations_ and by_key_; a reader on another thread is one more, and its sums are not
-  // complete.
-  constexpr long kOwners = 2;
-  Observations taken, waiting;
-  for (auto& each : observations_) {
-    const bool waits = each->waits(reductions) || each.use_count() > kOwners;
-    if (!waits) by_key_.erase(each->name());
-    (waits ? waiting : taken).push_back(std::move(each));
+Observations OnePassEngine::take_observations(const Reductions& reductions) {
+  Observations taken;
+  {
+    const std::lock_guard lock(layers_mutex_);
+    for (const auto& [name, layer] : layers_) layer->take(reductions, taken);
   }
-  observations_ = std::move(waiting);
+  std::ranges::sort(taken, {}, [](const auto& each) { return each->number(); });
   return taken;
 }
 
@@ -87,7 +85,7 @@ OnePassEngine::Observations OnePassEngine::take_observations(const Reductions& r
 std::vector<Totals> OnePassEngine::totals_of(const Arrived& arrived) {
   std::vector<Totals> totals;
   HostSums sums(arrived.tensors);
-  for (const auto& each : arrived.work) totals.push_back(each->totals(sums, scales_, defined_));
+  for (const auto& each : arrived.work) totals.push_back(each->totals(sums, defined_));
   return totals;
 }
 
@@ -138,13 +136,12 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   captured_.end_iteration(
       iteration, [&](const CapturedRead& read, std::int64_t of) -> auto& {
         // What ran outside of the graph, or in another one, is the same observation.
-        const std::string name =
-            TensorObservation::name_of(read.layer_name, read.tensor, of, read.evaluation);
-        const auto known =
-            std::ranges::find(newest, name, [](const auto& each) { return each->name(); });
+        TensorHistory& history = read.layer->history(read.tensor, read.evaluation);
+        const auto known = std::ranges::find_if(
+            newest, [&](const auto& each) { return each->is_of(history, of); });
         if (known != newest.end()) return **known;
-        return *newest.emplace_back(std::make_unique<TensorObservation>(
-            read.layer_name, read.tensor, of, read.evaluation, read.weight_group));
+        return *newest.emplace_back(std::make_shared<TensorObservation>(
+            history, of, read.weight_group, next_observation_++));
       });
   std::vector<at::Tensor> sums;
   for (const auto& each : newest) each->give_sums(sums);

@@ -9,35 +9,24 @@
 #include <span>
 #include <utility>
 
+#include "core/base/fnv1a.h"
 #include "core/formats/dispatch.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/operand.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/running_cast.h"
-#include "features/statistics/finish.h"
+#include "features/engine/statistics_list.h"
+#include "features/statistics/catalogue.h"
 #include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::features {
 namespace {
 
-struct NamedStatistics final : StatisticsRequest {
-  std::vector<StatisticName> names;
-  bool logged = true;
-};
-
-StatisticName parse(const std::string& text, const config::StatisticDescriptions* defined) {
-  const std::optional<StatisticName> name = parse_statistic_name(text, defined);
-  if (name) return *name;
-  std::vector<std::string> known = names_of(kTensorStatistics);
-  for (const auto statistics : {std::span<const Statistic>(kCastStatistics),
-                                std::span<const Statistic>(kScaleStatistics)}) {
-    for (std::string& each : names_of(statistics)) known.push_back(std::move(each));
-  }
-  if (defined != nullptr) {
-    for (std::string& each : defined->names()) known.push_back(std::move(each));
-  }
-  raise<UsageError>("there is no statistic '{}'{}", text, config::suggestion(text, known));
+StatisticName parse(const std::string& text, const config::StatisticDescriptions* plugin) {
+  if (const auto name = parse_statistic_name(text, plugin)) return *name;
+  raise<UsageError>("there is no statistic '{}'{}", text,
+                    config::suggestion(text, known_statistic_names(plugin)));
 }
 
 // ---- reading
@@ -55,18 +44,17 @@ debug::ReductionGroup weight_group(const InspectTensorCall& call) {
   return shared ? share(call.tensor_parallel.group) : nullptr;
 }
 
-// Whether codes and scales alone tell the statistic.
+// Codes and scales are enough for the statistic.
 bool needs_no_original(const StatisticName& name) {
-  return !name.what_if &&
-         (name.statistic == Statistic::scale_inv_min || name.statistic == Statistic::scale_inv_max);
+  return !name.what_if && name.statistic->needs == config::Needs::codes;
 }
 
 class Reading final : public TensorReading {
  public:
-  Reading(OnePassEngine& engine, std::string_view layer_name, std::int64_t iteration,
+  Reading(OnePassEngine& engine, LayerReads& layer, std::int64_t iteration,
           const InspectTensorCall& call)
       : engine_(engine),
-        layer_name_(layer_name),
+        layer_(layer),
         iteration_(iteration),
         call_(call),
         stored_(stored_codes(call)),
@@ -79,8 +67,8 @@ class Reading final : public TensorReading {
 
   std::optional<std::string> want(const StatisticsRequest& request) override {
     std::map<std::string, std::vector<std::string>> left_out;
-    const auto& wanted = static_cast<const NamedStatistics&>(request);
-    for (const StatisticName& name : wanted.names) {
+    const auto& wanted = static_cast<const StatisticsList&>(request);
+    for (const StatisticName& name : wanted.statistics) {
       if (const auto reason = reason_against(name)) {
         left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
       } else {
@@ -98,7 +86,7 @@ class Reading final : public TensorReading {
 
   void read() override {
     if (is_nothing_to_read()) return;
-    const auto observation = engine_.observation(layer_name_, call_, iteration_);
+    const auto observation = engine_.observation(layer_, call_, iteration_);
     for (const RowAddresses& each : addresses_) observation->address(each);
     if (!observation->takes_reads()) return;
     const at::Tensor x = original();
@@ -110,8 +98,8 @@ class Reading final : public TensorReading {
   void capture(DueReaders due) override {
     if (is_nothing_to_read()) return;
     const at::Tensor x = original();
-    engine_.captured().capture({std::string(layer_name_), call_.tensor_name, call_.evaluation,
-                                weight_group(call_), set_, addresses_, std::move(due)},
+    engine_.captured().capture({&layer_, call_.tensor_name, call_.evaluation, weight_group(call_),
+                                set_, addresses_, std::move(due)},
                                x, [&] { return prepared(x); });
   }
 
@@ -140,9 +128,9 @@ class Reading final : public TensorReading {
   std::vector<at::Tensor> read_defined(const at::Tensor& x) {
     std::vector<at::Tensor> sums;
     if (x.numel() == 0) return sums;
-    for (const std::string& name : set_.defined()) {
-      sums.push_back(
-          engine_.defined().of(name).add(x, layer_name_, telens::name_of(call_.tensor_name)));
+    for (const StatisticId statistic : set_.defined()) {
+      sums.push_back(engine_.defined().of(statistic).add(x, layer_.name(),
+                                                         telens::name_of(call_.tensor_name)));
     }
     return sums;
   }
@@ -171,7 +159,7 @@ class Reading final : public TensorReading {
     const bool has_history = running_->altered ||
                              running_->recipe != RecipeId::fp8_delayed_scaling ||
                              call_.quantizer->history_updates().has_value();
-    if (name.statistic != Statistic::scale_age || has_history) return std::nullopt;
+    if (name.statistic->needs != config::Needs::history || has_history) return std::nullopt;
     return "no amax history stands behind the scale";
   }
 
@@ -179,7 +167,7 @@ class Reading final : public TensorReading {
   std::optional<std::string> reason_against(const StatisticName& name) {
     const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
     if (!readable) return "the high-precision tensor does not exist";
-    if (running_ && is_scale_statistic(name.statistic)) {
+    if (running_ && name.statistic->source() == StatisticSource::scale) {
       if (auto reason = reason_against_scale(name)) return reason;
     }
     const std::optional<CastRequest> cast = requested_cast(name, running_);
@@ -195,7 +183,7 @@ class Reading final : public TensorReading {
   }
 
   OnePassEngine& engine_;
-  std::string_view layer_name_;
+  LayerReads& layer_;
   std::int64_t iteration_;
   const InspectTensorCall& call_;
   const QuantizedTensor* stored_;
@@ -208,70 +196,72 @@ class Reading final : public TensorReading {
 }  // namespace
 
 StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, bool logged) {
-  auto request = std::make_shared<NamedStatistics>();
-  request->logged = logged;
+  std::vector<StatisticName> statistics;
   for (const std::string& name : names) {
-    request->names.push_back(parse(name, defined_.descriptions()));
+    statistics.push_back(parse(name, defined_.descriptions()));
   }
-  return request;
+  return std::make_shared<StatisticsList>(std::move(statistics), logged);
 }
 
 std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsRequest& request,
-                                                           std::string_view name,
+                                                           const ScriptTensor& of,
                                                            const at::Tensor& tensor,
                                                            const debug::ReductionGroup& group) {
-  const auto& names = static_cast<const NamedStatistics&>(request).names;
+  const auto& names = static_cast<const StatisticsList&>(request).statistics;
   const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
   std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
-  std::vector<std::string> shared_as{std::string(name)};
+  std::vector<SumsKey> keys{{}};
   for (const StatisticName& each : names) {
-    if (each.statistic != Statistic::defined) continue;
-    GuardedStatistic& statistic = defined_.of(each.defined);
+    if (each.statistic->source() != StatisticSource::plugin) continue;
+    const std::string name = fmt::format("{} {} {}", of.iteration, of.name, of.layer_name);
+    GuardedStatistic& statistic = defined_.of(each.statistic);
     DefinedSums sums(statistic, {}, name);
     if (tensor.numel() > 0) sums.add(statistic.add(tensor, {}, name));
     all.emplace_back(std::move(sums));
-    shared_as.push_back(fmt::format("{} {}", name, each.defined));
+    keys.push_back({.source = StatisticSource::plugin, .statistic = each.statistic});
   }
   if (has_several_ranks(group)) {
+    const std::uint64_t hash = mixed(mixed(fnv1a(of.layer_name), fnv1a(of.name)),
+                                     static_cast<std::uint64_t>(of.iteration));
     std::vector<SharedSums> shared;
-    for (std::size_t i = 0; i < all.size(); ++i) shared.push_back({shared_as[i], &all[i]});
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      shared.push_back({mixed(hash, keys[i].hash()), &all[i]});
+    }
     merge_over_ranks(shared, *group);
   }
   const auto& sums = std::get<TensorSums>(all.front());
   if (sums.numel == 0) return std::vector<std::optional<double>>(names.size());
-  auto defined = all.begin();
+  auto plugin = all.begin();
   std::vector<std::optional<double>> values;
   for (const StatisticName& each : names) {
-    if (each.statistic != Statistic::defined) {
-      values.emplace_back(telens::finish(each.statistic, sums));
+    if (each.statistic->source() != StatisticSource::plugin) {
+      values.emplace_back(finish(each.statistic, sums));
     } else {
-      values.push_back(std::get<DefinedSums>(*++defined).finish());
+      values.push_back(std::get<DefinedSums>(*++plugin).finish());
     }
   }
   return values;
 }
 
-std::unique_ptr<TensorReading> OnePassEngine::begin(std::string_view layer_name,
-                                                    std::int64_t iteration,
-                                                    const InspectTensorCall& call) {
-  return std::make_unique<Reading>(*this, layer_name, iteration, call);
+LayerReads& OnePassEngine::layer(std::string_view name) {
+  const std::lock_guard lock(layers_mutex_);
+  const auto known = layers_.find(name);
+  if (known != layers_.end()) return *known->second;
+  auto made = std::make_unique<LayerReads>(std::string(name));
+  return *layers_.emplace(made->name(), std::move(made)).first->second;
 }
 
-std::shared_ptr<TensorObservation> OnePassEngine::observation(std::string_view layer_name,
+std::unique_ptr<TensorReading> OnePassEngine::begin(ObservedLayer& layer, std::int64_t iteration,
+                                                    const InspectTensorCall& call) {
+  return std::make_unique<Reading>(*this, static_cast<LayerReads&>(layer), iteration, call);
+}
+
+std::shared_ptr<TensorObservation> OnePassEngine::observation(LayerReads& layer,
                                                               const InspectTensorCall& call,
                                                               std::int64_t iteration) {
-  debug::ReductionGroup group = weight_group(call);
-  const std::string key =
-      TensorObservation::name_of(layer_name, call.tensor_name, iteration, call.evaluation);
+  const debug::ReductionGroup group = weight_group(call);
   if (has_several_ranks(group)) weight_groups_.add(group);
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<TensorObservation>& known = by_key_[key];
-  if (known == nullptr) {
-    known = std::make_shared<TensorObservation>(layer_name, call.tensor_name, iteration,
-                                                call.evaluation, std::move(group));
-    observations_.push_back(known);
-  }
-  return known;
+  return layer.observation(call.tensor_name, call.evaluation, iteration, group, next_observation_);
 }
 
 }  // namespace telens::features

@@ -2,16 +2,19 @@
 // turns the sums into rows.
 #pragma once
 
+#include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "features/engine/captured_reads.h"
+#include "features/engine/layer_reads.h"
 #include "features/engine/tensor_observation.h"
 #include "features/engine/weight_groups.h"
 #include "hooks/statistics_engine.h"
@@ -27,9 +30,11 @@ class OnePassEngine final : public StatisticsEngine {
 
   StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged) override;
   std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
-                                              std::string_view name, const at::Tensor& tensor,
+                                              const ScriptTensor& of, const at::Tensor& tensor,
                                               const debug::ReductionGroup& group) override;
-  std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
+  LayerReads& layer(std::string_view name) override;
+  using StatisticsEngine::begin;
+  std::unique_ptr<TensorReading> begin(ObservedLayer& layer, std::int64_t iteration,
                                        const InspectTensorCall& call) override;
   Collected collect(std::int64_t iteration, const Reductions& reductions, Waiting waiting) override;
 
@@ -43,12 +48,10 @@ class OnePassEngine final : public StatisticsEngine {
 
   // The observation that a read adds to; made where there is none since the last collect(). It is
   // not collected while a reader holds it.
-  std::shared_ptr<TensorObservation> observation(std::string_view layer_name,
-                                                 const InspectTensorCall& call,
+  std::shared_ptr<TensorObservation> observation(LayerReads& layer, const InspectTensorCall& call,
                                                  std::int64_t iteration);
 
  private:
-  using Observations = std::vector<std::shared_ptr<TensorObservation>>;
   using Arrived = Arrivals<Observations>::Arrived;
 
   // But for those that wait.
@@ -62,12 +65,11 @@ class OnePassEngine final : public StatisticsEngine {
   SeriesTable& series_;
   DefinedStatistics defined_;
   WeightGroups weight_groups_;  // that weights were seen with in this session
-  ScaleMemory scales_;          // of collect() alone
   Arrivals<Observations> arrivals_;
   CapturedReads captured_;
-  std::mutex mutex_;           // over what follows
-  Observations observations_;  // in the order of first reads
-  std::unordered_map<std::string, std::shared_ptr<TensorObservation>> by_key_;
+  std::atomic<std::uint64_t> next_observation_{0};
+  std::mutex layers_mutex_;  // over what follows
+  std::map<std::string, std::unique_ptr<LayerReads>, std::less<>> layers_;
 };
 
 }  // namespace telens::features

@@ -1,8 +1,10 @@
 // The sums of one tensor in one iteration, on the host: micro-batches together, then ranks.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
-#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -14,38 +16,50 @@ namespace telens::features {
 
 using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums>;
 
-// What the tensor itself was does not depend on the recipe; sums of casts and blocks belong to
-// those micro-batches in which somebody asked for them.
+// Which sums of a tensor these are. Keys are equal on all ranks where their hashes are.
+struct SumsKey {
+  StatisticSource source = StatisticSource::tensor;
+  CastRequest cast = {};            // of a cast, and of the scale of one
+  BlockShape blocks = {};           // of blocks
+  StatisticId statistic = nullptr;  // of a plugin's statistic
+
+  friend bool operator==(const SumsKey&, const SumsKey&) = default;
+
+  // The same on every machine.
+  std::uint64_t hash() const;
+};
+
+// Sums of the tensor itself do not depend on the recipe; those of casts and blocks belong to the
+// micro-batches in which a feature asked for them.
 class Totals {
  public:
-  // The name says what the sums are of, in the same words on every rank.
-  struct Named {
-    std::string name;
+  struct Slot {
+    SumsKey key;
     AnySums sums;
   };
 
-  Totals() { all_.push_back({"tensor", TensorSums{}}); }
+  Totals() : slots_{{SumsKey{}, TensorSums{}}} {}
 
-  void add(const RequestSet& set, const TensorResults& part);
-  // Of the cast whose scale the set asks about.
-  void add(const RequestSet& set, const ScaleSums& part);
-  // Of a statistic that somebody defined.
-  void add(const std::string& statistic, const DefinedSums& part);
+  // The sums of the key; `of_nothing` where they were not added to yet.
+  template <typename Sums>
+  Sums& find_or_add(const SumsKey& key, Sums of_nothing = {}) {
+    for (Slot& slot : slots_) {
+      if (slot.key == key) return std::get<Sums>(slot.sums);
+    }
+    return std::get<Sums>(slots_.emplace_back(key, std::move(of_nothing)).sums);
+  }
 
   bool empty() const { return tensor().numel == 0; }
-  const TensorSums& tensor() const { return std::get<TensorSums>(all_.front().sums); }
+  const TensorSums& tensor() const { return std::get<TensorSums>(slots_.front().sums); }
 
-  // The value of a request of a set that was added; nullopt where what was read says nothing of it.
+  // The value of a request of a set whose sums were added; nullopt where the reads say nothing of
+  // it.
   std::optional<double> value(const StatisticRequest& request, const RequestSet& set) const;
 
-  std::vector<Named>& all() { return all_; }
+  std::vector<Slot>& slots() { return slots_; }
 
  private:
-  template <typename Sums>
-  Sums& find_or_add(std::string name);
-  const AnySums& find(const std::string& name) const;
-
-  std::vector<Named> all_;
+  std::vector<Slot> slots_;  // of the tensor itself first
 };
 
 }  // namespace telens::features

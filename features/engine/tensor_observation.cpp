@@ -1,11 +1,10 @@
 #include "features/engine/tensor_observation.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "features/statistics/finish.h"
+#include "core/base/fnv1a.h"
+#include "features/statistics/catalogue.h"
 
 namespace telens::features {
 namespace {
@@ -13,48 +12,57 @@ namespace {
 // Behind the names of an evaluation's statistics.
 constexpr std::string_view kEvaluation = "_eval";
 
-// The values of a tensor under their names, each once.
+// The rows of a tensor's statistics, each once.
 class Rows {
  public:
-  Rows(SeriesTable& series, SeriesTable::Names names, TensorName tensor, std::int64_t iteration,
-       bool evaluation, const RowAddresses& addresses, std::vector<Row>& rows)
-      : series_(series),
-        names_(names),
-        tensor_(tensor),
-        iteration_(iteration),
-        suffix_(evaluation ? kEvaluation : ""),
-        addresses_(addresses),
-        rows_(rows) {}
+  Rows(SeriesTable& table, TensorHistory& of, std::string_view group, std::int64_t iteration,
+       const RowAddresses& addresses, std::vector<Row>& rows)
+      : table_(table), of_(of), iteration_(iteration), addresses_(addresses), rows_(rows) {
+    of_.series.begin(group);
+  }
 
   void add(const StatisticName& name, double value, bool asked) {
-    if (std::ranges::find(added_, name) != added_.end()) return;
+    const std::size_t known = of_.series.find(name);
+    const bool is_new = known == of_.series.size();
+    if (!is_new && known < added_.size() && added_[known]) return;
     const std::optional<RowAddress> address =
         asked ? addresses_.of(name) : addresses_.of_counters();
     if (!address) return;  // a graph measures it in every iteration, wanted or not
-    added_.push_back(name);
-    const std::string text = format_statistic_name(name, tensor_).append(suffix_);
-    names_.statistic = text;
-    rows_.push_back(
-        {iteration_, &series_.find_or_add(names_), value, address->loggers, address->kept_in()});
+    const std::size_t place = is_new ? of_.series.add(name, series_of(name)) : known;
+    added_.resize(std::max(added_.size(), place + 1));
+    added_[place] = true;
+    rows_.push_back({iteration_, &of_.series[place], value, address->loggers, address->kept_in()});
   }
 
  private:
-  SeriesTable& series_;
-  SeriesTable::Names names_;
-  TensorName tensor_;
+  const Series& series_of(const StatisticName& name) {
+    const std::string statistic =
+        format_statistic_name(name, of_.tensor).append(of_.evaluation ? kEvaluation : "");
+    return table_.find_or_add({.layer = *of_.layer_name,
+                               .tensor = telens::name_of(of_.tensor),
+                               .statistic = statistic,
+                               .group = of_.series.group()});
+  }
+
+  SeriesTable& table_;
+  TensorHistory& of_;
   std::int64_t iteration_;
-  std::string_view suffix_;
   const RowAddresses& addresses_;
   std::vector<Row>& rows_;
-  std::vector<StatisticName> added_;
+  std::vector<bool> added_;  // by place in of_.series
 };
+
+SumsKey key_of(StatisticSource source, const CastRequest& cast) {
+  return {.source = source, .cast = cast};
+}
 
 }  // namespace
 
-std::string TensorObservation::name_of(std::string_view layer_name, TensorName tensor,
-                                       std::int64_t iteration, bool evaluation) {
-  return fmt::format("{} {}{} {} ", iteration, telens::name_of(tensor),
-                     evaluation ? kEvaluation : "", layer_name);
+std::uint64_t TensorObservation::hash() const {
+  std::uint64_t hash = fnv1a(layer_name());
+  hash = mixed(hash, static_cast<std::uint64_t>(of_.tensor));
+  hash = mixed(hash, of_.evaluation ? 1 : 0);
+  return mixed(hash, static_cast<std::uint64_t>(iteration_));
 }
 
 void TensorObservation::address(const RowAddresses& addresses) {
@@ -79,7 +87,7 @@ void TensorObservation::add(const RequestSet& set, Accumulators sums) {
   parts_.push_back(std::move(part));
 }
 
-bool TensorObservation::is_full() const { return tensor_ == TensorName::weight && !parts_.empty(); }
+bool TensorObservation::is_full() const { return is_weight() && !parts_.empty(); }
 
 bool TensorObservation::takes_reads() {
   const std::lock_guard lock(mutex_);
@@ -88,7 +96,7 @@ bool TensorObservation::takes_reads() {
 
 void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
   const auto& [casts, copies, scale, defined] = read;
-  const bool both_orientations = has_both_orientations(tensor_);
+  const bool both_orientations = has_both_orientations(of_.tensor);
   const std::lock_guard lock(mutex_);
   if (is_full()) return;
   Part& part = part_for(set, x.device());
@@ -113,48 +121,54 @@ void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   }
 }
 
-void TensorObservation::add_part(const Part& part, HostSums& sums, ScaleMemory& scales,
-                                 Totals& totals) const {
-  StatisticsAccumulator all(part.set.casts().size());
+void TensorObservation::add_part(const Part& part, HostSums& sums, Totals& totals) const {
+  const RequestSet& set = part.set;
+  StatisticsAccumulator all(set.casts().size());
   all.add(sums.next_words());
   std::vector<ScaleRead> reads;
   for (const ScaleOrigin& origin : part.scales) {
-    StatisticsAccumulator read(part.set.casts().size());
+    StatisticsAccumulator read(set.casts().size());
     read.add(sums.next_words());
     all.merge(read);
-    reads.push_back({read.tensor(), read.casts()[*part.set.scale_cast()], origin});
+    reads.push_back({read.tensor(), read.casts()[*set.scale_cast()], origin});
   }
-  std::vector<std::int64_t> words = all.words();
-  for (std::size_t i = 0; i < part.to.block_casts.size() + part.to.ranges.size(); ++i) {
-    const std::span<const std::int64_t> more = sums.next_words();
-    words.insert(words.end(), more.begin(), more.end());
+  merge(totals.find_or_add<TensorSums>({}), all.tensor());
+  for (std::size_t i = 0; i < set.casts().size(); ++i) {
+    merge(totals.find_or_add<CastSums>(key_of(StatisticSource::cast, set.casts()[i])),
+          all.casts()[i]);
   }
-  TensorResults results(part.set);
-  results.add_words(words);
-  totals.add(part.set, results);
-  if (!part.set.scale_cast()) return;
-  const RecipeId recipe = part.set.casts()[*part.set.scale_cast()].recipe;
-  const std::string name =
-      fmt::format("{} {}{} {}", telens::name_of(recipe), telens::name_of(tensor_),
-                  evaluation_ ? kEvaluation : "", layer_name_);
-  totals.add(part.set, scales.add(name, iteration_, reads));
+  for (const CastRequest& cast : set.block_casts()) {
+    merge(totals.find_or_add<CastSums>(key_of(StatisticSource::cast, cast)),
+          from_words<CastSums>(sums.next_words()));
+  }
+  for (const BlockShape& shape : set.blocks()) {
+    merge(totals.find_or_add<BlockRanges>({.source = StatisticSource::blocks, .blocks = shape}),
+          from_words<BlockRanges>(sums.next_words()));
+  }
+  if (!set.scale_cast()) return;
+  const CastRequest& cast = set.casts()[*set.scale_cast()];
+  merge(totals.find_or_add<ScaleSums>(key_of(StatisticSource::scale, cast)),
+        of_.scale_of(cast.recipe).add(iteration_, reads));
 }
 
 void TensorObservation::add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                                     Totals& totals) const {
   for (std::size_t i = 0; i < part.defined.size(); ++i) {
-    const std::string& name = part.set.defined()[i];
-    DefinedSums all(defined.of(name), layer_name_, telens::name_of(tensor_));
+    const StatisticId statistic = part.set.defined()[i];
+    const DefinedSums of_nothing(defined.of(statistic), layer_name(), telens::name_of(of_.tensor));
+    DefinedSums all = of_nothing;
     for (std::size_t read = 0; read < part.defined[i].size(); ++read) all.add(sums.next());
-    totals.add(name, all);
+    totals
+        .find_or_add<DefinedSums>({.source = StatisticSource::plugin, .statistic = statistic},
+                                  of_nothing)
+        .merge(all);
   }
 }
 
-Totals TensorObservation::totals(HostSums& sums, ScaleMemory& scales,
-                                 DefinedStatistics& defined) const {
+Totals TensorObservation::totals(HostSums& sums, DefinedStatistics& defined) const {
   Totals totals;
   for (const Part& part : parts_) {
-    add_part(part, sums, scales, totals);
+    add_part(part, sums, totals);
     add_defined(part, sums, defined, totals);
   }
   return totals;
@@ -163,23 +177,20 @@ Totals TensorObservation::totals(HostSums& sums, ScaleMemory& scales,
 void TensorObservation::append_rows(const Totals& totals, std::string_view group,
                                     SeriesTable& series, std::vector<Row>& rows) const {
   if (totals.empty()) return;
-  Rows out(
-      series,
-      {.layer = layer_name_, .tensor = telens::name_of(tensor_), .statistic = {}, .group = group},
-      tensor_, iteration_, evaluation_, addresses_, rows);
+  Rows out(series, of_, group, iteration_, addresses_, rows);
   for (const Part& part : parts_) {
     for (const StatisticRequest& request : part.set.requests()) {
       const std::optional<double> value = totals.value(request, part.set);
       if (value) out.add(request.name, *value, true);
     }
   }
-  for (const Statistic counter : kTensorCounters) {
+  for (const StatisticId counter : counters_from(StatisticSource::tensor)) {
     out.add({counter}, telens::finish(counter, totals.tensor()), false);
   }
   for (const Part& part : parts_) {
     for (StatisticRequest request : part.set.requests()) {
       if (!request.is_of_cast()) continue;
-      for (const Statistic counter : kCastCounters) {
+      for (const StatisticId counter : counters_from(StatisticSource::cast)) {
         request.name.statistic = counter;
         out.add(request.name, *totals.value(request, part.set), false);
       }
@@ -188,8 +199,8 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
 }
 
 debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
-  if (tensor_ == TensorName::weight) return reductions.weights ? weight_group_ : nullptr;
-  const auto own = reductions.tensors_of_layers.find(layer_name_);
+  if (is_weight()) return reductions.weights ? weight_group_ : nullptr;
+  const auto own = reductions.tensors_of_layers.find(layer_name());
   return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
 }
 

@@ -11,6 +11,7 @@
 #include "core/ops/statistics.h"
 #include "features/engine/accumulators.h"
 #include "features/engine/block_copies.h"
+#include "features/engine/layer_reads.h"
 #include "features/engine/row_addresses.h"
 #include "features/engine/statistics_totals.h"
 #include "features/statistics/requests.h"
@@ -39,15 +40,16 @@ class HostSums {
 // What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
 class TensorObservation {
  public:
-  // evaluation: its statistics are called <statistic>_eval. weight_group: the tensor-parallel group
-  // of a weight; null: none.
-  TensorObservation(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
-                    bool evaluation, debug::ReductionGroup weight_group)
-      : layer_name_(layer_name),
-        tensor_(tensor),
-        iteration_(iteration),
-        evaluation_(evaluation),
-        weight_group_(std::move(weight_group)) {}
+  // `of` outlives this. weight_group: the tensor-parallel group of a weight; null: none. number:
+  // observations are numbered in the order of their first reads.
+  TensorObservation(TensorHistory& of, std::int64_t iteration, debug::ReductionGroup weight_group,
+                    std::uint64_t number)
+      : of_(of), iteration_(iteration), number_(number), weight_group_(std::move(weight_group)) {}
+
+  bool is_of(const TensorHistory& of, std::int64_t iteration) const {
+    return &of_ == &of && iteration_ == iteration;
+  }
+  std::uint64_t number() const { return number_; }
 
   // Sums of reads that a graph has made.
   void add(const RequestSet& set, Accumulators sums);
@@ -68,7 +70,7 @@ class TensorObservation {
   void give_sums(std::vector<at::Tensor>& sums) const;
 
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
-  Totals totals(HostSums& sums, ScaleMemory& scales, DefinedStatistics& defined) const;
+  Totals totals(HostSums& sums, DefinedStatistics& defined) const;
 
   // Who gets the rows of what is read.
   void address(const RowAddresses& addresses);
@@ -77,7 +79,7 @@ class TensorObservation {
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
                    std::vector<Row>& rows) const;
 
-  bool is_weight() const { return tensor_ == TensorName::weight; }
+  bool is_weight() const { return of_.tensor == TensorName::weight; }
 
   // With whom the sums are shared; null: nobody.
   debug::ReductionGroup group(const Reductions& reductions) const;
@@ -85,10 +87,8 @@ class TensorObservation {
   // Whether they are to be shared in a later step, since nobody shares any in this one.
   bool waits(const Reductions& reductions) const;
 
-  // The same on every rank.
-  std::string name() const { return name_of(layer_name_, tensor_, iteration_, evaluation_); }
-  static std::string name_of(std::string_view layer_name, TensorName tensor, std::int64_t iteration,
-                             bool evaluation);
+  // Of layer, tensor and iteration; the same on every rank and every machine.
+  std::uint64_t hash() const;
 
  private:
   // The reads with equal requests on one stream: streams that add to one another's sums would have
@@ -108,15 +108,16 @@ class TensorObservation {
 
   bool is_full() const;
   Part& part_for(const RequestSet& set, const at::Device& device);
-  void add_part(const Part& part, HostSums& sums, ScaleMemory& scales, Totals& totals) const;
+  void add_part(const Part& part, HostSums& sums, Totals& totals) const;
   void add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                    Totals& totals) const;
 
-  std::string layer_name_;
-  TensorName tensor_;
-  std::int64_t iteration_;
-  bool evaluation_;
-  debug::ReductionGroup weight_group_;
+  const std::string& layer_name() const { return *of_.layer_name; }
+
+  TensorHistory& of_;
+  const std::int64_t iteration_;
+  const std::uint64_t number_;
+  const debug::ReductionGroup weight_group_;
   std::mutex mutex_;  // over what follows
   std::vector<Part> parts_;
   RowAddresses addresses_;

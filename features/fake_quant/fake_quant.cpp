@@ -49,7 +49,7 @@ FakeQuant::FakeQuant(const config::FeatureEntry& entry)
       const config::Selection* chosen = selection(gemm, tensor);
       if (chosen == nullptr || !belongs_to(tensor, gemm)) continue;
       options_[static_cast<std::size_t>(gemm)][static_cast<std::size_t>(tensor)] =
-          FakeQuantOptions::from(chosen->parameters);
+          chosen->options_as<FakeQuantOptions>();
     }
   }
 }

@@ -39,15 +39,12 @@ void validate_format(const config::Value& value, config::ErrorList& errors) {
              config::suggestion(text, names), config::quoted_list(names));
 }
 
-}  // namespace
-
-FakeQuantOptions FakeQuantOptions::from(const config::Value& parameters) {
-  const config::Value& format = *parameters.find(kQuantFormat);
-  config::ErrorList errors;
-  validate_format(format, errors);
-  errors.raise_if_any();
-  return std::ranges::find(kFormats, format.as_string(), &NamedFormat::name)->options;
+config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
+  const std::string& format = parameters.find(kQuantFormat)->as_string();
+  return config::make_options(std::ranges::find(kFormats, format, &NamedFormat::name)->options);
 }
+
+}  // namespace
 
 std::string_view FakeQuantOptions::name() const {
   return std::ranges::find(kFormats, *this, &NamedFormat::options)->name;
@@ -90,6 +87,7 @@ config::FeatureDescription fake_quant_description() {
                       .doc = "FP8E4M3, FP8E5M2, MXFP8E4M3, MXFP8E5M2, FP8BLOCKE4M3, FP8BLOCKE5M2 "
                              "or NVFP4",
                       .validate = validate_format}},
+      .parse = parse_options,
       .recorded = config::nothing_recorded,
   };
 }

@@ -19,9 +19,6 @@ struct FakeQuantOptions {
   std::string_view name() const;
 
   friend bool operator==(const FakeQuantOptions&, const FakeQuantOptions&) = default;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static FakeQuantOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription fake_quant_description();

@@ -137,7 +137,7 @@ GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& service
       services_(services) {
   for (const Gemm gemm : kAllGemms) {
     if (const config::Selection* chosen = selection(gemm, std::nullopt)) {
-      samples_[static_cast<std::size_t>(gemm)] = GemmErrorOptions::from(chosen->parameters).samples;
+      samples_[static_cast<std::size_t>(gemm)] = chosen->options_as<GemmErrorOptions>().samples;
     }
   }
 }
@@ -151,7 +151,7 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
   for (const Place& place : places_of(call.tensor_name)) {
     const auto samples = samples_[static_cast<std::size_t>(place.gemm)];
     const config::Selection* chosen = selection(place.gemm, std::nullopt);
-    if (!samples || !chosen->schedule.due(at.iteration)) continue;
+    if (!samples || !chosen->schedule.due(at.iteration, thinning_factor())) continue;
     if (!values.defined()) values = values_of(call);
     // About as many rows as columns.
     const std::int64_t rows = root_above(*samples);

@@ -14,11 +14,11 @@ void validate_samples(const config::Value& value, config::ErrorList& errors) {
   }
 }
 
-}  // namespace
-
-GemmErrorOptions GemmErrorOptions::from(const config::Value& parameters) {
-  return {.samples = parameters.find(kSamples)->as_integer()};
+config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
+  return config::make_options(GemmErrorOptions{parameters.find(kSamples)->as_integer()});
 }
+
+}  // namespace
 
 config::FeatureDescription gemm_error_description() {
   return {
@@ -45,8 +45,9 @@ config::FeatureDescription gemm_error_description() {
                       .default_value = GemmErrorOptions().samples,
                       .doc = "how many elements of each output are recomputed, about",
                       .validate = validate_samples}},
+      .parse = parse_options,
       .recorded =
-          [](const config::Value&, std::string_view) {
+          [](const config::Selection&) {
             return std::vector<std::string>{std::string(kGemmRelativeError),
                                             std::string(kGemmMeanError), std::string(kGemmCosine)};
           },

@@ -14,9 +14,6 @@ inline constexpr std::string_view kGemmCosine = "gemm_cosine";
 
 struct GemmErrorOptions {
   std::int64_t samples = 256;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static GemmErrorOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription gemm_error_description();

@@ -1,12 +1,12 @@
 #include "features/log_stats/base_log_tensor_stats.h"
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "features/log_stats/log_tensor_stats_options.h"
+#include "features/engine/statistics_list.h"
+#include "features/log_stats/log_stats_options.h"
 
 namespace telens::features {
 namespace {
@@ -14,16 +14,21 @@ namespace {
 class BaseLogTensorStats final : public ScriptDrivenFeature {
  public:
   BaseLogTensorStats(const config::FeatureEntry& entry, FeatureServices& services)
-      : entry_(entry), services_(services) {}
+      : entry_(entry), services_(services) {
+    for (const config::Selection& selection : entry.selections) {
+      asked_.emplace_back(selection.options_as<StatisticsOptions>());
+    }
+  }
 
   std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
                                      const at::Tensor& tensor,
                                      const debug::ReductionGroup& group) override {
     const config::Selection* selection = entry_.find(std::nullopt, tensor_name);
-    if (selection == nullptr || !selection->schedule.due(at.iteration)) return {};
-    const Asked& asked = asked_by(*selection);
-    const std::string name = fmt::format("{} {} {}", at.iteration, tensor_name, at.layer_name);
-    const auto values = services_.statistics().evaluate(*asked.request, name, tensor, group);
+    if (selection == nullptr || !selection->schedule.due(at.iteration, thinning_factor()))
+      return {};
+    const Asked& asked = asked_[static_cast<std::size_t>(selection - entry_.selections.data())];
+    const auto values = services_.statistics().evaluate(
+        asked.request, {at.iteration, tensor_name, at.layer_name}, tensor, group);
     std::vector<NamedValue> result;
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (values[i]) result.push_back({asked.names[i], *values[i]});
@@ -33,25 +38,20 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
 
  private:
   struct Asked {
-    std::vector<std::string> names;
-    StatisticsRequestPtr request;
-  };
-
-  // Parsed at the first call: a script may make one for each of a thousand small tensors a step.
-  const Asked& asked_by(const config::Selection& selection) {
-    const auto found = asked_.find(&selection);
-    if (found != asked_.end()) return found->second;
-    Asked asked;
-    for (const StatisticName& name : LogTensorStatsOptions::from(selection.parameters).statistics) {
-      asked.names.push_back(format_statistic_name(name));
+    explicit Asked(const StatisticsOptions& options)
+        : request(options.statistics, /*for_loggers=*/true) {
+      for (const StatisticName& name : options.statistics) {
+        names.push_back(format_statistic_name(name));
+      }
     }
-    asked.request = services_.statistics().prepare(asked.names);
-    return asked_.emplace(&selection, std::move(asked)).first->second;
-  }
+
+    StatisticsList request;
+    std::vector<std::string> names;
+  };
 
   const config::FeatureEntry& entry_;
   FeatureServices& services_;
-  std::map<const config::Selection*, Asked> asked_;  // by an item of the entry
+  std::vector<Asked> asked_;  // one a selection of the entry
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <utility>
 
-#include "features/statistics/finish.h"
 #include "hooks/config/parameter_check.h"
+#include "hooks/config/selection.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::features {
@@ -16,48 +16,53 @@ namespace {
 using config::ErrorList;
 using config::Value;
 
+constexpr std::string_view kStats = "stats";
 constexpr std::string_view kBlockSize = "block_size";
 constexpr std::string_view kDims = "dims";
 
 std::vector<std::string> names_taken(const StatisticsRules& rules,
-                                     const config::StatisticDescriptions* defined) {
+                                     const config::StatisticDescriptions* plugin) {
   std::vector<std::string> names = names_of(rules.statistics);
-  if (defined == nullptr) return names;
-  for (std::string& each : defined->names()) names.push_back(std::move(each));
+  if (plugin == nullptr) return names;
+  for (std::string& each : plugin->names()) names.push_back(std::move(each));
   return names;
 }
 
+// A line for each: "which of\n      min: smallest element".
+std::string docs_of(std::span<const StatisticId> statistics) {
+  std::string docs = "which of";
+  for (const StatisticId each : statistics) {
+    docs += fmt::format("\n      {}: {};", each->name, each->doc);
+  }
+  return docs;
+}
+
 std::vector<std::string> names_to_suggest(const StatisticsRules& rules,
-                                          const config::StatisticDescriptions* defined) {
-  std::vector<std::string> names = names_taken(rules, defined);
+                                          const config::StatisticDescriptions* plugin) {
+  std::vector<std::string> names = names_taken(rules, plugin);
   for (const RecipeId recipe : rules.recipes) {
-    for (const Statistic statistic : rules.statistics) {
-      names.push_back(fmt::format("{}_{}", name_of(recipe), name_of(statistic)));
+    for (const StatisticId statistic : rules.statistics) {
+      names.push_back(fmt::format("{}_{}", name_of(recipe), statistic->name));
     }
   }
   return names;
 }
 
-bool is_of_tensor(Statistic statistic) {
-  return statistic == Statistic::defined ||
-         std::ranges::find(kTensorStatistics, statistic) != kTensorStatistics.end();
+std::string_view feature_with(StatisticSource source) {
+  if (source == StatisticSource::scale) return "telens.ScaleHealth";
+  return source == StatisticSource::cast ? "transformer_engine.LogFp8TensorStats"
+                                         : "transformer_engine.LogTensorStats";
 }
 
-std::string_view feature_with(Statistic statistic) {
-  if (is_scale_statistic(statistic)) return "telens.ScaleHealth";
-  return is_of_tensor(statistic) ? "transformer_engine.LogTensorStats"
-                                 : "transformer_engine.LogFp8TensorStats";
-}
-
-// Whether the feature takes the (well-formed) statistic; says why not.
+// False, with an error that says why, for a well-formed name that the feature does not take.
 bool check_name(const StatisticName& name, const Value& written, const StatisticsRules& rules,
                 ErrorList& errors) {
-  if (name.statistic == Statistic::defined) return true;
+  if (name.statistic->source() == StatisticSource::plugin) return true;
   const config::Location& where = written.location();
   const std::string text = format_statistic_name(name);
   if (std::ranges::find(rules.statistics, name.statistic) == rules.statistics.end()) {
     errors.add(where, "{} has no statistic '{}'; {} has it. Expected one of {}", rules.feature,
-               name_of(name.statistic), feature_with(name.statistic),
+               name.statistic->name, feature_with(name.statistic->source()),
                config::quoted_list(names_of(rules.statistics)));
     return false;
   }
@@ -65,7 +70,7 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
     errors.add(where,
                "'{}': {} reads the high-precision tensor; only LogFp8TensorStats takes a "
                "recipe or '_columnwise'. Write '{}'",
-               text, rules.feature, name_of(name.statistic));
+               text, rules.feature, name.statistic->name);
     return false;
   }
   if (name.what_if && std::ranges::find(rules.recipes, *name.what_if) == rules.recipes.end()) {
@@ -127,7 +132,7 @@ std::optional<BlockShape> parse_block(const Value& value, ErrorList& errors) {
 
 std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules& rules,
                                         ErrorList& errors,
-                                        const config::StatisticDescriptions* defined) {
+                                        const config::StatisticDescriptions* plugin) {
   const bool is_mapping = item.is_map() && item.as_map().size() == 1;
   if (!item.is_string() && !is_mapping) {
     errors.add(item.location(),
@@ -140,12 +145,12 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
   if (rules.any_case) {
     std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   }
-  std::optional<StatisticName> name = parse_statistic_name(text, defined);
+  std::optional<StatisticName> name = parse_statistic_name(text, plugin);
   if (!name) {
-    const std::vector<std::string> known = names_to_suggest(rules, defined);
+    const std::vector<std::string> known = names_to_suggest(rules, plugin);
     errors.add(item.location(), "unknown statistic '{}'{}; {} takes {}{}", text,
                config::suggestion(text, known), rules.feature,
-               config::quoted_list(names_taken(rules, defined)),
+               config::quoted_list(names_taken(rules, plugin)),
                !rules.recipes.empty() ? ", each with or without a recipe before it" : "");
     return std::nullopt;
   }
@@ -166,10 +171,10 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
 
 std::vector<StatisticName> parse_statistics(const Value& stats, const StatisticsRules& rules,
                                             ErrorList& errors,
-                                            const config::StatisticDescriptions* defined) {
+                                            const config::StatisticDescriptions* plugin) {
   std::vector<StatisticName> names;
   for (const Value& item : config::as_list(stats)) {
-    auto name = parse_item(item, rules, errors, defined);
+    auto name = parse_item(item, rules, errors, plugin);
     if (!name) continue;
     if (!name->what_if) name->what_if = rules.implied;
     if (std::ranges::find(names, *name) == names.end()) names.push_back(*name);
@@ -186,10 +191,11 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
     if (std::ranges::find(names, text) == names.end()) names.push_back(std::move(text));
   };
   std::ranges::for_each(statistics, add);
-  for (const Statistic counter : kTensorCounters) add({counter});
+  for (const StatisticId counter : counters_from(StatisticSource::tensor)) add({counter});
   for (StatisticName name : statistics) {
-    if (is_of_tensor(name.statistic)) continue;
-    for (const Statistic counter : kCastCounters) {
+    const StatisticSource source = name.statistic->source();
+    if (source != StatisticSource::cast && source != StatisticSource::scale) continue;
+    for (const StatisticId counter : counters_from(StatisticSource::cast)) {
       name.statistic = counter;
       add(name);
     }
@@ -197,15 +203,31 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
   return names;
 }
 
-config::Parameter statistics_parameter(const StatisticsRules& rules, std::string doc,
-                                       config::StatisticDescriptionsPtr defined) {
-  return {.name = "stats",
-          .type = config::ParameterType::list,
-          .required = true,
-          .doc = std::move(doc),
-          .validate = [rules, defined = std::move(defined)](const Value& stats, ErrorList& errors) {
-            parse_statistics(stats, rules, errors, defined.get());
-          }};
+void describe_statistics(config::FeatureDescription& description, const StatisticsRules& rules,
+                         std::string_view more, config::StatisticDescriptionsPtr plugin) {
+  config::Parameter& stats = description.parameters.emplace_back(
+      config::Parameter{.name = std::string(kStats),
+                        .type = config::ParameterType::list,
+                        .required = !rules.all_by_default,
+                        .doc = docs_of(rules.statistics) + std::string(more)});
+  if (rules.all_by_default) {
+    Value::List all;
+    for (const std::string& name : names_of(rules.statistics)) all.emplace_back(name);
+    stats.default_value = std::move(all);
+  }
+  stats.validate = [rules, plugin](const Value& value, ErrorList& errors) {
+    if (rules.all_by_default) config::check_not_empty(value, kStats, errors);
+    parse_statistics(value, rules, errors, plugin.get());
+  };
+  description.parse = [rules, plugin](const Value& parameters, ErrorList& errors) {
+    return config::make_options(StatisticsOptions{
+        parse_statistics(*parameters.find(kStats), rules, errors, plugin.get()), plugin});
+  };
+  description.names_statistics = plugin != nullptr;
+  description.recorded = [](const config::Selection& selection) {
+    return recorded_names(selection.options_as<StatisticsOptions>().statistics,
+                          selection.tensor.value_or(""));
+  };
 }
 
 }  // namespace telens::features

@@ -153,7 +153,7 @@ class PrecisionLedger final : public ScheduledFeature {
   PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
       : ScheduledFeature(entry, {.inspect_gemm = true, .look_at_products = false}),
         services_(services),
-        options_(PrecisionLedgerOptions::from(entry.selections.front().parameters)),
+        options_(entry.selections.front().options_as<PrecisionLedgerOptions>()),
         met_(options_.expect.size()) {}
 
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
@@ -181,7 +181,7 @@ class PrecisionLedger final : public ScheduledFeature {
   const ExpectedPrecision* rule_for(std::string_view layer, Gemm gemm, TensorName tensor);
 
   FeatureServices& services_;
-  const PrecisionLedgerOptions options_;
+  const PrecisionLedgerOptions& options_;  // of the entry
 
   std::mutex mutex_;  // over what follows
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;

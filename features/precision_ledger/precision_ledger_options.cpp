@@ -126,6 +126,12 @@ std::vector<ExpectedPrecision> parse_rules(const Value& value, ErrorList& errors
   return rules;
 }
 
+config::OptionsPtr parse_options(const Value& parameters, ErrorList& errors) {
+  const Value* expect = parameters.find(kExpect);
+  return config::make_options(PrecisionLedgerOptions{
+      expect == nullptr ? std::vector<ExpectedPrecision>() : parse_rules(*expect, errors)});
+}
+
 template <typename T>
 bool among(const std::vector<T>& chosen, T one) {
   return chosen.empty() || std::ranges::find(chosen, one) != chosen.end();
@@ -145,16 +151,6 @@ bool ExpectedPrecision::is_about(std::string_view layer, Gemm gemm, TensorName t
 
 bool ExpectedPrecision::holds(const Precision& precision) const {
   return std::ranges::find(kExpectedFormats, format, &ExpectedFormat::name)->holds(precision);
-}
-
-PrecisionLedgerOptions PrecisionLedgerOptions::from(const config::Value& parameters) {
-  PrecisionLedgerOptions options;
-  if (const Value* expect = parameters.find(kExpect)) {
-    ErrorList errors;
-    options.expect = parse_rules(*expect, errors);
-    errors.raise_if_any();
-  }
-  return options;
 }
 
 config::FeatureDescription precision_ledger_description() {
@@ -187,6 +183,7 @@ config::FeatureDescription precision_ledger_description() {
                       .validate = [](const Value& value,
                                      ErrorList& errors) { parse_rules(value, errors); },
                       .needs_every_iteration = true}},
+      .parse = parse_options,
       .recorded = config::nothing_recorded,
   };
 }

@@ -37,9 +37,6 @@ struct ExpectedPrecision {
 
 struct PrecisionLedgerOptions {
   std::vector<ExpectedPrecision> expect;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static PrecisionLedgerOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription precision_ledger_description();

@@ -14,9 +14,9 @@ std::size_t index_of(std::vector<T>& values, const T& value) {
   return index;
 }
 
-bool is_cast_statistic(Statistic statistic) {
-  return is_scale_statistic(statistic) || std::find(kCastStatistics.begin(), kCastStatistics.end(),
-                                                    statistic) != kCastStatistics.end();
+bool reads_a_cast(StatisticId statistic) {
+  const StatisticSource source = statistic->source();
+  return source == StatisticSource::cast || source == StatisticSource::scale;
 }
 
 // What a recipe that does not run would have cast to.
@@ -30,16 +30,17 @@ FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& runni
 
 std::optional<CastRequest> requested_cast(const StatisticName& name,
                                           const std::optional<RunningCast>& running) {
-  if (!is_cast_statistic(name.statistic) || (!name.what_if && !running)) return std::nullopt;
+  if (!reads_a_cast(name.statistic) || (!name.what_if && !running)) return std::nullopt;
   if (!name.what_if && running->altered) {
     const CastRequest cast{running->recipe, running->altered_format, false, true};
     return name.columnwise ? std::nullopt : std::optional(cast);
   }
+  const bool of_scale = name.statistic->source() == StatisticSource::scale;
   const RecipeId recipe = name.what_if ? *name.what_if : running->recipe;
   const bool runs = running && running->recipe == recipe;
   if (recipe == RecipeId::fp8_delayed_scaling && !runs) return std::nullopt;
   const FormatId format = runs ? running->format : what_if_format(recipe, running);
-  if (is_block_recipe(recipe) && is_scale_statistic(name.statistic)) return std::nullopt;
+  if (is_block_recipe(recipe) && of_scale) return std::nullopt;
   if (!is_block_recipe(recipe)) {
     return name.columnwise ? std::nullopt : std::optional(CastRequest{recipe, format});
   }
@@ -50,43 +51,23 @@ std::optional<CastRequest> requested_cast(const StatisticName& name,
 std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
                                                 const std::optional<RunningCast>& running) {
   StatisticRequest request{name};
-  if (is_cast_statistic(name.statistic)) {
+  const StatisticSource source = name.statistic->source();
+  if (reads_a_cast(name.statistic)) {
     const std::optional<CastRequest> cast = requested_cast(name, running);
     if (!cast) return std::nullopt;
     if (is_block_recipe(cast->recipe)) {
       request.block_cast = index_of(block_casts_, *cast);
     } else {
       request.cast = index_of(casts_, *cast);
-      if (is_scale_statistic(name.statistic)) scale_cast_ = request.cast;
+      if (source == StatisticSource::scale) scale_cast_ = request.cast;
     }
-  } else if (name.statistic == Statistic::max_blockwise_dynamic_range) {
+  } else if (source == StatisticSource::blocks) {
     request.blocks = index_of(blocks_, name.block.value_or(BlockShape{}));
-  } else if (name.statistic == Statistic::defined) {
-    request.defined = index_of(defined_, name.defined);
+  } else if (source == StatisticSource::plugin) {
+    request.defined = index_of(defined_, name.statistic);
   }
   index_of(requests_, request);
   return request;
-}
-
-void TensorResults::add_words(std::span<const std::int64_t> words) {
-  const std::size_t sums_words = statistics_words(static_cast<std::int64_t>(sums.casts().size()));
-  const std::size_t expected =
-      sums_words + block_casts.size() * kCastSumsWords + ranges.size() * kBlockRangesWords;
-  if (words.size() != expected) {
-    raise<UsageError>(
-        "statistics: {} words came for {} casts, {} block casts and {} block shapes; expected {}",
-        words.size(), sums.casts().size(), block_casts.size(), ranges.size(), expected);
-  }
-  sums.add(words.first(sums_words));
-  words = words.subspan(sums_words);
-  for (CastSums& each : block_casts) {
-    telens::merge(each, from_words<CastSums>(words.first(kCastSumsWords)));
-    words = words.subspan(kCastSumsWords);
-  }
-  for (BlockRanges& each : ranges) {
-    telens::merge(each, from_words<BlockRanges>(words.first(kBlockRangesWords)));
-    words = words.subspan(kBlockRangesWords);
-  }
 }
 
 }  // namespace telens

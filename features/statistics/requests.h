@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "core/formats/format_id.h"
@@ -42,7 +41,7 @@ struct StatisticRequest {
   std::optional<std::size_t> cast = std::nullopt;        // of casts with one scale a tensor
   std::optional<std::size_t> block_cast = std::nullopt;  // of casts with a scale a block
   std::optional<std::size_t> blocks = std::nullopt;      // of max_blockwise_dynamic_range alone
-  std::optional<std::size_t> defined = std::nullopt;     // of statistics that somebody defined
+  std::optional<std::size_t> defined = std::nullopt;     // of statistics of plugins and programs
 
   bool is_of_cast() const { return cast || block_cast; }
 
@@ -71,8 +70,8 @@ class RequestSet {
   // Casts with a scale a block.
   const std::vector<CastRequest>& block_casts() const { return block_casts_; }
   const std::vector<BlockShape>& blocks() const { return blocks_; }
-  // Names of statistics that somebody defined: each reads the tensor on its own.
-  const std::vector<std::string>& defined() const { return defined_; }
+  // Statistics of plugins and programs: each reads the tensor on its own.
+  const std::vector<StatisticId>& defined() const { return defined_; }
   const std::vector<StatisticRequest>& requests() const { return requests_; }
   // Of the casts the one whose scale somebody wants to know about: the running recipe's.
   std::optional<std::size_t> scale_cast() const { return scale_cast_; }
@@ -85,24 +84,9 @@ class RequestSet {
   std::vector<CastRequest> casts_;
   std::vector<CastRequest> block_casts_;
   std::vector<BlockShape> blocks_;
-  std::vector<std::string> defined_;
+  std::vector<StatisticId> defined_;
   std::vector<StatisticRequest> requests_;
   std::optional<std::size_t> scale_cast_;
-};
-
-// What the reads of one tensor gave for a RequestSet, since the last step and over its ranks.
-struct TensorResults {
-  explicit TensorResults(const RequestSet& set)
-      : sums(set.casts().size()),
-        block_casts(set.block_casts().size()),
-        ranges(set.blocks().size()) {}
-
-  // In front the words of sums, then those of block casts, then those of ranges.
-  void add_words(std::span<const std::int64_t> words);
-
-  StatisticsAccumulator sums;
-  std::vector<CastSums> block_casts;
-  std::vector<BlockRanges> ranges;
 };
 
 }  // namespace telens

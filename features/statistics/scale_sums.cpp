@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "features/statistics/finish.h"
+#include "features/statistics/catalogue.h"
 
 namespace telens {
 namespace {
 
 void add_fit(const ScaleRead& read, ScaleSums& sums) {
-  const double amax = finish(Statistic::cur_amax, read.tensor);
-  if (amax == 0) return;
-  const double headroom = std::log2(read.origin.largest * read.cast.scale_inv_min / amax);
+  const double tensor_amax = amax(read.tensor);
+  if (tensor_amax == 0) return;
+  const double headroom = std::log2(read.origin.largest * read.cast.scale_inv_min / tensor_amax);
   ++sums.fits;
   sums.headroom = smaller(sums.headroom, headroom);
   sums.staleness = larger(sums.staleness, static_cast<double>(read.origin.margin) - headroom);
@@ -38,33 +38,9 @@ void merge(ScaleSums& into, const ScaleSums& part) {
   into.age = std::max(into.age, part.age);
 }
 
-std::optional<double> finish(Statistic statistic, const ScaleSums& sums) {
-  const auto known = [](std::int64_t count, double value) {
-    return count > 0 ? std::optional(value) : std::nullopt;
-  };
-  switch (statistic) {
-    case Statistic::scale_staleness:
-      return known(sums.fits, sums.staleness);
-    case Statistic::scale_headroom:
-      return known(sums.fits, sums.headroom);
-    case Statistic::stale_saturated:
-      return known(sums.elements,
-                   100.0 * static_cast<double>(sums.clipped) / static_cast<double>(sums.elements));
-    case Statistic::scale_jump:
-      return known(sums.jumps, sums.jump);
-    case Statistic::scale_age:
-      return known(sums.ages, static_cast<double>(sums.age));
-    default:
-      raise<UsageError>("statistic {} is not one of a scale", name_of(statistic));
-  }
-}
-
-ScaleSums ScaleMemory::add(const std::string& name, std::int64_t iteration,
-                           std::span<const ScaleRead> reads) {
+ScaleSums ScaleMemory::add(std::int64_t iteration, std::span<const ScaleRead> reads) {
   ScaleSums sums;
-  const auto found = last_.find(name);
-  const std::optional<Last> before =
-      found != last_.end() ? std::optional(found->second) : std::nullopt;
+  const std::optional<Last> before = last_;
   Last last = before.value_or(Last{});
   bool updated = !before.has_value();
   for (const ScaleRead& read : reads) {
@@ -81,7 +57,7 @@ ScaleSums ScaleMemory::add(const std::string& name, std::int64_t iteration,
   if (updated) last.updated = iteration;
   sums.ages = 1;
   sums.age = iteration - last.updated;
-  last_[name] = last;
+  last_ = last;
   return sums;
 }
 

@@ -4,13 +4,10 @@
 
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/statistic_name.h"
 
 namespace telens {
 
@@ -31,7 +28,8 @@ struct ScaleRead {
 };
 
 // Of the reads of one iteration, and of several ranks': counts added up, of the others the worst.
-// Plain data of 8-byte fields, as those of core/ops/statistics_layout.h.
+// Staleness and headroom are NaN with a NaN in the tensor. Plain data of 8-byte fields, as those of
+// core/ops/statistics_layout.h.
 struct ScaleSums {
   std::int64_t elements = 0;
   std::int64_t clipped = 0;  // finite ones that are beyond what the scale has room for
@@ -46,20 +44,11 @@ struct ScaleSums {
 
 void merge(ScaleSums& into, const ScaleSums& part);
 
-// A statistic of a scale; UsageError for any other. nullopt where no read said anything of it.
-//   scale_staleness   log2(amax / the amax that the scale stands for, largest / scale / 2^margin)
-//   scale_headroom    log2(largest / scale / amax)
-//   stale_saturated%  finite elements that the cast clipped, in percent of all
-//   scale_jump        log2(scale / that of the last observed iteration)
-//   scale_age         iterations since the last observed one that saw the history updated
-// Staleness and headroom are NaN with a NaN in the tensor.
-std::optional<double> finish(Statistic statistic, const ScaleSums& sums);
-
-// The last scale of each tensor.
+// The last scale of a tensor.
 class ScaleMemory {
  public:
-  // Reads of the tensor of this name in one iteration, in their order; iterations in theirs.
-  ScaleSums add(const std::string& name, std::int64_t iteration, std::span<const ScaleRead> reads);
+  // The reads of one iteration, in their order; iterations in theirs.
+  ScaleSums add(std::int64_t iteration, std::span<const ScaleRead> reads);
 
  private:
   struct Last {
@@ -68,7 +57,7 @@ class ScaleMemory {
     std::int64_t updated = 0;  // in which iteration that number was first seen
   };
 
-  std::map<std::string, Last> last_;
+  std::optional<Last> last_;
 };
 
 }  // namespace telens

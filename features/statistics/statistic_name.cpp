@@ -8,18 +8,6 @@
 namespace telens {
 namespace {
 
-constexpr std::array<std::string_view, kStatistics> kStatisticNames{
-    // of the high-precision tensor
-    "min", "max", "mean", "std", "l1_norm", "l2_norm", "numel", "nan", "posinf", "neginf",
-    "nonfinite", "zeros", "subnormals", "cur_amax", "dynamic_range", "max_blockwise_dynamic_range",
-    // of a cast
-    "underflows%", "overflows%", "saturated", "scale_inv_min", "scale_inv_max", "mse",
-    // of the one scale of a tensor
-    "scale_staleness", "scale_headroom", "stale_saturated%", "scale_jump", "scale_age"};
-static_assert(kTensorStatistics.size() + kCastStatistics.size() + kScaleStatistics.size() ==
-              kStatistics);
-static_assert(static_cast<std::size_t>(Statistic::scale_age) + 1 == kStatistics);
-
 constexpr std::array<std::string_view, kAllRecipes.size()> kRecipeNames{
     "fp8_delayed_scaling", "fp8_current_scaling", "mxfp8", "fp8_block_scaling", "nvfp4"};
 
@@ -69,16 +57,6 @@ std::optional<BlockShape> remove_block(std::string_view& text) {
 
 }  // namespace
 
-std::string_view name_of(Statistic statistic) {
-  return kStatisticNames.at(static_cast<std::size_t>(statistic));
-}
-
-std::optional<Statistic> statistic_from_name(std::string_view name) {
-  const auto found = std::ranges::find(kStatisticNames, name);
-  if (found == kStatisticNames.end()) return std::nullopt;
-  return static_cast<Statistic>(found - kStatisticNames.begin());
-}
-
 std::string_view name_of(RecipeId recipe) { return kRecipeNames[static_cast<std::size_t>(recipe)]; }
 
 std::optional<RecipeId> recipe_from_name(std::string_view name) {
@@ -87,39 +65,35 @@ std::optional<RecipeId> recipe_from_name(std::string_view name) {
   return static_cast<RecipeId>(found - kRecipeNames.begin());
 }
 
-std::optional<StatisticName> parse_statistic_name(std::string_view text) {
+std::optional<StatisticName> parse_statistic_name(std::string_view text,
+                                                  const config::StatisticDescriptions* defined) {
+  if (const StatisticId own = defined == nullptr ? nullptr : defined->find(text)) {
+    return StatisticName{own};
+  }
   StatisticName name;
   name.what_if = remove_recipe(text);
   name.columnwise = remove_suffix(text, kColumnwise);
   const bool over_orientations = remove_suffix(text, kOverOrientations);
   const bool has_block = text.find(kBlockSize) != std::string_view::npos;
   const std::optional<BlockShape> block = remove_block(text);
-  const std::optional<Statistic> statistic = statistic_from_name(text);
-  if (!statistic || !block) return std::nullopt;
-  name.statistic = *statistic;
-  if (*statistic == Statistic::max_blockwise_dynamic_range) {
+  name.statistic = find_statistic(text);
+  if (name.statistic == nullptr || !block) return std::nullopt;
+  const StatisticSource source = name.statistic->source();
+  if (source == StatisticSource::feature) return std::nullopt;
+  if (source == StatisticSource::blocks) {
     name.block = block;
   } else if (has_block || over_orientations) {
     return std::nullopt;
   }
-  if (is_scale_statistic(*statistic) && (name.what_if || name.columnwise)) return std::nullopt;
-  return name;
-}
-
-std::optional<StatisticName> parse_statistic_name(std::string_view text,
-                                                  const config::StatisticDescriptions* defined) {
-  std::optional<StatisticName> name = parse_statistic_name(text);
-  if (!name && defined != nullptr && defined->has(text)) {
-    name = {.statistic = Statistic::defined, .defined = std::string(text)};
-  }
+  const bool of_scale = source == StatisticSource::scale;
+  if (of_scale && (name.what_if || name.columnwise)) return std::nullopt;
   return name;
 }
 
 std::string format_statistic_name(const StatisticName& name) {
-  if (name.statistic == Statistic::defined) return name.defined;
   std::string text;
   if (name.what_if) text = fmt::format("{}_", name_of(*name.what_if));
-  text += name_of(name.statistic);
+  text += name.statistic->name;
   if (name.block) {
     text += fmt::format("{}{}{}{}", kBlockSize, name.block->size, kDims, name.block->dims);
   }
@@ -134,9 +108,13 @@ std::string format_statistic_name(const StatisticName& name, TensorName tensor) 
   return text;
 }
 
-std::vector<std::string> names_of(std::span<const Statistic> statistics) {
+std::vector<std::string> known_statistic_names(const config::StatisticDescriptions* defined) {
   std::vector<std::string> names;
-  for (const Statistic statistic : statistics) names.emplace_back(name_of(statistic));
+  for (const config::StatisticDescription& row : builtin_statistics()) {
+    if (row.source() != StatisticSource::feature) names.push_back(row.name);
+  }
+  if (defined == nullptr) return names;
+  for (const config::StatisticDescription& row : defined->all()) names.push_back(row.name);
   return names;
 }
 

@@ -73,33 +73,29 @@ std::optional<Number> number_in(std::string_view text) {
 
 // scale_inv is scale_inv_max: of one scale the smallest and the largest are the same.
 std::optional<StatisticName> statistic_in(const std::string& word,
-                                          const config::StatisticDescriptions* defined) {
+                                          const config::StatisticDescriptions* plugin) {
   if (word.ends_with("scale_inv")) {
     if (auto builtin = parse_statistic_name(word + "_max")) return builtin;
   }
-  return parse_statistic_name(word, defined);
+  return parse_statistic_name(word, plugin);
 }
 
-std::vector<std::string> known_subjects(const config::StatisticDescriptions* defined) {
-  std::vector<std::string> names = names_of(kTensorStatistics);
-  for (std::string& each : names_of(kCastStatistics)) names.push_back(std::move(each));
-  if (defined != nullptr) {
-    for (std::string& each : defined->names()) names.push_back(std::move(each));
-  }
+std::vector<std::string> known_subjects(const config::StatisticDescriptions* plugin) {
+  std::vector<std::string> names = known_statistic_names(plugin);
   names.emplace_back("loss");
   names.emplace_back("recorded");
   return names;
 }
 
-bool is_cast_statistic(Statistic statistic) {
-  return std::ranges::find(kCastStatistics, statistic) != kCastStatistics.end();
+bool is_of_cast(const StatisticName& name) {
+  return name.statistic->source() == StatisticSource::cast;
 }
 
 // Reads one condition; what it cannot read is an error at the place of the text.
 class Parser {
  public:
-  Parser(const Value& written, ErrorList& errors, const config::StatisticDescriptions* defined)
-      : written_(written), errors_(errors), defined_(defined) {
+  Parser(const Value& written, ErrorList& errors, const config::StatisticDescriptions* plugin)
+      : written_(written), errors_(errors), plugin_(plugin) {
     condition_.text = written.as_string();
   }
 
@@ -145,13 +141,12 @@ class Parser {
       condition_.name = "loss";
       return words.size() == 1 || report("has '{}' behind 'loss'", words[1]);
     }
-    condition_.statistic = statistic_in(words.front(), defined_);
+    condition_.statistic = statistic_in(words.front(), plugin_);
     if (!condition_.statistic) {
       return report(
           "is about '{}', which is no statistic{}; a number that the program records is "
           "'recorded {}'",
-          words.front(), config::suggestion(words.front(), known_subjects(defined_)),
-          words.front());
+          words.front(), config::suggestion(words.front(), known_subjects(plugin_)), words.front());
     }
     return parse_tensor(words.subspan(1));
   }
@@ -169,8 +164,8 @@ class Parser {
   }
 
   std::vector<std::string> names_of_tensors() const {
-    return is_cast_statistic(condition_.statistic->statistic) ? config::gemm_input_names()
-                                                              : config::all_tensor_names();
+    return is_of_cast(*condition_.statistic) ? config::gemm_input_names()
+                                             : config::all_tensor_names();
   }
 
   bool parse_bound(Words words) {
@@ -243,14 +238,14 @@ class Parser {
 
   const Value& written_;
   ErrorList& errors_;
-  const config::StatisticDescriptions* defined_;
+  const config::StatisticDescriptions* plugin_;
   Condition condition_;
 };
 
 }  // namespace
 
 std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors,
-                                        const config::StatisticDescriptions* defined) {
+                                        const config::StatisticDescriptions* plugin) {
   config::check_not_empty(value, "when", errors);
   std::vector<Condition> conditions;
   for (const Value& item : config::as_list(value)) {
@@ -259,7 +254,7 @@ std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors,
                  config::describe(item), kGrammar);
       continue;
     }
-    if (auto condition = Parser(item, errors, defined).parse())
+    if (auto condition = Parser(item, errors, plugin).parse())
       conditions.push_back(std::move(*condition));
   }
   return conditions;
@@ -270,7 +265,7 @@ std::vector<TensorName> tensors_of(const Condition& condition) {
   if (condition.tensor) return {*condition.tensor};
   std::vector<TensorName> tensors;
   for (const TensorName tensor : kAllTensors) {
-    if (is_gemm_input(tensor) || !is_cast_statistic(condition.statistic->statistic)) {
+    if (is_gemm_input(tensor) || !is_of_cast(*condition.statistic)) {
       tensors.push_back(tensor);
     }
   }

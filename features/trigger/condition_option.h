@@ -17,9 +17,9 @@
 namespace telens::features {
 
 // The conditions of a list, or of a string, in their order; mistakes go to the errors. They may be
-// about built-in and `defined` statistics.
+// about built-in statistics and those of `plugin`.
 std::vector<Condition> parse_conditions(const config::Value& value, config::ErrorList& errors,
-                                        const config::StatisticDescriptions* defined = nullptr);
+                                        const config::StatisticDescriptions* plugin = nullptr);
 
 // The tensors that a condition over a statistic is about.
 std::vector<TensorName> tensors_of(const Condition& condition);

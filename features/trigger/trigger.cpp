@@ -24,19 +24,18 @@ Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
     : entry_(entry),
       section_(section_of(services.config(), entry.section)),
       services_(services),
-      options_(TriggerOptions::from(entry.selections.front().parameters)),
+      options_(entry.selections.front().options_as<TriggerOptions>()),
       schedule_(entry.selections.front().schedule),
       watches_(options_.when.begin(), options_.when.end()) {
-  std::array<std::vector<std::string>, kAllTensors.size()> names;
+  std::array<std::vector<StatisticName>, kAllTensors.size()> statistics;
   for (const Condition& condition : options_.when) {
     for (const TensorName tensor : tensors_of(condition)) {
-      names[static_cast<std::size_t>(tensor)].push_back(
-          format_statistic_name(*condition.statistic));
+      statistics[static_cast<std::size_t>(tensor)].push_back(*condition.statistic);
     }
   }
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) continue;
-    requests_[i] = services.statistics().prepare(names[i], /*logged=*/false);
+  for (std::size_t i = 0; i < statistics.size(); ++i) {
+    if (!statistics[i].empty())
+      requests_[i].emplace(std::move(statistics[i]), /*for_loggers=*/false);
   }
   if (options_.operands) {
     operands_.emplace(*options_.operands, *options_.write_last,
@@ -48,19 +47,19 @@ Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
 
 RoutingCalls Trigger::routing_calls() const {
   RoutingCalls calls = RoutingCalls::none();
-  calls.inspect =
-      operands_ || std::ranges::any_of(requests_, [](const auto& each) { return each != nullptr; });
+  calls.inspect = operands_ ||
+                  std::ranges::any_of(requests_, [](const auto& each) { return each.has_value(); });
   return calls;
 }
 
 bool Trigger::reads_statistics(TensorName tensor, std::int64_t iteration) const {
-  return requests_[static_cast<std::size_t>(tensor)] != nullptr && decides(iteration);
+  return requests_[static_cast<std::size_t>(tensor)].has_value() && decides(iteration);
 }
 
 bool Trigger::samples(TensorName tensor) const { return operands_ && is_gemm_input(tensor); }
 
 bool Trigger::looks_at(TensorName tensor) const {
-  return requests_[static_cast<std::size_t>(tensor)] != nullptr || samples(tensor);
+  return requests_[static_cast<std::size_t>(tensor)].has_value() || samples(tensor);
 }
 
 RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
@@ -76,8 +75,8 @@ void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& cal
   if (samples(call.tensor_name) && call.tensor != nullptr && !exhausted()) {
     operands_->add(at.layer_name, call.tensor_name, at.iteration, *call.tensor);
   }
-  const StatisticsRequestPtr& request = requests_[static_cast<std::size_t>(call.tensor_name)];
-  if (request == nullptr) return;
+  const auto& request = requests_[static_cast<std::size_t>(call.tensor_name)];
+  if (!request) return;
   const auto left_out = reading.want(*request);
   if (!left_out) return;
   const bool first = !warned_.exchange(true);

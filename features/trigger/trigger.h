@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "features/engine/statistics_list.h"
 #include "features/trigger/operand_samples.h"
 #include "features/trigger/trigger_options.h"
 #include "hooks/decisions.h"
@@ -74,9 +75,9 @@ class Trigger final : public Feature, private Decider {
   const config::FeatureEntry& entry_;
   const config::Section& section_;
   FeatureServices& services_;
-  const TriggerOptions options_;
+  const TriggerOptions& options_;  // of the entry
   const config::Schedule& schedule_;
-  std::array<StatisticsRequestPtr, kAllTensors.size()> requests_;  // null: asks for nothing
+  std::array<std::optional<StatisticsList>, kAllTensors.size()> requests_;
   std::atomic<bool> warned_{false};
 
   std::optional<OperandSamples> operands_;

@@ -8,6 +8,7 @@
 
 #include "features/log_stats/statistics_option.h"
 #include "hooks/config/section_keys.h"
+#include "hooks/config/selection.h"
 
 namespace telens::features {
 namespace {
@@ -49,11 +50,11 @@ std::optional<std::int64_t> integer_of(const Value& parameters, std::string_view
 }
 
 // What a condition asks for is recorded, with the counters that come with any statistic.
-std::vector<std::string> recorded_by(const Value& parameters, std::string_view) {
+std::vector<std::string> recorded_by(const config::Selection& selection) {
   std::vector<std::string> names;
   for (const TensorName tensor : kAllTensors) {
     std::vector<StatisticName> statistics;
-    for (const Condition& condition : TriggerOptions::from(parameters).when) {
+    for (const Condition& condition : selection.options_as<TriggerOptions>().when) {
       const std::vector<TensorName> tensors = tensors_of(condition);
       if (std::ranges::find(tensors, tensor) == tensors.end()) continue;
       statistics.push_back(*condition.statistic);
@@ -66,7 +67,7 @@ std::vector<std::string> recorded_by(const Value& parameters, std::string_view) 
   return names;
 }
 
-std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defined) {
+std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr plugin) {
   return {
       {.name = std::string(kWhen),
        .type = config::ParameterType::list,
@@ -76,9 +77,9 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr defin
               "      'scale_inv jumps > 8x', also drops;\n"
               "      'loss spikes > 2x [median|mean [of 50]]';\n"
               "      'recorded <name> > 3', which the program records by debug.record()",
-       .validate = [defined = std::move(defined)](
+       .validate = [plugin = std::move(plugin)](
                        const Value& value,
-                       ErrorList& errors) { parse_conditions(value, errors, defined.get()); }},
+                       ErrorList& errors) { parse_conditions(value, errors, plugin.get()); }},
       whole_number(config::kStart, 1,
                    "sections that say `started_by:` this section run for so many iterations"),
       whole_number(config::kWriteLast, 1,
@@ -111,24 +112,23 @@ void check_operands(const Value& parameters, ErrorList& errors) {
              config::kOperands, config::kWriteLast);
 }
 
-}  // namespace
-
-TriggerOptions TriggerOptions::from(const Value& parameters) {
-  ErrorList errors;
-  TriggerOptions options{.when = parse_conditions(*parameters.find(kWhen), errors,
-                                                  &config::StatisticDescriptions::any()),
-                         .start = integer_of(parameters, config::kStart),
-                         .write_last = integer_of(parameters, config::kWriteLast),
-                         .operands = integer_of(parameters, config::kOperands),
-                         .most_mebibytes = *integer_of(parameters, config::kMostMebibytes),
-                         .stop = parameters.find(kStop)->as_bool(),
-                         .max_firings = *integer_of(parameters, kMaxFirings),
-                         .cooldown = *integer_of(parameters, kCooldown)};
-  errors.raise_if_any();
-  return options;
+config::OptionsPtr parse_options(const Value& parameters, ErrorList& errors,
+                                 const config::StatisticDescriptionsPtr& plugin) {
+  return config::make_options(
+      TriggerOptions{.when = parse_conditions(*parameters.find(kWhen), errors, plugin.get()),
+                     .plugin = plugin,
+                     .start = integer_of(parameters, config::kStart),
+                     .write_last = integer_of(parameters, config::kWriteLast),
+                     .operands = integer_of(parameters, config::kOperands),
+                     .most_mebibytes = *integer_of(parameters, config::kMostMebibytes),
+                     .stop = parameters.find(kStop)->as_bool(),
+                     .max_firings = *integer_of(parameters, kMaxFirings),
+                     .cooldown = *integer_of(parameters, kCooldown)});
 }
 
-config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined) {
+}  // namespace
+
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr plugin) {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Trigger",
@@ -146,9 +146,12 @@ config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr 
           "  enabled: True\n"
           "  when: [loss spikes > 2x, nonfinite of gradient > 0]\n"
           "  stop: True\n",
-      .parameters = parameters(std::move(defined)),
+      .parameters = parameters(plugin),
+      .names_statistics = true,
       .fires = true,
       .validate = check_operands,
+      .parse = [plugin](const Value& parameters,
+                        ErrorList& errors) { return parse_options(parameters, errors, plugin); },
       .recorded = recorded_by,
   };
 }

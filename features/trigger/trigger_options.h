@@ -12,7 +12,8 @@
 namespace telens::features {
 
 struct TriggerOptions {
-  std::vector<Condition> when;  // any of them
+  std::vector<Condition> when;              // any of them
+  config::StatisticDescriptionsPtr plugin;  // keeps the rows of plugins' statistics; null: none
   std::optional<std::int64_t> start;
   std::optional<std::int64_t> write_last;
   std::optional<std::int64_t> operands;  // elements of each that are kept; with write_last alone
@@ -20,12 +21,9 @@ struct TriggerOptions {
   bool stop = false;
   std::int64_t max_firings = 1;
   std::int64_t cooldown = 0;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static TriggerOptions from(const config::Value& parameters);
 };
 
-// Conditions may be about `defined` statistics too.
-config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr defined = nullptr);
+// Conditions may be about statistics of plugins too.
+config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr plugin = nullptr);
 
 }  // namespace telens::features

@@ -48,7 +48,7 @@ ValueHistogram::ValueHistogram(const config::FeatureEntry& entry, FeatureService
   for (const TensorName tensor : kAllTensors) {
     const config::Selection* chosen = selection(std::nullopt, tensor);
     if (chosen == nullptr) continue;
-    bins_[static_cast<std::size_t>(tensor)] = ValueHistogramOptions::from(chosen->parameters).bins;
+    bins_[static_cast<std::size_t>(tensor)] = chosen->options_as<ValueHistogramOptions>().bins;
   }
 }
 

@@ -7,13 +7,13 @@ constexpr std::string_view kBins = "bins";
 constexpr std::string_view kExponent = "exponent";
 constexpr std::string_view kCodes = "codes";
 
-}  // namespace
-
-ValueHistogramOptions ValueHistogramOptions::from(const config::Value& parameters) {
-  const config::Value* bins = parameters.find(kBins);
-  const bool codes = bins != nullptr && bins->as_string() == kCodes;
-  return {codes ? HistogramBins::codes : HistogramBins::exponent};
+config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
+  const bool codes = parameters.find(kBins)->as_string() == kCodes;
+  return config::make_options(
+      ValueHistogramOptions{codes ? HistogramBins::codes : HistogramBins::exponent});
 }
+
+}  // namespace
 
 config::FeatureDescription value_histogram_description() {
   return {
@@ -42,6 +42,7 @@ config::FeatureDescription value_histogram_description() {
                       .doc = "exponent: a bin for each exponent and sign, and for zeros, "
                              "subnormals, Inf and NaN; codes: one for each of the 65,536 codes",
                       .allowed_values = {std::string(kExponent), std::string(kCodes)}}},
+      .parse = parse_options,
       // Not .recorded: its size is that of the histograms, whose bins depend on the data.
   };
 }

@@ -8,9 +8,6 @@ namespace telens::features {
 
 struct ValueHistogramOptions {
   HistogramBins bins = HistogramBins::exponent;
-
-  // From the parameters of a config::Selection, which have been validated.
-  static ValueHistogramOptions from(const config::Value& parameters);
 };
 
 config::FeatureDescription value_histogram_description();

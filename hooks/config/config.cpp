@@ -26,10 +26,11 @@ const Selection* FeatureEntry::find(std::optional<Gemm> gemm,
   return found == selections.end() ? nullptr : &*found;
 }
 
-bool FeatureEntry::due(std::int64_t iteration) const {
+bool FeatureEntry::due(std::int64_t iteration, std::int64_t factor) const {
   if (description->opaque) return true;
-  return std::ranges::any_of(
-      selections, [&](const Selection& selection) { return selection.schedule.due(iteration); });
+  return std::ranges::any_of(selections, [&](const Selection& selection) {
+    return selection.schedule.due(iteration, factor);
+  });
 }
 
 std::optional<std::int64_t> FeatureEntry::next_due_after(std::int64_t iteration) const {

@@ -30,7 +30,8 @@ struct FeatureEntry {
 
   // Over all selections: whether any is due, and when the next one is. An opaque feature may be due
   // at any time.
-  bool due(std::int64_t iteration) const;
+  // `factor`: as for Schedule.
+  bool due(std::int64_t iteration, std::int64_t factor = 1) const;
   std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;
 };
 

@@ -36,7 +36,7 @@ std::string_view name_of(ParameterType type) {
   return "any value";
 }
 
-std::vector<std::string> nothing_recorded(const Value&, std::string_view) { return {}; }
+std::vector<std::string> nothing_recorded(const Selection&) { return {}; }
 
 std::string qualified_name(const FeatureDescription& description) {
   return description.feature_namespace + '.' + description.name;

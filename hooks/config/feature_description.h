@@ -47,13 +47,33 @@ struct Parameter {
   bool needs_every_iteration = false;            // a section with a budget may not have it
 };
 
-// Names of the statistics that one iteration records of one selected tensor ("": the feature
-// selects none).
-using RecordedNames =
-    std::function<std::vector<std::string>(const Value& parameters, std::string_view tensor)>;
+// The options of a feature as a type of its own, made once from the parameters of a selection.
+// Loading, plans, the feature and the engine share them; nothing changes them.
+struct OptionsBase {
+  virtual ~OptionsBase() = default;
+};
+using OptionsPtr = std::shared_ptr<const OptionsBase>;
+
+template <typename Options>
+struct TypedOptions final : OptionsBase {
+  explicit TypedOptions(Options from) : options(std::move(from)) {}
+  const Options options;
+};
+
+template <typename Options>
+OptionsPtr make_options(Options options) {
+  return std::make_shared<const TypedOptions<Options>>(std::move(options));
+}
+
+// Gets parameters that are valid each by itself; adds to the errors how they do not fit together.
+using OptionsParser = std::function<OptionsPtr(const Value& parameters, ErrorList& errors)>;
+
+// Names of the statistics that one iteration records of a selection.
+struct Selection;
+using RecordedNames = std::function<std::vector<std::string>(const Selection& selection)>;
 
 // For RecordedNames of a feature that records nothing.
-std::vector<std::string> nothing_recorded(const Value& parameters, std::string_view tensor);
+std::vector<std::string> nothing_recorded(const Selection& selection);
 
 // What a feature asks its user to choose.
 enum class Selects : std::uint8_t { nothing, gemms, tensors, gemms_and_tensors };
@@ -79,11 +99,13 @@ struct FeatureDescription {
   bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
   bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
   std::vector<Parameter> parameters = {};
-  bool fires = false;        // sections may be started_by or kept_by the one that has it
+  bool names_statistics = false;  // its parameters may name statistics that are not built in
+  bool fires = false;             // sections may be started_by or kept_by the one that has it
   bool can_be_kept = false;  // records statistics of the engine alone: kept_by may hold it back
   // What it records of an evaluation has names of its own: its section may have a `mode`.
   bool names_evaluation = false;
-  Validator validate = {};      // of the parameters of one selection, all together
+  Validator validate = {};   // of the parameters of one selection, all together
+  OptionsParser parse = {};  // of the same, after `validate`; empty: the feature reads parameters
   RecordedNames recorded = {};  // for the estimates of a plan; empty: not known
 
   // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.

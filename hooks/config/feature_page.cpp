@@ -22,6 +22,34 @@ with a schedule `freq`, `start_step`, `end_step` and `start_end_list`.
 |---|---|
 )";
 
+constexpr std::string_view kStatisticsHead = R"(
+## Statistics
+
+The names that a run file has. Those that are recorded always come with any other statistic of the
+same tensor or cast.
+
+| statistic | of | value | recorded |
+|---|---|---|---|
+)";
+
+std::string_view origin_of(const StatisticDescription& statistic) {
+  switch (statistic.source()) {
+    case StatisticSource::tensor:
+      return "the high-precision tensor";
+    case StatisticSource::cast:
+      return "its cast";
+    case StatisticSource::scale:
+      return "the scale of the cast";
+    case StatisticSource::blocks:
+      return "blocks of the tensor";
+    case StatisticSource::plugin:
+      return "a plugin";
+    case StatisticSource::feature:
+      break;
+  }
+  return "a GEMM";
+}
+
 std::string code_list(const std::vector<std::string>& words) {
   std::vector<std::string> quoted;
   for (const std::string& word : words) quoted.push_back(fmt::format("`{}`", word));
@@ -123,13 +151,19 @@ std::string section_of(const FeatureDescription& description) {
 
 }  // namespace
 
-std::string features_page(const Descriptions& descriptions) {
+std::string features_page(const Descriptions& descriptions,
+                          std::span<const StatisticDescription> statistics) {
   std::string page(kHead);
   for (const FeatureDescriptionPtr& each : descriptions.all()) {
     page += fmt::format("| [{}](#{}) | {} |\n", qualified_name(*each), anchor_of(*each),
                         cell(each->summary));
   }
   for (const FeatureDescriptionPtr& each : descriptions.all()) page += section_of(*each);
+  page += kStatisticsHead;
+  for (const StatisticDescription& each : statistics) {
+    page += fmt::format("| `{}` | {} | {} | {} |\n", each.name, origin_of(each), cell(each.doc),
+                        each.kind == StatisticKind::counter ? "always" : "");
+  }
   return page;
 }
 

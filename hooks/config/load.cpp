@@ -109,9 +109,6 @@ class Loader {
                          entry.value, entry.key_location, section.keys};
     if (!description->opaque) {
       feature.selections = resolve_selections(entry.value, *description, errors_);
-      for (Selection& selection : feature.selections) {
-        selection.schedule.thin(section.keys->thinning);
-      }
       warn_of_idle_feature(feature);
     }
     section.features.push_back(std::move(feature));

@@ -38,7 +38,7 @@ Records records_of_layer(std::span<const PlanRow> rows) {
     const FeatureDescription& description = *row.entry->description;
     if (!row.selection || row.idle() || !description.recorded) continue;
     if (row.entry->keys->waits()) continue;  // nobody knows for what
-    for (std::string& name : description.recorded(row.selection->parameters, row.tensor())) {
+    for (std::string& name : description.recorded(*row.selection)) {
       // The two LogTensorStats measure different tensors even where these have one name.
       const std::string tensor = description.feature_namespace == kBaseNamespace
                                      ? fmt::format("{} {}", kBaseNamespace, row.tensor())
@@ -191,7 +191,7 @@ std::vector<std::string> waiting_sections(const Plan& plan) {
   for (const PlanRow& row : plan.rows) {
     if (!row.entry->keys->waits() || row.idle()) continue;
     if (row.entry->description->recorded && row.selection &&
-        row.entry->description->recorded(row.selection->parameters, row.tensor()).empty()) {
+        row.entry->description->recorded(*row.selection).empty()) {
       continue;
     }
     if (std::ranges::find(sections, row.entry->section) == sections.end()) {

@@ -86,13 +86,13 @@ void warn_of_list(const Value& map, const Value& list, const std::vector<StepRan
 Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
     : freq_(freq), ranges_(std::move(ranges)) {}
 
-bool Schedule::due(std::int64_t iteration) const {
+bool Schedule::due(std::int64_t iteration, std::int64_t factor) const {
   const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
-  return iteration % thinned_freq() == 0 && std::ranges::any_of(ranges_, holds);
+  return iteration % (freq_ * factor) == 0 && std::ranges::any_of(ranges_, holds);
 }
 
-bool Schedule::always_due_from(std::int64_t iteration) const {
-  if (thinned_freq() != 1) return false;
+bool Schedule::always_due_from(std::int64_t iteration, std::int64_t factor) const {
+  if (freq_ * factor != 1) return false;
   const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
   // One range after the other, each from where the one before has ended.
   for (auto range = std::ranges::find_if(ranges_, holds); range != ranges_.end();
@@ -103,10 +103,11 @@ bool Schedule::always_due_from(std::int64_t iteration) const {
   return false;
 }
 
-std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration) const {
+std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration,
+                                                     std::int64_t factor) const {
   std::optional<std::int64_t> next;
   if (iteration == kLast) return std::nullopt;
-  const std::int64_t freq = thinned_freq();
+  const std::int64_t freq = freq_ * factor;
   for (const StepRange& range : ranges_) {
     const std::int64_t from = std::max({iteration + 1, range.first, std::int64_t{0}});
     const std::int64_t wait = (freq - from % freq) % freq;

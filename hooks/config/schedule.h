@@ -2,9 +2,7 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,33 +21,20 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-// How much more seldom than configured something runs, for the moment: in every factor-th of its
-// due iterations. The only thing of a configuration that changes in a session. Any thread may ask.
-class Thinning {
- public:
-  std::int64_t factor() const { return factor_.load(std::memory_order_relaxed); }
-  void set(std::int64_t factor) { factor_.store(factor, std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::int64_t> factor_{1};
-};
-
-// Due where the absolute iteration is a multiple of freq and lies in one of the ranges.
+// Due where the absolute iteration is a multiple of freq and lies in one of the ranges. A caller
+// that runs in every `factor`-th due iteration alone (hooks/thinning.h) asks with that factor.
 class Schedule {
  public:
   Schedule() = default;                                        // every iteration
   Schedule(std::int64_t freq, std::vector<StepRange> ranges);  // freq >= 1
 
-  bool due(std::int64_t iteration) const;
+  bool due(std::int64_t iteration, std::int64_t factor = 1) const;
 
-  // Whether it is due in this iteration and in all that follow.
-  bool always_due_from(std::int64_t iteration) const;
-
-  // Is thinned from here on; nullptr: is not.
-  void thin(std::shared_ptr<const Thinning> thinning) { thinning_ = std::move(thinning); }
+  // It is due in this iteration and in all that follow.
+  bool always_due_from(std::int64_t iteration, std::int64_t factor = 1) const;
 
   // The first due iteration after the given one; nullopt: never again.
-  std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;
+  std::optional<std::int64_t> next_due_after(std::int64_t iteration, std::int64_t factor = 1) const;
 
   // As configured.
   std::int64_t freq() const { return freq_; }
@@ -58,11 +43,8 @@ class Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 
  private:
-  std::int64_t thinned_freq() const { return thinning_ ? freq_ * thinning_->factor() : freq_; }
-
   std::int64_t freq_ = 1;
   std::vector<StepRange> ranges_{StepRange{}};
-  std::shared_ptr<const Thinning> thinning_;
 };
 
 // "every iteration", "every 10 iterations, 0 to 20 and from 80"

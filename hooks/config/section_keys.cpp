@@ -219,7 +219,6 @@ SectionKeys parse_section_keys(const Value& section, ErrorList& errors) {
   }
   if (const Value* budget = section.find(kBudget)) {
     keys.budget = parse_budget(*budget, errors);
-    keys.thinning = std::make_shared<Thinning>();
   }
   if (const Value* mode = section.find(kMode)) {
     keys.mode = parse_mode(*mode, errors);

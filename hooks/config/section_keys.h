@@ -39,7 +39,6 @@ struct SectionKeys {
   std::optional<SectionLink> started_by;  // runs only after that section's feature has fired
   std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
   std::optional<double> budget;           // of the step time: 0.03 for 3%
-  std::shared_ptr<Thinning> thinning;     // of its schedules; nullptr without a budget
   Mode mode = Mode::train;
   Location mode_location;  // where it is written
 

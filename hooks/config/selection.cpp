@@ -95,7 +95,7 @@ class Resolver {
     } else if (selects_tensors(description_.selects)) {
       check_axis(config, kTensorAxis);
     }
-    const std::vector<Selection> selections = select(config.without(kEnabled));
+    std::vector<Selection> selections = select(config.without(kEnabled));
     const bool has_struct = config.find(kGemmAxis.structure) || config.find(kTensorAxis.structure);
     const bool is_idle = chooses_nothing(config, kGemmAxis) || chooses_nothing(config, kTensorAxis);
     if (selections.empty() && !has_struct && !is_idle) {
@@ -105,6 +105,7 @@ class Resolver {
     for (const Selection& selection : selections) {
       if (description_.validate) description_.validate(selection.parameters, errors_);
     }
+    if (description_.parse) parse_options(selections);
     return selections;
   }
 
@@ -125,6 +126,17 @@ class Resolver {
     for (const Parameter& parameter : description_.parameters) keys.push_back(parameter.name);
     if (description_.schedule) keys.insert(keys.end(), kScheduleKeys.begin(), kScheduleKeys.end());
     return keys;
+  }
+
+  // Selections with equal parameters share their options.
+  void parse_options(std::vector<Selection>& selections) {
+    for (auto selection = selections.begin(); selection != selections.end(); ++selection) {
+      const auto equal = std::find_if(selections.begin(), selection, [&](const Selection& other) {
+        return other.parameters == selection->parameters;
+      });
+      selection->options =
+          equal != selection ? equal->options : description_.parse(selection->parameters, errors_);
+    }
   }
 
   // Names of keys and the values of parameters and schedule of one map.

@@ -19,7 +19,14 @@ struct Selection {
   std::optional<std::string> tensor;  // empty where the feature does not choose tensors
   Value parameters;                   // a map of the declared parameters: lists are lists, defaults
                                       // are filled in; no schedule, gemm or tensor keys
+  OptionsPtr options;                 // FeatureDescription::parse of the parameters; null: none
   Schedule schedule;
+
+  // Options: the type that the feature's description makes.
+  template <typename Options>
+  const Options& options_as() const {
+    return static_cast<const TypedOptions<Options>&>(*options).options;
+  }
 };
 
 // Whether its tensor is neither an operand nor the result of its GEMM, so that it is never called.

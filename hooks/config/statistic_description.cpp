@@ -21,11 +21,6 @@ bool is_name(std::string_view name) {
 
 }  // namespace
 
-const StatisticDescriptions& StatisticDescriptions::any() {
-  static const StatisticDescriptions instance;
-  return instance;
-}
-
 void StatisticDescriptions::add(StatisticDescription description) {
   const auto refuse = [&](const std::string& reason) {
     raise<ConfigError>("the statistic '{}' of {} cannot be registered: {}", description.name,
@@ -41,14 +36,13 @@ void StatisticDescriptions::add(StatisticDescription description) {
   if (is_builtin_(description.name)) {
     refuse("telens has a statistic of that name already; choose another");
   }
-  if (const StatisticDescription* other = find(description.name)) {
+  if (const StatisticId other = find(description.name)) {
     refuse(fmt::format("{} has registered that name already; rename one of the two", other->owner));
   }
+  if (description.source() != StatisticSource::plugin) {
+    description.finish = std::shared_ptr<const StatisticDefinition>();
+  }
   all_.push_back(std::move(description));
-}
-
-bool StatisticDescriptions::has(std::string_view name) const {
-  return !is_builtin_ || find(name) != nullptr;
 }
 
 std::vector<std::string> StatisticDescriptions::names() const {
@@ -57,7 +51,7 @@ std::vector<std::string> StatisticDescriptions::names() const {
   return names;
 }
 
-const StatisticDescription* StatisticDescriptions::find(std::string_view name) const {
+StatisticId StatisticDescriptions::find(std::string_view name) const {
   const auto found = std::ranges::find(all_, name, &StatisticDescription::name);
   return found == all_.end() ? nullptr : &*found;
 }

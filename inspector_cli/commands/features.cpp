@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
+#include "features/statistics/catalogue.h"
 #include "hooks/config/feature_page.h"
 #include "hooks/config/suggestions.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -60,7 +61,7 @@ void explain(const std::vector<config::FeatureDescriptionPtr>& descriptions) {
 void run_features(const FeaturesOptions& options, bool format_given) {
   const config::Descriptions descriptions = features::builtin_descriptions();
   if (options.markdown) {
-    fmt::print("{}", config::features_page(descriptions));
+    fmt::print("{}", config::features_page(descriptions, builtin_statistics()));
     return;
   }
   if (options.name.empty()) {

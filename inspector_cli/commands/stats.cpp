@@ -102,7 +102,7 @@ struct Course {
   double last = 0;
   std::int64_t last_iteration = 0;
 
-  void add(std::string_view statistic, const record::Record& record, bool warm_up) {
+  void add(StatisticId statistic, const record::Record& record, bool warm_up) {
     ++records;
     last = record.value;
     last_iteration = record.iteration;
@@ -120,16 +120,17 @@ struct Course {
   const Values& shown() const { return severity.only_warm_up() ? in_warm_up : usual; }
 };
 
-// What decides among equals: the lowest headroom, where no tensor outgrew its scale.
-double beside(std::string_view statistic, const Course& course) {
+// Decides among equals: the lowest headroom, where no tensor outgrew its scale.
+double beside(StatisticId statistic, const Course& course) {
   if (course.shown().finite == 0) return 0;
-  return statistic == "scale_headroom" ? -course.shown().lowest : course.severity.largest();
+  const bool low_is_worse = statistic != nullptr && statistic->worse == config::Worse::below_zero;
+  return low_is_worse ? -course.shown().lowest : course.severity.largest();
 }
 
 std::vector<Course> courses_worst_first(const Source& source) {
   const record::RunReader& run = source.run;
   std::unordered_map<SeriesKey, Course, SeriesHash> courses;
-  const auto& statistics = run.names(Dictionary::statistic);
+  const std::vector<StatisticId> statistics = catalogue_rows(run);
   source.for_each([&](const record::Record& record) {
     const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
     Course& course = courses[key];

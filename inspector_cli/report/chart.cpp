@@ -22,11 +22,6 @@ namespace {
 
 using record::Dictionary;
 
-// What a person looks at first, where none is asked for; the counts only if any is above zero.
-constexpr std::array<std::string_view, 5> kUsualStatistics{"nonfinite", "overflows%", "underflows%",
-                                                           "mse", "cur_amax"};
-constexpr std::array<std::string_view, 2> kOnlyIfPositive{"nonfinite", "overflows%"};
-
 // A series as it is drawn, and where it stands among others.
 struct Row {
   std::vector<Bin> bins;
@@ -35,14 +30,16 @@ struct Row {
 };
 using Rows = std::unordered_map<SeriesKey, Row, SeriesHash>;
 
-std::vector<std::int32_t> usual_statistics(const record::RunReader& run) {
+// Those with a panel of their own in the catalogue, in the order of its places.
+std::vector<std::int32_t> usual_statistics(const std::vector<StatisticId>& rows) {
   std::vector<std::int32_t> ids;
-  const auto& names = run.names(Dictionary::statistic);
-  for (const auto usual : kUsualStatistics) {
-    const auto found = std::ranges::find(names, usual);
-    if (found != names.end()) ids.push_back(static_cast<std::int32_t>(found - names.begin()));
+  for (std::size_t id = 0; id < rows.size(); ++id) {
+    if (rows[id] != nullptr && rows[id]->panel.place > 0) {
+      ids.push_back(static_cast<std::int32_t>(id));
+    }
   }
-  if (ids.empty() && !names.empty()) ids.push_back(0);
+  std::ranges::sort(ids, {}, [&](std::int32_t id) { return rows[id]->panel.place; });
+  if (ids.empty() && !rows.empty()) ids.push_back(0);
   return ids;
 }
 
@@ -98,7 +95,8 @@ Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Row
 }
 
 bool worth_showing(const Panel& panel) {
-  if (std::ranges::find(kOnlyIfPositive, panel.statistic) == kOnlyIfPositive.end()) return true;
+  const StatisticId statistic = find_statistic(panel.statistic);
+  if (statistic == nullptr || !statistic->panel.only_above_zero) return true;
   return std::ranges::any_of(panel.worst, [](const Line& line) {
     return std::ranges::any_of(line.bins, [](const Bin& bin) {
       return bin.seen() && !bin.warm_up() && !(bin.value() <= 0);
@@ -223,7 +221,7 @@ namespace {
 Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
              const Chart& chart, FirstTroubleFinder& finder) {
   Rows rows;
-  const auto& statistics = run.names(Dictionary::statistic);
+  const std::vector<StatisticId> statistics = catalogue_rows(run);
   for_each_record(run, query, finder, [&](const record::Record& record) {
     const bool inside =
         record.iteration >= chart.first_iteration && record.iteration <= chart.last_iteration;
@@ -231,7 +229,7 @@ Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::
     const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
     Row& row = rows.try_emplace(key).first->second;
     row.bins.resize(chart.bins);
-    const std::string& statistic = statistics[record.statistic];
+    const StatisticId statistic = statistics[record.statistic];
     const bool bad = is_bad(statistic, record.value);
     const bool is_warm_up = !bad && warm_up.covers(record.layer, record.iteration);
     row.bins[chart.bin_of(record.iteration)].add(record.value, is_warm_up);
@@ -282,7 +280,7 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
   const WarmUp warm_up(run);
   FirstTroubleFinder finder(run, warm_up);
   const bool chosen = query.statistics.has_value();
-  if (!chosen) query.statistics = usual_statistics(run);
+  if (!chosen) query.statistics = usual_statistics(catalogue_rows(run));
   const Rows rows = rows_of(run, warm_up, query, chart, finder);
   chart.trouble = finder.result(query, scalars);
   chart.headlines = sentences(chart.trouble, warm_up, run);

@@ -17,20 +17,26 @@ namespace {
 
 using record::Dictionary;
 
-// Statistics of the running recipe, by id.
-std::vector<std::optional<Statistic>> meanings_of(const record::RunReader& run) {
-  std::vector<std::optional<Statistic>> meanings;
+// The statistics that tell of trouble.
+struct Troubles {
+  StatisticId nonfinite = statistic("nonfinite");
+  StatisticId saturated = statistic("saturated");
+  StatisticId overflows = statistic("overflows%");
+  StatisticId underflows = statistic("underflows%");
+
+  bool has(StatisticId one) const {
+    return one == nonfinite || one == saturated || one == overflows || one == underflows;
+  }
+};
+
+// Statistics of the running recipe, by id; null: others.
+std::vector<StatisticId> running_statistics(const record::RunReader& run) {
+  std::vector<StatisticId> statistics;
   for (const std::string& name : run.names(Dictionary::statistic)) {
     const auto parsed = parse_statistic_name(name);
-    const bool runs = parsed && !parsed->what_if;
-    meanings.push_back(runs ? std::optional(parsed->statistic) : std::nullopt);
+    statistics.push_back(parsed && !parsed->what_if ? parsed->statistic : nullptr);
   }
-  return meanings;
-}
-
-bool is_wanted(std::optional<Statistic> statistic) {
-  return statistic == Statistic::nonfinite || statistic == Statistic::saturated ||
-         statistic == Statistic::overflows || statistic == Statistic::underflows;
+  return statistics;
 }
 
 // The earliest value above zero, and the tensors that have one in that iteration, on however many
@@ -177,14 +183,15 @@ struct FirstTroubleFinder::State {
   State(const record::RunReader& reader, const WarmUp& warm)
       : run(reader),
         warm_up(warm),
-        meanings(meanings_of(reader)),
+        meanings(running_statistics(reader)),
         nonfinite(reader),
         overflow(reader),
         summaries(reader, warm) {}
 
   const record::RunReader& run;
   const WarmUp& warm_up;
-  std::vector<std::optional<Statistic>> meanings;
+  const Troubles troubles;
+  std::vector<StatisticId> meanings;  // by id
   std::vector<std::int32_t> statistics;
   FirstTrouble trouble;
   Earliest nonfinite;
@@ -196,7 +203,7 @@ FirstTroubleFinder::FirstTroubleFinder(const record::RunReader& run, const WarmU
     : state_(std::make_unique<State>(run, warm_up)) {
   for (std::size_t i = 0; i < state_->meanings.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (is_wanted(state_->meanings[i])) state_->statistics.push_back(id);
+    if (state_->troubles.has(state_->meanings[i])) state_->statistics.push_back(id);
   }
 }
 
@@ -209,16 +216,16 @@ const std::vector<std::int32_t>& FirstTroubleFinder::statistics() const {
 void FirstTroubleFinder::add(const record::Record& record) {
   State& state = *state_;
   if (record.statistic == record::kNoName) return;
-  const auto statistic = state.meanings[record.statistic];
-  if (!is_wanted(statistic)) return;
-  if (statistic == Statistic::nonfinite) {
+  const StatisticId statistic = state.meanings[record.statistic];
+  if (!state.troubles.has(statistic)) return;
+  if (statistic == state.troubles.nonfinite) {
     state.trouble.nonfinite_measured = true;
     state.nonfinite.add(record);
-  } else if (statistic != Statistic::underflows) {
+  } else if (statistic != state.troubles.underflows) {
     state.trouble.overflow_measured = true;
   }
   // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
-  const bool clips = statistic == Statistic::saturated;
+  const bool clips = statistic == state.troubles.saturated;
   if (clips && !state.warm_up.covers(record.layer, record.iteration)) state.overflow.add(record);
   state.summaries.add(record);
 }

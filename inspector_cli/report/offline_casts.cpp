@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "core/base/names.h"
-#include "features/statistics/finish.h"
+#include "features/statistics/catalogue.h"
 #include "inspector_cli/report/histograms.h"
 #include "inspector_cli/report/series.h"
 
@@ -100,10 +100,10 @@ OfflineCastRow row_of(std::int64_t iteration, const Moment& moment) {
   row.amax = moment.amax;
   row.scale = moment.scale;
   if (!moment.exact) return row;
-  row.overflows.low = row.overflows.high = finish(Statistic::overflows, moment.exact_cast);
-  row.underflows.low = row.underflows.high = finish(Statistic::underflows, moment.exact_cast);
+  row.overflows.low = row.overflows.high = finish(statistic("overflows%"), moment.exact_cast);
+  row.underflows.low = row.underflows.high = finish(statistic("underflows%"), moment.exact_cast);
   const double amax = moment.amax.high;
-  if (amax > 0) row.relative_mse = finish(Statistic::mse, moment.exact_cast) / (amax * amax);
+  if (amax > 0) row.relative_mse = finish(statistic("mse"), moment.exact_cast) / (amax * amax);
   const double error = moment.exact_cast.squared_error;
   if (std::isfinite(error) && error > 0) {
     row.sqnr_db = 10 * std::log10(moment.tensor.sum_squares / error);

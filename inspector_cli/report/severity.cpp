@@ -1,24 +1,15 @@
 #include "inspector_cli/report/severity.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace telens::cli {
 namespace {
 
-constexpr std::array<std::string_view, 4> kCountersOfBad{"nonfinite", "nan", "posinf", "neginf"};
-// Of both signs: a bias, and binary digits that a scale went up or down by.
-constexpr std::array<std::string_view, 4> kBadFarFromZero{"gemm_mean_error", "scale_jump", "min",
-                                                          "mean"};
+using config::Worse;
 
 // Of a size: so many can be added up without an infinity.
 constexpr double kMost = 1e290;
-
-template <std::size_t N>
-bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 }  // namespace
 
@@ -27,15 +18,33 @@ double lost_share(double underflows_percent, double overflows_percent) {
   return share(underflows_percent) + kClippedCounts * share(overflows_percent);
 }
 
-double badness(std::string_view statistic, double value) {
-  if (!std::isfinite(value)) return 0;
-  if (statistic == "gemm_cosine") return 1 - value;
-  if (statistic == "scale_headroom") return std::max(0.0, -value);  // bits that the tensor outgrew
-  return is_one_of(kBadFarFromZero, statistic) ? std::abs(value) : value;
+std::vector<StatisticId> catalogue_rows(const record::RunReader& run) {
+  std::vector<StatisticId> rows;
+  for (const std::string& name : run.names(record::Dictionary::statistic)) {
+    rows.push_back(find_statistic(name));
+  }
+  return rows;
 }
 
-bool is_bad(std::string_view statistic, double value) {
-  return !std::isfinite(value) || (value > 0 && is_one_of(kCountersOfBad, statistic));
+double badness(StatisticId statistic, double value) {
+  if (!std::isfinite(value)) return 0;
+  switch (statistic == nullptr ? Worse::high : statistic->worse) {
+    case Worse::below_zero:
+      return std::max(0.0, -value);
+    case Worse::away_from_zero:
+      return std::abs(value);
+    case Worse::below_one:
+      return 1 - value;
+    case Worse::high:
+    case Worse::any:
+      return value;
+  }
+  return value;
+}
+
+bool is_bad(StatisticId statistic, double value) {
+  const bool counts_bad = statistic != nullptr && statistic->worse == Worse::any;
+  return !std::isfinite(value) || (value > 0 && counts_bad);
 }
 
 void Severity::Sizes::add(double size) {

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <tuple>
+#include <vector>
 
+#include "features/statistics/catalogue.h"
 #include "inspector_cli/report/series.h"
 
 namespace telens::cli {
@@ -20,12 +21,16 @@ double lost_share(double underflows_percent, double overflows_percent);
 // or an SQNR of 10 dB.
 inline constexpr double kNotableLoss = 0.1;
 
+// The catalogue's row of each statistic of a run, by id; null: the catalogue has none of that name,
+// as for a plugin's statistic, whose large values count as bad.
+std::vector<StatisticId> catalogue_rows(const record::RunReader& run);
+
 // How bad a single value of a statistic is, 0 for not at all; comparable among values of one
 // statistic. A value that is not finite is no matter of size: see is_bad.
-double badness(std::string_view statistic, double value);
+double badness(StatisticId statistic, double value);
 
-// Whether a value tells of elements that are not finite: it is not, or counts some.
-bool is_bad(std::string_view statistic, double value);
+// The value tells of elements that are not finite: it is not finite itself, or counts some.
+bool is_bad(StatisticId statistic, double value);
 
 // A mean over observed iterations: the share of them in which something was lost, times what was
 // lost in those. Iterations of warm-up count only where there are no others.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -23,15 +25,27 @@ void TensorSummaries::Worst::add(const CastValues& values, std::optional<double>
 TensorSummaries::TensorSummaries(const record::RunReader& run, const WarmUp& warm_up)
     : run_(run), warm_up_(warm_up) {
   for (const std::string& name : run.names(record::Dictionary::statistic)) {
-    Meaning meaning;
-    if (const auto parsed = parse_statistic_name(name)) {
-      meaning.statistic = parsed->statistic;
-      if (parsed->what_if) meaning.recipe = name_of(*parsed->what_if);
-      if (parsed->columnwise)
-        meaning.recipe += meaning.recipe.empty() ? "columnwise" : " columnwise";
-    }
-    meanings_.push_back(std::move(meaning));
+    meanings_.push_back(meaning_of(name));
   }
+}
+
+TensorSummaries::Meaning TensorSummaries::meaning_of(const std::string& name) const {
+  static const std::map<std::string_view, std::optional<double> CastValues::*> of_cast{
+      {"overflows%", &CastValues::overflows},
+      {"underflows%", &CastValues::underflows},
+      {"saturated", &CastValues::saturated},
+      {"mse", &CastValues::mse}};
+  const auto parsed = parse_statistic_name(name);
+  if (!parsed) return {};
+  const std::string& statistic = parsed->statistic->name;
+  const auto found = of_cast.find(statistic);
+  Meaning meaning{
+      .of_cast = found == of_cast.end() ? nullptr : found->second,
+      .is_nonfinite = statistic == "nonfinite",
+      .is_extreme = statistic == "min" || statistic == "max" || statistic == "cur_amax"};
+  if (parsed->what_if) meaning.recipe = name_of(*parsed->what_if);
+  if (parsed->columnwise) meaning.recipe += meaning.recipe.empty() ? "columnwise" : " columnwise";
+  return meaning;
 }
 
 void TensorSummaries::begin_iteration(Watched& watched, const record::Record& record) const {
@@ -50,48 +64,29 @@ void TensorSummaries::add(const record::Record& record) {
   const Meaning& meaning = meanings_[record.statistic];
   Watched& watched = tensors_[{record.layer, record.tensor, record::kNoName, record::kNoName}];
   if (watched.iteration != record.iteration) begin_iteration(watched, record);
-  if (!meaning.statistic) return;
-  switch (*meaning.statistic) {
-    case Statistic::overflows:
-      cast_of(watched, record, meaning.recipe).now.overflows = record.value;
-      break;
-    case Statistic::underflows:
-      cast_of(watched, record, meaning.recipe).now.underflows = record.value;
-      break;
-    case Statistic::saturated:
-      cast_of(watched, record, meaning.recipe).now.saturated = record.value;
-      break;
-    case Statistic::mse:
-      cast_of(watched, record, meaning.recipe).now.mse = record.value;
-      break;
-    default:
-      add_to_tensor(watched, *meaning.statistic, record);
+  if (meaning.of_cast != nullptr) {
+    cast_of(watched, record, meaning.recipe).now.*meaning.of_cast = record.value;
+  } else {
+    add_to_tensor(watched, meaning, record);
   }
 }
 
-void TensorSummaries::add_to_tensor(Watched& watched, Statistic statistic,
+void TensorSummaries::add_to_tensor(Watched& watched, const Meaning& meaning,
                                     const record::Record& record) {
   TensorSummary& base = watched.base;
-  switch (statistic) {
-    case Statistic::nonfinite:
-      // A damaged value must not make a sum that compares with nothing.
-      base.nonfinite =
-          base.nonfinite.value_or(0) + (std::isfinite(record.value) ? record.value : 0);
-      if (record.value > 0) {
-        base.first_nonfinite =
-            std::min(base.first_nonfinite.value_or(record.iteration), record.iteration);
-      }
-      break;
-    case Statistic::min:
-    case Statistic::max:
-    case Statistic::cur_amax:
-      keep_largest(watched.amax, std::abs(record.value));
-      keep_largest(base.amax, std::abs(record.value));
-      break;
-    default:
-      return;
+  if (meaning.is_nonfinite) {
+    // A damaged value must not make a sum that compares with nothing.
+    base.nonfinite = base.nonfinite.value_or(0) + (std::isfinite(record.value) ? record.value : 0);
+    if (record.value > 0) {
+      base.first_nonfinite =
+          std::min(base.first_nonfinite.value_or(record.iteration), record.iteration);
+    }
   }
-  base.gemm = record.gemm;
+  if (meaning.is_extreme) {
+    keep_largest(watched.amax, std::abs(record.value));
+    keep_largest(base.amax, std::abs(record.value));
+  }
+  if (meaning.is_nonfinite || meaning.is_extreme) base.gemm = record.gemm;
 }
 
 TensorSummaries::Cast& TensorSummaries::cast_of(Watched& watched, const record::Record& record,

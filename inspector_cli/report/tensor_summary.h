@@ -46,15 +46,17 @@ class TensorSummaries {
   std::vector<TensorSummary> worst_first();
 
  private:
-  // How the statistic of an id counts here.
-  struct Meaning {
-    std::optional<Statistic> statistic;
-    std::string recipe;
-  };
   // Of one cast, in one iteration.
   struct CastValues {
     std::optional<double> overflows, underflows, saturated, mse;
     bool any() const { return overflows || underflows || saturated || mse; }
+  };
+  // How the statistic of an id counts here.
+  struct Meaning {
+    std::optional<double> CastValues::*of_cast = nullptr;
+    bool is_nonfinite = false;
+    bool is_extreme = false;  // its magnitude is at most the amax
+    std::string recipe = {};
   };
   // The largest of some iterations.
   struct Worst {
@@ -79,7 +81,8 @@ class TensorSummaries {
   void begin_iteration(Watched& watched, const record::Record& record) const;
   static void end_iteration(Watched& watched);
   static void end_iteration(Cast& cast, const Watched& watched);
-  static void add_to_tensor(Watched& watched, Statistic statistic, const record::Record& record);
+  Meaning meaning_of(const std::string& name) const;
+  static void add_to_tensor(Watched& watched, const Meaning& meaning, const record::Record& record);
   static Cast& cast_of(Watched& watched, const record::Record& record, const std::string& recipe);
   static TensorSummary row_of(const Watched& watched, const Cast& cast);
 

@@ -1,17 +1,18 @@
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
 #include "features/disable_fp8/disable_fp8_options.h"
 #include "features/fake_quant/fake_quant_options.h"
-#include "features/log_stats/log_fp8_tensor_stats_options.h"
-#include "features/log_stats/log_nvfp4_tensor_stats_options.h"
-#include "features/log_stats/log_tensor_stats_options.h"
+#include "features/log_stats/log_stats_options.h"
 #include "hooks/config/config.h"
+#include "hooks/config/suggestions.h"
 
 namespace telens::features {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::SizeIs;
 
 const config::Descriptions& descriptions() {
   static const config::Descriptions kDescriptions = [] {
@@ -49,7 +50,15 @@ std::string error_of(std::string_view feature) {
 template <typename Options>
 Options options_of(std::string_view feature_namespace, std::string_view feature) {
   const config::Config config = load(feature_namespace, feature);
-  return Options::from(config.entries_for("x").at(0)->selections.at(0).parameters);
+  return config.entries_for("x").at(0)->selections.at(0).options_as<Options>();
+}
+
+std::vector<std::string> tensor_statistics() {
+  std::vector<std::string> names = names_of(statistics_from(StatisticSource::tensor));
+  for (std::string& each : names_of(statistics_from(StatisticSource::blocks))) {
+    names.push_back(std::move(each));
+  }
+  return names;
 }
 
 std::vector<std::string> names(const std::vector<StatisticName>& statistics) {
@@ -59,16 +68,16 @@ std::vector<std::string> names(const std::vector<StatisticName>& statistics) {
 }
 
 TEST(LogTensorStatsOptions, take_every_statistic_of_the_high_precision_tensor) {
-  std::string all;
-  for (const std::string& name : names_of(kTensorStatistics)) all += name + ", ";
-  const auto options = options_of<LogTensorStatsOptions>(
+  const std::vector<std::string> all = tensor_statistics();
+  const auto options = options_of<StatisticsOptions>(
       "transformer_engine",
-      fmt::format("LogTensorStats: {{enabled: on, tensors: dgrad, stats: [{}]}}", all));
-  EXPECT_EQ(options.statistics.size(), kTensorStatistics.size());
+      fmt::format("LogTensorStats: {{enabled: on, tensors: dgrad, stats: [{}]}}",
+                  fmt::join(all, ", ")));
+  EXPECT_THAT(names(options.statistics), SizeIs(all.size()));
 }
 
 TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
-  const auto options = options_of<LogTensorStatsOptions>(
+  const auto options = options_of<StatisticsOptions>(
       "transformer_engine",
       "LogTensorStats: {enabled: on, tensors: weight, stats: [{max_blockwise_dynamic_range: "
       "{block_size: 16, dims: 2}}, max_blockwise_dynamic_range: {}, max_blockwise_dynamic_range, "
@@ -79,14 +88,14 @@ TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
 }
 
 TEST(LogTensorStatsOptions, of_the_base_namespace_take_any_case_and_any_tensor) {
-  const auto options = options_of<LogTensorStatsOptions>(
+  const auto options = options_of<StatisticsOptions>(
       "base", "LogTensorStats: {enabled: on, tensors: logits, stats: [Min, L2_NORM]}");
   EXPECT_THAT(names(options.statistics), ElementsAre("min", "l2_norm"));
 }
 
 TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_recipe) {
   for (const char* feature : {"LogFp8TensorStats", "LogFp8Stats"}) {
-    const auto options = options_of<LogFp8TensorStatsOptions>(
+    const auto options = options_of<StatisticsOptions>(
         "transformer_engine",
         fmt::format("{}: {{enabled: on, tensors: weight, stats: [underflows%, overflows%, "
                     "saturated, scale_inv_min, scale_inv_max, mse, fp8_current_scaling_mse, "
@@ -99,7 +108,7 @@ TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_r
 }
 
 TEST(LogFp8TensorStatsOptions, take_block_recipes_and_their_columnwise_copies) {
-  const auto options = options_of<LogFp8TensorStatsOptions>(
+  const auto options = options_of<StatisticsOptions>(
       "transformer_engine",
       "LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mse_columnwise, mxfp8_mse, "
       "mxfp8_scale_inv_min_columnwise, fp8_block_scaling_underflows%_columnwise]}");
@@ -109,7 +118,7 @@ TEST(LogFp8TensorStatsOptions, take_block_recipes_and_their_columnwise_copies) {
 }
 
 TEST(LogNvfp4TensorStatsOptions, are_logged_with_the_recipe_before_the_name) {
-  const auto options = options_of<LogNvfp4TensorStatsOptions>(
+  const auto options = options_of<StatisticsOptions>(
       "transformer_engine",
       "LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [underflows%, mse, nvfp4_mse, "
       "mse_columnwise]}");
@@ -138,10 +147,10 @@ TEST(FakeQuantOptions, name_a_format_of_elements_and_of_blocks) {
 
 struct Mistake {
   const char* feature;
-  const char* error;
+  std::string error;
 };
 
-constexpr Mistake kMistakes[] = {
+const Mistake kMistakes[] = {
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight}",
      "'quant_format' is missing; it must be a string"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: E4M3}",
@@ -162,10 +171,8 @@ constexpr Mistake kMistakes[] = {
      "an item of 'stats' must be a name, or a mapping such as "
      "{max_blockwise_dynamic_range: {block_size: 32, dims: 1}}, not the number 1"},
     {"LogTensorStats: {enabled: on, tensors: weight, stats: [meen]}",
-     "unknown statistic 'meen' (did you mean 'mean'?); LogTensorStats takes 'min', "
-     "'max', 'mean', 'std', 'l1_norm', 'l2_norm', 'numel', 'nan', 'posinf', 'neginf', "
-     "'nonfinite', 'zeros', 'subnormals', 'cur_amax', 'dynamic_range', "
-     "'max_blockwise_dynamic_range'"},
+     "unknown statistic 'meen' (did you mean 'mean'?); LogTensorStats takes " +
+         config::quoted_list(tensor_statistics())},
     {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [min]}",
      "LogFp8TensorStats has no statistic 'min'; transformer_engine.LogTensorStats has "
      "it. Expected one of 'underflows%', 'overflows%', 'saturated', 'scale_inv_min', "

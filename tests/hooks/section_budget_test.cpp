@@ -399,7 +399,7 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   EXPECT_EQ(decider.decide({}), 1);  // it costs nothing here
   decider.follow(0, std::vector<std::int64_t>{1, 2});
   EXPECT_EQ(budget.level(), 1);
-  EXPECT_EQ(section.section().keys->thinning->factor(), 2);
+  EXPECT_EQ(budget.thinning().factor(), 2);
   EXPECT_FALSE(decider.decides(0));
   EXPECT_EQ(section.told.size(), 1U);
   decider.follow(1, std::vector<std::int64_t>{1, 1});

@@ -239,8 +239,8 @@ STATEMENTS = (
         "`freq` (default 1) runs where the absolute iteration is a multiple of it.",
         "Schedule.freq_counts_absolute_iterations_and_end_step_is_included",
         SCHEDULE,
-        "return iteration % thinned_freq() == 0 &&",
-        "return (iteration - ranges_.front().first) % thinned_freq() == 0 &&",
+        "return iteration % (freq_ * factor) == 0 &&",
+        "return (iteration - ranges_.front().first) % (freq_ * factor) == 0 &&",
     ),
     Statement(
         "Without a schedule a feature runs in every iteration.",

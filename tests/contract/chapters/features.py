@@ -2,14 +2,13 @@
 
 from statement import Statement
 
-OPTIONS = "features/log_stats/log_fp8_tensor_stats_options.cpp"
+OPTIONS = "features/log_stats/log_stats_options.cpp"
 ENGINE = "features/engine/statistics_engine.cpp"
 RUNNING = "features/engine/running_cast.cpp"
 SCALING = "features/per_tensor_scaling/per_tensor_scaling.cpp"
 COPIES = "features/engine/block_copies.cpp"
 QUANTIZERS = "features/engine/block_quantizers.cpp"
 REQUESTS = "features/statistics/requests.cpp"
-NVFP4_OPTIONS = "features/log_stats/log_nvfp4_tensor_stats_options.cpp"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
 FAKE = "test_fake_quant.py::"
@@ -19,7 +18,7 @@ STATEMENTS = (
     Statement(
         "LogTensorStats logs statistics of the high-precision tensor, of all six tensors.",
         "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
-        "features/log_stats/log_tensor_stats.cpp",
+        "features/log_stats/log_stats.cpp",
         "  const auto left_out = reading.want(*requests_",
         "  if (call.tensor_name == TensorName::wgrad) return;\n"
         "  const auto left_out = reading.want(*requests_",
@@ -35,14 +34,26 @@ STATEMENTS = (
         "It serves activation, weight and gradient.",
         "OptionMistakes.say_what_is_right",
         OPTIONS,
-        ".tensors = config::gemm_input_names(),",
-        ".tensors = config::all_tensor_names(),",
+        ".tensors = config::gemm_input_names(),\n"
+        "      .can_be_kept = true,\n"
+        "      .names_evaluation = true,\n"
+        "  };\n"
+        "  describe_statistics(\n"
+        "      description,\n"
+        '      {.feature = "LogFp8TensorStats",',
+        ".tensors = config::all_tensor_names(),\n"
+        "      .can_be_kept = true,\n"
+        "      .names_evaluation = true,\n"
+        "  };\n"
+        "  describe_statistics(\n"
+        "      description,\n"
+        '      {.feature = "LogFp8TensorStats",',
     ),
     Statement(
         "Where a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; "
         "the log names each.",
         FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
-        "features/log_stats/log_tensor_stats.cpp",
+        "features/log_stats/log_stats.cpp",
         "const bool first = !warned_.exchange(true);",
         "const bool first = warned_.exchange(true);",
     ),
@@ -72,18 +83,17 @@ STATEMENTS = (
         "LogNvfp4TensorStats logs `underflows%` and `mse` of the tensor in NVFP4, as "
         "`nvfp4_<stat>`.",
         "LogNvfp4TensorStatsOptions.are_logged_with_the_recipe_before_the_name",
-        NVFP4_OPTIONS,
-        ".implied = RecipeId::nvfp4};",
-        ".implied = std::nullopt};",
+        OPTIONS,
+        ".implied = RecipeId::nvfp4},",
+        ".implied = std::nullopt},",
     ),
     Statement(
         "It serves activation, weight and gradient, with the statistics of Transformer Engine; "
         "another name is an error that says who has it.",
         "OptionMistakes.say_what_is_right",
-        NVFP4_OPTIONS,
-        "constexpr std::array kStatistics{Statistic::underflows, Statistic::mse};",
-        "constexpr std::array kStatistics{Statistic::underflows, Statistic::mse, "
-        "Statistic::scale_inv_min};",
+        OPTIONS,
+        'statistics_named({"underflows%", "mse"})',
+        'statistics_named({"underflows%", "mse", "scale_inv_min"})',
     ),
     Statement(
         "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
@@ -316,9 +326,9 @@ STATEMENTS = (
     Statement(
         "Its statistics may be written in any case.",
         PEER + "test_names_of_base_statistics_are_taken_in_any_case",
-        "features/log_stats/log_tensor_stats_options.cpp",
-        ".statistics = kBaseStatistics, .any_case = true};",
-        ".statistics = kBaseStatistics, .any_case = false};",
+        OPTIONS,
+        ".any_case = true},",
+        ".any_case = false},",
     ),
     Statement(
         "DumpTensors writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>, HDF5 "

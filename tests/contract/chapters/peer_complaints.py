@@ -37,8 +37,8 @@ STATEMENTS = (
         "Ranks need not log the same layers: no collective hangs.",
         "RankExchange.ranks_that_log_different_layers_or_none_do_not_hang",
         "features/engine/rank_exchange.cpp",
-        "same_names ? message.words : with_names(message, longest)",
-        "(same_names || true) ? message.words : with_names(message, longest)",
+        "same_keys ? message.words : with_index(message, longest)",
+        "(same_keys || true) ? message.words : with_index(message, longest)",
     ),
     Statement(
         "Small values do not read 0: the run file holds them in full, and can be queried.",
@@ -86,8 +86,8 @@ STATEMENTS = (
     Statement(
         "Nothing grows with the iterations: what was handed over is let go of.",
         "test_contract_memory.py::test_a_long_session_grows_by_nothing",
-        "features/engine/statistics_collect.cpp",
-        "    if (!waits) by_key_.erase(each->name());\n",
+        "features/engine/layer_reads.cpp",
+        "  open_.erase(complete, open_.end());\n",
         "",
     ),
 )

@@ -284,7 +284,8 @@ STATEMENTS = (
         "and what it would record *(ours)*.",
         "test_plan.py::test_the_estimate_is_what_a_run_records",
         "features/log_stats/statistics_option.cpp",
-        "  for (const Statistic counter : kTensorCounters) add({counter});\n",
+        "  for (const StatisticId counter : counters_from(StatisticSource::tensor)) "
+        "add({counter});\n",
         "",
     ),
     Statement(

@@ -2,7 +2,7 @@
 
 from statement import Statement
 
-FINISH = "features/statistics/finish.cpp"
+CATALOGUE = "features/statistics/catalogue.cpp"
 ENGINE = "features/engine/statistics_engine.cpp"
 OBSERVATION = "features/engine/tensor_observation.cpp"
 NAMES = "features/statistics/statistic_name.cpp"
@@ -18,44 +18,44 @@ STATEMENTS = (
     Statement(
         "`min` and `max` are the extremes.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "return sums.nan > 0 ? kNan : sums.max;",
         "return sums.nan > 0 ? kNan : sums.min;",
     ),
     Statement(
         "`mean` is that of all elements.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "sums.sum / static_cast<double>(sums.numel)",
         "sums.sum / static_cast<double>(sums.numel - 1)",
     ),
     Statement(
         "`std` is the unbiased standard deviation.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "sums.m2 / static_cast<double>(sums.numel - 1)",
         "sums.m2 / static_cast<double>(sums.numel)",
     ),
     Statement(
         "`l1_norm` is the sum of magnitudes.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "return with_infinite_magnitudes(sums, sums.l1);",
         "return with_infinite_magnitudes(sums, sums.l1 / 2);",
     ),
     Statement(
         "`l2_norm` is the root of the sum of squares.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "std::sqrt(sums.sum_squares)",
         "sums.sum_squares",
     ),
     Statement(
         "`numel` counts all elements *(ours)*.",
         DEFINITIONS,
-        FINISH,
-        "      return sums.numel;",
-        "      return sums.numel - sums.zeros;",
+        CATALOGUE,
+        "return static_cast<double>(sums.numel);",
+        "return static_cast<double>(sums.numel - sums.zeros);",
     ),
     Statement(
         "Nothing is accumulated in the tensor's own dtype *(ours: the peer's l2_norm of FP16 300s "
@@ -77,9 +77,9 @@ STATEMENTS = (
         "`nan`, `posinf`, `neginf`, `zeros` and `subnormals` are exact counts; `nonfinite` is the "
         "sum of the first three *(ours)*.",
         "FinishedStatistics.hide_no_nan",
-        FINISH,
-        "return sums.nan + sums.posinf + sums.neginf;",
-        "return sums.posinf + sums.neginf;",
+        CATALOGUE,
+        "static_cast<double>(sums.nan + sums.posinf + sums.neginf);",
+        "static_cast<double>(sums.posinf + sums.neginf);",
     ),
     Statement(
         "The counters are recorded with any statistic of the tensor, asked for or not, and only "
@@ -99,21 +99,21 @@ STATEMENTS = (
     Statement(
         "`cur_amax` is the largest magnitude.",
         DEFINITIONS,
-        FINISH,
+        CATALOGUE,
         "larger(std::abs(sums.min), std::abs(sums.max))",
         "std::abs(sums.min)",
     ),
     Statement(
         "`dynamic_range` is log2(amax) - log2(smallest nonzero magnitude).",
         "FinishedStatistics.of_zeros_and_single_elements_are_defined",
-        FINISH,
+        CATALOGUE,
         "return std::log2(amax(sums)) - std::log2(sums.smallest_nonzero);",
         "return std::log2(amax(sums));",
     ),
     Statement(
         "It is 0 for an all-zero tensor *(ours: the peer says infinity)*.",
         "FinishedStatistics.of_zeros_and_single_elements_are_defined",
-        FINISH,
+        CATALOGUE,
         "if (sums.zeros == sums.numel) return 0;",
         "",
     ),
@@ -144,7 +144,7 @@ STATEMENTS = (
     Statement(
         "`underflows%` is 100 x (nonzero before - nonzero after) / numel.",
         OF_A_CAST,
-        FINISH,
+        CATALOGUE,
         "percent(sums.underflows, sums.numel)",
         "percent(sums.underflows, sums.numel - sums.underflows)",
     ),
@@ -159,14 +159,14 @@ STATEMENTS = (
     Statement(
         "`scale_inv_min` and `scale_inv_max` are over the scales in use.",
         OF_A_CAST,
-        FINISH,
-        "return sums.numel == 0 ? kNan : sums.scale_inv_max;",
-        "return sums.numel == 0 ? kNan : sums.scale_inv_min;",
+        CATALOGUE,
+        "return sums.scale_inv_max;",
+        "return sums.scale_inv_min;",
     ),
     Statement(
         "`mse` is mean((dequantized - x)^2).",
         OF_A_CAST,
-        FINISH,
+        CATALOGUE,
         "sums.squared_error / static_cast<double>(sums.numel)",
         "sums.squared_error",
     ),
@@ -266,7 +266,7 @@ STATEMENTS = (
         "Micro-batches between two `step()`s accumulate.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
         OBSERVATION,
-        "return tensor_ == TensorName::weight && !parts_.empty();",
+        "return is_weight() && !parts_.empty();",
         "return !parts_.empty();",
     ),
     Statement(
@@ -283,7 +283,7 @@ STATEMENTS = (
         "Of a weight the first micro-batch counts.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
         OBSERVATION,
-        "return tensor_ == TensorName::weight && !parts_.empty();",
+        "return is_weight() && !parts_.empty();",
         "return false;",
     ),
     Statement(
@@ -328,7 +328,7 @@ STATEMENTS = (
     Statement(
         "A NaN makes min, max and mean NaN.",
         "FinishedStatistics.hide_no_nan",
-        FINISH,
+        CATALOGUE,
         "return sums.nan > 0 ? kNan : sums.min;",
         "return sums.min;",
     ),

@@ -145,9 +145,9 @@ TEST_F(DefinedStatistics, a_name_that_nobody_defined_is_an_error_with_the_neares
 TEST_F(DefinedStatistics, are_evaluated_at_once_too) {
   const std::vector<std::string> names{"range", "max", "total"};
   const auto request = engine->prepare(names);
-  EXPECT_THAT(engine->evaluate(*request, "0 logits", at::tensor({1.0F, 4.0F}), nullptr),
+  EXPECT_THAT(engine->evaluate(*request, {0, "logits", ""}, at::tensor({1.0F, 4.0F}), nullptr),
               ElementsAre(3.0, 4.0, 5.0));
-  const auto of_nothing = engine->evaluate(*request, "0 logits", at::empty({0}), nullptr);
+  const auto of_nothing = engine->evaluate(*request, {0, "logits", ""}, at::empty({0}), nullptr);
   EXPECT_FALSE(of_nothing[0].has_value());
 }
 

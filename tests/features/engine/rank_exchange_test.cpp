@@ -5,6 +5,7 @@
 #include <barrier>
 #include <thread>
 
+#include "core/base/fnv1a.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/weight_groups.h"
 #include "tests/core/statistics_reference.h"
@@ -83,7 +84,7 @@ int exchange(std::vector<NamedSums>& ranks) {
   return on_ranks(static_cast<int>(ranks.size()), [&](int rank, c10d::ProcessGroup& world) {
     std::vector<SharedSums> shared;
     for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
-      shared.push_back({name, &sums});
+      shared.push_back({fnv1a(name), &sums});
     }
     const std::vector<Notes> notes = merge_over_ranks(shared, world, {10 * rank, -rank});
     for (std::size_t i = 0; i < notes.size(); ++i) {
@@ -185,10 +186,11 @@ class DefinedOverRanks : public ::testing::Test {
     return values;
   }
 
-  StatisticRegistration registered{{.name = "ratio", .words = 2}, std::make_shared<TwoWords>()};
+  config::StatisticDescription row{
+      .name = "ratio", .words = 2, .finish = std::make_shared<TwoWords>()};
   std::vector<std::string> notices;
   std::mutex mutex;
-  GuardedStatistic statistic{registered, [this](const std::string& text, std::string_view) {
+  GuardedStatistic statistic{&row, [this](const std::string& text, std::string_view) {
                                const std::lock_guard lock(mutex);
                                notices.push_back(text);
                              }};

@@ -16,7 +16,7 @@
 #include "core/ops/histogram_layout.h"
 #include "core/ops/statistics.h"
 #include "features/statistics/accumulator.h"
-#include "features/statistics/finish.h"
+#include "features/statistics/catalogue.h"
 #include "features/statistics/what_if_scale.h"
 
 namespace telens {

@@ -6,7 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/base/error.h"
+#include "core/base/internal_error.h"
+#include "features/statistics/catalogue.h"
 
 namespace telens {
 namespace {
@@ -42,78 +43,80 @@ class Observer {
   ScaleSums see(std::int64_t iteration, const std::vector<Given>& reads) {
     std::vector<ScaleRead> all;
     for (const Given& each : reads) all.push_back(read_of(each));
-    return memory_.add("tensor", iteration, all);
+    return memory_.add(iteration, all);
   }
 
  private:
   ScaleMemory memory_;
 };
 
-double value(Statistic statistic, const ScaleSums& sums) { return finish(statistic, sums).value(); }
+double value(StatisticId statistic, const ScaleSums& sums) {
+  return finish(statistic, sums).value();
+}
 
 ScaleSums of_one(const Given& given) { return Observer().see(0, {given}); }
 
 TEST(ScaleSums, tell_the_bits_above_the_amax_and_how_far_it_has_moved) {
   // Room up to 448 / 64 = 7.
   const ScaleSums grown = of_one({.amax = 14, .scale_inv = 1.0 / 64});
-  EXPECT_EQ(value(Statistic::scale_headroom, grown), -1);
-  EXPECT_EQ(value(Statistic::scale_staleness, grown), 1);
+  EXPECT_EQ(value(statistic("scale_headroom"), grown), -1);
+  EXPECT_EQ(value(statistic("scale_staleness"), grown), 1);
   // With a margin of 2 the scale stands for an amax of 7 / 4.
   const ScaleSums fits = of_one({.amax = 1.75, .scale_inv = 1.0 / 64, .margin = 2});
-  EXPECT_EQ(value(Statistic::scale_headroom, fits), 2);
-  EXPECT_EQ(value(Statistic::scale_staleness, fits), 0);
+  EXPECT_EQ(value(statistic("scale_headroom"), fits), 2);
+  EXPECT_EQ(value(statistic("scale_staleness"), fits), 0);
 }
 
 TEST(ScaleSums, keep_the_worst_of_the_micro_batches_and_of_the_ranks) {
   Observer one, other;
   ScaleSums sums = one.see(0, {{.amax = 7}, {.amax = 28}, {.amax = 14}});
-  EXPECT_EQ(value(Statistic::scale_headroom, sums), 4);
+  EXPECT_EQ(value(statistic("scale_headroom"), sums), 4);
   merge(sums, other.see(0, {{.amax = 56}}));
-  EXPECT_EQ(value(Statistic::scale_headroom, sums), 3);
-  EXPECT_EQ(value(Statistic::scale_staleness, sums), -3);
+  EXPECT_EQ(value(statistic("scale_headroom"), sums), 3);
+  EXPECT_EQ(value(statistic("scale_staleness"), sums), -3);
 }
 
 TEST(ScaleSums, count_what_was_clipped_but_for_infinities) {
   ScaleSums sums = of_one({.saturated = 3, .infinities = 1});
-  EXPECT_EQ(value(Statistic::stale_saturated, sums), 25);
+  EXPECT_EQ(value(statistic("stale_saturated%"), sums), 25);
   merge(sums, of_one({}));
-  EXPECT_EQ(value(Statistic::stale_saturated, sums), 12.5);
+  EXPECT_EQ(value(statistic("stale_saturated%"), sums), 12.5);
 }
 
 TEST(ScaleSums, of_zeros_say_nothing_of_the_fit) {
   ScaleSums sums = of_one({.amax = 0});
-  EXPECT_EQ(finish(Statistic::scale_headroom, sums), std::nullopt);
-  EXPECT_EQ(finish(Statistic::scale_staleness, sums), std::nullopt);
-  EXPECT_EQ(value(Statistic::stale_saturated, sums), 0);
+  EXPECT_EQ(finish(statistic("scale_headroom"), sums), std::nullopt);
+  EXPECT_EQ(finish(statistic("scale_staleness"), sums), std::nullopt);
+  EXPECT_EQ(value(statistic("stale_saturated%"), sums), 0);
   merge(sums, of_one({.amax = 7}));
-  EXPECT_EQ(value(Statistic::scale_headroom, sums), 6);
+  EXPECT_EQ(value(statistic("scale_headroom"), sums), 6);
 }
 
 TEST(ScaleSums, never_lose_a_nan_and_see_an_infinity) {
   ScaleSums sums = of_one({.nan = 1});
   merge(sums, of_one({.amax = 1}));
-  EXPECT_TRUE(std::isnan(value(Statistic::scale_headroom, sums)));
-  EXPECT_TRUE(std::isnan(value(Statistic::scale_staleness, sums)));
-  EXPECT_EQ(value(Statistic::scale_headroom, of_one({.amax = INFINITY})), -INFINITY);
+  EXPECT_TRUE(std::isnan(value(statistic("scale_headroom"), sums)));
+  EXPECT_TRUE(std::isnan(value(statistic("scale_staleness"), sums)));
+  EXPECT_EQ(value(statistic("scale_headroom"), of_one({.amax = INFINITY})), -INFINITY);
 }
 
 TEST(ScaleSums, of_an_empty_tensor_are_none) {
   ScaleMemory memory;
   const std::vector<ScaleRead> empty(1);
-  const ScaleSums sums = memory.add("tensor", 0, empty);
-  for (const Statistic statistic : kScaleStatistics) {
-    EXPECT_EQ(finish(statistic, sums), std::nullopt) << name_of(statistic);
+  const ScaleSums sums = memory.add(0, empty);
+  for (const StatisticId each : statistics_from(StatisticSource::scale)) {
+    EXPECT_EQ(finish(each, sums), std::nullopt) << each->name;
   }
 }
 
 TEST(ScaleSums, compare_the_scale_with_that_of_the_last_observed_iteration) {
   Observer observer;
-  EXPECT_EQ(finish(Statistic::scale_jump, observer.see(0, {{.scale_inv = 1}})), std::nullopt);
+  EXPECT_EQ(finish(statistic("scale_jump"), observer.see(0, {{.scale_inv = 1}})), std::nullopt);
   // The largest up or down; a smaller scale_inv is a larger scale.
-  EXPECT_EQ(value(Statistic::scale_jump, observer.see(5, {{.scale_inv = 0.5}, {.scale_inv = 4}})),
+  EXPECT_EQ(value(statistic("scale_jump"), observer.see(5, {{.scale_inv = 0.5}, {.scale_inv = 4}})),
             -2);
-  EXPECT_EQ(value(Statistic::scale_jump, observer.see(6, {{.scale_inv = 0.25}})), 4);
-  EXPECT_EQ(value(Statistic::scale_jump, observer.see(7, {{.scale_inv = 0.25}})), 0);
+  EXPECT_EQ(value(statistic("scale_jump"), observer.see(6, {{.scale_inv = 0.25}})), 4);
+  EXPECT_EQ(value(statistic("scale_jump"), observer.see(7, {{.scale_inv = 0.25}})), 0);
 }
 
 TEST(ScaleSums, of_equal_jumps_up_and_down_keep_the_one_up) {
@@ -123,14 +126,14 @@ TEST(ScaleSums, of_equal_jumps_up_and_down_keep_the_one_up) {
     const Given up{.scale_inv = 0.5}, down{.scale_inv = 2};
     const ScaleSums sums =
         observer.see(1, up_first ? std::vector<Given>{up, down} : std::vector<Given>{down, up});
-    EXPECT_EQ(value(Statistic::scale_jump, sums), 1) << up_first;
+    EXPECT_EQ(value(statistic("scale_jump"), sums), 1) << up_first;
   }
 }
 
 TEST(ScaleSums, count_the_iterations_of_a_history_that_nobody_updates) {
   Observer observer;
   const auto age = [&](std::int64_t iteration, std::vector<Given> reads) {
-    return value(Statistic::scale_age, observer.see(iteration, reads));
+    return value(statistic("scale_age"), observer.see(iteration, reads));
   };
   EXPECT_EQ(age(0, {{.updates = 3}}), 0);  // nothing is known of what was before
   EXPECT_EQ(age(1, {{.updates = 4}}), 0);
@@ -148,7 +151,7 @@ TEST(ScaleSums, of_ranks_have_the_age_of_the_oldest) {
   stuck.see(0, {{.updates = 1}});
   ScaleSums sums = fresh.see(7, {{.updates = 8}});
   merge(sums, stuck.see(7, {{.updates = 1}}));
-  EXPECT_EQ(value(Statistic::scale_age, sums), 7);
+  EXPECT_EQ(value(statistic("scale_age"), sums), 7);
 }
 
 TEST(ScaleSums, merged_with_none_are_what_they_were) {
@@ -159,14 +162,14 @@ TEST(ScaleSums, merged_with_none_are_what_they_were) {
   merge(merged, ScaleSums{});
   merge(merged, sums);
   merge(merged, ScaleSums{});
-  for (const Statistic statistic : kScaleStatistics) {
-    EXPECT_EQ(finish(statistic, merged), finish(statistic, sums)) << name_of(statistic);
+  for (const StatisticId each : statistics_from(StatisticSource::scale)) {
+    EXPECT_EQ(finish(each, merged), finish(each, sums)) << each->name;
   }
-  EXPECT_EQ(value(Statistic::scale_jump, merged), -1);
+  EXPECT_EQ(value(statistic("scale_jump"), merged), -1);
 }
 
 TEST(ScaleSums, refuse_a_statistic_that_is_not_of_a_scale) {
-  EXPECT_THROW(finish(Statistic::mse, ScaleSums{}), UsageError);
+  EXPECT_THROW(finish(statistic("mse"), ScaleSums{}), InternalError);
 }
 
 }  // namespace

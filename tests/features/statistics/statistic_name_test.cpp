@@ -5,29 +5,28 @@
 namespace telens {
 namespace {
 
-TEST(StatisticName, every_statistic_is_found_by_its_name) {
-  for (const auto statistics :
-       {std::span<const Statistic>(kTensorStatistics), std::span<const Statistic>(kCastStatistics),
-        std::span<const Statistic>(kScaleStatistics)}) {
-    for (const Statistic statistic : statistics) {
-      EXPECT_EQ(statistic_from_name(name_of(statistic)), statistic) << name_of(statistic);
+TEST(StatisticName, every_statistic_of_the_catalogue_that_sums_give_is_found_by_its_name) {
+  for (const config::StatisticDescription& row : builtin_statistics()) {
+    const auto name = parse_statistic_name(row.name);
+    if (row.source() == StatisticSource::feature) {
+      EXPECT_EQ(name, std::nullopt) << row.name;
+    } else {
+      ASSERT_TRUE(name) << row.name;
+      EXPECT_EQ(name->statistic, &row);
     }
   }
-  EXPECT_EQ(statistic_from_name("std"), Statistic::std_dev);
-  EXPECT_EQ(statistic_from_name("underflows%"), Statistic::underflows);
-  EXPECT_EQ(statistic_from_name("Min"), std::nullopt);
-  EXPECT_EQ(statistic_from_name(""), std::nullopt);
+  EXPECT_EQ(parse_statistic_name("Min"), std::nullopt);
 }
 
 TEST(StatisticName, a_recipe_may_stand_before_and_columnwise_behind) {
-  EXPECT_EQ(parse_statistic_name("mse"), (StatisticName{.statistic = Statistic::mse}));
+  EXPECT_EQ(parse_statistic_name("mse"), (StatisticName{.statistic = statistic("mse")}));
   EXPECT_EQ(parse_statistic_name("fp8_current_scaling_underflows%"),
-            (StatisticName{.statistic = Statistic::underflows,
+            (StatisticName{.statistic = statistic("underflows%"),
                            .what_if = RecipeId::fp8_current_scaling}));
-  EXPECT_EQ(
-      parse_statistic_name("mxfp8_scale_inv_min_columnwise"),
-      (StatisticName{
-          .statistic = Statistic::scale_inv_min, .what_if = RecipeId::mxfp8, .columnwise = true}));
+  EXPECT_EQ(parse_statistic_name("mxfp8_scale_inv_min_columnwise"),
+            (StatisticName{.statistic = statistic("scale_inv_min"),
+                           .what_if = RecipeId::mxfp8,
+                           .columnwise = true}));
   for (const char* wrong : {"mxfp8", "mxfp8_", "_mse", "mse_", "mxfp9_mse", "mse_columnwise_x",
                             "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", "",
                             "fp8_current_scaling_scale_jump", "scale_age_columnwise"}) {
@@ -50,16 +49,15 @@ TEST(StatisticName, a_blockwise_range_has_a_block_and_nothing_else_has) {
 
 TEST(StatisticName, logged_names_are_read_back) {
   for (const RecipeId recipe : kAllRecipes) {
-    for (const Statistic statistic : kCastStatistics) {
+    for (const StatisticId each : statistics_from(StatisticSource::cast)) {
       for (const bool columnwise : {false, true}) {
-        const StatisticName name{
-            .statistic = statistic, .what_if = recipe, .columnwise = columnwise};
+        const StatisticName name{.statistic = each, .what_if = recipe, .columnwise = columnwise};
         EXPECT_EQ(parse_statistic_name(format_statistic_name(name)), name)
             << format_statistic_name(name);
       }
     }
   }
-  const StatisticName blockwise{.statistic = Statistic::max_blockwise_dynamic_range,
+  const StatisticName blockwise{.statistic = statistic("max_blockwise_dynamic_range"),
                                 .block = BlockShape{16, 2}};
   for (const TensorName tensor : kAllTensors) {
     EXPECT_EQ(parse_statistic_name(format_statistic_name(blockwise, tensor)), blockwise);

@@ -34,7 +34,7 @@ std::string error_of(const config::Value& value) {
 
 TEST(Condition, compares_a_statistic_of_a_tensor_with_a_number) {
   const Condition condition = parsed("overflows% of gradient > 0.1");
-  EXPECT_EQ(condition.statistic->statistic, Statistic::overflows);
+  EXPECT_EQ(condition.statistic->statistic, statistic("overflows%"));
   EXPECT_EQ(condition.tensor, TensorName::gradient);
   EXPECT_EQ(condition.relation, Relation::above);
   EXPECT_EQ(condition.bound, 0.1);
@@ -60,9 +60,10 @@ TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
             parse_statistic_name("mxfp8_scale_inv_max"));
   // But not for what a program calls nearly so.
   config::ErrorList errors;
-  const auto own = parse_conditions(config::Value("my_scale_inv > 3"), errors,
-                                    &config::StatisticDescriptions::any());
-  EXPECT_EQ(own.at(0).statistic->defined, "my_scale_inv");
+  config::StatisticDescriptions plugin([](std::string_view) { return false; });
+  plugin.add({.name = "my_scale_inv"});
+  const auto own = parse_conditions(config::Value("my_scale_inv > 3"), errors, &plugin);
+  EXPECT_EQ(own.at(0).statistic->statistic, plugin.find("my_scale_inv"));
 }
 
 TEST(Condition, knows_jumps_drops_and_spikes) {

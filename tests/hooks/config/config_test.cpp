@@ -504,6 +504,47 @@ TEST(Descriptions, a_second_feature_of_a_name_is_an_error_that_names_both_owners
   EXPECT_TRUE(own.has_namespace("mine"));
 }
 
+TEST(Options, are_made_once_and_shared_by_selections_with_equal_parameters) {
+  struct Own {
+    std::int64_t bits;
+  };
+  int made = 0;
+  Descriptions descriptions;
+  descriptions.add({.feature_namespace = "telens",
+                    .name = "Round",
+                    .selects = Selects::tensors,
+                    .tensors = all_tensor_names(),
+                    .parameters = {{.name = "bits", .type = ParameterType::integer}},
+                    .parse = [&made](const Value& parameters, ErrorList&) {
+                      ++made;
+                      return make_options(Own{parameters.find("bits")->as_integer()});
+                    }});
+  const Config config = load_config_text(
+      "s: {enabled: on, layers: {layer_types: all}, telens: {Round: {enabled: on, bits: 3,"
+      "tensors_struct: [{tensor: weight}, {tensor: output}, {tensor: dgrad, bits: 4}]}}}",
+      "f", descriptions);
+  const std::vector<Selection>& selections = config.entries_for("x").at(0)->selections;
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(selections.at(0).options, selections.at(1).options);
+  EXPECT_EQ(selections.at(1).options_as<Own>().bits, 3);
+  EXPECT_EQ(selections.at(2).options_as<Own>().bits, 4);
+}
+
+TEST(Options, that_do_not_fit_together_are_mistakes) {
+  Descriptions descriptions;
+  descriptions.add({.feature_namespace = "telens",
+                    .name = "Round",
+                    .parse = [](const Value& parameters, ErrorList& errors) -> OptionsPtr {
+                      errors.add(parameters.location(), "they do not fit");
+                      return nullptr;
+                    }});
+  const auto load = [&] {
+    load_config_text("s: {enabled: on, layers: {layer_types: all}, telens: {Round: {enabled: on}}}",
+                     "f", descriptions);
+  };
+  EXPECT_THROW(load(), ConfigError);
+}
+
 TEST(Explain, tells_everything_that_a_description_holds) {
   const FeatureDescription description{.feature_namespace = "mine",
                                        .name = "Round",

@@ -24,9 +24,9 @@ Descriptions descriptions() {
     FeatureDescription description = *each;
     description.recorded = nothing_recorded;
     if (description.name == "Watch" || description.name == "Free" || description.name == "Noise") {
-      description.recorded = [](const Value& parameters, std::string_view) {
+      description.recorded = [](const Selection& selection) {
         std::vector<std::string> names{"counter"};
-        if (const Value* what = parameters.find("what")) {
+        if (const Value* what = selection.parameters.find("what")) {
           for (const Value& each : what->as_list()) names.push_back(each.as_string());
         }
         return names;

@@ -133,16 +133,14 @@ TEST(Schedule, wrong_values_are_errors_with_their_place) {
 }
 
 TEST(Schedule, that_is_thinned_is_due_in_every_so_many_of_its_iterations) {
-  const auto thinning = std::make_shared<Thinning>();
-  Schedule schedule(3, {{.first = 5, .last = 40}});
-  schedule.thin(thinning);
+  const Schedule schedule(3, {{.first = 5, .last = 40}});
   EXPECT_TRUE(schedule.due(6));
-  thinning->set(4);
-  EXPECT_FALSE(schedule.due(6));
-  EXPECT_TRUE(schedule.due(12));
-  EXPECT_EQ(schedule.next_due_after(12), 24);
-  EXPECT_EQ(schedule.next_due_after(36), std::nullopt);
-  EXPECT_EQ(schedule.freq(), 3);
+  EXPECT_FALSE(schedule.due(6, 4));
+  EXPECT_TRUE(schedule.due(12, 4));
+  EXPECT_EQ(schedule.next_due_after(12, 4), 24);
+  EXPECT_EQ(schedule.next_due_after(36, 4), std::nullopt);
+  EXPECT_TRUE(Schedule().always_due_from(0));
+  EXPECT_FALSE(Schedule().always_due_from(0, 2));
 }
 
 }  // namespace

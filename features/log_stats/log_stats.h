@@ -1,0 +1,37 @@
+// LogTensorStats, LogFp8TensorStats, LogNvfp4TensorStats and ScaleHealth: they ask the statistics
+// engine for what their options name.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <optional>
+
+#include "features/engine/statistics_list.h"
+#include "hooks/feature_registry.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+
+// Statistics of selected tensors, by their StatisticsOptions. A statistic that has no meaning for a
+// tensor (one of the running recipe where the layer runs unquantized) is left out with one warning.
+class LogStatistics final : public ScheduledFeature {
+ public:
+  LogStatistics(const config::FeatureEntry& entry, FeatureServices& services);
+
+  bool can_be_captured() const override { return true; }
+
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+
+ private:
+  FeatureServices& services_;
+  std::atomic<bool> warned_{false};
+  std::array<std::optional<StatisticsList>, kAllTensors.size()> requests_;
+};
+
+FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr plugin);
+FeatureRegistration log_fp8_tensor_stats();
+FeatureRegistration log_nvfp4_tensor_stats();
+FeatureRegistration scale_health();
+
+}  // namespace telens::features

@@ -1,0 +1,200 @@
+#include "features/log_stats/log_stats_options.h"
+
+#include <array>
+#include <utility>
+
+#include "hooks/config/selection.h"
+
+namespace telens::features {
+namespace {
+
+constexpr std::string_view kMoreOfPlugins = "\n      and statistics that a plugin defines";
+
+// LogFp8TensorStats leaves NVFP4 to a feature of its own. Delayed scaling needs the running
+// recipe's own history; that it runs can be known only when a layer does.
+constexpr std::array kFp8Recipes{RecipeId::fp8_delayed_scaling, RecipeId::fp8_current_scaling,
+                                 RecipeId::mxfp8, RecipeId::fp8_block_scaling};
+constexpr std::array kNvfp4Recipes{RecipeId::nvfp4};
+
+std::vector<StatisticId> statistics_named(std::initializer_list<std::string_view> names) {
+  std::vector<StatisticId> statistics;
+  for (const std::string_view name : names) statistics.push_back(statistic(name));
+  return statistics;
+}
+
+// Those of the high-precision tensor and of its blocks, in the order of the catalogue.
+std::vector<StatisticId> tensor_statistics() {
+  std::vector<StatisticId> statistics = statistics_from(StatisticSource::tensor);
+  for (const StatisticId each : statistics_from(StatisticSource::blocks)) {
+    statistics.push_back(each);
+  }
+  return statistics;
+}
+
+}  // namespace
+
+config::FeatureDescription log_tensor_stats_description(config::StatisticDescriptionsPtr plugin) {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogTensorStats",
+      .summary = "statistics of the high-precision tensor",
+      .doc =
+          "Reads the tensor before quantization and logs one value a statistic. All statistics\n"
+          "of a tensor come from one read. With any of them the counters nan, posinf, neginf,\n"
+          "nonfinite, zeros and subnormals are recorded too.",
+      .example =
+          "LogTensorStats:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, gradient]\n"
+          "  stats: [min, max, mean, std, l2_norm, dynamic_range]\n"
+          "  freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::all_tensor_names(),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  describe_statistics(description, {.feature = "LogTensorStats", .statistics = tensor_statistics()},
+                      kMoreOfPlugins, std::move(plugin));
+  return description;
+}
+
+config::FeatureDescription base_log_tensor_stats_description(
+    config::StatisticDescriptionsPtr plugin) {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kBaseNamespace),
+      .name = "LogTensorStats",
+      .summary = "statistics of a tensor that the program hands to debug.log_tensor_stats()",
+      .doc = "Logs at once, in the call. The names of the tensors are the program's own.",
+      .example =
+          "LogTensorStats:\n"
+          "  enabled: True\n"
+          "  tensors: [logits]\n"
+          "  stats: [min, max, l2_norm]\n",
+      .selects = config::Selects::tensors,
+  };
+  // The six of nvdlfw-inspect's base feature.
+  describe_statistics(
+      description,
+      {.feature = "LogTensorStats",
+       .statistics = statistics_named({"min", "max", "mean", "std", "l1_norm", "l2_norm"}),
+       .any_case = true},
+      std::string("\n      in any case;") + std::string(kMoreOfPlugins), std::move(plugin));
+  // No layer reads the tensor: no counters come along.
+  description.recorded = [](const config::Selection& selection) {
+    std::vector<std::string> names;
+    for (const StatisticName& name : selection.options_as<StatisticsOptions>().statistics) {
+      names.push_back(format_statistic_name(name));
+    }
+    return names;
+  };
+  return description;
+}
+
+config::FeatureDescription log_fp8_tensor_stats_description() {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogFp8TensorStats",
+      .aliases = {"LogFp8Stats"},
+      .summary = "statistics of the quantized tensor",
+      .doc =
+          "Says what the cast to low precision did to a tensor under the running recipe or, with\n"
+          "a recipe before the name, what that recipe would have done in the running recipe's\n"
+          "FP8 format, else E4M3. Skips, with a warning, a layer that runs unquantized. Of a\n"
+          "recipe with a scale a block the rowwise copy is measured, with _columnwise behind the\n"
+          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.",
+      .example =
+          "LogFp8TensorStats:\n"
+          "  enabled: True\n"
+          "  tensors_struct:\n"
+          "    - tensor: activation\n"
+          "      stats: [underflows%, mxfp8_mse, mxfp8_mse_columnwise]\n"
+          "    - tensor: gradient\n"
+          "      stats: [underflows%, overflows%, scale_inv_min, scale_inv_max]\n"
+          "      freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::gemm_input_names(),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  describe_statistics(
+      description,
+      {.feature = "LogFp8TensorStats",
+       .statistics = statistics_from(StatisticSource::cast),
+       .recipes = kFp8Recipes},
+      "\n      each may have fp8_delayed_scaling_ (while it runs), fp8_current_scaling_, mxfp8_ or"
+      "\n      fp8_block_scaling_ before it, and, of a recipe with a scale a block, _columnwise"
+      "\n      behind it");
+  return description;
+}
+
+config::FeatureDescription log_nvfp4_tensor_stats_description() {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogNvfp4TensorStats",
+      .summary = "statistics of the tensor in NVFP4",
+      .doc =
+          "Says what the cast to NVFP4 did to a tensor or would have done: where NVFP4 runs, of\n"
+          "its own codes; otherwise of its defaults, rounded to the nearest (weights in 16x16\n"
+          "blocks, what feeds wgrad after a random Hadamard transform). Logged as\n"
+          "nvfp4_underflows% and nvfp4_mse.",
+      .example =
+          "LogNvfp4TensorStats:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, gradient]\n"
+          "  stats: [underflows%, mse, mse_columnwise]\n"
+          "  freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::gemm_input_names(),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  // The two of Transformer Engine.
+  describe_statistics(
+      description,
+      {.feature = "LogNvfp4TensorStats",
+       .statistics = statistics_named({"underflows%", "mse"}),
+       .recipes = kNvfp4Recipes,
+       .implied = RecipeId::nvfp4},
+      "\n      each may have nvfp4_ before it, and _columnwise behind it: the copy with blocks"
+      "\n      along columns");
+  return description;
+}
+
+config::FeatureDescription scale_health_description() {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "ScaleHealth",
+      .summary = "whether the scale of a tensor still fits it",
+      .doc =
+          "Delayed scaling casts a tensor with a scale that earlier iterations made. Records how\n"
+          "well that scale fits the tensor as it is now:\n"
+          "  scale_staleness   above 0 the tensor has outgrown its scale, at -3 it lies three "
+          "bits\n"
+          "                    below it\n"
+          "  scale_headroom    the bits that are free above the amax; below 0 the largest values\n"
+          "                    are clipped or rounded down to the end of the range\n"
+          "  scale_age         a history that nobody updates (a region without grad) counts up\n"
+          "Of several micro-batches and ranks the worst counts: the largest staleness, jump (up\n"
+          "or down) and age, the smallest headroom; stale_saturated% is of all their elements. A\n"
+          "tensor of zeros fits any scale and has neither staleness nor headroom; with a NaN both\n"
+          "are NaN. Current scaling has an age of 0; its headroom is 0 up to rounding, or below 1\n"
+          "with scales that are powers of two. A recipe with a scale a block is left out, with a\n"
+          "warning; BlockTelemetry is for those.",
+      .example =
+          "ScaleHealth:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, weight, gradient]\n"
+          "  freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::gemm_input_names(),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  StatisticsRules rules{.feature = "ScaleHealth",
+                        .statistics = statistics_from(StatisticSource::scale),
+                        .all_by_default = true};
+  describe_statistics(description, rules);
+  return description;
+}
+
+}  // namespace telens::features

@@ -1,0 +1,29 @@
+// The features that log statistics of tensors: their descriptions. They share one type of options
+// (features/log_stats/statistics_option.h). No LibTorch.
+#pragma once
+
+#include "features/log_stats/statistics_option.h"
+#include "hooks/config/feature_description.h"
+
+namespace telens::features {
+
+// transformer_engine.LogTensorStats, called by the layers: statistics of the high-precision tensor,
+// and those of plugins.
+config::FeatureDescription log_tensor_stats_description(
+    config::StatisticDescriptionsPtr plugin = nullptr);
+
+// base.LogTensorStats, called by debug.log_tensor_stats(): free tensor names, six statistics.
+config::FeatureDescription base_log_tensor_stats_description(
+    config::StatisticDescriptionsPtr plugin = nullptr);
+
+// LogFp8TensorStats (LogFp8Stats): statistics of the quantized tensor, for the running recipe or,
+// what-if, for another.
+config::FeatureDescription log_fp8_tensor_stats_description();
+
+// LogNvfp4TensorStats: statistics of the tensor in NVFP4, running or, what-if, not.
+config::FeatureDescription log_nvfp4_tensor_stats_description();
+
+// telens.ScaleHealth: statistics of the one scale of a tensor.
+config::FeatureDescription scale_health_description();
+
+}  // namespace telens::features
