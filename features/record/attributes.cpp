@@ -10,6 +10,19 @@ namespace {
 
 constexpr std::size_t kLongestText = 64 << 10;  // what HDF5 keeps in an object's header
 
+// Whether the bits of a number are those of its bytes, as in every type that C has. HDF5 converts
+// others bit by bit, and does not look whether a damaged type's bits lie within its bytes.
+bool is_plain_number(hid_t type) {
+  switch (H5Tget_class(type)) {
+    case H5T_INTEGER:
+      return H5Tget_offset(type) == 0 && H5Tget_precision(type) == 8 * H5Tget_size(type);
+    case H5T_FLOAT:
+      return H5Tequal(type, H5T_NATIVE_DOUBLE) > 0 || H5Tequal(type, H5T_NATIVE_FLOAT) > 0;
+    default:
+      return true;
+  }
+}
+
 // An attribute that is a single value of the class, at most so large.
 hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::size_t most_bytes) {
   auto attribute = hdf5::checked(H5Aopen(object, name, H5P_DEFAULT), H5Aclose, name);
@@ -21,6 +34,10 @@ hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::siz
   if (!single || !fits) {
     raise<RecordError>("attribute {}: expected one {}, came {}{}", name, hdf5::class_name(expected),
                        single ? "" : "an array of ", hdf5::description(type));
+  }
+  if (!is_plain_number(type)) {
+    raise<RecordError>("attribute {}: expected a number of all bits of its {} bytes, came another",
+                       name, H5Tget_size(type));
   }
   return attribute;
 }

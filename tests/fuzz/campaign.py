@@ -43,9 +43,11 @@ BAD = (
     "worse repair",
 )
 BLIND_CHANGES = {change.__name__ for change in BLIND}
+# Beyond 1 GB malloc, with which HDF5 allocates by a file's numbers before it reads anything, gives
+# nothing, as on a machine that has no more; `new` ends the program.
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:malloc_context_size=2:"
-    "allocator_may_return_null=0:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
+    "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
 }
 
@@ -219,7 +221,9 @@ class Judge:
             return None
         if repair["code"] == 0 and content["code"] == 0 and not _is_kept(content, again):
             return "worse repair", [content, repair, again]
-        if repair["code"] == 0 and again["code"] != 0:
+        # One that has too many rows to be shown as a whole has as many when it is repaired.
+        shown_as_far = again["bytes"] > 0 and again["out"] == content["out"]
+        if repair["code"] == 0 and again["code"] != 0 and not shown_as_far:
             return "worse repair", [content, repair, again]
         return None
 

@@ -330,6 +330,25 @@ def test_metadata_that_asks_for_much_memory_is_refused(
     expect_refusal(run_file, signature.decode())
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [(b"rank", 8), (b"rank", 10), (b"start_time", 8), (b"start_time", 10), (b"start_time", 12)],
+)
+def test_an_attribute_whose_bits_lie_outside_of_its_bytes_is_refused(
+    intact, run_file, expect_refusal, name, place
+):
+    """HDF5 would take them from what lies behind it in memory. In the type, from byte 8 on: which
+    bit of the number is its first, how many there are, and of reals where the exponent begins."""
+
+    def change(content, begin, end):
+        at = content.find(name + b"\0", begin, end)
+        if at >= 0:
+            content[at + len(name) + 1 + place] += 100
+
+    run_file.write_bytes(metadata_changed(intact["all"].read_bytes(), b"OHDR", change))
+    expect_refusal(run_file, f"attribute {name.decode()}:")
+
+
 def test_an_object_header_that_goes_on_for_half_a_gb_is_refused(intact, run_file, expect_refusal):
     """Its second part would be read as zeros, and read again and again."""
 
