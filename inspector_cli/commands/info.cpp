@@ -239,8 +239,9 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
 }
 
 void run_info(const InfoOptions& options) {
+  const std::string chosen = choose_run(options.run);
   // With --config and --environment stdout is theirs alone.
-  record::RunReader run(choose_run(options.run), [&](const std::string& damage) {
+  record::RunReader run(chosen, [&](const std::string& damage) {
     if (options.config || options.environment) {
       note(damage);
     } else {
@@ -271,7 +272,7 @@ void run_info(const InfoOptions& options) {
   if (run.record_count() > 0) {
     const WarmUp warm_up(run);
     print_sentences(sentences(find_first_trouble(run, warm_up, {}), warm_up, run));
-    print_pointer(options.run);
+    print_pointer(chosen);
   }
   print_other_runs(runs_beside(options.run));
 }

@@ -292,9 +292,12 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
 }
 
 void print_pointer(const std::string& run) {
-  fmt::print("{}\n", coloured(fmt::format("telens diagnose {}   what went wrong first, and why",
-                                          printable(run)),
-                              Colour::dim));
+  // A command that is wrapped cannot be copied: a path that does not fit is left to the reader.
+  std::string line =
+      fmt::format("what went wrong first, and why: telens diagnose {}", printable(run));
+  const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
+  if (line.size() > width) line = "what went wrong first, and why: telens diagnose RUN";
+  fmt::print("{}\n", coloured(line, Colour::dim));
 }
 
 void print_sentences(const std::vector<Sentence>& sentences) {
