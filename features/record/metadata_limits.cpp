@@ -29,6 +29,7 @@ struct Field {
 // ones before it allow: the blocks of a heap's first row fit the heap, and the largest is not
 // smaller than the first.
 constexpr auto kFields = std::to_array<Field>({
+    {"BTHD", 5, 1, 5, 9, Values::all, "kind of tree"},  // of links, attributes; others want more
     {"BTHD", 6, 4, 128, 1 << 16, Values::all, "bytes of a node"},                      // 512, 2048
     {"BTHD", 10, 2, 1, 64, Values::all, "bytes of a record"},                          // 11 to 17
     {"BTHD", 12, 2, 0, 8, Values::all, "levels"},                                      // 0

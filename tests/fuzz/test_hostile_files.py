@@ -309,6 +309,7 @@ def metadata_changed(content, signature, change):
 @pytest.mark.parametrize(
     ("signature", "place", "kind", "value"),
     [
+        (b"BTHD", 5, "<B", 1),  # of a heap's large objects: a null pointer was followed
         (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: 7 GB were allocated
         (b"BTHD", 10, "<H", 0),  # bytes of a record, by which those of a node are divided
         (b"BTHD", 12, "<H", 2**16 - 1),  # levels
