@@ -151,7 +151,7 @@ LIMITS = (
     Limit("quantize_squares_kernel<BF16, Fp8BlockScaling<E4M3>, true>", 8, 64, calls=2),
     Limit("quantize_nvfp4_kernel<BF16, true, false>", 4, 64, calls=5),
     Limit("quantize_nvfp4_squares_kernel<BF16, true, false>", 4, 64, calls=1),
-    Limit("what_if_statistics_kernel<BF16, true>", 1, 128),
+    Limit("what_if_statistics_kernel<BF16, true>", 8, 128, calls=5),
     # Its 80 registers are what three blocks a multiprocessor leave; some of what it keeps from
     # round to round of its loop is spilled. Single elements are read, and divisions made, of what
     # is not ordinary data.

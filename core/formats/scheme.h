@@ -33,8 +33,10 @@ enum class RecipeId : std::uint8_t {
   nvfp4,
 };
 
+// Device code makes rows too: their members need no function of the standard library, such as
+// std::string_view's search for the end of a name, after which nvcc takes the rest for unreachable.
 struct ScalingScheme {
-  std::string_view name;  // in messages and dumps
+  const char* name;  // in messages and dumps
   // The rows, and the elements along a row, that share a scale; length 0: the whole tensor. Blocks
   // begin at the row's start, the last one of a row may be shorter.
   std::int64_t block_height;

@@ -41,7 +41,9 @@ std::vector<CastSums> on_host_grid(const at::Tensor& contiguous, std::span<const
   arguments.parts = parts.data();
   for (std::size_t i = 0; i < casts.size(); ++i) {
     const bool squares = casts[i].squares || casts[i].mode == ScalingMode::block_2d;
-    arguments.casts[i] = {casts[i].format, casts[i].mode, squares, casts[i].columnwise};
+    arguments.casts[i] = {casts[i].format, casts[i].mode,
+                          static_cast<int>(block_length(casts[i].mode)), squares,
+                          casts[i].columnwise};
   }
   run_grid<WhatIfShared>(blocks, order, [&](const HostThread& thread, WhatIfShared& shared) {
     if (whole) {

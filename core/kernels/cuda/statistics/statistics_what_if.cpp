@@ -51,7 +51,8 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
     arguments.parts = reinterpret_cast<CastSums*>(words.mutable_data_ptr<std::int64_t>());
     for (std::size_t i = 0; i < count; ++i) {
       const ops::WhatIfCast& cast = casts[first + i];
-      arguments.casts[i] = {cast.format, cast.mode, cast.squares, cast.columnwise};
+      arguments.casts[i] = {cast.format, cast.mode, static_cast<int>(block_length(cast.mode)),
+                            cast.squares, cast.columnwise};
     }
     check_launch(kOperation, launch_what_if_statistics(arguments, input, scope.context()));
     for (std::size_t i = 0; i < count; ++i) {

@@ -24,6 +24,7 @@ inline constexpr int kWhatIfCastsOfLaunch = 5;
 struct UnmadeCast {
   FormatId format;
   ScalingMode mode;
+  int block;  // block_length(mode)
   bool squares;
   bool columnwise;
 };
@@ -166,9 +167,7 @@ struct BlockLayout {
   bool down;  // not squares, and down the columns
 
   explicit TELENS_DEVICE BlockLayout(const UnmadeCast& cast)
-      : block(static_cast<int>(block_length(cast.mode))),
-        squares(cast.squares),
-        down(!cast.squares && cast.columnwise) {}
+      : block(cast.block), squares(cast.squares), down(!cast.squares && cast.columnwise) {}
 
   // How many of the shared places are in use, and of which line and block each is.
   TELENS_DEVICE int lines() const { return squares ? kTileColumns / block : kTileColumns; }
