@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/base/internal_error.h"
@@ -63,9 +64,11 @@ using Cast = double (*)(const CastSums&);
 using Scale = std::optional<double> (*)(const ScaleSums&);
 using Blocks = double (*)(const BlockRanges&);
 
-std::vector<StatisticDescription> make_rows() {
-  std::vector<StatisticDescription> rows{
-      // ---- of the high-precision tensor
+using Rows = std::vector<StatisticDescription>;
+
+// Statistics of the high-precision tensor: moments and norms.
+Rows tensor_values() {
+  return {
       {.name = "min",
        .doc = "smallest element; an Inf counts, a NaN makes it NaN",
        .finish = Tensor([](const auto& sums) { return sums.nan > 0 ? kNan : sums.min; }),
@@ -90,6 +93,12 @@ std::vector<StatisticDescription> make_rows() {
        .finish = Tensor([](const auto& sums) {
          return with_infinite_magnitudes(sums, std::sqrt(sums.sum_squares));
        })},
+  };
+}
+
+// How many elements of the high-precision tensor there are of a kind.
+Rows tensor_counts() {
+  return {
       {.name = "numel",
        .doc = "number of elements",
        .finish = Tensor([](const auto& sums) { return static_cast<double>(sums.numel); }),
@@ -125,6 +134,12 @@ std::vector<StatisticDescription> make_rows() {
        .kind = StatisticKind::counter,
        .worse = Worse::any,
        .panel = {.place = 1, .only_above_zero = true}},
+  };
+}
+
+// How far apart the magnitudes of the high-precision tensor lie.
+Rows tensor_ranges() {
+  return {
       {.name = "cur_amax", .doc = "max |x|", .finish = Tensor(amax), .panel = {.place = 5}},
       {.name = "dynamic_range",
        .doc = "log2 of amax over the smallest nonzero |x|",
@@ -133,7 +148,12 @@ std::vector<StatisticDescription> make_rows() {
        .doc = "dynamic_range of the block that has the largest, written as a mapping: "
               "{max_blockwise_dynamic_range: {block_size: 32, dims: 1 or 2}}",
        .finish = Blocks(max_blockwise_dynamic_range)},
-      // ---- of a cast, in percent of all elements or as counts
+  };
+}
+
+// Statistics of a cast, in percent of all elements or as counts.
+Rows cast_statistics() {
+  return {
       {.name = "underflows%",
        .doc = "nonzero elements that became zero",
        .finish = Cast([](const auto& sums) { return percent(sums.underflows, sums.numel); }),
@@ -159,7 +179,12 @@ std::vector<StatisticDescription> make_rows() {
        .finish = Cast(
            [](const auto& sums) { return sums.squared_error / static_cast<double>(sums.numel); }),
        .panel = {.place = 4}},
-      // ---- of the one scale of a tensor: features/statistics/scale_sums.h
+  };
+}
+
+// Statistics of the one scale of a tensor: features/statistics/scale_sums.h.
+Rows scale_statistics() {
+  return {
       {.name = "scale_staleness",
        .doc = "log2(amax / the amax that the scale stands for, largest value / scale / 2^margin)",
        .finish = Scale([](const auto& sums) { return known(sums.fits, sums.staleness); })},
@@ -181,7 +206,12 @@ std::vector<StatisticDescription> make_rows() {
        .finish =
            Scale([](const auto& sums) { return known(sums.ages, static_cast<double>(sums.age)); }),
        .needs = Needs::history},
-      // ---- of a GEMM: features/gemm_error computes them
+  };
+}
+
+// Statistics of a GEMM; features/gemm_error computes them.
+Rows gemm_statistics() {
+  return {
       {.name = "gemm_relative_error", .doc = "|out - exact| / |exact|, norms over the sample"},
       {.name = "gemm_mean_error",
        .doc = "mean of out - exact, over the mean of |exact|: a bias",
@@ -190,6 +220,15 @@ std::vector<StatisticDescription> make_rows() {
        .doc = "cosine of the angle between out and exact",
        .worse = Worse::below_one},
   };
+}
+
+// In the order of the documentation.
+Rows make_rows() {
+  Rows rows;
+  for (Rows part : {tensor_values(), tensor_counts(), tensor_ranges(), cast_statistics(),
+                    scale_statistics(), gemm_statistics()}) {
+    std::ranges::move(part, std::back_inserter(rows));
+  }
   for (StatisticDescription& row : rows) row.owner = "telens";
   return rows;
 }
@@ -207,7 +246,7 @@ auto finish_function(StatisticId statistic, std::string_view source) {
 }  // namespace
 
 std::span<const StatisticDescription> builtin_statistics() {
-  static const std::vector<StatisticDescription> rows = make_rows();
+  static const Rows rows = make_rows();
   return rows;
 }
 

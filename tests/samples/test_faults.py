@@ -20,6 +20,7 @@ PLANTED = (
     "scale_inverted-delayed",
     "high_precision-current",
     "weight_scaled-mxfp8",
+    "loss_scale-mxfp8",
 )
 HEALTHY = ("healthy_twin-delayed", "healthy_micro-current", "healthy_twin-mxfp8")
 SEED = 11

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <vector>
 
 #include "features/diagnosis/rules/rules.h"
@@ -9,15 +11,18 @@
 namespace telens::diagnosis {
 namespace {
 
-// Other data, whose loss is larger too.
+// Other data, whose loss is larger too: than any of the iterations before, since batches differ.
 bool loss_rises(const Facts& facts, std::int64_t iteration) {
   constexpr double kRise = 1.15;
+  constexpr std::ptrdiff_t kBefore = 4;
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
-    for (std::size_t i = 1; i < scalars.points.size(); ++i) {
-      if (scalars.points[i].iteration != iteration) continue;
-      return scalars.points[i].value > kRise * scalars.points[i - 1].value;
-    }
+    const auto now = std::ranges::find(scalars.points, iteration, &Point::iteration);
+    const auto past = now - scalars.points.begin();
+    if (now == scalars.points.end() || past == 0) continue;
+    const auto largest =
+        std::ranges::max_element(now - std::min(past, kBefore), now, {}, &Point::value);
+    return now->value > kRise * largest->value;
   }
   return false;
 }
