@@ -22,7 +22,7 @@ from gpt import (
     RECIPES,
     Text,
     learning_rate,
-    parse_options,
+    make_parser,
     report,
     show_progress,
 )
@@ -135,9 +135,14 @@ def train(options: argparse.Namespace) -> None:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)
 
 
+def main() -> None:
+    parser = make_parser("Trains a byte-level GPT of telens.paddle's layers on real text.")
+    train(parser.parse_args())
+
+
 if __name__ == "__main__":
     try:
-        train(parse_options())
+        main()
     except telens.UsageError as error:
         print(f"gpt_paddle: {error}", file=sys.stderr)
         sys.exit(2)

@@ -9,13 +9,12 @@ import paddle.nn.functional as F
 
 from telens import _C
 from telens.paddle import collectives, tensor_parallel
-from telens.paddle.layer import Layer
-from telens.paddle.paddle_operators import normalize
+from telens.paddle.normalized_layer import NormalizedLayer
 
 __all__ = ["LayerNormLinear"]
 
 
-class LayerNormLinear(Layer):
+class LayerNormLinear(NormalizedLayer):
     """Normalization, then a linear layer.
 
     Parameters
@@ -68,6 +67,7 @@ class LayerNormLinear(Layer):
         self.return_layernorm_output = return_layernorm_output
         self.zero_centered_gamma = zero_centered_gamma
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.norm_parallel = self.parallel
         self._make_norm(self.in_features, normalization, zero_centered_gamma)
         with self.parallel.own_random_state():
             self._make_weight("weight", self.out_features, self.in_features, weight_attr)
@@ -94,15 +94,7 @@ class LayerNormLinear(Layer):
         """[..., in_features] -> [..., out_features], or that and the normalized input."""
         inp = self.parallel.before(inp)
         if self._core is None:
-            normalized = normalize(
-                "LayerNormLinear",
-                inp,
-                self.parallel.whole_gradient(self.ln_weight),
-                self.parallel.whole_gradient(self.ln_bias),
-                eps=self.eps,
-                normalization=self.normalization,
-                zero_centered_gamma=self.zero_centered_gamma,
-            )
+            normalized = self._normalize(inp)
             out = F.linear(normalized, self.weight, self.bias)
             found = (out, normalized) if self.return_layernorm_output else out
         else:
@@ -110,13 +102,6 @@ class LayerNormLinear(Layer):
         if self.return_layernorm_output and self.parallel.sequence:
             return found[0], collectives.own_sequence(found[1], self.parallel.group)
         return found
-
-    def _core_parameters(self) -> list[paddle.Tensor | None]:
-        found = super()._core_parameters()
-        return [
-            self.parallel.whole_gradient(each) if name.startswith("ln_") else each
-            for name, each in zip(self._order, found, strict=True)
-        ]
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"

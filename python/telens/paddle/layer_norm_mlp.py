@@ -8,19 +8,18 @@ import paddle
 import paddle.nn.functional as F
 
 from telens.paddle import collectives, tensor_parallel
-from telens.paddle.layer import Layer
+from telens.paddle.normalized_layer import NormalizedLayer
 from telens.paddle.paddle_operators import (
     ACTIVATIONS,
     GATED_ACTIVATIONS,
     activate,
     check_activation,
-    normalize,
 )
 
 __all__ = ["LayerNormMLP"]
 
 
-class LayerNormMLP(Layer):
+class LayerNormMLP(NormalizedLayer):
     """Normalization, then two linear layers with an activation between them.
 
     Parameters
@@ -82,6 +81,7 @@ class LayerNormMLP(Layer):
         own_ffn = tensor_parallel.divide(
             owner, "ffn_hidden_size", ffn_hidden_size, self.fc1_parallel.size
         )
+        self.norm_parallel = self.fc1_parallel
         self._make_norm(hidden_size, normalization, zero_centered_gamma)
         self._make_linears(own_ffn, weight_attr, bias_attr)
         # fc2's bias is added to the sum of all ranks' outputs, where they are several.
@@ -131,25 +131,10 @@ class LayerNormMLP(Layer):
         return out, normalized
 
     def _forward_in_paddle(self, inp: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-        normalized = normalize(
-            "LayerNormMLP",
-            inp,
-            self.fc1_parallel.whole_gradient(self.ln_weight),
-            self.fc1_parallel.whole_gradient(self.ln_bias),
-            eps=self.eps,
-            normalization=self.normalization,
-            zero_centered_gamma=self.zero_centered_gamma,
-        )
+        normalized = self._normalize(inp)
         hidden = activate(F.linear(normalized, self.fc1_weight, self.fc1_bias), self.activation)
         bias = None if self.fc2_parallel.adds_bias_later else self.fc2_bias
         return F.linear(hidden, self.fc2_weight, bias), normalized
-
-    def _core_parameters(self) -> list[paddle.Tensor | None]:
-        found = super()._core_parameters()
-        return [
-            self.fc1_parallel.whole_gradient(each) if name.startswith("ln_") else each
-            for name, each in zip(self._order, found, strict=True)
-        ]
 
     def extra_repr(self) -> str:
         return f"hidden_size={self.hidden_size}, ffn_hidden_size={self.ffn_hidden_size}"
