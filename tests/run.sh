@@ -32,6 +32,8 @@ stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
 if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
   stage "Python tests and samples" "${pytest[@]}" tests/python tests/samples
+  # Two minutes on two cores, of which the installation takes one.
+  stage "telens.paddle, in an environment of its own" make --no-print-directory test-paddle
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi
