@@ -44,7 +44,11 @@ hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::siz
 
 }  // namespace
 
-bool has_attribute(hid_t object, const char* name) { return H5Aexists(object, name) > 0; }
+bool has_attribute(hid_t object, const char* name) {
+  const htri_t exists = H5Aexists(object, name);
+  hdf5::check(exists, name);
+  return exists > 0;
+}
 
 std::int64_t read_integer(hid_t object, const char* name, std::int64_t least, std::int64_t most) {
   const auto attribute = open(object, name, H5T_INTEGER, sizeof(std::int64_t));

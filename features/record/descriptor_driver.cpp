@@ -15,6 +15,7 @@
 #include <span>
 
 #include "features/record/metadata_limits.h"
+#include "features/record/tree_check.h"
 
 #if H5_VERSION_GE(1, 14, 0)
 #include <H5FDdevelop.h>
@@ -36,6 +37,7 @@ struct DescriptorFile {
   H5FD_t head{};
   int descriptor = -1;
   haddr_t end_of_allocation = 0;
+  TreeCheck trees;
 };
 
 DescriptorFile& own(H5FD_t* file) { return *reinterpret_cast<DescriptorFile*>(file); }
@@ -98,6 +100,7 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
   if (count > size_of(own(file))) return fail("a block longer than the file");
   auto* bytes = static_cast<char*>(buffer);
   const std::span<const char> block(bytes, count);
+  const haddr_t address = begin;
   while (count > 0) {
     const ssize_t got = ::pread(own(file).descriptor, bytes, count, static_cast<off_t>(begin));
     if (got < 0 && errno == EINTR) continue;
@@ -108,8 +111,10 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
     count -= static_cast<std::size_t>(got);
   }
   std::memset(bytes, 0, count);
-  const auto excess = type == H5FD_MEM_DRAW ? std::nullopt : excess_of(block);
-  return excess ? fail(excess->c_str()) : kFine;
+  if (type == H5FD_MEM_DRAW) return kFine;
+  auto refused = excess_of(block);
+  if (!refused) refused = own(file).trees.refusal(address, block);
+  return refused ? fail(refused->c_str()) : kFine;
 }
 
 herr_t write_nothing(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, haddr_t /*begin*/,

@@ -29,10 +29,9 @@ struct Field {
 // ones before it allow: the blocks of a heap's first row fit the heap, and the largest is not
 // smaller than the first.
 constexpr auto kFields = std::to_array<Field>({
-    {"BTHD", 5, 1, 5, 9, Values::all, "kind of tree"},  // of links, attributes; others want more
     {"BTHD", 6, 4, 128, 1 << 16, Values::all, "bytes of a node"},                      // 512, 2048
     {"BTHD", 10, 2, 1, 64, Values::all, "bytes of a record"},                          // 11 to 17
-    {"BTHD", 12, 2, 0, 8, Values::all, "levels"},                                      // 0
+    {"BTHD", 12, 2, 0, 1, Values::all, "levels"},                                      // 0
     {"FRHP", 5, 2, 1, 64, Values::all, "bytes of an identifier"},                      // 7, 8
     {"FRHP", 7, 2, 0, 0, Values::all, "bytes about filters"},                          // 0
     {"FRHP", 110, 2, 1, 64, Values::powers_of_two, "blocks in a row"},                 // 4

@@ -79,7 +79,10 @@ auto naming(const std::string& path, Read read) {
 
 // The version of its schema.
 std::int64_t check_is_ours(hid_t file, const std::string& path) {
-  if (!has_attribute(file, "schema_version") || !has_attribute(file, "telens_version")) {
+  const bool is_ours = naming(path, [&] {
+    return has_attribute(file, "schema_version") && has_attribute(file, "telens_version");
+  });
+  if (!is_ours) {
     raise<RecordError>("{}: an HDF5 file, but not a run file of TELens", path);
   }
   const auto [version, telens] = naming(path, [&] {

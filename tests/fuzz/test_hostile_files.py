@@ -310,9 +310,11 @@ def metadata_changed(content, signature, change):
     ("signature", "place", "kind", "value"),
     [
         (b"BTHD", 5, "<B", 1),  # of a heap's large objects: a null pointer was followed
+        (b"BTHD", 5, "<B", 9),  # of the order of attributes, where names of links are looked up
         (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: 7 GB were allocated
         (b"BTHD", 10, "<H", 0),  # bytes of a record, by which those of a node are divided
         (b"BTHD", 12, "<H", 2**16 - 1),  # levels
+        (b"BTHD", 24, "<H", 2**16 - 1),  # records of the root, read behind its end
         (b"FRHP", 110, "<H", 2**15),  # blocks in a row
         (b"FRHP", 120, "<Q", 2**40),  # bytes of the largest direct block
         (b"FRHP", 128, "<H", 3),  # bits of an offset, fewer than a row's: 2^32 rows
@@ -329,6 +331,36 @@ def test_metadata_that_asks_for_much_memory_is_refused(
     )
     run_file.write_bytes(content)
     expect_refusal(run_file, signature.decode())
+
+
+def with_many_attributes(intact, run_file):
+    """So many that their B-tree has two levels."""
+
+    def annotate(file):
+        for i in range(250):
+            file.attrs[f"own {i}"] = i
+
+    changed(intact["all"], run_file, annotate)
+    return run_file.read_bytes()
+
+
+def test_many_attributes_of_ones_own_do_no_harm(intact, run_file):
+    assert b"BTIN" in with_many_attributes(intact, run_file)
+    assert subprocess.run([COMMAND, "info", run_file], capture_output=True).returncode == 0
+
+
+def test_an_inner_node_with_more_records_than_a_leaf_holds_is_refused(
+    intact, run_file, expect_refusal
+):
+    """The number of the first child's, behind its address and the node's own records."""
+    content = with_many_attributes(intact, run_file)
+    records = struct.unpack_from("<H", content, content.rfind(b"BTHD") + 24)[0]
+
+    def change(content, begin, _):
+        content[begin + 6 + 17 * records + 8] = 255
+
+    run_file.write_bytes(metadata_changed(content, b"BTIN", change))
+    expect_refusal(run_file, "BTIN")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,166 @@
+#include "features/record/tree_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace telens::record {
+namespace {
+
+// Places and kinds are those of "HDF5 File Format Specification Version 3.0", III.A.2 and IV.A,
+// with addresses and lengths of 8 bytes.
+constexpr std::uint8_t kLinkNames = 5;
+constexpr std::uint8_t kLinkOrder = 6;
+constexpr std::uint8_t kAttributeNames = 8;
+constexpr std::uint8_t kAttributeOrder = 9;
+
+constexpr std::uint8_t kLinkInfo = 0x02;
+constexpr std::uint8_t kContinuation = 0x10;
+constexpr std::uint8_t kAttributeInfo = 0x15;
+
+constexpr std::size_t kAddressBytes = 8;
+constexpr std::uint64_t kUndefined = ~std::uint64_t{0};  // an address of nothing
+constexpr std::size_t kChecksumBytes = 4;
+constexpr std::size_t kNodePrefix = 6;  // signature, version, kind
+
+// The unsigned number at `begin`; 0 where the block ends before it.
+std::uint64_t number(std::span<const char> block, std::size_t begin, std::size_t bytes) {
+  std::uint64_t value = 0;
+  if (begin <= block.size() && bytes <= block.size() - begin) {
+    std::memcpy(&value, block.data() + begin, bytes);  // both are little-endian
+  }
+  return value;
+}
+
+bool is(std::string_view signature, std::span<const char> block) {
+  return std::string_view(block.data(), block.size()).starts_with(signature);
+}
+
+// Bytes of the prefix of an object header, up to its first message.
+std::size_t header_prefix(std::uint64_t flags) {
+  constexpr std::uint64_t kHasPhases = 0x10;
+  constexpr std::uint64_t kHasTimes = 0x20;
+  const std::size_t size_bytes = std::size_t{1} << (flags & 3);
+  return 6 + ((flags & kHasTimes) != 0 ? 16 : 0) + ((flags & kHasPhases) != 0 ? 4 : 0) + size_bytes;
+}
+
+bool has_creation_order(std::uint64_t flags) { return (flags & 0x04) != 0; }
+
+}  // namespace
+
+std::optional<std::string> TreeCheck::refusal(std::uint64_t address, std::span<const char> block) {
+  if (is("OHDR", block)) return check_object_header(block);
+  if (is("OCHK", block)) return check_continuation(address, block);
+  if (is("BTHD", block)) return check_tree_header(address, block);
+  if (is("BTIN", block)) return check_inner_node(address, block);
+  return std::nullopt;
+}
+
+// HDF5 reads 512 bytes before it knows how long a header is. What lies behind it is no message.
+std::optional<std::string> TreeCheck::check_object_header(std::span<const char> block) {
+  const std::uint64_t flags = number(block, 5, 1);
+  const std::size_t prefix = header_prefix(flags);
+  if (prefix > block.size()) return std::nullopt;
+  const std::size_t size_bytes = std::size_t{1} << (flags & 3);
+  const std::uint64_t size = number(block, prefix - size_bytes, size_bytes);
+  block = block.subspan(prefix);
+  return note_messages(block.first(std::min<std::uint64_t>(size, block.size())),
+                       has_creation_order(flags));
+}
+
+std::optional<std::string> TreeCheck::check_continuation(std::uint64_t address,
+                                                         std::span<const char> block) {
+  const auto found = continuations_.find(address);
+  if (found == continuations_.end()) return "block OCHK: expected where a header goes on";
+  constexpr std::size_t kSignature = 4;
+  if (block.size() < kSignature + kChecksumBytes) return std::nullopt;
+  const std::size_t bytes = block.size() - kSignature - kChecksumBytes;
+  return note_messages(block.subspan(kSignature, bytes), found->second);
+}
+
+std::optional<std::string> TreeCheck::note_messages(std::span<const char> messages,
+                                                    bool with_creation_order) {
+  const std::size_t prefix = with_creation_order ? 6 : 4;
+  while (messages.size() >= prefix) {
+    const std::uint64_t kind = number(messages, 0, 1);
+    const std::size_t bytes = number(messages, 1, 2);
+    messages = messages.subspan(prefix);
+    if (bytes > messages.size()) return std::nullopt;
+    const std::span<const char> message = messages.first(bytes);
+    messages = messages.subspan(bytes);
+    if (kind == kContinuation) {
+      continuations_[number(message, 0, kAddressBytes)] = with_creation_order;
+    } else if (kind == kLinkInfo || kind == kAttributeInfo) {
+      if (auto refused = note_trees(message, kind == kLinkInfo)) return refused;
+    }
+  }
+  return std::nullopt;
+}
+
+// The message has a version, flags, the largest creation index if there is one (8 bytes for links,
+// 2 for attributes), the addresses of the heap and of the trees.
+std::optional<std::string> TreeCheck::note_trees(std::span<const char> message, bool of_links) {
+  const std::uint64_t flags = number(message, 1, 1);
+  const std::size_t index_bytes = (flags & 1) == 0 ? 0 : of_links ? 8 : 2;
+  const std::size_t names = 2 + index_bytes + kAddressBytes;
+  auto refused =
+      note_tree(number(message, names, kAddressBytes), of_links ? kLinkNames : kAttributeNames);
+  if (refused || (flags & 2) == 0) return refused;
+  return note_tree(number(message, names + kAddressBytes, kAddressBytes),
+                   of_links ? kLinkOrder : kAttributeOrder);
+}
+
+// HDF5 keeps a tree that it has read: the check of its header would not see the second place.
+std::optional<std::string> TreeCheck::note_tree(std::uint64_t address, std::uint8_t kind) {
+  if (address == kUndefined) return std::nullopt;
+  const auto [place, is_new] = kinds_.try_emplace(address, kind);
+  if (is_new || place->second == kind) return std::nullopt;
+  return fmt::format("block OHDR: one tree as of kind {} and of kind {}", place->second, kind);
+}
+
+std::optional<std::string> TreeCheck::check_tree_header(std::uint64_t address,
+                                                        std::span<const char> block) {
+  const std::uint64_t kind = number(block, 5, 1);
+  const auto place = kinds_.find(address);
+  if (place == kinds_.end()) {
+    return fmt::format("block BTHD: a tree of kind {} that no object has", kind);
+  }
+  if (kind != place->second) {
+    return fmt::format("block BTHD, kind of tree: expected {} here, came {}", place->second, kind);
+  }
+  const std::uint64_t node_bytes = number(block, 6, 4);
+  const std::uint64_t record_bytes = std::max<std::uint64_t>(number(block, 10, 2), 1);
+  const std::uint64_t levels = number(block, 12, 2);
+  const std::uint64_t root = number(block, 16, kAddressBytes);
+  const std::uint64_t records = number(block, 24, 2);
+  const std::uint64_t for_records = node_bytes - kNodePrefix - kChecksumBytes;
+  const std::uint64_t in_leaf = for_records / record_bytes;
+  const std::uint64_t child_bytes = kAddressBytes + (in_leaf < 256 ? 1 : 2);
+  const std::uint64_t most =
+      levels == 0 ? in_leaf : (for_records - child_bytes) / (record_bytes + child_bytes);
+  if (records > most) {
+    return fmt::format("block BTHD, records of the root: expected 0 to {}, came {}", most, records);
+  }
+  if (levels > 0) roots_[root] = Root{records, record_bytes, in_leaf, child_bytes};
+  return std::nullopt;
+}
+
+std::optional<std::string> TreeCheck::check_inner_node(std::uint64_t address,
+                                                       std::span<const char> block) {
+  const auto found = roots_.find(address);
+  if (found == roots_.end()) return "block BTIN: expected where a tree has its root";
+  const Root& root = found->second;
+  const std::size_t children = kNodePrefix + root.records * root.record_bytes;
+  for (std::uint64_t child = 0; child <= root.records; ++child) {
+    const std::size_t begin = children + child * root.child_bytes + kAddressBytes;
+    const std::uint64_t records = number(block, begin, root.child_bytes - kAddressBytes);
+    if (records <= root.records_of_leaf) continue;
+    return fmt::format("block BTIN, records of a node: expected 0 to {}, came {}",
+                       root.records_of_leaf, records);
+  }
+  return std::nullopt;
+}
+
+}  // namespace telens::record

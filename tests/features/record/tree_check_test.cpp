@@ -1,0 +1,118 @@
+// The places and the sizes of B-trees, in blocks made by hand as HDF5's format describes them.
+#include "features/record/tree_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+namespace telens::record {
+namespace {
+
+template <typename Number>
+std::string bytes_of(Number number) {
+  return {reinterpret_cast<const char*>(&number), sizeof(number)};
+}
+
+constexpr std::uint8_t kLinkInfo = 0x02;
+constexpr std::uint8_t kContinuation = 0x10;
+constexpr std::uint8_t kAttributeInfo = 0x15;
+constexpr std::uint64_t kTree = 4096;
+constexpr std::uint64_t kRoot = 8192;
+
+std::string message_of(std::uint8_t kind, const std::string& content) {
+  return bytes_of(kind) + bytes_of(static_cast<std::uint16_t>(content.size())) + '\0' + content;
+}
+
+std::string trees_at(std::uint8_t kind, std::uint64_t address) {
+  const std::uint64_t heap = 512;
+  return message_of(kind, std::string(2, '\0') + bytes_of(heap) + bytes_of(address));
+}
+
+// Without times and phases, its size in one byte.
+std::string object_header(const std::string& messages) {
+  return std::string("OHDR\2\0", 6) + bytes_of(static_cast<std::uint8_t>(messages.size())) +
+         messages + "sum.";
+}
+
+std::string tree_header(std::uint8_t kind, std::uint16_t levels, std::uint16_t records) {
+  const std::uint32_t node_bytes = 512;
+  const std::uint16_t record_bytes = 17;
+  return std::string("BTHD\0", 5) + bytes_of(kind) + bytes_of(node_bytes) + bytes_of(record_bytes) +
+         bytes_of(levels) + std::string(2, '\0') + bytes_of(kRoot) + bytes_of(records) +
+         std::string(12, '\0');
+}
+
+TEST(TreeCheck, takes_a_tree_where_an_object_has_one_of_its_kind) {
+  TreeCheck trees;
+  EXPECT_EQ(trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree))), std::nullopt);
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 0, 29)), std::nullopt);
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 0, 29)), std::nullopt) << "read again";
+}
+
+TEST(TreeCheck, refuses_a_tree_of_another_kind_or_of_no_object) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  EXPECT_EQ(trees.refusal(kTree, tree_header(5, 0, 1)),
+            "block BTHD, kind of tree: expected 8 here, came 5");
+  EXPECT_EQ(trees.refusal(kTree + 1, tree_header(8, 0, 1)),
+            "block BTHD: a tree of kind 8 that no object has");
+}
+
+TEST(TreeCheck, refuses_one_tree_for_two_uses) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  EXPECT_EQ(trees.refusal(64, object_header(trees_at(kLinkInfo, kTree))),
+            "block OHDR: one tree as of kind 8 and of kind 5");
+}
+
+TEST(TreeCheck, believes_no_message_behind_the_header) {
+  TreeCheck trees;
+  trees.refusal(0, object_header("") + trees_at(kAttributeInfo, kTree));
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 0, 1)),
+            "block BTHD: a tree of kind 8 that no object has");
+}
+
+TEST(TreeCheck, reads_on_where_a_header_goes_on) {
+  TreeCheck trees;
+  const std::uint64_t next = 1024;
+  const std::string part = "OCHK" + trees_at(kLinkInfo, kTree) + "sum.";
+  EXPECT_EQ(trees.refusal(next, part), "block OCHK: expected where a header goes on");
+  trees.refusal(0, object_header(message_of(kContinuation, bytes_of(next))));
+  EXPECT_EQ(trees.refusal(next, part), std::nullopt);
+  EXPECT_EQ(trees.refusal(kTree, tree_header(5, 0, 1)), std::nullopt);
+}
+
+TEST(TreeCheck, counts_the_records_that_a_node_holds) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 0, 30)),
+            "block BTHD, records of the root: expected 0 to 29, came 30");
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 1, 18)), std::nullopt);
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 1, 19)),
+            "block BTHD, records of the root: expected 0 to 18, came 19");
+}
+
+TEST(TreeCheck, counts_the_records_of_each_child) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  trees.refusal(kTree, tree_header(8, 1, 1));
+  const auto node = [](std::uint8_t of_second) {
+    return std::string("BTIN\0\10", 6) + std::string(17, 'r') + bytes_of(std::uint64_t{1}) + '\5' +
+           bytes_of(std::uint64_t{2}) + bytes_of(of_second) + std::string(400, '\xff');
+  };
+  EXPECT_EQ(trees.refusal(kRoot, node(29)), std::nullopt);
+  EXPECT_EQ(trees.refusal(kRoot, node(30)),
+            "block BTIN, records of a node: expected 0 to 29, came 30");
+  EXPECT_EQ(trees.refusal(kRoot + 1, node(29)), "block BTIN: expected where a tree has its root");
+}
+
+TEST(TreeCheck, leaves_other_blocks_and_short_ones) {
+  TreeCheck trees;
+  for (const std::string block : {"", "O", "OHDR", "FRHP0000", "BTLF0000"}) {
+    EXPECT_EQ(trees.refusal(0, block), std::nullopt) << block;
+  }
+}
+
+}  // namespace
+}  // namespace telens::record
