@@ -107,4 +107,21 @@ TORCH_LIBRARY(telens, library) {
       "Tensor(a!)? amax, int format, bool columnwise, ScalarType? bias_dtype) "
       "-> (Tensor codes, Tensor transposed, Tensor dbias)");
   library.def("bias_gradient(Tensor grad, ScalarType dtype) -> Tensor");
+  library.def("spread_rows(Tensor x, Tensor places, Tensor? weights, int rows) -> Tensor");
+  library.def("combine_rows(Tensor x, Tensor places, Tensor? weights) -> Tensor");
+  library.def("row_products(Tensor x, Tensor y, Tensor places) -> Tensor");
+  library.def(
+      "moe_permute_mask(Tensor inp, Tensor? probs, Tensor routing_map, int num_out_tokens, "
+      "Tensor? pad_offsets, int padded_rows) "
+      "-> (Tensor output, Tensor permuted_probs, Tensor row_id_map)");
+  library.def(
+      "moe_permute_index(Tensor inp, Tensor index, int num_out_tokens) "
+      "-> (Tensor output, Tensor row_id_map)");
+  library.def(
+      "moe_unpermute_mask(Tensor inp, Tensor row_id_map, Tensor? probs, Tensor? pad_offsets) "
+      "-> Tensor");
+  library.def("moe_unpermute_index(Tensor inp, Tensor row_id_map, Tensor? probs) -> Tensor");
+  library.def(
+      "moe_sort_chunks(Tensor inp, Tensor? probs, Tensor split_sizes, Tensor sorted_index) "
+      "-> (Tensor output, Tensor permuted_probs)");
 }

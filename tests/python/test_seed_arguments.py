@@ -159,6 +159,24 @@ FUNCTIONS = {
         "offload_weights": False,
         "double_buffering": False,
     },
+    "moe_permute": {
+        "inp": REQUIRED,
+        "routing_map": REQUIRED,
+        "num_out_tokens": -1,
+        "max_token_num": -1,
+        "map_type": "mask",
+    },
+    "moe_permute_with_probs": {
+        "inp": REQUIRED,
+        "probs": REQUIRED,
+        "routing_map": REQUIRED,
+        "num_out_tokens": -1,
+    },
+    "moe_sort_chunks_by_index": {
+        "inp": REQUIRED,
+        "split_sizes": REQUIRED,
+        "sorted_index": REQUIRED,
+    },
 }
 
 # What else is documented for one device.

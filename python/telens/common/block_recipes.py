@@ -45,6 +45,7 @@ class MXFP8BlockScaling(Recipe):
     """
 
     _kind = "mxfp8"
+    _row_multiple = 32
 
     margin: int = 0
     fp8_format: Format = Format.E4M3

@@ -48,6 +48,8 @@ class Recipe:
     """Base of all recipes."""
 
     _kind: ClassVar[str] = ""
+    # Rows that a GPU's products take a multiple of, as Transformer Engine pads parts for them.
+    _row_multiple: ClassVar[int] = 16
 
     def delayed(self) -> bool:
         """Whether scales come from the amaxes of earlier iterations."""

@@ -12,6 +12,7 @@ from telens.pytorch import (
     graph,
     hugging_face,
     modules,
+    permutation,
     quantization,
     rng_tracker,
     rotary,
@@ -29,6 +30,7 @@ from telens.pytorch.graph import *  # noqa: F403
 from telens.pytorch.hugging_face import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
+from telens.pytorch.permutation import *  # noqa: F403
 from telens.pytorch.quantization import *  # noqa: F403
 from telens.pytorch.rng_tracker import *  # noqa: F403
 from telens.pytorch.rotary import *  # noqa: F403
@@ -51,6 +53,7 @@ __all__ = [
     *cpu_offload.__all__,
     *graph.__all__,
     *hugging_face.__all__,
+    *permutation.__all__,
     *quantization.__all__,
     *rng_tracker.__all__,
     *rotary.__all__,

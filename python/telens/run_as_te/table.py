@@ -44,6 +44,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.pytorch.graph": ("telens.pytorch.graph",),
     "transformer_engine.pytorch.module": (_LAYERS,),
     "transformer_engine.pytorch.module.base": ("telens.pytorch.module_base",),
+    "transformer_engine.pytorch.module.fp8_padding": ("telens.pytorch.permutation",),
+    "transformer_engine.pytorch.module.fp8_unpadding": ("telens.pytorch.permutation",),
     "transformer_engine.pytorch.module.grouped_linear": (_LAYERS,),
     "transformer_engine.pytorch.module.layernorm": (_LAYERS,),
     "transformer_engine.pytorch.module.layernorm_linear": (_LAYERS,),
@@ -82,7 +84,6 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 _OPTIMIZERS = "torch.optim has them: AdamW(fused=True) and SGD(fused=True)"
 _USERBUFFERS = "communication overlapped with GEMMs (userbuffers) is not there yet"
-_EXPERTS = "permutations of a mixture of experts are not there yet"
 
 # Advice for names that they have and we lack.
 ADVICE = {
@@ -93,12 +94,6 @@ ADVICE = {
     "initialize_ub": _USERBUFFERS,
     "destroy_ub": _USERBUFFERS,
     "UserBufferQuantizationMode": _USERBUFFERS,
-    "moe_permute": _EXPERTS,
-    "moe_permute_with_probs": _EXPERTS,
-    "moe_permute_and_pad_with_probs": _EXPERTS,
-    "moe_unpermute": _EXPERTS,
-    "moe_sort_chunks_by_index": _EXPERTS,
-    "moe_sort_chunks_by_index_with_probs": _EXPERTS,
     "InferenceParams": "caches of keys and values are not there yet",
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",

@@ -20,6 +20,9 @@ LAYERS = "python/telens/pytorch/hugging_face.py"
 GRAPHED = "test_graphed_callables.py::"
 GRAPH = "python/telens/pytorch/graph.py"
 EXPORT = "python/telens/pytorch/transformer_engine_export.py"
+PERMUTED = "test_permutation.py::"
+PERMUTATION = "python/telens/pytorch/permutation.py"
+MAPS = "core/modules/moe_permutation.cpp"
 
 STATEMENTS = (
     Statement(
@@ -207,5 +210,48 @@ STATEMENTS = (
         "python/telens/pytorch/graph_order.py",
         "        if running[abs(each)] < 0:\n",
         "        if running[abs(each)] < -9:\n",
+    ),
+    Statement(
+        "`moe_permute` makes the `row_id_map` of Transformer Engine, by mask and by index.",
+        PERMUTED + "test_a_mask_has_the_row_id_map_of_transformer_engine",
+        MAPS,
+        "routed.flip({1}).cumsum(1).flip({1})",
+        "routed.cumsum(1)",
+    ),
+    Statement(
+        "`moe_permute` and `moe_sort_chunks_by_index` copy rows bit for bit.",
+        PERMUTED + "test_rows_are_bit_equal_copies",
+        "core/kernels/cpu/permutation/row_exchange.cpp",
+        "std::memcpy(to + row * bytes, from + token * bytes, static_cast<std::size_t>(bytes));",
+        "std::memcpy(to + row * bytes, from + token * bytes, static_cast<std::size_t>(bytes) / 2);",
+    ),
+    Statement(
+        "`moe_unpermute` adds a token's rows in FP32 and rounds once.",
+        PERMUTED + "test_unpermuting_adds_a_tokens_rows_in_fp32_and_rounds_once",
+        "core/kernels/cpu/permutation/row_exchange.cpp",
+        "sum[j] += factor * static_cast<Sum<T>>(values[j]);",
+        "sum[j] = static_cast<T>(sum[j] + factor * static_cast<Sum<T>>(values[j]));",
+    ),
+    Statement(
+        "Gradients of both, of the probabilities too, can be differentiated again *(ours)*.",
+        PERMUTED + "test_gradients_are_those_of_finite_differences_and_so_are_theirs",
+        "core/modules/row_exchange_autograd.cpp",
+        "dweights = ops::row_products(saved[2], grads[0], saved[0]);",
+        "dweights = ops::row_products(saved[2], grads[0], saved[0]) * 2;",
+    ),
+    Statement(
+        "`moe_permute_and_pad_with_probs` pads each expert's rows, and `moe_unpermute` leaves the "
+        "padding out.",
+        PERMUTED + "test_padded_rows_are_zero_and_unpermuting_leaves_them_out",
+        PERMUTATION,
+        "lengths.cumsum(0) - lengths",
+        "lengths.cumsum(0)",
+    ),
+    Statement(
+        "`Fp8Padding` and `Fp8Unpadding` pad parts to 16 rows, to 32 under MXFP8.",
+        PERMUTED + "test_parts_of_a_grouped_gemm_are_padded_and_unpadded",
+        "python/telens/common/block_recipes.py",
+        "_row_multiple = 32",
+        "_row_multiple = 16",
     ),
 )

@@ -1,0 +1,330 @@
+"""Tokens sorted by expert, and back: the functions of a mixture of experts.
+
+Each is an operator ``torch.ops.telens.moe_*`` on the CPU and on CUDA, with gradients of any order.
+Rows are copied bit for bit; sums over a token's experts are FP32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import among, refusal
+from telens.pytorch.quantization import FP8GlobalStateManager
+from telens.pytorch.tensor import QuantizedTensor, wrap
+
+__all__ = [
+    "Fp8Padding",
+    "Fp8Unpadding",
+    "moe_permute",
+    "moe_permute_and_pad_with_probs",
+    "moe_permute_with_probs",
+    "moe_sort_chunks_by_index",
+    "moe_sort_chunks_by_index_with_probs",
+    "moe_unpermute",
+]
+
+_MAP_TYPES = ["mask", "index"]
+
+
+def _operators() -> Any:
+    return torch.ops.telens
+
+
+def moe_permute(
+    inp: torch.Tensor,
+    routing_map: torch.Tensor,
+    num_out_tokens: int = -1,
+    max_token_num: int = -1,
+    map_type: str = "mask",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies tokens to their experts: rows sorted by expert, within one by token.
+
+    Parameters
+    ----------
+    inp
+        [tokens, hidden], of any dtype. A quantized tensor gives one: its codes and the scales of
+        its rows are copied.
+    routing_map
+        map_type "mask": [tokens, experts], 1 (True) where a token goes to an expert;
+        "index": [tokens, top_k] numbers of experts, int32 (others are converted, with a warning)
+    num_out_tokens
+        how many rows to make; later ones are dropped, rows beyond the routed ones are 0. -1: as
+        many as are routed, which waits for the GPU to count them ("index": also 0)
+    max_token_num
+        taken, without effect: nothing is kept between calls
+    map_type
+        mask or index
+
+    Returns
+    -------
+    (rows, row_id_map), the latter for `moe_unpermute`
+    """
+    among("moe_permute", "map_type", map_type, _MAP_TYPES)
+    if map_type == "index":
+        index = _int32("moe_permute", "routing_map", routing_map)
+
+        def permute(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return _operators().moe_permute_index(rows, index, num_out_tokens)
+    else:
+
+        def permute(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made = _operators().moe_permute_mask(rows, None, routing_map, num_out_tokens, None, -1)
+            return made[0], made[2]
+
+    return _on_rows("moe_permute", inp, permute)
+
+
+def moe_permute_with_probs(
+    inp: torch.Tensor,
+    probs: torch.Tensor,
+    routing_map: torch.Tensor,
+    num_out_tokens: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`moe_permute` by a mask, which takes each row's probability along.
+
+    ``probs``: [tokens, experts], of any dtype. Returns (rows, the rows' probabilities, row_id_map).
+    """
+
+    def permute(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _operators().moe_permute_mask(rows, probs, routing_map, num_out_tokens, None, -1)
+
+    return _on_rows("moe_permute_with_probs", inp, permute)
+
+
+def moe_permute_and_pad_with_probs(
+    inp: torch.Tensor,
+    probs: torch.Tensor,
+    routing_map: torch.Tensor,
+    tokens_per_expert: torch.Tensor,
+    align_size: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """`moe_permute_with_probs` with each expert's rows padded by zeros to multiples of align_size.
+
+    ``tokens_per_expert``: [experts], the sums of routing_map's columns. Returns (rows, their
+    probabilities, row_id_map, pad_offsets, padded rows of each expert); pad_offsets are for
+    `moe_unpermute`, and None where nothing was padded.
+    """
+    if align_size < 1:
+        raise refusal("moe_permute_and_pad_with_probs", "align_size", "1 or more", align_size)
+    counts = tokens_per_expert.to(torch.int64)
+    padded = (counts + (align_size - 1)) // align_size * align_size
+    routed, made = int(counts.sum()), int(padded.sum())
+    lengths = padded - counts
+    offsets = None if routed == made else lengths.cumsum(0) - lengths
+
+    def permute(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        on_device = None if offsets is None else offsets.to(rows.device)
+        return _operators().moe_permute_mask(rows, probs, routing_map, routed, on_device, made)
+
+    rows, row_probs, row_id_map = _on_rows("moe_permute_and_pad_with_probs", inp, permute)
+    return rows, row_probs, row_id_map, offsets, padded
+
+
+def moe_unpermute(
+    inp: torch.Tensor,
+    row_id_map: torch.Tensor,
+    merging_probs: torch.Tensor | None = None,
+    restore_shape: torch.Size | tuple[int, int] | None = None,
+    map_type: str = "mask",
+    probs: torch.Tensor | None = None,
+    pad_offsets: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Adds up each token's rows, times their probabilities: [tokens, hidden].
+
+    Parameters
+    ----------
+    inp
+        [rows, hidden], sorted by expert
+    row_id_map
+        of `moe_permute`
+    merging_probs
+        "mask": [tokens, experts], "index": [tokens, top_k]; None: each row counts once, and for
+        "index" a token has one row
+    restore_shape
+        [tokens, hidden], which row_id_map tells as well
+    map_type
+        mask or index
+    probs
+        the former name of merging_probs
+    pad_offsets
+        of `moe_permute_and_pad_with_probs`
+    """
+    among("moe_unpermute", "map_type", map_type, _MAP_TYPES)
+    if probs is not None:
+        if merging_probs is not None:
+            raise _C.UsageError(
+                "moe_unpermute: probs is the former name of merging_probs, and both are given; "
+                "give merging_probs"
+            )
+        message = "moe_unpermute: probs is called merging_probs by now"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        merging_probs = probs
+    if isinstance(inp, QuantizedTensor):
+        raise refusal("moe_unpermute", "inp", "in high precision, in which rows are added", inp)
+    if map_type == "mask":
+        out = _operators().moe_unpermute_mask(inp, row_id_map, merging_probs, pad_offsets)
+    else:
+        row_id_map = _int32("moe_unpermute", "row_id_map", row_id_map)
+        out = _operators().moe_unpermute_index(inp, row_id_map, merging_probs)
+    if restore_shape is not None and tuple(restore_shape) != tuple(out.shape):
+        raise _C.ShapeError(
+            f"moe_unpermute: restore_shape is {tuple(restore_shape)}, and row_id_map and inp make "
+            f"{tuple(out.shape)}"
+        )
+    return out
+
+
+def moe_sort_chunks_by_index(
+    inp: torch.Tensor, split_sizes: torch.Tensor, sorted_index: torch.Tensor
+) -> torch.Tensor:
+    """``torch.cat([chunks[i] for i in sorted_index])`` with ``chunks = inp.split(split_sizes)``.
+
+    ``split_sizes``, ``sorted_index``: [chunks], integers; neither is read by the host on a GPU.
+    Transformer Engine documents a pair and returns the tensor alone, as here.
+    """
+
+    def sort(rows: torch.Tensor) -> tuple[torch.Tensor]:
+        made = _operators().moe_sort_chunks(rows, None, *_chunks(rows, split_sizes, sorted_index))
+        return (made[0],)
+
+    return _on_rows("moe_sort_chunks_by_index", inp, sort)[0]
+
+
+def moe_sort_chunks_by_index_with_probs(
+    inp: torch.Tensor,
+    probs: torch.Tensor,
+    split_sizes: torch.Tensor,
+    sorted_index: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`moe_sort_chunks_by_index`, and the same of the rows' probabilities, [rows]."""
+
+    def sort(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _operators().moe_sort_chunks(rows, probs, *_chunks(rows, split_sizes, sorted_index))
+
+    return _on_rows("moe_sort_chunks_by_index_with_probs", inp, sort)
+
+
+class _RowsOfSplits(torch.nn.Module):
+    """What padding and its reverse share: the sizes of parts with and without padding."""
+
+    def __init__(self, num_gemms: int, align_size: int | None = None) -> None:
+        super().__init__()
+        self.num_gemms = num_gemms
+        if align_size is None:
+            align_size = FP8GlobalStateManager.get_fp8_recipe()._row_multiple
+        self.align_size = align_size
+
+    def _padded(self, m_splits: Sequence[int]) -> list[int]:
+        if len(m_splits) != self.num_gemms:
+            raise _C.ShapeError(
+                f"{type(self).__name__}: m_splits has {len(m_splits)} numbers; expected one for "
+                f"each of {self.num_gemms} GEMMs"
+            )
+        size = self.align_size
+        return [(rows + size - 1) // size * size for rows in m_splits]
+
+    @staticmethod
+    def _places(sizes: list[int], padded: list[int], device: torch.device) -> torch.Tensor:
+        """Where each row lies among the padded ones: int32 [rows, 1]."""
+        starts = [0]
+        for rows in padded:
+            starts.append(starts[-1] + rows)
+        runs = [
+            torch.arange(start, start + rows, dtype=torch.int32)
+            for start, rows in zip(starts, sizes, strict=False)
+        ]
+        return torch.cat(runs).unsqueeze(1).to(device)
+
+
+class Fp8Padding(_RowsOfSplits):
+    """Appends rows of zeros to each part of a grouped GEMM's input, up to multiples of align_size.
+
+    Parameters
+    ----------
+    num_gemms
+        how many parts there are
+    align_size
+        None: that of the recipe in force, 32 for blocks of 32 elements and else 16
+    """
+
+    def forward(self, inp: torch.Tensor, m_splits: list[int]) -> tuple[torch.Tensor, list[int]]:
+        """(the padded input, its m_splits); inp itself where nothing is missing."""
+        padded = self._padded(m_splits)
+        if padded == list(m_splits):
+            return inp, m_splits
+        rows = inp.reshape(-1, inp.size(-1))
+        places = self._places(list(m_splits), padded, inp.device)
+        return _operators().spread_rows(rows, places, None, sum(padded)), padded
+
+
+class Fp8Unpadding(_RowsOfSplits):
+    """Takes away the rows that Fp8Padding appended.
+
+    Parameters
+    ----------
+    num_gemms, align_size
+        as Fp8Padding's
+    """
+
+    def forward(self, inp: torch.Tensor, m_splits: list[int]) -> torch.Tensor:
+        """The rows of inp that are no padding; ``m_splits``: the parts' sizes without padding."""
+        padded = self._padded(m_splits)
+        if padded == list(m_splits):
+            return inp
+        rows = inp.reshape(-1, inp.size(-1))
+        if rows.size(0) != sum(padded):
+            raise _C.ShapeError(
+                f"Fp8Unpadding: inp has {rows.size(0)} rows; expected {sum(padded)}, m_splits "
+                f"{list(m_splits)} padded to multiples of {self.align_size}"
+            )
+        places = self._places(list(m_splits), padded, inp.device)
+        return _operators().combine_rows(rows, places, None)
+
+
+def _int32(function: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.int32:
+        return tensor
+    warnings.warn(f"{function}: {name} is {tensor.dtype}; int32 is not converted", stacklevel=3)
+    return tensor.to(torch.int32)
+
+
+def _chunks(
+    inp: torch.Tensor,
+    split_sizes: torch.Tensor | Sequence[int],
+    sorted_index: torch.Tensor | Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sizes = torch.as_tensor(split_sizes, dtype=torch.int64)
+    # Those on a GPU are not read: that would wait for it.
+    if sizes.device.type == "cpu" and int(sizes.sum()) != inp.size(0):
+        raise _C.ShapeError(
+            f"moe_sort_chunks_by_index: split_sizes are {int(sizes.sum())} rows in all; inp has "
+            f"{inp.size(0)}"
+        )
+    return sizes, torch.as_tensor(sorted_index, dtype=torch.int64)
+
+
+def _on_rows(
+    function: str,
+    inp: torch.Tensor,
+    operation: Callable[[torch.Tensor], tuple[torch.Tensor, ...]],
+) -> tuple:
+    """The operation's results for inp; the first of them is quantized if inp is."""
+    if not isinstance(inp, QuantizedTensor):
+        return operation(inp)
+    storage = inp._storage
+    whole = storage.mode == _C.ScalingMode.tensor
+    if storage.rowwise_data is None or storage.mode == _C.ScalingMode.block_2d:
+        raise refusal(function, "inp", "quantized in rows, each with scales of its own or all", inp)
+    codes, *others = operation(storage.rowwise_data)
+    scales = storage.rowwise_scale_inv if whole else operation(storage.rowwise_scale_inv)[0]
+    made = _C.QuantizedStorage(
+        codes, scales, None, None, storage.fp8_dtype, storage.mode, storage.dtype,
+        [codes.size(0), inp.size(1)], storage.rowwise_tensor_scale,
+    )  # fmt: skip
+    made.blocks = storage.blocks
+    return (wrap(made), *others)
