@@ -1,5 +1,5 @@
-// The explicit list of the features that come with TELens. A static initializer would not do: a
-// linker drops it from an archive.
+#include "features/builtin_features.h"
+
 #include "features/block_telemetry/block_telemetry.h"
 #include "features/disable_fp8/disable_fp8.h"
 #include "features/dump_tensors/dump_tensors.h"
@@ -11,7 +11,6 @@
 #include "features/precision_ledger/precision_ledger.h"
 #include "features/trigger/trigger.h"
 #include "features/value_histogram/value_histogram.h"
-#include "hooks/feature_registry.h"
 
 namespace telens {
 

@@ -8,15 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "features/engine/rank_exchange.h"
 #include "features/record/run_paths.h"
 #include "features/statistics/catalogue.h"
-#include "hooks/builtin.h"
+#include "hooks/rank_agreement.h"
+#include "hooks/reductions.h"
 
 namespace telens::features {
 namespace {
@@ -187,32 +186,3 @@ void RunFileSink::end(std::string_view exception) {
 }
 
 }  // namespace telens::features
-
-namespace telens {
-
-void accept_on_all_ranks(const debug::InitializeOptions& options,
-                         const std::function<void()>& accept) {
-  std::exception_ptr refusal;
-  try {
-    accept();
-  } catch (...) {
-    refusal = std::current_exception();
-  }
-  // A rank that left here would be waited for where the ranks agree on a run id.
-  std::vector<std::int64_t> refusals;
-  if (has_several_ranks(options.world)) {
-    refusals = features::gather_notes(refusal ? 1 : 0, *options.world);
-  }
-  if (refusal) std::rethrow_exception(refusal);
-  const auto refused = std::ranges::find(refusals, 1);
-  if (refused != refusals.end()) {
-    raise<UsageError>(
-        "debug.initialize: expected all ranks to accept it, and rank {} refused; mend what its own "
-        "error names",
-        refused - refusals.begin());
-  }
-}
-
-std::unique_ptr<Sink> make_run_file_sink() { return std::make_unique<features::RunFileSink>(); }
-
-}  // namespace telens

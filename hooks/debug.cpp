@@ -9,9 +9,10 @@
 #include <mutex>
 #include <utility>
 
-#include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
-#include "hooks/session.h"
+#include "hooks/rank_agreement.h"
+#include "hooks/session/session.h"
+#include "hooks/session_parts.h"
 
 namespace telens::debug {
 namespace {
@@ -30,8 +31,8 @@ Process& process() {
 }
 
 // A forked child shares the memory of its parent's session, but not the threads behind it: to the
-// child there is no session, and it takes care to leave the parent's alone. Its layers run as if
-// nobody watched.
+// child there is no session, and it takes care to leave the parent's alone. Its layers run
+// unwatched.
 void leave_sessions_to_the_parent() {
   hook_points::prepare_forks();
   static std::once_flag once;
@@ -120,10 +121,12 @@ std::string explain(const config::StatisticDescriptions& defined) {
 
 }  // namespace
 
-void initialize(const InitializeOptions& options) {
+void initialize(const InitializeOptions& options) { initialize(options, default_parts()); }
+
+void initialize(const InitializeOptions& options, const SessionParts& parts) {
   const Beginning beginning;
   leave_sessions_to_the_parent();
-  const auto session = std::make_shared<Session>(options);
+  const auto session = std::make_shared<Session>(options, parts);
   session->begin(session);
   {
     const std::lock_guard lock(process().mutex);
@@ -136,11 +139,8 @@ void initialize(const InitializeOptions& options) {
 }
 
 void refuse_to_initialize(int rank, const ReductionGroup& world) {
-  InitializeOptions options;
-  options.rank = rank;
-  options.world = world;
   try {
-    accept_on_all_ranks(options, [] { raise<UsageError>("this rank refuses"); });
+    accept_on_all_ranks(world, [] { raise<UsageError>("this rank refuses"); });
   } catch (const UsageError&) {
     // The caller has an error of its own.
   }
@@ -226,15 +226,15 @@ std::string explain_features(const std::vector<std::string>& names) {
 }
 
 void set_tensor_reduction_group(ReductionGroup group, std::string_view layer_name) {
-  session_for("set_tensor_reduction_group")->set_reduction_group(std::move(group), layer_name);
+  session_for("set_tensor_reduction_group")->groups().choose(std::move(group), layer_name);
 }
 
 ReductionGroup get_tensor_reduction_group() {
-  return session_for("get_tensor_reduction_group")->reduction_group();
+  return session_for("get_tensor_reduction_group")->groups().of_tensors();
 }
 
 void set_weight_tensor_tp_group_reduce(bool enabled) {
-  session_for("set_weight_tensor_tp_group_reduce")->set_weight_group_reduce(enabled);
+  session_for("set_weight_tensor_tp_group_reduce")->groups().reduce_weights(enabled);
 }
 
 std::string run_path() { return session_for("run_path")->run_file().path(); }

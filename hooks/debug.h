@@ -28,18 +28,24 @@ namespace at {
 class Tensor;
 }
 
+namespace telens {
+struct SessionParts;
+}
+
 namespace telens::debug {
 
 // Begins a session. Throws ConfigError (all mistakes of the file at once), or UsageError if there
 // is a session already; then nothing has begun, and no file was touched. Every rank of the world
 // has to call it.
 TELENS_EXPORT void initialize(const InitializeOptions& options = {});
+// The same with other features, statistics engine or run file than those that come with TELens.
+TELENS_EXPORT void initialize(const InitializeOptions& options, const SessionParts& parts);
 
 // In place of initialize(), on a rank of the world that cannot call it: the others, which wait for
 // its answer, raise an error that names it, and none begins.
 TELENS_EXPORT void refuse_to_initialize(int rank, const ReductionGroup& world);
 
-// Whether a session is open.
+// True while a session is open.
 TELENS_EXPORT bool is_initialized();
 
 // Ends an iteration: to be called after every forward-backward. Hands the statistics of the
@@ -99,8 +105,8 @@ TELENS_EXPORT std::string explain_features(const std::vector<std::string>& names
 TELENS_EXPORT void set_tensor_reduction_group(ReductionGroup group,
                                               std::string_view layer_name = {});
 TELENS_EXPORT ReductionGroup get_tensor_reduction_group();
-// Whether a weight's statistics are reduced over its tensor-parallel group, if that has several
-// ranks; else they stay its rank's own. On by default.
+// Switches whether a weight's statistics are reduced over its tensor-parallel group, if that has
+// several ranks; else they stay its rank's own. On by default.
 TELENS_EXPORT void set_weight_tensor_tp_group_reduce(bool enabled);
 
 // The folder or file that the session records into, for a message to the user; "" if none.

@@ -1,7 +1,7 @@
-// What a rank decides alone and all ranks have to follow: that a trigger fires, how often a section
-// may run. At the end of an iteration each decides; the decisions travel in the header of the next
-// step's collective, and what came of it takes effect on all ranks in the same step. A rank that is
-// alone follows itself at once.
+// Decisions that one rank makes and all ranks have to follow: that a trigger fires, how often a
+// section may run. At the end of an iteration each decides; the decisions travel in the header of
+// the next step's collective, and what came of it takes effect on all ranks in the same step. A
+// rank that is alone follows itself at once.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +20,29 @@ struct NamedNumber {
   double value;
 };
 
-// What is known at the end of an iteration: rows, those of several ranks reduced, and numbers.
+// Everything known at the end of an iteration: rows, those of several ranks reduced, and numbers.
 struct EndedIteration {
   std::int64_t iteration = 0;
   std::span<const Row> rows;
   std::span<const NamedNumber> numbers;
 };
 
-// Who decides. Its state may depend on what it follows alone, which is the same on all ranks.
+// Makes decisions. Its state may change in follow() alone, so that it stays the same on all ranks.
 class Decider {
  public:
   virtual ~Decider() = default;
 
-  // Whether it decides at the end of this iteration: by the configuration and by what it has
+  // True if it decides at the end of this iteration: by the configuration and by what it has
   // followed, so that all ranks say the same.
   virtual bool decides(std::int64_t iteration) const = 0;
 
-  // Whether it decides by rows: they have to have come from the devices by then.
+  // True if it decides by rows: they have to have come from the devices by then.
   virtual bool looks_at_rows() const { return true; }
 
-  // What this rank wants; 0: nothing.
+  // The decision of this rank; 0: none.
   virtual std::int64_t decide(const EndedIteration& ended) = 0;
 
-  // What the ranks want, in their order; after a decision alone.
+  // The decisions of all ranks, in their order. Called after a decision only.
   virtual void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) = 0;
 };
 
@@ -58,10 +58,10 @@ class Decisions {
 
   void add(Decider& decider, Rules rules) { all_.push_back({&decider, std::move(rules)}); }
   bool any() const { return !all_.empty(); }
-  // Whether anybody decides by the rows of this iteration.
+  // True if a decider looks at the rows of this iteration.
   bool look_at_rows(std::int64_t iteration) const;
 
-  // Whether words wait for a header to travel in. The same on all ranks.
+  // True if words wait for a header to travel in. The same on all ranks.
   bool waiting() const { return waiting_; }
   // This rank's, one for each decider.
   std::vector<std::int64_t> words() const;

@@ -21,7 +21,7 @@
 
 namespace telens {
 
-// What a routing call answers. `enabled` holds for the iteration that was asked about,
+// The answer of a routing call. `enabled` holds for the iteration that was asked about,
 // next_iteration is the next one to ask in; empty: never again. for_ever: of what alters operands
 // in this iteration, that it does so in all later ones; only that can be captured into a graph.
 struct RoutingAnswer {
@@ -33,18 +33,18 @@ struct RoutingAnswer {
   static RoutingAnswer always() { return {true, std::nullopt}; }
 };
 
-// Which of the routing calls a feature answers otherwise than the contract's default.
+// The routing calls that a feature answers otherwise than the contract's default.
 struct RoutingCalls {
   bool fp8_gemm = true;
   bool modify = true;
   bool inspect = true;
   bool inspect_postquantize = true;
-  bool inspect_gemm = false;  // ours: nobody who knows the contract alone asks for it
+  bool inspect_gemm = false;  // ours, beside the contract's calls
 
   static RoutingCalls none() { return {false, false, false, false}; }
 };
 
-// Which layer calls, and when.
+// The layer that calls, and when.
 struct FeatureCall {
   std::string_view layer_name;
   std::int64_t iteration;
@@ -54,14 +54,14 @@ struct FeatureCall {
   std::shared_ptr<void>* kept = nullptr;
 };
 
-// What a feature did to a GEMM.
+// A change that a feature made to a GEMM.
 struct Alteration {
   Gemm gemm;
   std::optional<TensorName> modified;  // empty: it answered false to fp8_gemm_enabled
   const config::FeatureEntry* by;
 };
 
-// What the session does for its features; lives longer than they do.
+// The session, as its features see it. It lives longer than they do.
 class FeatureServices {
  public:
   virtual ~FeatureServices() = default;
@@ -85,7 +85,7 @@ class FeatureServices {
   }
   record::NameTable& names() { return series().names(); }
 
-  // What the session was configured with, and its switches.
+  // The configuration of the session, and its switches.
   virtual const config::Config& config() const = 0;
   virtual SectionSwitches& sections() = 0;
 
@@ -109,10 +109,10 @@ class TELENS_EXPORT Feature {
  public:
   virtual ~Feature() = default;
 
-  // What is left out here is never asked, so that layers need not stay awake for it.
+  // Calls that are left out here are never made, so that layers need not stay awake for them.
   virtual RoutingCalls routing_calls() const { return {}; }
 
-  // Whether inspect_tensor asks its TensorReading for statistics of the tensor in an iteration in
+  // True if inspect_tensor asks its TensorReading for statistics of the tensor in an iteration in
   // which the entry is due: ranks exchange them then. The answer may depend on the configuration
   // alone, so that all ranks give the same one.
   virtual bool reads_statistics(TensorName tensor, std::int64_t iteration) const {
@@ -137,8 +137,8 @@ class TELENS_EXPORT Feature {
   }
 
   // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
-  // given it is to be filled, and the result is ignored. The default throws UsageError: whoever
-  // answers true to modify_tensor_enabled has one.
+  // given it is to be filled, and the result is ignored. The default throws UsageError: a
+  // feature that answers true to modify_tensor_enabled overrides it.
   virtual Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call);
 
   // They must change nothing. A feature that throws here is switched off for the session.
@@ -150,9 +150,9 @@ class TELENS_EXPORT Feature {
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
 
-  // Whether it may look at the product of wgrad or change it, in any iteration: by the calls that
+  // True if it may look at the product of wgrad or change it, in any iteration: by the calls that
   // it answers, unless it knows better. Layers that accumulate gradients inside that GEMM can go on
-  // doing so where nobody does.
+  // doing so where no feature does.
   virtual bool may_watch_wgrad() const {
     const RoutingCalls calls = routing_calls();
     return calls.inspect || calls.modify || calls.inspect_gemm;
@@ -163,20 +163,20 @@ class TELENS_EXPORT Feature {
   void thin_by(const Thinning& thinning) { thinning_ = &thinning; }
   std::int64_t thinning_factor() const { return thinning_ == nullptr ? 1 : thinning_->factor(); }
 
-  // Whether due iterations are those of the entry's schedules, or the feature's own affair.
+  // True if due iterations are those of the entry's schedules, or the feature's own affair.
   virtual bool follows_schedules() const { return false; }
 
-  // Whether its calls may be made while a graph is captured (CUDA graphs) and not again when it is
+  // True if its calls may be made while a graph is captured (CUDA graphs) and not again when it is
   // replayed: of one that asks its TensorReading for statistics, or enqueues operators, and neither
   // looks at values nor keeps anything from call to call. While a graph is captured, calls that
   // observe are made also where only a later iteration wants them.
   virtual bool can_be_captured() const { return false; }
 
-  // The model has a linear layer of another library under this name, whose GEMMs call nobody;
+  // The model has a linear layer of another library under this name, whose GEMMs make no calls;
   // `kind` says what it is. Told of layers that the feature's section selects.
   virtual void note_foreign_layer(std::string_view layer_name, std::string_view kind) {}
 
-  // Of a feature that decides for all ranks: itself.
+  // The feature itself if it decides for all ranks, else null.
   virtual Decider* decider() { return nullptr; }
 
   // The end of an iteration, before its rows are handed to the sinks; and of the session.
@@ -184,7 +184,7 @@ class TELENS_EXPORT Feature {
   virtual void end() {}
 
  private:
-  const Thinning* thinning_ = nullptr;  // of the section's budget
+  const Thinning* thinning_ = nullptr;  // the thinning of the section's budget
 };
 
 struct NamedValue {

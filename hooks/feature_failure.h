@@ -1,4 +1,4 @@
-// What happens to an exception that a feature threw.
+// Reports and rethrows exceptions of features.
 #pragma once
 
 #include <string>

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "hooks/session_parts.h"
+
 namespace telens {
 namespace {
 
@@ -42,7 +44,7 @@ std::vector<std::string> registered_namespaces() {
 
 config::Descriptions builtin_names() {
   config::Descriptions descriptions;
-  for (FeatureRegistration& each : builtin_features()) {
+  for (FeatureRegistration& each : default_parts().builtin.features(nullptr)) {
     descriptions.add(std::move(each.description));
   }
   return descriptions;
@@ -51,7 +53,7 @@ config::Descriptions builtin_names() {
 }  // namespace
 
 void register_feature(FeatureRegistration registration) {
-  FeatureRegistry().add(registration);  // throws where the name is taken
+  FeatureRegistry(default_parts().builtin).add(registration);  // throws where the name is taken
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   all.features.push_back(std::move(registration));
@@ -74,7 +76,7 @@ void register_namespace(const std::string& name, const std::string& owner) {
 }
 
 void register_statistic(StatisticRegistration registration) {
-  FeatureRegistry().add(registration);  // throws where the name is taken
+  FeatureRegistry(default_parts().builtin).add(registration);  // throws where the name is taken
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   all.statistics.push_back(std::move(registration));
@@ -93,8 +95,9 @@ void unregister_features(const std::string& owner) {
   all.namespaces.erase(owner);
 }
 
-FeatureRegistry::FeatureRegistry() {
-  for (FeatureRegistration& each : builtin_features(statistics_.descriptions())) {
+FeatureRegistry::FeatureRegistry(const BuiltinFeatures& builtin)
+    : statistics_(builtin.has_statistic) {
+  for (FeatureRegistration& each : builtin.features(statistics_.descriptions())) {
     add(std::move(each));
   }
   for (StatisticRegistration& each : registered_statistics()) add(std::move(each));

@@ -2,8 +2,10 @@
 // registered, and those of plugins.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,10 +20,12 @@ struct FeatureRegistration {
   FeatureFactory make;
 };
 
-// The list of what comes with TELens; features/builtin_features.cpp. Configurations may name the
-// statistics as well as built-in ones; null: none.
-std::vector<FeatureRegistration> builtin_features(
-    const config::StatisticDescriptionsPtr& statistics = nullptr);
+// The features that come with TELens. Configurations may name the statistics that features are made
+// with as well as built-in ones; null: none.
+struct BuiltinFeatures {
+  std::function<std::vector<FeatureRegistration>(const config::StatisticDescriptionsPtr&)> features;
+  std::function<bool(std::string_view name)> has_statistic;
+};
 
 // Adds a feature for all sessions that begin after it; for Python's register_feature and programs
 // of one's own. A name or alias that is taken already throws UsageError naming both owners.
@@ -42,10 +46,12 @@ TELENS_EXPORT void unregister_statistics(const std::string& owner);
 // tests and reloaded modules.
 TELENS_EXPORT void unregister_features(const std::string& owner);
 
-// What one session knows: a copy of the lists at its beginning, and its plugins.
+// The features and statistics of one session: a copy of the lists at its beginning, and its
+// plugins.
 class FeatureRegistry {
  public:
-  FeatureRegistry();  // built-in and registered features, and registered statistics
+  // Those that come with TELens, and those that were registered.
+  explicit FeatureRegistry(const BuiltinFeatures& builtin);
 
   // A name or alias that is taken already throws UsageError naming both owners.
   void add(FeatureRegistration registration);

@@ -64,7 +64,7 @@ class DeviceCopy {
  private:
   struct Part {
     std::size_t index;
-    // The source lives until it was read: whoever allocates its memory anew may do so on another
+    // The source lives until it was read: its memory may be allocated anew on another
     // stream.
     at::Tensor bytes;
     at::Tensor tensor;

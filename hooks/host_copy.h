@@ -1,5 +1,5 @@
-// Tensors on their way from a device to the host. Nobody waits for them: training goes on, and what
-// has arrived is used at the end of a later iteration.
+// Tensors on their way from a device to the host. Training does not wait for them: it goes on, and
+// what has arrived is used at the end of a later iteration.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class HostCopy {
  public:
   virtual ~HostCopy() = default;
 
-  // Whether take() would not wait.
+  // True if take() would not wait.
   virtual bool arrived() = 0;
 
   // The tensors in their order, contiguous, on the host. Once.
@@ -40,7 +40,7 @@ at::Tensor copy_to_device(std::span<const std::int64_t> numbers, const at::Devic
 
 enum class Waiting : std::uint8_t { no, yes };
 
-// What is to be done with tensors once they have arrived, in the order in which they set out. For
+// Work to be done with tensors once they have arrived, in the order in which they set out. For
 // one thread.
 template <typename Work>
 class Arrivals {
@@ -52,7 +52,7 @@ class Arrivals {
 
   explicit Arrivals(HostCopies copies = copy_to_host) : copies_(std::move(copies)) {}
 
-  // Whether the tensors are there already.
+  // True if the tensors are there already.
   bool add(std::vector<at::Tensor> tensors, Work work) {
     under_way_.push_back({std::move(work), copies_(std::move(tensors))});
     return under_way_.back().copy->arrived();

@@ -1,4 +1,4 @@
-// What a plugin is made of. A plugin is a shared library in one of the folders of
+// The parts of a plugin. A plugin is a shared library in one of the folders of
 // InitializeOptions::feature_dirs that says, once:
 //
 //   TELENS_PLUGIN(plugin) {
@@ -19,7 +19,7 @@
 
 namespace telens {
 
-// What a plugin registers its features and statistics with.
+// Takes the features and statistics of a plugin.
 class TELENS_EXPORT PluginRegistrar {
  public:
   PluginRegistrar(FeatureRegistry& registry, std::string path)

@@ -13,23 +13,24 @@ namespace telens {
 struct Reductions {
   using OfLayers = std::map<std::string, debug::ReductionGroup, std::less<>>;
 
-  // Of all ranks, which agree on the groups of weights; null: this rank is alone.
+  // The group of all ranks, which agree on the groups of weights; null: this rank is alone.
   debug::ReductionGroup world = {};
-  // Of activations, gradients and outputs; null: they stay this rank's.
+  // The group of activations, gradients and outputs; null: they stay this rank's.
   debug::ReductionGroup tensors = {};
   OfLayers tensors_of_layers = {};  // in place of that
   // Weights are reduced over the tensor-parallel group of their layer; false: they stay this
   // rank's.
   bool weights = false;
-  // Whether this is a step of reduction, for the one and for the other. The same on every rank.
+  // True if this is a step of reduction, for the one and for the other. The same on every rank.
   bool tensors_are_due = false;
   bool weights_are_due = false;
-  // What this rank decides (hooks/decisions.h); equally many on every rank, and due on all of them.
+  // The decisions of this rank (hooks/decisions.h); equally many on every rank, and due on all of
+  // them.
   std::vector<std::int64_t> decisions = {};
   bool decisions_are_due = false;
 };
 
-// What a person calls a group; "" for null and for a group of one rank, over which nothing is
+// The name of a group for people; "" for null and for a group of one rank, over which nothing is
 // reduced.
 std::string name_of(const debug::ReductionGroup& group);
 
@@ -38,7 +39,7 @@ std::string id_of(const c10d::ProcessGroup& group);
 
 bool has_several_ranks(const debug::ReductionGroup& group);
 
-// Shares the ownership of a group that somebody else owns; null for null.
+// Shares the ownership of a group with another owner; null for null.
 debug::ReductionGroup share(c10d::ProcessGroup* group);
 
 }  // namespace telens

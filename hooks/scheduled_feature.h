@@ -20,7 +20,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
 
  protected:
-  // What a feature does with the GEMMs and tensors that are selected, while they are due.
+  // The calls that a feature makes use of for selected GEMMs and tensors, while they are due.
   struct Does {
     bool modify = false;
     bool inspect = false;

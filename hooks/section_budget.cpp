@@ -59,7 +59,7 @@ double SectionBudget::cost() const {
   if (durations_.known()) {
     return charged + static_cast<double>(measured_.runs) * durations_.hidden_cost();
   }
-  // Of what the step takes besides, half at most.
+  // At most half of the step's other time.
   const double rest = std::max(0.0, measured_.seconds - charged);
   return charged + std::min((kAssumedCost - 1) * charged, rest / 2);
 }
@@ -68,7 +68,7 @@ std::int64_t SectionBudget::level_within(double share, std::int64_t lowest) cons
   const auto steps = static_cast<double>(measured_.steps);
   const double others = std::max(0.0, measured_.seconds - cost()) / steps;
   const double of_all_runs = cost() / steps * std::exp2(level_);
-  // Nothing but features, by a clock that stands still otherwise: how seldom would do nobody knows.
+  // The clock moves in features alone, so how seldom they would have to run is unknown.
   if (others <= 0) return lowest;
   std::int64_t level = lowest;
   while (longest_freq_ << level < kLongestPeriod) {

@@ -37,14 +37,14 @@ class SectionBudget final : public Decider {
   std::int64_t take_reads() { return reads_.exchange(0, std::memory_order_relaxed); }
 
   // The end of an iteration that took `seconds`, the cost included, of which ranks `waited` for
-  // each other; nullopt: nobody knows.
+  // each other; nullopt: unknown.
   void end_step(std::optional<double> seconds, double waited = 0);
 
   // Every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
   const Thinning& thinning() const { return thinning_; }
 
-  // Iterations with features that are on, before anything is decided: from a single one nobody can
+  // Iterations with features that are on, before anything is decided: from a single one nothing can
   // tell how often those come that have a schedule of their own. So the first decision may come
   // after two steps; before it the budget cannot hold, and what was spent is saved later on.
   static constexpr std::int64_t kFewestRuns = 2;
@@ -78,12 +78,12 @@ class SectionBudget final : public Decider {
 
   struct Measured {
     std::int64_t steps = 0;
-    double seconds = 0;     // of these steps
-    double charged = 0;     // of these seconds
+    double seconds = 0;     // the duration of these steps
+    double charged = 0;     // the part of them that was charged
     std::int64_t runs = 0;  // steps in which features were on
   };
 
-  // What was measured, with what nobody is charged for.
+  // The measured times, with those that are charged to no section.
   double cost() const;
 
   // Two due iterations, if that is more than kFewestSteps.
@@ -102,15 +102,15 @@ class SectionBudget final : public Decider {
   // The same on all ranks, so that they decide in the same iterations: after 2, 4, 8, ... steps of
   // the window, and at its end.
   std::int64_t level_ = 0;
-  std::int64_t steps_ = 0;  // of the window
+  std::int64_t steps_ = 0;  // so far in the window
   std::int64_t next_decision_ = kFewestRuns;
   std::int64_t windows_ = 0;      // that have ended since the last change
   std::int64_t patience_ = 1;     // windows before a rise
   bool has_risen_ = false;        // with the last change
-  bool at_end_ = false;           // of the window, when it was last decided
+  bool at_end_ = false;           // the last decision was at the end of a window
   bool changed_in_step_ = false;  // so the running step is neither of the old level nor of the new
 
-  // Of this rank; over more than one window where there were too few runs.
+  // The times of this rank; over more than one window where there were too few runs.
   Measured measured_;
   Measured decided_from_;
   double decided_share_ = 0;

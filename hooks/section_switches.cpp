@@ -39,7 +39,7 @@ void SectionSwitches::add_ring(const config::Section& section, std::int64_t iter
   }
   const std::uint64_t bit = std::uint64_t{1} << rings_.size();
   const auto most_bytes = static_cast<std::size_t>(most_mebibytes) << 20;
-  rings_.push_back({section.name, KeptRows(iterations, most_bytes / sizeof(Row))});
+  rings_.push_back({section.name, LookBackBuffer(iterations, most_bytes / sizeof(Row))});
   for (SectionState& state : states_) {
     if (!state.keys().kept_by || state.keys().kept_by->section != section.name) continue;
     state.ring_ = bit;

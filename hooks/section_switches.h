@@ -1,4 +1,4 @@
-// Which sections run, and which of them keep their rows back.
+// The sections that run, and those that keep their rows back.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hooks/config/config.h"
-#include "hooks/kept_rows.h"
+#include "hooks/look_back_buffer.h"
 #include "hooks/section_budget.h"
 
 namespace telens {
@@ -30,7 +30,7 @@ class SectionState {
   // Any thread.
   bool runs() const { return left_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether another section's feature begins or ends it.
+  // True if another section's feature begins or ends it.
   bool is_switched() const { return keys().waits(); }
 
   // Row::rings of what the section asks for; 0: it is recorded.
@@ -47,7 +47,7 @@ class SectionState {
   std::atomic<std::int64_t> left_;  // iterations
   std::uint64_t ring_ = 0;
   std::unique_ptr<SectionBudget> budget_;
-  double part_of_reads_ = 0;  // of all of the last ended iteration
+  double part_of_reads_ = 0;  // its share of all reads of the last ended iteration
 };
 
 // All sections of a session. Its switches are used in step(), in the same step on all ranks.
@@ -64,12 +64,12 @@ class TELENS_EXPORT SectionSwitches {
   const std::vector<SectionState*>& with_budget() const { return with_budget_; }
   bool measures() const { return !with_budget_.empty(); }
 
-  // That a tensor was read, for anybody. Any thread.
+  // Counts a read of a tensor. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
   // The end of an iteration: finishing all of its reads has cost so many seconds, and for so many
   // ranks waited for each other there.
   void end_step(double cost, double waited = 0);
-  // What became of them has cost so much more: it counts as the next iteration's.
+  // Adds what handing the rows over has cost: it counts as the next iteration's.
   void charge_after_step(double cost);
 
   // Sections that say `started_by: section` run in so many iterations after the ending one. Returns
@@ -80,12 +80,12 @@ class TELENS_EXPORT SectionSwitches {
     std::size_t rows = 0;
     bool incomplete = false;  // there were too many to keep
   };
-  // What sections keep that say `kept_by: section` is to be written; `last`: they end.
+  // Writes the look-back rows of sections with `kept_by: section`; `last`: the sections end.
   Written write_kept(std::string_view section, bool last);
 
   // Takes the rows that are kept out of the rows of an iteration's end.
   void keep(std::int64_t iteration, std::vector<Row>& rows);
-  // What write_kept() has asked for since the last call.
+  // The rows that write_kept() has asked for since the last call.
   std::vector<Row> take_written() { return std::exchange(written_, {}); }
 
   // The end of an iteration. Whether any section began or ended since the last call.
@@ -96,7 +96,7 @@ class TELENS_EXPORT SectionSwitches {
  private:
   struct Ring {
     std::string section;  // that decides when it is written
-    KeptRows rows;
+    LookBackBuffer rows;
   };
 
   void add_ring(const config::Section& section, std::int64_t iterations,

@@ -51,13 +51,13 @@ struct InitializeOptions {
       {};  // "": TELENS_RUN_ID, else a time stamp; rank 0 of the world decides for all of it
   int rank = 0;
   int world_size = 1;
-  // Over which statistics are reduced by default, and whose ranks agree on the run id and on the
-  // tensor-parallel groups of weights. Null: this rank alone; then each rank has to be given the
-  // same run id, and weights stay their ranks' own.
+  // The group over which statistics are reduced by default. Its ranks agree on the run id and on
+  // the tensor-parallel groups of weights. Null: this rank alone; then each rank has to be given
+  // the same run id, and weights stay their ranks' own.
   ReductionGroup world = {};
 };
 
-// Of one call of log_tensor_stats(), hooks/debug.h.
+// Options of one call of log_tensor_stats(), hooks/debug.h.
 struct LogTensorStatsOptions {
   std::optional<std::int64_t> iteration = {};
   bool skip_reduction = false;  // each rank logs and returns its own

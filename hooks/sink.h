@@ -24,8 +24,8 @@ namespace debug {
 struct InitializeOptions;
 }
 
-// What a row is a value of. Made once by SeriesTable and referred to by address. A layer may have a
-// hundred of them, so names that are equal are one string, the table's.
+// The quantity that a row is a value of. Made once by SeriesTable and referred to by address. A
+// layer may have a hundred of them, so names that are equal are one string, the table's.
 struct Series {
   std::uint32_t index;  // dense, from 0, in the order of first use in the session
   const std::string& layer;
@@ -34,7 +34,7 @@ struct Series {
   const std::string& statistic;
   const std::string& group;  // that the value was reduced over; "": this rank alone
 
-  // What loggers call it: "<layer>_<tensor>_<statistic>".
+  // Its name for loggers: "<layer>_<tensor>_<statistic>".
   TELENS_EXPORT std::string logged_as() const;
 };
 
@@ -106,7 +106,7 @@ using SessionRows =
 // Rows of one of these kinds.
 using SomeSessionRows = record::ChoiceOf<SessionRows>::Spans;
 
-// Where a run begins, for those who write it down.
+// The start of a run, as a sink has to know it.
 struct RunContext {
   const debug::InitializeOptions& options;
   const std::string& config_text;

@@ -1,6 +1,7 @@
 // A statistic of one's own: an accumulator that the statistics engine treats like those it has.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -37,10 +38,12 @@ struct StatisticRegistration {
   std::shared_ptr<const StatisticDefinition> definition;
 };
 
-// What one session knows.
+// The statistics of one session.
 class TELENS_EXPORT StatisticRegistry {
  public:
-  StatisticRegistry();
+  // `is_builtin`: whether a name is that of a statistic that comes with TELens; by default none is.
+  explicit StatisticRegistry(std::function<bool(std::string_view name)> is_builtin =
+                                 [](std::string_view) { return false; });
 
   // A name that is taken, by a built-in statistic too, throws ConfigError naming both owners.
   void add(StatisticRegistration registration);

@@ -25,8 +25,7 @@ class StatisticsRequest {
 
 using StatisticsRequestPtr = std::shared_ptr<const StatisticsRequest>;
 
-// Which of a tensor's readers, in the order in which they said what they want, are due in an
-// iteration.
+// Says which of a tensor's readers, in the order of their requests, are due in an iteration.
 using DueReaders = std::function<std::vector<bool>(std::int64_t iteration)>;
 
 // The one read of one tensor in one call of inspect_tensor. Every feature says what it wants; the
@@ -35,15 +34,15 @@ class TensorReading {
  public:
   virtual ~TensorReading() = default;
 
-  // For the session: another feature is about to say what it wants. rings: Row::rings of that. What
-  // anybody wants recorded is.
+  // Called by the session before each feature. `rings`: the look-back buffers for this feature's
+  // rows (Row::rings), 0: record now. A row that any feature wants recorded is.
   virtual void begin_reader(std::uint64_t rings) {}
 
   // Returns in words which of the statistics have no meaning for this tensor now, and why: those
   // of the running recipe, for example, where the tensor runs unquantized. nullopt: all are read.
   virtual std::optional<std::string> want(const StatisticsRequest& request) = 0;
 
-  // For the session: reads the tensor, unless nobody wanted anything.
+  // Called by the session: reads the tensor if there was any request.
   virtual void read() = 0;
 
   // The same where the read becomes part of a graph (core/ops/capture.h). `due` is asked at the end
@@ -64,7 +63,7 @@ struct ScriptTensor {
   std::string_view layer_name;
 };
 
-// What a step of the engine gives.
+// The results of a step of the engine.
 struct Collected {
   std::vector<Row> rows;
   // Every rank's Reductions::decisions, in the order of ranks; empty if they did not travel.
@@ -72,12 +71,15 @@ struct Collected {
   double exchange_seconds = 0;  // in which ranks waited for each other
 };
 
+// Is told of a statistic that was switched off.
+using OnStatisticFailure = std::function<void(const std::string& text, std::string_view layer)>;
+
 class StatisticsEngine {
  public:
   virtual ~StatisticsEngine() = default;
 
   // names: of the contract, such as "l2_norm", "underflows%" or "fp8_current_scaling_mse", and of
-  // statistics that somebody defined. Throws UsageError with the nearest name.
+  // statistics that plugins define. Throws UsageError with the nearest name.
   // `logged`: loggers get the values too, not the run file alone.
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged = true) = 0;
 
@@ -114,7 +116,7 @@ class StatisticsEngine {
   // graphs add to has to be there before them. Any thread.
   virtual void prepare_for_graphs(std::string_view layer_name, const at::Device& device) {}
 
-  // Of all iterations, once it is known what runs in them: for reads that are part of a graph.
+  // Called in every iteration once it is known what runs in it: for reads that are part of a graph.
   virtual void begin_iteration(std::int64_t iteration) {}
 };
 

@@ -1,4 +1,4 @@
-// What the steps in which features run take beyond the others and beyond what they were charged: a
+// Estimates what steps with features take beyond the others and beyond what they were charged: a
 // layer that is watched runs unfused, and what features read pushes other things out of the caches.
 #pragma once
 
@@ -13,7 +13,7 @@ class StepDurations {
   // A step that took so long, of which features were charged `cost`; `ran`: they were on in it.
   void add(bool ran, double seconds, double cost);
 
-  // Whether there are steps of both kinds to compare.
+  // True if there are steps of both kinds to compare.
   bool known() const { return on_.size() >= kFewestOn && off_.size() >= kFewestOff; }
   // Seconds of a step in which features run; 0 where it is no more than steps vary anyway.
   double hidden_cost() const;
@@ -37,7 +37,7 @@ class StepDurations {
   std::size_t next_on_ = 0;
   std::size_t next_off_ = 0;
   std::int64_t steps_ = 0;
-  std::int64_t newest_off_ = 0;  // of these steps
+  std::int64_t newest_off_ = 0;  // the newest of these steps
 };
 
 }  // namespace telens

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <mutex>
 
-namespace telens::debug {
+namespace telens {
 namespace {
 
 at::Tensor state_of(at::Generator& generator) {
@@ -70,4 +70,4 @@ bool Unwritten::was_written() const {
                              [](const auto& each) { return each.first._version() != each.second; });
 }
 
-}  // namespace telens::debug
+}  // namespace telens

@@ -1,5 +1,5 @@
-// What foreign code that only observes must leave as it is: the tensors that it is shown, and
-// torch's random numbers.
+// Checks that foreign code that only observes leaves things as they are: the tensors that it is
+// shown, and torch's random numbers.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -13,9 +13,9 @@
 
 #include "core/quantization/quantized_tensor.h"
 
-namespace telens::debug {
+namespace telens {
 
-// Torch's default generators of the CPU and of one more device. Reading a state makes nobody wait:
+// Torch's default generators of the CPU and of one more device. Reading a state waits for nothing:
 // that of a GPU's generator lies on the host.
 class RandomState {
  public:
@@ -38,7 +38,7 @@ class Unwritten {
   void add(const at::Tensor& tensor);
   void add(const Operand& operand);
 
-  // Whether any of them was written to.
+  // True if any of them was written to.
   bool was_written() const;
 
  private:
@@ -46,4 +46,4 @@ class Unwritten {
   std::vector<std::pair<at::Tensor, std::uint32_t>> versions_;
 };
 
-}  // namespace telens::debug
+}  // namespace telens

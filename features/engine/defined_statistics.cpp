@@ -43,8 +43,8 @@ void GuardedStatistic::check_size(std::size_t sums) const {
 // What the definition makes of the tensor, which it may only look at.
 at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
   if (ops::is_capturing(x)) return definition().add(x);
-  debug::RandomState random(x.device());
-  debug::Unwritten unwritten;
+  RandomState random(x.device());
+  Unwritten unwritten;
   unwritten.add(x);
   at::Tensor sums;
   try {

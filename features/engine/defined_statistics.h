@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "features/statistics/catalogue.h"
-#include "hooks/builtin.h"
+#include "hooks/statistic_definition.h"
+#include "hooks/statistics_engine.h"
 
 namespace telens::features {
 

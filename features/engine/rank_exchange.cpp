@@ -1,7 +1,5 @@
 #include "features/engine/rank_exchange.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
@@ -12,11 +10,12 @@
 #include <vector>
 
 #include "core/base/fnv1a.h"
+#include "hooks/rank_agreement.h"
 
 namespace telens::features {
 namespace {
 
-using Words = std::vector<std::int64_t>;
+using Words = RankWords;
 
 // Sums that have a size of their own, in place of features/statistics/accumulator.h.
 void append_words(Words& words, const DefinedSums& sums) { sums.append_words(words); }
@@ -70,33 +69,6 @@ SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64
   return sums;
 }
 
-// Every rank's words, in the order of ranks; all ranks send equally many.
-std::vector<Words> all_gather(const Words& words, c10d::ProcessGroup& group) {
-  // A group of NCCL alone takes no CPU tensors.
-  const std::vector<c10::Device> devices = group.getDeviceTypes();
-  const bool takes_cpu = devices.empty() || std::ranges::any_of(devices, [](c10::Device device) {
-                           return device.type() == c10::DeviceType::CPU;
-                         });
-  const c10::Device device = takes_cpu ? c10::Device(c10::kCPU) : devices.front();
-  const auto size = static_cast<std::int64_t>(words.size());
-  at::Tensor packed = at::empty({size}, at::kLong);
-  std::ranges::copy(words, packed.mutable_data_ptr<std::int64_t>());
-
-  std::vector<at::Tensor> inputs{packed.to(device)};
-  std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < group.getSize(); ++rank) {
-    outputs[0].push_back(at::zeros({size}, inputs[0].options()));
-  }
-  group.allgather(outputs, inputs)->wait();
-  std::vector<Words> result;
-  for (const at::Tensor& each : outputs[0]) {
-    const at::Tensor host = each.cpu();
-    const auto* data = host.const_data_ptr<std::int64_t>();
-    result.emplace_back(data, data + size);
-  }
-  return result;
-}
-
 struct Header {
   std::int64_t hash;  // of the index
   std::size_t index;  // words
@@ -111,7 +83,7 @@ std::vector<Header> gather_headers(const Message& message, const Notes& notes,
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
   own.insert(own.end(), notes.begin(), notes.end());
   std::vector<Header> headers;
-  for (const Words& each : all_gather(own, group)) {
+  for (const Words& each : gather_words(own, group)) {
     headers.push_back({each[0], static_cast<std::size_t>(each[1]),
                        static_cast<std::size_t>(each[2]), Notes(each.begin() + fixed, each.end())});
   }
@@ -130,28 +102,6 @@ Words with_index(const Message& message, std::size_t size) {
 
 std::int64_t hash_of(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
 
-std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group) {
-  std::vector<std::int64_t> notes;
-  for (const Words& each : all_gather({note}, group)) notes.push_back(each.front());
-  return notes;
-}
-
-std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group) {
-  const std::vector<std::int64_t> sizes =
-      gather_notes(static_cast<std::int64_t>(text.size()), group);
-  std::vector<std::string> texts(sizes.size());
-  const auto longest = static_cast<std::size_t>(std::ranges::max(sizes));
-  if (longest == 0) return texts;
-  Words packed((longest + 7) / 8);
-  std::ranges::copy(text, reinterpret_cast<char*>(packed.data()));
-  const std::vector<Words> gathered = all_gather(packed, group);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    texts[rank].assign(reinterpret_cast<const char*>(gathered[rank].data()),
-                       static_cast<std::size_t>(sizes[rank]));
-  }
-  return texts;
-}
-
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
                                     const Notes& note) {
   const Message message = message_of(own);
@@ -167,7 +117,7 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::Proce
   if (longest == 0) return notes;
 
   const std::vector<Words> gathered =
-      all_gather(same_keys ? message.words : with_index(message, longest), group);
+      gather_words(same_keys ? message.words : with_index(message, longest), group);
   std::vector<SumsByKey> ranks;
   for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
     const std::span<const std::int64_t> packed = gathered[rank];

@@ -29,10 +29,6 @@ using Notes = std::vector<std::int64_t>;
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
                                     const Notes& note = {});
 
-// Every rank's note or text, in the order of ranks; every rank of the group has to call this.
-std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);
-std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group);
-
 // The same on every machine.
 std::int64_t hash_of(std::string_view text);
 

@@ -13,11 +13,11 @@
 #include "core/formats/dispatch.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/operand.h"
+#include "features/engine/make_statistics_engine.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/running_cast.h"
 #include "features/engine/statistics_list.h"
 #include "features/statistics/catalogue.h"
-#include "hooks/builtin.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::features {

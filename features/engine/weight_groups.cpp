@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "features/engine/rank_exchange.h"
+#include "hooks/rank_agreement.h"
 
 namespace telens::features {
 namespace {

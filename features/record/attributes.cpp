@@ -8,7 +8,7 @@
 namespace telens::record {
 namespace {
 
-constexpr std::size_t kLongestText = 64 << 10;  // what HDF5 keeps in an object's header
+constexpr std::size_t kLongestText = 64 << 10;  // bytes; HDF5 keeps no more in an object's header
 
 // Whether the bits of a number are those of its bytes, as in every type that C has. HDF5 converts
 // others bit by bit, and does not look whether a damaged type's bits lie within its bytes.

@@ -1,5 +1,5 @@
-// What the queue hands to the writer's thread in one piece: rows in the order of pushing per table,
-// and the names that they are the first to use.
+// A piece of work that the queue hands to the writer's thread: rows in the order of pushing per
+// table, and the names that they are the first to use.
 #pragma once
 
 #include <array>

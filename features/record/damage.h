@@ -1,4 +1,4 @@
-// Which rows of a file are not what was written: a disk or a copy has changed them.
+// Keeps track of damaged rows: those that a disk or a copy has changed.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct DamagedRows {
   std::uint64_t rows = 0;
 };
 
-// Of one table, rows first to before `end`, in their order.
+// Damaged rows of one table: from `first` to before `end`, in their order.
 class DamagedRanges {
  public:
   void add(std::uint64_t first, std::uint64_t end) { ranges_.emplace_back(first, end); }

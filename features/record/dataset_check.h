@@ -1,4 +1,4 @@
-// Whether one dataset of a file is of the type, shape and storage that it has in run files. Reads
+// Checks that a dataset of a file has the type, shape and storage that it has in run files. Reads
 // no data.
 #pragma once
 

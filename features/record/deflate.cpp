@@ -16,8 +16,9 @@ constexpr std::size_t kWord = sizeof(std::uint64_t);
 // A plane is worth compressing if that saves an eighth of it.
 constexpr std::size_t kLeastSaving = 8;
 
-// Of an 8x8 matrix of bytes whose rows are the words, in little-endian order: blocks of 4x4, then
-// of 2x2, then single bytes change places across the diagonal (Warren, "Hacker's Delight", 7-3).
+// Transposes an 8x8 matrix of bytes whose rows are the words, in little-endian order: blocks of
+// 4x4, then of 2x2, then single bytes change places across the diagonal (Warren, "Hacker's
+// Delight", 7-3).
 void transpose(std::array<std::uint64_t, kWord>& words) {
   constexpr std::array<std::uint64_t, 3> kLowHalves{0x0000'0000'FFFF'FFFF, 0x0000'FFFF'0000'FFFF,
                                                     0x00FF'00FF'00FF'00FF};

@@ -27,7 +27,7 @@ namespace {
 constexpr herr_t kFine = 0;
 constexpr herr_t kFailed = -1;
 
-// What H5Pset_driver keeps in the properties.
+// The struct that H5Pset_driver keeps in the properties.
 struct DriverInfo {
   int descriptor;
 };

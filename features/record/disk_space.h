@@ -22,7 +22,7 @@ class MaxSizeReached final : public DiskFull {
   explicit MaxSizeReached(std::uint64_t max_size);
 };
 
-// What ending a file may add: the last chunks, the names and rows of the end, their indexes.
+// The most that ending a file adds: the last chunks, the names and rows of the end, their indexes.
 inline constexpr std::uint64_t kEndReserve = 256 << 10;
 
 class DiskSpace {
@@ -42,10 +42,10 @@ class DiskSpace {
   void reserve(std::uint64_t bytes);
   void release_unused();  // gives back what was reserved beyond the end of the file
   std::uint64_t file_size() const;
-  // Whether it is the file that has this name, as far as can be known: by its inode or, where inode
+  // True if it is the file that has this name, as far as can be known: by its inode or, where inode
   // numbers do not last, by its size and time of change. Of a file that no other process changes.
   bool is_at(const std::string& path) const;
-  bool is_removed() const;  // whether it has no name at all
+  bool is_removed() const;  // true if it has no name at all
 
   // Marks the file as being written, until this object or the process dies.
   void mark_live();
@@ -58,7 +58,7 @@ class DiskSpace {
   std::uint64_t reserved_end_ = 0;
 };
 
-// Whether a live process, this one included, holds the mark.
+// True if a live process, this one included, holds the mark.
 bool is_being_written(const std::string& path);
 
 }  // namespace telens::record

@@ -19,7 +19,7 @@ namespace telens::record {
 // Written each time rows had to be dropped: a file with such a row is incomplete.
 struct Drop {
   double time = 0;             // seconds since 1970
-  std::int64_t iteration = 0;  // of the first row dropped
+  std::int64_t iteration = 0;  // the first dropped row's
   std::int64_t rows = 0;
 
   static constexpr Table kTable{

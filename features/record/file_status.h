@@ -1,4 +1,4 @@
-// What the file system says of a file.
+// Questions to the file system about a file.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace telens::record {
 std::uint64_t size_of(const std::string& path);
 double time_of_change(const std::string& path);  // seconds since 1970
 
-// Whether the open file is known to have this name no more: it has gone, or another file has it. A
+// True if the open file is known to have this name no more: it has gone, or another file has it. A
 // disk that does not answer is no reason to think so.
 bool has_left(int descriptor, const std::string& path);
 

@@ -13,11 +13,11 @@ namespace telens::record::hdf5 {
 namespace {
 
 // How long a fork waits for a thread that is inside HDF5. A flush takes milliseconds; a thread that
-// takes longer waits for a disk, perhaps for ever, and whoever forks (a training program that
-// starts the workers of a data loader) must not wait with it. Few children ever call HDF5.
+// takes longer waits for a disk, perhaps for ever, and the thread that forks (a training program
+// that starts the workers of a data loader) must not wait with it. Few children ever call HDF5.
 constexpr std::chrono::seconds kPatienceOfFork{2};
 
-// Of the thread that forks, between the handlers before and after.
+// Used by the thread that forks, between the handlers before and after.
 thread_local bool fork_has_lock = false;
 
 // Set in a child that was made while another thread was inside: of that call it has the

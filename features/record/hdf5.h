@@ -1,4 +1,4 @@
-// What the writer and the reader need of HDF5's C API: handles that close themselves, one lock,
+// HDF5's C API for the writer and the reader: handles that close themselves, one lock,
 // errors as exceptions.
 #pragma once
 

@@ -35,7 +35,8 @@ class RecordByRow {
   std::vector<std::optional<Record>> rows_;
 };
 
-// Of a tensor in one iteration. Sums over ranks and micro-batches stay within 64 bits.
+// The most elements of a tensor in one iteration. Sums over ranks and micro-batches stay within 64
+// bits.
 constexpr double kMostElements = 1e12;
 
 // The bins of one record, which lie one behind the other, maybe in several chunks.

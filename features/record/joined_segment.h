@@ -38,12 +38,12 @@ class JoinedNames {
   std::vector<std::string> list_;
 };
 
-// What is kept of a file between reads: it is opened anew for each, so that the number of ranks is
+// State of a file between reads: it is opened anew for each, so that the number of ranks is
 // not limited by how many files a process may open.
 struct JoinedSegment {
   Segment about;
   std::size_t index = 0;                // among all segments
-  std::uint64_t rows = 0;               // of records, damaged ones too
+  std::uint64_t rows = 0;               // how many records, damaged ones too
   std::int64_t first_loss = INT64_MAX;  // the first iteration with one
   bool unreadable = false;
   std::uint64_t told = 0;  // damaged rows that were told of
@@ -71,7 +71,7 @@ struct JoinedSegment {
     });
     return row;
   }
-  // Whether its names are known as far as they have to be (UnknownName).
+  // True if its names are known as far as they have to be (UnknownName).
   template <typename Row>
   bool can_join(const Row& row) const {
     bool can = true;

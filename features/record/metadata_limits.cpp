@@ -14,7 +14,7 @@ namespace {
 enum class Values : std::uint8_t { all, powers_of_two };
 
 struct Field {
-  std::string_view signature;  // of the block, its first bytes
+  std::string_view signature;  // the first bytes of the block
   std::size_t begin;           // in the block
   std::size_t bytes;
   std::uint64_t least;

@@ -1,4 +1,4 @@
-// Which objects there are in a file: those that are expected, each under one name, and no others.
+// Checks the objects of a file: those that are expected, each under one name, and no others.
 // Reads no data.
 #pragma once
 

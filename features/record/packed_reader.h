@@ -15,7 +15,7 @@
 
 namespace telens::record {
 
-// Which records to keep, by the ids of one file. By default all are kept.
+// Selects records by the ids of one file. By default all are kept.
 struct RecordFilter {
   struct Ids {
     std::vector<char> keep;  // by id; ids beyond its end are not kept
@@ -68,7 +68,7 @@ class PackedReader {
   // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
   void read(const RecordFilter& filter, const std::function<void(std::span<const Record>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
-  // Of the undamaged ones, if there are any.
+  // The first and the last undamaged one, if there are any.
   std::optional<Record> first() const;
   std::optional<Record> last() const;
 

@@ -157,10 +157,10 @@ class PackedRows {
   std::size_t tail_rows() const { return tail_is_intact_.size(); }
   const char* in_tail(std::size_t slot) const { return tail_.data() + slot * kRowBytes; }
 
-  // What zlib makes of a chunk at the most is a little more than the chunk.
+  // zlib makes at most a little more of a chunk than the chunk.
   std::uint64_t largest_chunk() const { return 2 * chunk_rows_ * kRowBytes + 4096; }
 
-  // Of the tail's slots those that are rows of the table.
+  // Keeps those slots of the tail that are rows of the table.
   void keep_rows_of_tail(std::int64_t count, const std::vector<std::uint32_t>& checksums) {
     const std::uint64_t most = packed_rows_ + chunk_rows_;
     const bool is_possible = count >= 0 && static_cast<std::uint64_t>(count) <= most;
@@ -206,7 +206,7 @@ class PackedRows {
   std::uint64_t packed_rows_ = 0;
   std::size_t chunk_rows_ = 0;
   std::vector<char> tail_;            // chunk_rows_ stored rows
-  std::vector<char> tail_is_intact_;  // of those that are rows of the table
+  std::vector<char> tail_is_intact_;  // for those that are rows of the table
 };
 
 }  // namespace telens::record

@@ -9,7 +9,7 @@
 namespace telens::record {
 namespace {
 
-constexpr int kFastestCompression = 1;  // what PlaneDeflater uses
+constexpr int kFastestCompression = 1;  // the level that PlaneDeflater uses
 
 // Elements begin, begin + 1, ... of a dataset of fixed size.
 void write_slots(hid_t dataset, hid_t type, hsize_t begin, hsize_t count, const void* values,

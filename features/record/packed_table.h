@@ -25,7 +25,7 @@
 
 namespace telens::record {
 
-// Of a file that is written in one go and read afterwards the tail stays empty, and takes no space.
+// The tail of a file that is written in one go and read afterwards stays empty, and takes no space.
 enum class Tail : std::uint8_t { used, empty };
 
 class PackedTable {
@@ -53,7 +53,7 @@ class PackedTable {
   hdf5::Handle count_;
   std::uint64_t packed_rows_ = 0;  // in whole chunks
   std::size_t pending_rows_ = 0;   // in pending_, not in a chunk yet
-  std::size_t tail_rows_ = 0;      // of those, how many the tail has
+  std::size_t tail_rows_ = 0;      // how many of them the tail has
   bool chunks_dirty_ = false;
   std::vector<std::uint8_t> pending_;
   std::vector<std::uint8_t> shuffled_;

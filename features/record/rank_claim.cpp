@@ -90,7 +90,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     if (::fcntl(descriptor, F_SETLK, &lock) == 0) {
-      // Who had the lock before may have removed the file.
+      // The process that had the lock before may have removed the file.
       if (!has_left(descriptor, path)) return claim(descriptor, true);
       if (opening == kMostOpenings) return claim(descriptor, false);
       ::close(descriptor);

@@ -20,7 +20,7 @@ class TELENS_EXPORT RankClaim {
   static std::shared_ptr<const RankClaim> take(const std::string& folder, int rank);
   ~RankClaim();
 
-  // Whether no other process can have it: false where there are no locks, or no lasting inode
+  // True if no other process can have it: false where there are no locks, or no lasting inode
   // numbers by which to know the lock file again.
   bool is_exclusive() const { return is_exclusive_; }
 
@@ -31,7 +31,7 @@ class TELENS_EXPORT RankClaim {
   RankClaim(std::string path, std::string key, int descriptor, bool is_exclusive);
 
   std::string path_;
-  std::string key_;  // of the claims of this process
+  std::string key_;  // among the claims of this process
   int descriptor_;   // -1: there is no lock file
   bool is_exclusive_;
   pid_t process_;

@@ -49,8 +49,8 @@ class NewFile {
 
   const std::string& path() const { return path_; }
 
-  // Until it has its name, also when its writer, who marks it too, has closed it: a run that starts
-  // removes what nobody writes, once it is some minutes old.
+  // Until it has its name, also when its writer, which marks it too, has closed it: a run that
+  // starts removes files without a mark, once they are some minutes old.
   void mark_live() {
     mark_ = DiskSpace(path_);
     mark_.mark_live();
@@ -94,7 +94,7 @@ class NewFile {
   DiskSpace mark_;
 };
 
-// Whether HDF5 has not closed the file: other programs then refuse it, also where the run ended.
+// True if HDF5 has not closed the file: other programs then refuse it, also where the run ended.
 bool is_marked_open(const std::string& path) {
   constexpr off_t kConsistencyFlags = 11;  // in the superblock, versions 2 and 3
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -142,7 +142,7 @@ Repair repair(const std::string& path) {
     if (is_whole && !is_marked_open(path)) return result;
     copy_all(original, file, result.lost);
     if (!result.lost.empty()) ++expected.of<Event>();  // that says so
-    // What could not be read again must not take the place of what could.
+    // A file that cannot be read again must not take the place of one that could.
     const SegmentReader copy(file.path());
     const RowCounts kept = copy.read_all();
     result.records = copy.about().records;

@@ -10,7 +10,7 @@
 
 namespace telens::record {
 
-// What repair did to a file.
+// The result of a repair.
 struct Repair {
   bool done = false;              // false: there was nothing to do
   std::uint64_t records = 0;      // that the file holds now

@@ -12,7 +12,7 @@ namespace telens::record {
 
 RewriteClaim::RewriteClaim(const std::string& path) {
   for (int opening = 1;; ++opening) {
-    // O_NONBLOCK: a pipe of that name must not make anybody wait.
+    // O_NONBLOCK: a pipe of that name must not make the caller wait.
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) return;
     struct flock lock = lock_of(Mark::rewritten, F_WRLCK);

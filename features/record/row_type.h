@@ -16,7 +16,7 @@ inline constexpr bool kIsText = false;
 template <std::size_t width>
 inline constexpr bool kIsText<std::array<char, width>> = true;
 
-// Of a number; text has a type of its own, made for its width.
+// The type of a number; text has a type of its own, made for its width.
 template <typename Number>
 hid_t number_type() {
   if constexpr (std::is_same_v<Number, std::int16_t>) {

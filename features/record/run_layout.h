@@ -1,4 +1,4 @@
-// What a run file is made of, and the check that a file is made of nothing else.
+// Checks that a file has the objects of a run file, and no others.
 #pragma once
 
 #include <cstdint>

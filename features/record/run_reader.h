@@ -25,7 +25,7 @@ struct RunEnd {
   std::string reason;
 };
 
-// What max_size has cost a file: of so many iterations the records of some are left.
+// Iterations that max_size has cost a file: of so many the records of some are left.
 struct Thinned {
   std::int64_t iterations_left = 0;
   std::int64_t iterations_seen = 0;
@@ -46,11 +46,11 @@ struct Segment {
   bool live = false;  // a process is writing it now
   std::uint64_t bytes = 0;
   std::uint64_t records = 0;         // those that are known to be damaged are not among them
-  std::int64_t first_iteration = 0;  // of the records; meaningless without any
+  std::int64_t first_iteration = 0;  // the records'; meaningless without any
   std::int64_t last_iteration = 0;
   std::uint64_t dropped = 0;  // rows that the full queue refused, or that went with a removed file
   std::uint64_t lost = 0;     // rows that came after a disk took no more
-  bool continues = false;     // what the file before it holds, in the same process
+  bool continues = false;     // the file before it, in the same process
   std::optional<Thinned> thinned;
   std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
 };
@@ -61,7 +61,7 @@ struct Damage {
   DamagedRows rows;
 };
 
-// Which records to read. Ids are the reader's own, see names(), and kNoName; nothing set: all.
+// Selects records. Ids are the reader's own, see names(), and kNoName; nothing set: all.
 struct RecordQuery {
   using Ids = std::optional<std::vector<std::int32_t>>;
   Ids layers, tensors, gemms, statistics;
@@ -70,7 +70,7 @@ struct RecordQuery {
   std::optional<int> rank;
 };
 
-// What is read into memory at once takes a quarter of a gigabyte at the most: a file of one
+// Rows that are read into memory at once take a quarter of a gigabyte at the most: a file of one
 // megabyte may hold so many equal rows that there is no memory for them.
 inline constexpr std::size_t kMostLines = 1 << 22;
 
@@ -88,11 +88,11 @@ class TELENS_EXPORT RunReader {
   const std::vector<Segment>& segments() const;
   // The union of the dictionaries of all files: an id of this reader is an index in it.
   const std::vector<std::string>& names(Dictionary dictionary) const;
-  std::string config_text() const;  // of the first segment
+  std::string config_text() const;  // the first segment's
   std::vector<std::pair<std::string, std::string>> environment() const;
   std::uint64_t record_count() const;  // as read() gives them: those that are repeated once
 
-  // Of all files, as far as it was come upon; find_damage() reads everything.
+  // The damage of all files, as far as it was come upon; find_damage() reads everything.
   std::vector<Damage> damage() const;
   void find_damage();
 

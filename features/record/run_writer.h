@@ -17,7 +17,7 @@
 
 namespace telens::record {
 
-// What push() does when the queue is full: drop the newest and count them, or wait.
+// Behavior of push() when the queue is full: drop the newest and count them, or wait.
 enum class OnFull : std::uint8_t { drop, block };
 
 // How a run ended: properly, because it could not be recorded any longer, without being closed
@@ -37,7 +37,8 @@ struct RunOptions {
   std::string run_id;
   int rank = 0;
   int world_size = 1;
-  // Of this rank's files of the run. Null: open() takes it, and perhaps another run id with it.
+  // The claim on this rank's files of the run. Null: open() takes it, and perhaps another run id
+  // with it.
   std::shared_ptr<const RankClaim> claim;
   std::string config_text;
   std::vector<std::pair<std::string, std::string>> environment;
@@ -96,8 +97,8 @@ class TELENS_EXPORT RunWriter {
   void close(End end = End::clean, const std::string& reason = "");
 
   bool recording() const;           // false: could not start, stopped by an error, or closed
-  std::string error() const;        // what on_error was told, or ""
-  const std::string& path() const;  // of the segment that this writer began
+  std::string error() const;        // the text that on_error was told, or ""
+  const std::string& path() const;  // the segment that this writer began
   const std::string& run_id() const;
   Counters counters() const;
 

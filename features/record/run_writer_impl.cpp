@@ -208,7 +208,7 @@ bool RunWriter::Impl::write_once() {
   return !last;
 }
 
-// What the files have got of all that came in by now; the rest of it is lost.
+// Counts the rows that the files have got of all that came in by now; the rest is lost.
 void RunWriter::Impl::count_rows() {
   const std::scoped_lock lock(mutex_);
   counters_.written = files_->rows_written();

@@ -1,4 +1,5 @@
-// What RunWriter hides: the bounded queue that any thread fills, and the thread that empties it.
+// Implementation of RunWriter: the bounded queue that any thread fills, and the thread that empties
+// it.
 #pragma once
 
 #include <algorithm>
@@ -124,7 +125,7 @@ class RunWriter::Impl {
 
   struct Wanted {
     std::size_t rows;
-    std::size_t least;  // of them; fewer would be of no use
+    std::size_t least;  // fewer would be of no use
     std::size_t limit;  // that the queue may grow to
     std::int64_t iteration;
   };
@@ -177,7 +178,7 @@ class RunWriter::Impl {
   // The writer's thread's own.
   Batch batch_;
   std::unique_ptr<SegmentSeries> files_;
-  std::int64_t first_iteration_lost_ = 0;  // of a recording that stopped
+  std::int64_t first_iteration_lost_ = 0;  // once a recording has stopped
 
   std::mutex join_mutex_;
   std::thread thread_;

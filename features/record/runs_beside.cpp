@@ -36,7 +36,7 @@ std::vector<RunEntry> runs_beside(const std::string& path) {
   const auto folders = run_folders(path);
   if (folders.size() < 2) return runs;
   for (const std::string& folder : folders) runs.push_back(entry_of(folder));
-  // Of two that began in one second the later name is the newer one: <time>-2 comes after <time>.
+  // If two began in one second, the later name is the newer one: <time>-2 comes after <time>.
   std::ranges::stable_sort(runs, [](const RunEntry& a, const RunEntry& b) {
     return a.start_time != b.start_time ? a.start_time > b.start_time : a.folder > b.folder;
   });

@@ -12,8 +12,8 @@ namespace telens::record {
 // A run among others.
 struct RunEntry {
   std::string folder;
-  double start_time = 0;          // of its last start, in seconds since 1970
-  std::optional<Segment> latest;  // of the lowest rank; nothing if it cannot be read
+  double start_time = 0;          // its last start, in seconds since 1970
+  std::optional<Segment> latest;  // the lowest rank's; nothing if it cannot be read
   std::string problem;            // then: why
 
   // The last part of its folder's path.

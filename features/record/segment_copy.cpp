@@ -41,7 +41,7 @@ SegmentCopy::~SegmentCopy() {
   bins_.reset();
 }
 
-// Of one record; both come in the order of their writing.
+// Adds the bins of one record; both come in the order of their writing.
 void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row) {
   std::size_t bins_of_record = 0;
   while (true) {

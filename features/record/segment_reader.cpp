@@ -66,7 +66,7 @@ class RowsOfTable {
 constexpr std::int64_t kMost = INT64_MAX;
 constexpr std::int64_t kMostIterations = INT64_C(1) << 53;  // files' numbers can be added up
 
-// What read() finds wrong, with the file's name.
+// Calls read(); adds the file's name to its RecordError.
 template <typename Read>
 auto naming(const std::string& path, Read read) {
   try {
@@ -114,7 +114,7 @@ hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
   return file;
 }
 
-// What stands for a name that cannot be read; different in each file. It fits where a name does, so
+// Stands for a name that cannot be read; different in each file. It fits where a name does, so
 // that a repair writes it as it is.
 std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const std::string& path) {
   const std::filesystem::path file = std::filesystem::path(path).filename();

@@ -23,13 +23,13 @@ hdf5::Handle open_run_file(const std::string& path);
 
 class SegmentReader {
  public:
-  // Of a file that grows meanwhile at most the first `most_records` records are read.
+  // Reads at most the first `most_records` records of a file that grows meanwhile.
   explicit SegmentReader(const std::string& path, std::uint64_t most_records = UINT64_MAX);
   ~SegmentReader();
 
   const Segment& about() const { return about_; }
   const PackedReader& records() const { return *records_; }
-  // What has been found in all that was read by now. The functions below leave it out; a damaged
+  // The damage in all that was read by now. The functions below leave it out; a damaged
   // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)" or, where that is too
   // long, "(damaged <id> of <file>)".
   const DamageLog& damage() const { return damage_; }
@@ -57,7 +57,7 @@ class SegmentReader {
 
  private:
   void read_about();
-  // Of datasets that are written once.
+  // For datasets that are written once.
   std::vector<char> read_fixed(const std::string& name) const;
   // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
   using UseBytes = std::function<void(std::uint64_t number, std::span<const char> bytes)>;

@@ -32,7 +32,7 @@ constexpr std::array<std::chrono::milliseconds, 4> kPauses{
     std::chrono::milliseconds(2000)};
 constexpr int kMostFailures = 32;
 
-// Of pointers to files, of which there is one at least, the oldest first.
+// `files`: pointers to one or more files, the oldest first.
 template <typename Files>
 auto first_of_the_large(const Files& files) {
   const auto bytes = [](const auto* file) { return file->bytes; };
@@ -123,7 +123,7 @@ void SegmentSeries::write_to_current(const Batch& batch) {
   }
 }
 
-// What the abandoned file has got of the batch stays there; the rest goes into a new one.
+// Rows of the batch that the abandoned file has got stay there; the rest goes into a new one.
 void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
   rest.names = {};
   std::string path = current_->path();

@@ -36,7 +36,7 @@ class SegmentSeries {
   void end_as_failed(const std::string& reason);
   void close(std::uint64_t rows_lost, std::int64_t first_iteration_lost);
 
-  // Whether an older file is being thinned, or is to be; and a piece of that work.
+  // True if an older file is being thinned, or is to be; go_on() does a piece of that work.
   bool has_more_to_do() const { return thinning_ != nullptr; }
   void go_on();
 
@@ -71,7 +71,7 @@ class SegmentSeries {
   void begin_thinning();
   bool make_room();
 
-  // Of max_size one share is for the file that is being written, and one for the copy of one that
+  // One share of max_size is for the file that is being written, and one for the copy of one that
   // is being thinned.
   static constexpr std::uint64_t kShares = 8;
   static constexpr std::uint64_t kSharesOfEnded = kShares - 2;
@@ -81,15 +81,15 @@ class SegmentSeries {
   Tell tell_;
   int failures_ = 0;
   std::uint64_t rows_of_others_ = 0;
-  // Of the current file, once it could not be written any more.
+  // The rows of the current file, once it could not be written any more.
   std::optional<std::uint64_t> rows_of_abandoned_;
-  std::uint64_t rows_lost_ = 0;       // of the file that is being written
+  std::uint64_t rows_lost_ = 0;       // with the file that is being written
   std::int64_t first_iteration_ = 0;  // in the file that is being written
   std::string first_path_;
   std::vector<Ended> ended_;  // the oldest first
   std::unique_ptr<SegmentWriter> current_;
   std::unique_ptr<Thinning> thinning_;
-  std::array<std::vector<std::string>, kDictionaries> names_;  // what every file begins with
+  std::array<std::vector<std::string>, kDictionaries> names_;  // every file begins with them
 };
 
 }  // namespace telens::record

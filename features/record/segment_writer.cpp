@@ -147,7 +147,7 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& path,
   create_tables(Tail::empty);
 }
 
-// What HDF5 writes while it closes the file goes into memory.
+// Sends what HDF5 writes while it closes the file into memory.
 void SegmentWriter::abandon() {
   const hdf5::Lock lock;
   void* handle = nullptr;

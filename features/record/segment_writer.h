@@ -23,7 +23,7 @@
 
 namespace telens::record {
 
-// What a file says about itself, besides the run's own words.
+// The attributes of a file, besides the run's own.
 struct SegmentContext {
   double start_time = 0;  // seconds since 1970
   bool continues = false;
@@ -37,7 +37,7 @@ class SegmentWriter {
   // take, or will.
   SegmentWriter(const RunOptions& options, const std::string& folder, std::uint64_t others,
                 bool continues = false);
-  // Creates the file `path`, to be written in one go: nobody reads it before it is finished.
+  // Creates the file `path`, to be written in one go and read when it is finished.
   SegmentWriter(const RunOptions& options, const std::string& path, const SegmentContext& context);
   ~SegmentWriter();
 
@@ -58,7 +58,7 @@ class SegmentWriter {
   const std::string& path() const { return path_; }
   std::uint64_t file_size() const { return space_.file_size(); }
   const RowCounts& written() const { return written_; }  // by all calls of write()
-  // Whether the file still lies where it was created, and is not removed altogether.
+  // True if the file still lies where it was created; true if it is removed altogether.
   bool is_in_place() const { return space_.is_at(path_); }
   bool is_removed() const { return space_.is_removed(); }
 
@@ -106,7 +106,7 @@ class SegmentWriter {
   RowCounts written_;
 };
 
-// Of the rank's files in a run's folder.
+// The bytes of the rank's files in a run's folder.
 std::uint64_t bytes_of_segments(const std::string& folder, int rank);
 
 }  // namespace telens::record

@@ -5,7 +5,7 @@
 
 namespace telens::record {
 
-// Of the open file. Throws RecordError for what is no regular file, no HDF5 file, or one in a
+// Checks the open file. Throws RecordError for what is no regular file, no HDF5 file, or one in a
 // format that TELens does not write. The metadata of older formats has no checksums, so that HDF5
 // takes damaged numbers in it for lengths and offsets; extensions may name drivers that open other
 // files.

@@ -28,8 +28,8 @@ struct DumpDataset {
 };
 
 struct TensorDump {
-  std::vector<DumpAttribute> attributes;  // of the file
-  // Of groups, which exist without datasets too.
+  std::vector<DumpAttribute> attributes;  // the file's
+  // Attributes of groups, which exist without datasets too.
   std::vector<std::pair<std::string, std::vector<DumpAttribute>>> groups;
   std::vector<DumpDataset> datasets;
   std::vector<std::pair<std::string, std::string>> links;  // a second name for a dataset

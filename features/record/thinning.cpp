@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kChunksAtOnce = 8;
 
-// Whoever looks for the first NaN finds these.
+// A search for the first NaN needs these.
 constexpr std::array<std::string_view, 4> kNonFinite{"nan", "posinf", "neginf", "nonfinite"};
 
 std::string temporary_name(const std::string& folder, int rank) {
@@ -53,7 +53,7 @@ bool Thinning::go_on() {
   } else if (!copy_) {
     begin_writing();
   } else if (!copied_) {
-    std::optional<std::int64_t> iteration;  // of the row before, most often that of the next one
+    std::optional<std::int64_t> iteration;  // the row before's, most often the next one's too
     bool kept = false;
     copied_ = !copy_->copy_records(kChunksAtOnce, [&](const Record& row) {
       if (row.iteration != iteration) kept = keeps(row.iteration);
@@ -67,7 +67,7 @@ bool Thinning::go_on() {
   return true;
 }
 
-// Which iterations there are.
+// Finds the iterations of the file.
 void Thinning::look() {
   const auto& table = original_->records().table();
   for (std::uint64_t i = 0; i < kChunksAtOnce && next_chunk_ <= table.chunks(); ++i) {

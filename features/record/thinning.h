@@ -1,6 +1,6 @@
 // Rewrites one ended file of a run with half of its iterations. Piece by piece, so that a thread
-// that has to write new rows meanwhile can. Whoever reads, and whoever kills the process, finds the
-// file as it was or as it becomes, never in between.
+// that has to write new rows meanwhile can. A reader, and a kill of the
+// process, finds the file as it was or as it becomes, never in between.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Thinning {
 
   const std::string& path() const { return path_; }
 
-  // What a killed process has left of it.
+  // Removes what a killed process has left of it.
   static void remove_leftovers(const std::string& folder, int rank);
 
  private:

@@ -18,7 +18,7 @@ struct BlockRow {
   std::int32_t block_row = 0;
   std::int32_t block_column = 0;
   double value = 0;
-  int rank = 0;  // of the file; filled in by the reader
+  int rank = 0;  // the file's; filled in by the reader
 
   static constexpr Table kTable{.name = "blocks", .is_thinned = true};
   static constexpr auto columns() {

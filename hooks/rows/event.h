@@ -16,7 +16,7 @@ struct Event {
   std::int32_t kind = kNoName;
   std::int32_t text = kNoName;
   std::int32_t layer = kNoName;
-  int rank = 0;             // of the file; filled in by the reader
+  int rank = 0;             // the file's; filled in by the reader
   bool superseded = false;  // the same: of an iteration that a resumed segment repeats
 
   static constexpr Table kTable{

@@ -17,7 +17,7 @@ struct LedgerRow {
   std::int32_t entry = kNoName;
   std::int32_t detail = kNoName;
   double value = 0;
-  int rank = 0;  // of the file; filled in by the reader
+  int rank = 0;  // the file's; filled in by the reader
 
   static constexpr Table kTable{.name = "ledger"};
   static constexpr auto columns() {

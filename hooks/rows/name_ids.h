@@ -28,7 +28,7 @@ class NameIds {
 
  private:
   std::deque<std::string> list_;
-  std::map<std::string_view, std::int32_t> ids_;  // of the strings in list_
+  std::map<std::string_view, std::int32_t> ids_;  // by views of the strings in list_
 };
 
 }  // namespace telens::record

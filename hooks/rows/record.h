@@ -8,7 +8,7 @@
 
 namespace telens::record {
 
-// What `statistic` of `tensor` of `layer` was in `iteration`. `gemm` is kNoName where the value
+// The value of `statistic` of `tensor` of `layer` in `iteration`. `gemm` is kNoName where the value
 // belongs to the tensor and not to its copy for one GEMM; `scope` names the group that the value
 // was reduced over, kNoName: this rank alone.
 struct Record {

@@ -12,7 +12,7 @@ struct Scalar {
   std::int64_t iteration = 0;
   std::int32_t name = kNoName;  // a word
   double value = 0;
-  int rank = 0;  // of the file; filled in by the reader
+  int rank = 0;  // the file's; filled in by the reader
 
   static constexpr Table kTable{.name = "scalars",
                                 .storage = Storage::plain,

@@ -39,7 +39,7 @@ enum class Storage : std::uint8_t {
 };
 
 struct Table {
-  std::string_view name;  // of the dataset
+  std::string_view name;  // the dataset's
   Storage storage = Storage::packed;
   std::size_t chunk_rows = 1024;
   // The schema version of the first files that have the table; older files have none of its rows.
@@ -52,7 +52,7 @@ struct Table {
   bool is_recorded = true;
 };
 
-// What a reader does with an id that names nothing in its file, as a damaged row may have.
+// How a reader treats an id that names nothing in its file, as a damaged row may have.
 enum class UnknownName : std::uint8_t {
   is_none,       // it reads as kNoName
   drops_row,     // the row is left out
@@ -64,7 +64,7 @@ template <typename Row, typename Member, typename Stored>
 struct Column {
   const char* name;
   Member Row::*member;
-  std::optional<Dictionary> dictionary = {};  // of ids
+  std::optional<Dictionary> dictionary = {};  // set for columns of ids
   UnknownName unknown = UnknownName::is_none;
 
   static constexpr std::size_t kBytes = sizeof(Stored);

@@ -9,6 +9,7 @@
 #include "hooks/config/plan.h"
 #include "hooks/config/record_load.h"
 #include "hooks/feature_registry.h"
+#include "hooks/session_parts.h"
 #include "python/bindings/config_value.h"
 
 namespace telens::python {
@@ -52,7 +53,7 @@ py::dict load_of(const config::Plan& plan) {
 // {rows, warnings, load} for telens.debug.planning.
 py::dict plan(const std::string& config_file, const std::optional<std::string>& config_text,
               const std::vector<std::string>& layer_names, std::optional<std::int64_t> iteration) {
-  const FeatureRegistry registry;
+  const FeatureRegistry registry(default_parts().builtin);
   const config::Config loaded =
       config_text ? config::load_config_text(*config_text, "config", registry.descriptions())
                   : config::load_config_file(config_file, registry.descriptions());

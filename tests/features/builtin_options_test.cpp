@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "hooks/feature_registry.h"
+#include "features/builtin_features.h"
 
 namespace telens {
 namespace {

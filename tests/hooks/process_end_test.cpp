@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "hooks/termination_flush.h"
+#include "hooks/session/termination_flush.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {

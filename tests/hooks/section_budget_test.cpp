@@ -10,6 +10,7 @@
 #include "hooks/reductions.h"
 #include "hooks/scalar_logger.h"
 #include "hooks/section_switches.h"
+#include "hooks/session_parts.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 
@@ -292,7 +293,7 @@ TEST_F(BudgetTest, a_section_does_not_pay_for_waiting_for_other_ranks) {
 TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more_than_the_step) {
   const config::Config config = config::load_config_text(
       with_budget("5%", "LogTensorStats: {enabled: True, tensors: output, stats: max}"), "f.yaml",
-      FeatureRegistry().descriptions());
+      FeatureRegistry(default_parts().builtin).descriptions());
   SectionSwitches switches(config);
   switches.make_budgets([](const std::string&) {});
   SectionBudget& budget = *switches.state("section").budget();
@@ -368,7 +369,7 @@ struct BudgetAlone {
                                     fmt::format("LogTensorStats: {{enabled: True, tensors: output, "
                                                 "stats: max, freq: {}}}",
                                                 freq)),
-            "f.yaml", FeatureRegistry().descriptions())) {}
+            "f.yaml", FeatureRegistry(default_parts().builtin).descriptions())) {}
 
   const config::Section& section() const { return config.sections().front(); }
   // One rank: what it decides is what happens.

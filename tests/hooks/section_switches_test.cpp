@@ -23,31 +23,31 @@ std::vector<std::int64_t> iterations_of(const std::vector<Row>& rows) {
   return iterations;
 }
 
-TEST(KeptRows, are_those_of_the_last_iterations) {
-  KeptRows kept(2, /*most_rows=*/100);
+TEST(LookBackBuffer, are_those_of_the_last_iterations) {
+  LookBackBuffer kept(2, /*most_rows=*/100);
   for (std::int64_t i = 0; i < 5; ++i) kept.add(i, rows_of(i, 1));
   EXPECT_FALSE(kept.overflowed());
   EXPECT_THAT(iterations_of(kept.take()), ElementsAre(3, 4));
   EXPECT_THAT(kept.take(), IsEmpty());
 }
 
-TEST(KeptRows, grow_old_also_where_no_rows_come) {
-  KeptRows kept(2, /*most_rows=*/100);
+TEST(LookBackBuffer, grow_old_also_where_no_rows_come) {
+  LookBackBuffer kept(2, /*most_rows=*/100);
   kept.add(0, rows_of(0, 1));
   kept.add(1, {});
   kept.add(2, {});
   EXPECT_THAT(kept.take(), IsEmpty());
 }
 
-TEST(KeptRows, are_a_bounded_number_whatever_an_iteration_brings) {
-  KeptRows kept(10, /*most_rows=*/5);
+TEST(LookBackBuffer, are_a_bounded_number_whatever_an_iteration_brings) {
+  LookBackBuffer kept(10, /*most_rows=*/5);
   for (std::int64_t i = 0; i < 4; ++i) kept.add(i, rows_of(i, 2));
   EXPECT_TRUE(kept.overflowed());
   EXPECT_THAT(iterations_of(kept.take()), ElementsAre(2, 2, 3, 3));
 }
 
-TEST(KeptRows, are_all_there_again_once_those_that_were_too_many_are_too_old) {
-  KeptRows kept(2, /*most_rows=*/5);
+TEST(LookBackBuffer, are_all_there_again_once_those_that_were_too_many_are_too_old) {
+  LookBackBuffer kept(2, /*most_rows=*/5);
   kept.add(0, rows_of(0, 6));
   kept.add(1, rows_of(1, 1));
   EXPECT_TRUE(kept.overflowed());
@@ -56,16 +56,16 @@ TEST(KeptRows, are_all_there_again_once_those_that_were_too_many_are_too_old) {
   EXPECT_THAT(iterations_of(kept.take()), ElementsAre(1, 2));
 }
 
-TEST(KeptRows, are_told_to_be_too_many_once) {
-  KeptRows kept(4, /*most_rows=*/5);
+TEST(LookBackBuffer, are_told_to_be_too_many_once) {
+  LookBackBuffer kept(4, /*most_rows=*/5);
   kept.add(0, rows_of(0, 6));
   kept.take();
   kept.add(1, rows_of(1, 1));
   EXPECT_FALSE(kept.overflowed());
 }
 
-TEST(KeptRows, of_an_iteration_that_brings_too_many_are_its_last) {
-  KeptRows kept(2, /*most_rows=*/2);
+TEST(LookBackBuffer, of_an_iteration_that_brings_too_many_are_its_last) {
+  LookBackBuffer kept(2, /*most_rows=*/2);
   std::vector<Row> rows = rows_of(0, 3);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].value = static_cast<double>(i);
   kept.add(0, rows);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/interruption.h"
-#include "hooks/text_log.h"
+#include "hooks/session/text_log.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {

@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="never takes the training down: an observer that throws is switched off",
-        file="hooks/feature_guard.h",
+        file="hooks/session/observer_isolation.h",
         before="      switch_off(feature, layer_name, call_name);\n    }\n  }",
         after="      throw;\n    }\n  }",
         program="routing_test",
@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="next to nothing between: a routing call that a feature leaves out is never asked",
-        file="hooks/layer_routing.cpp",
+        file="hooks/session/layer_routing.cpp",
         before="if (answers(features[i]->feature->routing_calls(), call)) {",
         after="if (answers(RoutingCalls{}, call)) {",
         program="routing_test",
@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="next to nothing between: what is asked under a recipe only keeps no layer awake",
-        file="hooks/layer_routing.cpp",
+        file="hooks/session/layer_routing.cpp",
         before="    if (question.call == Call::fp8_gemm && !under_recipe) continue;\n",
         after="    static_cast<void>(under_recipe);\n",
         program="routing_test",
@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a layer that sleeps for good wakes up in the next session",
-        file="hooks/layer_listener.cpp",
+        file="hooks/session/layer_listener.cpp",
         before="*wake <= hook_points::kLastIteration;",
         after="*wake != LayerRouting::kNever;",
         program="routing_test",
@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: what reduces nothing costs none",
-        file="hooks/feature_set.cpp",
+        file="hooks/session/feature_set.cpp",
         before="each->feature->reads_statistics(tensor, iteration);",
         after="true;",
         program="reduction_test",
@@ -197,10 +197,10 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: a due iteration has its header, whether or not a layer ran",
-        file="hooks/session.cpp",
-        before=".tensors_are_due = features_.reads_statistics(/*of_weights=*/false, iteration),",
-        after=".tensors_are_due =\n"
-        "features_.reads_statistics(/*of_weights=*/false, iteration) && iteration > 1,",
+        file="hooks/session/session.cpp",
+        before="tensors_are_due = features_.reads_statistics(/*of_weights=*/false, iteration);",
+        after="tensors_are_due =\n"
+        "features_.reads_statistics(/*of_weights=*/false, iteration) && iteration > 1;",
         program="reduction_test",
         tests="*a_due_statistic*",
     ),
@@ -214,9 +214,9 @@ MUTANTS = (
     ),
     Mutant(
         promise="log_tensor_stats without a group answers on the last rank",
-        file="hooks/session.cpp",
-        before="logs = group != nullptr || options_.rank + 1 == options_.world_size;",
-        after="logs = true;",
+        file="hooks/session/reduction_groups.cpp",
+        before="is_last_rank || world_ == nullptr}",
+        after="true}",
         program="reduction_test",
         tests="*without_a_group*",
     ),
@@ -230,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="never takes the training down: a handler and ours do not call each other for ever",
-        file="hooks/termination_flush.cpp",
+        file="hooks/session/termination_flush.cpp",
         before="depth = is_nested ? depth + 1 : 0;",
         after="depth = 0;",
         program="session_test",
@@ -238,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a failed read switches off only those who asked for it",
-        file="hooks/layer_listener.cpp",
+        file="hooks/session/hook_calls.cpp",
         before="if (noted.wanted()) readers",
         after="readers",
         program="routing_test",
@@ -246,7 +246,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="nothing grows without end: messages are forgotten in the end",
-        file="hooks/text_log.cpp",
+        file="hooks/session/text_log.cpp",
         before="if (oldest_first_.size() > kMost) {",
         after="if (false) {",
         program="session_test",
@@ -326,7 +326,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="free when off: layers of a section that no trigger has started sleep",
-        file="hooks/feature_set.cpp",
+        file="hooks/session/feature_set.cpp",
         before="return !each->section->runs();",
         after="return false;",
         program="trigger_test",
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         promise="a section that starts changes nothing of when other features run",
-        file="hooks/layer_routing.cpp",
+        file="hooks/session/layer_routing.cpp",
         before="  if (before != nullptr) take_over(*before);",
         after="",
         program="trigger_test",
@@ -350,8 +350,8 @@ MUTANTS = (
     ),
     Mutant(
         promise="one collective: what a rank decides takes effect on all ranks in the same step",
-        file="hooks/session.cpp",
-        before="  if (!has_several_ranks(world_)) decisions.follow_own(iteration());",
+        file="hooks/session/session.cpp",
+        before="  if (!has_several_ranks(groups_.world())) decisions.follow_own(iteration());",
         after="  decisions.follow_own(iteration());",
         program="pytest",
         tests="tests/python/test_trigger.py::test_what_one_rank_sees_stops_all_ranks_in_the_same_step",

@@ -48,7 +48,7 @@ RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
-    "statistics record diagnosis engine features"
+    "hooks_session statistics record diagnosis engine features"
 )
 
 # docs/architecture.md draws this table; design and picture change with it.
@@ -97,6 +97,14 @@ ROOMS = (
     room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
     # The rows of the run file: what features record and sinks write.
     room("hooks_rows", "hooks/rows/*"),
+    # The session and its API; features, plugins and what they include know nothing of it.
+    room(
+        "hooks_session",
+        "hooks/session/* hooks/debug.*",
+        "formats ops ops_layouts collectives quantization hook_points hooks_config hooks_rows "
+        "hooks",
+        LIBTORCH,
+    ),
     room(
         "hooks",
         "hooks/*",

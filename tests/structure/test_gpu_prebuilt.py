@@ -21,7 +21,7 @@ SOURCES = (
     *(
         "core/kernels/cuda/quantize/amax.cu",
         "core/kernels/cuda/quantize/amax.cuh",
-        "hooks/session.cpp",
+        "hooks/session/session.cpp",
     ),
     *("features/record/writer.h", "features/CMakeLists.txt", "inspector_cli/report/page.cpp.in"),
     *("samples/gpt/main.cpp", "CMakeLists.txt", "cmake/TelensCuda.cmake"),

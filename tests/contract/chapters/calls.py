@@ -2,7 +2,7 @@
 
 from statement import Statement
 
-ROUTING = "hooks/layer_routing.cpp"
+ROUTING = "hooks/session/layer_routing.cpp"
 CALLER = "python/telens/debug/feature_caller.py"
 CALLS = "python/telens/debug/calls.py"
 MINE = "test_contract_calls.py::"
@@ -13,7 +13,7 @@ STATEMENTS = (
     Statement(
         "Routing calls are made at each forward of a due iteration, in every micro-batch.",
         "RoutingTest.every_micro_batch_of_a_due_iteration_asks",
-        "hooks/layer_routing.h",
+        "hooks/session/layer_routing.h",
         "return iteration >= next || iteration == asked;",
         "return iteration >= next;",
     ),
@@ -35,9 +35,9 @@ STATEMENTS = (
     Statement(
         "A backward that comes late calls those that were on in its own forward *(ours)*.",
         "RoutingTest.a_backward_that_comes_late_calls_those_who_were_on_in_its_forward",
-        "hooks/layer_listener.cpp",
-        "    if (!(part.inspect & bit)) continue;",
-        "    if (!(part.inspect & bit) || plan.iteration != iteration()) continue;",
+        "hooks/session/layer_listener.h",
+        "    calls_.inspect_tensor(plan, call);",
+        "    if (plan.iteration == iteration()) calls_.inspect_tensor(plan, call);",
     ),
     Statement(
         "`fp8_gemm_enabled` is true without a feature, the other three routing calls are false.",
@@ -101,14 +101,14 @@ STATEMENTS = (
     Statement(
         "A False from `fp8_gemm_enabled` holds until its `next_iteration` *(ours)*.",
         "RoutingTest.a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration",
-        "hooks/layer_routing.h",
+        "hooks/session/layer_routing.h",
         "(iteration < next || asked == iteration)",
         "asked == iteration",
     ),
     Statement(
         "A False with None holds for good *(ours)*.",
         "RoutingTest.a_false_without_a_next_iteration_holds_for_good",
-        "hooks/layer_routing.h",
+        "hooks/session/layer_routing.h",
         "return call == Call::fp8_gemm && asked >= 0 && !enabled &&",
         "return call == Call::fp8_gemm && asked >= 0 && !enabled && next != kNever &&",
     ),
@@ -283,7 +283,7 @@ STATEMENTS = (
         "Observers of one tensor all run, each in its own iterations only *(ours: the peer runs "
         "all when any is due)*.",
         "RoutingTest.each_observer_runs_in_its_own_iterations_only",
-        "hooks/layer_routing.h",
+        "hooks/session/layer_routing.h",
         "bool on(std::int64_t iteration) const { return enabled && asked == iteration; }",
         "bool on(std::int64_t iteration) const { return enabled && asked <= iteration; }",
     ),

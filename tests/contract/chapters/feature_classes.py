@@ -114,21 +114,21 @@ STATEMENTS = (
         "`MetricLogger.log_scalar(name, value, iteration)` logs to every logger, the text file "
         "and the run file, under any name.",
         FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "logger.log_scalar(name, each.value, each.iteration);",
         "logger.log_scalar(name, 0, each.iteration);",
     ),
     Statement(
         "A value named `<layer>_<tensor>_<statistic>` is a record like any other *(ours)*.",
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
-        "hooks/pending_records.cpp",
+        "hooks/session/pending_records.cpp",
         "if (const std::optional<SeriesTable::Names> names = names_in(name)) {",
         "if (const std::optional<SeriesTable::Names> names = names_in(name); false) {",
     ),
     Statement(
         "Of several names of tensors in it the last counts: layers may be called by such words.",
         CLASSES + "test_a_class_logs_its_own_values_under_names_with_several_tensor_words",
-        "hooks/pending_records.cpp",
+        "hooks/session/pending_records.cpp",
         "name.rfind(middle)",
         "name.find(middle)",
     ),
@@ -150,7 +150,7 @@ STATEMENTS = (
     Statement(
         "An exception in an altering feature passes through with the feature's name.",
         "RoutingTest.an_exception_while_modifying_passes_through_with_feature_and_layer",
-        "hooks/layer_listener.cpp",
+        "hooks/session/hook_calls.cpp",
         'rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));',
         "throw;",
     ),
@@ -158,7 +158,7 @@ STATEMENTS = (
         "An observing feature that throws is switched off, recorded, and warned about once "
         "*(ours)*.",
         "RoutingTest.an_observer_that_throws_is_switched_off_recorded_and_warned_about_once",
-        "hooks/feature_guard.cpp",
+        "hooks/session/observer_isolation.cpp",
         "if (!feature.observes.exchange(false)) return;",
         "if (!feature.observes.load()) return;",
     ),
@@ -166,7 +166,7 @@ STATEMENTS = (
         "The process is never ended by a feature *(ours: the peer calls sys.exit)*.",
         "test_failing_features.py::"
         "test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once",
-        "hooks/feature_guard.cpp",
+        "hooks/session/observer_isolation.cpp",
         "  if (!feature.observes.exchange(false)) return;\n",
         "  std::exit(1);\n",
     ),

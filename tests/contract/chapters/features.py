@@ -130,7 +130,7 @@ STATEMENTS = (
         "operands.",
         "test_contract_calls.py::"
         "test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_both_operands",
-        "hooks/layer_routing.cpp",
+        "hooks/session/layer_routing.cpp",
         "request.asks_of_modified_gemms ||",
         "false ||",
     ),
@@ -296,7 +296,7 @@ STATEMENTS = (
         "The base LogTensorStats, driven by `log_tensor_stats(layer_name, *, tensor_name, "
         "tensor)`, logs at once the lines of the peer, for tensors of any name.",
         PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
-        "hooks/session.cpp",
+        "hooks/session/session.cpp",
         "{.layer = layer_name, .tensor = tensor_name, .statistic = each.name",
         "{.layer = tensor_name, .tensor = layer_name, .statistic = each.name",
     ),
@@ -311,17 +311,17 @@ STATEMENTS = (
     Statement(
         "Without a group it logs statistics of the whole world, on the last rank.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
-        "hooks/session.cpp",
-        "logs = group != nullptr || options_.rank + 1 == options_.world_size;",
-        "logs = group != nullptr || options_.rank == 0;",
+        "hooks/session/session.cpp",
+        "options_.rank + 1 == options_.world_size);",
+        "options_.rank == 0);",
     ),
     Statement(
         "With `skip_reduction` each rank logs its own; `reduction_group` and `iteration` are taken "
         "for one call.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
-        "hooks/session.cpp",
-        "  if (!options.skip_reduction) {",
-        "  if (true) {",
+        "hooks/session/reduction_groups.cpp",
+        "  if (options.skip_reduction) return {};",
+        "",
     ),
     Statement(
         "Its statistics may be written in any case.",

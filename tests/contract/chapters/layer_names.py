@@ -15,7 +15,7 @@ STATEMENTS = (
     Statement(
         "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         'fmt::format("Layer_{}", ++unnamed_layers_)',
         'fmt::format("Layer_{}", unnamed_layers_++)',
     ),

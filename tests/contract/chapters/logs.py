@@ -2,7 +2,7 @@
 
 from statement import Statement
 
-TEXT_LOG = "hooks/text_log.cpp"
+TEXT_LOG = "hooks/session/text_log.cpp"
 PEER = "test_against_peer.py::"
 ENVIRONMENT = PEER + "test_the_environment_means_what_it_means_to_the_peer"
 
@@ -33,7 +33,7 @@ STATEMENTS = (
     Statement(
         "The iteration is the one that was seen, not the one after `step()`.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "logger.log_scalar(row.series->logged_as(), row.value, row.iteration);",
         "logger.log_scalar(row.series->logged_as(), row.value, iteration());",
     ),
@@ -69,7 +69,7 @@ STATEMENTS = (
         "A layer's plan is a message for each input of each GEMM: `LAYER=<layer>: Tensor: "
         "activation, gemm fprop - Quantize`, `High Precision` or `modify_tensor()`.",
         "SessionTest.plans_are_logged_once_for_each_input_of_each_gemm",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         '{"Quantize", "High Precision",',
         '{"FP8 Quantize", "High Precision",',
     ),

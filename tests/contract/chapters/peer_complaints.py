@@ -71,14 +71,14 @@ STATEMENTS = (
     Statement(
         "Two features on one tensor do not disturb each other's schedule.",
         "RoutingTest.each_observer_runs_in_its_own_iterations_only",
-        "hooks/layer_routing.cpp",
+        "hooks/session/layer_routing.cpp",
         "  if (!question.due(iteration)) return;\n",
         "",
     ),
     Statement(
         "A second session of a process logs into files of its own.",
         "test_against_peer.py::test_the_second_session_logs_into_files_of_its_own",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "    loggers.push_back(std::make_shared<StatisticsLog>(options.log_dir, options.rank));",
         "    static const auto first = std::make_shared<StatisticsLog>(options.log_dir, "
         "options.rank);\n    loggers.push_back(first);",

@@ -64,7 +64,7 @@ STATEMENTS = (
     Statement(
         '`config_file=""` is a session without configuration, and no error.',
         "test_contract_session.py::test_without_a_configuration_a_session_watches_nothing",
-        "hooks/session.cpp",
+        "hooks/session/start_options.cpp",
         "if (options.config_file.empty()) return {};",
         "",
     ),
@@ -131,13 +131,13 @@ STATEMENTS = (
         "A failed `initialize` leaves no session.",
         "SessionTest.a_failed_initialize_leaves_no_session",
         "hooks/debug.cpp",
-        "  const auto session = std::make_shared<Session>(options);",
+        "  const auto session = std::make_shared<Session>(options, parts);",
         "  std::shared_ptr<Session> session;\n"
         "  try {\n"
-        "    session = std::make_shared<Session>(options);\n"
+        "    session = std::make_shared<Session>(options, parts);\n"
         "  } catch (const ConfigError&) {\n"
         "    process().session = std::make_shared<Session>(InitializeOptions{.log_dir = "
-        "options.log_dir});\n"
+        "options.log_dir}, parts);\n"
         "    throw;\n"
         "  }",
     ),
@@ -165,7 +165,7 @@ STATEMENTS = (
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
         "SessionTest.iterations_count_from_init_training_step",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         "const std::int64_t next = iteration() + 1;",
         "const std::int64_t next = iteration();",
     ),
@@ -173,14 +173,14 @@ STATEMENTS = (
         "`initialize_training_step(n)` sets the number of the running iteration, and wakes layers "
         "that wait for another one.",
         "RoutingTest.setting_the_iteration_wakes_a_sleeping_layer_also_backwards",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         "  number_ = hook_points::install(this, iteration(), std::move(owner));",
         "  if (number_ == 0) number_ = hook_points::install(this, iteration(), std::move(owner));",
     ),
     Statement(
         "`end_debug()` hands over what was not stepped yet *(ours: the peer loses it)*.",
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
-        "hooks/session.cpp",
+        "hooks/session/session.cpp",
         "      deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));",
         "      nullptr;",
     ),
@@ -203,51 +203,51 @@ STATEMENTS = (
         "`set_tensor_reduction_group(group, layer_name=None)` chooses the group of all layers, or "
         "of one *(ours: the peer ignores the name)*.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
-        "hooks/session.cpp",
-        "const auto of_layer = layer_groups_.find(layer_name);",
-        "const auto of_layer = layer_groups_.find(std::string_view{});",
+        "hooks/session/reduction_groups.cpp",
+        "const auto of_layer = of_layers_.find(layer_name);",
+        "const auto of_layer = of_layers_.find(std::string_view{});",
     ),
     Statement(
         "`set_weight_tensor_tp_group_reduce(bool)`, True by default, decides whether the "
         "statistics of weights are reduced over their tensor-parallel group.",
         "test_distributed.py::test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished",
-        "hooks/session.cpp",
-        ".weights = reduce_weights_,",
-        ".weights = true,",
+        "hooks/session/reduction_groups.cpp",
+        ".weights = reduce_weights_}",
+        ".weights = true}",
     ),
     Statement(
         "`log_message` writes once per text, layer and extra arguments *(ours: the peer writes "
         "once per calling line, and loses other texts of that line)*.",
         "SessionTest.a_message_is_written_once_per_text_layer_and_extra_arguments",
-        "hooks/text_log.cpp",
+        "hooks/session/text_log.cpp",
         'fmt::format("{}\\x1f{}", text, once_per)',
         "std::string(text)",
     ),
     Statement(
         "`statistics_logger` takes the place of `tb_writer`.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "} else if (options.tb_writer) {",
         "}\n  if (options.tb_writer) {",
     ),
     Statement(
         "A logger or writer takes the place of the text file of statistics.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "if (loggers.empty() || options.default_logging_enabled) {",
         "if (loggers.empty() || !options.default_logging_enabled) {",
     ),
     Statement(
         "`default_logging_enabled=True` writes the text file besides.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "loggers.empty() || options.default_logging_enabled",
         "loggers.empty()",
     ),
     Statement(
         "The run file is written in any case *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "    if (!rows.empty()) run_file_.rows",
         "    if (dynamic_cast<StatisticsLog*>(loggers_.front().get()) != nullptr) run_file_.rows",
     ),
@@ -261,21 +261,21 @@ STATEMENTS = (
     Statement(
         "`step(loss)` keeps the loss of the iteration that ends *(ours)*.",
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
-        "hooks/session.cpp",
+        "hooks/session/session.cpp",
         'write_scalar(iteration, "loss", loss);',
         'write_scalar(iteration + 1, "loss", loss);',
     ),
     Statement(
         "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",
         "test_loss_not_finite.py::test_a_loss_that_is_not_finite_is_told_in_its_step",
-        "hooks/session.cpp",
-        "loss_is_not_finite_ = !std::isfinite(loss);",
-        "loss_is_not_finite_ = false;",
+        "hooks/session/loss_watch.cpp",
+        "std::exchange(is_finite_, std::isfinite(loss))",
+        "std::exchange(is_finite_, true)",
     ),
     Statement(
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
         "SessionTest.losses_and_own_values_are_recorded_with_the_iteration_that_was_seen",
-        "hooks/session.cpp",
+        "hooks/session/session.cpp",
         "write_scalar(iteration(), name, value);",
         "write_scalar(iteration() + 1, name, value);",
     ),
@@ -322,7 +322,7 @@ STATEMENTS = (
     Statement(
         "1,000 forwards of a layer without a `step()` are warned about, once *(ours)*.",
         "SessionTest.a_thousand_forwards_without_a_step_are_warned_about_once",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         "constexpr int kForwardsBeforeWarning = 1000;",
         "constexpr int kForwardsBeforeWarning = 1002;",
     ),
@@ -344,14 +344,14 @@ STATEMENTS = (
     Statement(
         "Sessions of one process share no files, messages or numbers of layers *(ours)*.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         "if (automatic.session < first_number_) {",
         "if (automatic.name.empty()) {",
     ),
     Statement(
         "A model may outlive a session and is watched by the next one *(ours)*.",
         "RoutingTest.a_layer_without_features_wakes_up_in_the_next_session",
-        "hooks/layer_listener.cpp",
+        "hooks/session/layer_listener.cpp",
         "hook_points::tick_of(number + 1, 0);",
         "hook_points::tick_of(number + 2, 0);",
     ),
@@ -368,7 +368,7 @@ STATEMENTS = (
         "A logger that throws is told once and not called again, and training goes on *(ours: "
         "there the exception passes through)*.",
         "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
-        "hooks/sink_fanout.cpp",
+        "hooks/session/sink_fanout.cpp",
         "if (std::erase(loggers_, logger) == 0) continue;",
         "if (false) continue;",
     ),

@@ -313,8 +313,8 @@ STATEMENTS = (
         "Other tensors reduce over the reduction group, by default the whole world; each rank "
         "writes the reduced value.",
         "test_distributed.py::test_statistics_are_reduced_over_the_ranks_into_one_run",
-        "hooks/session.cpp",
-        ".tensors = reduction_group(),",
+        "hooks/session/reduction_groups.cpp",
+        ".tensors = of_tensors(),",
         "",
     ),
     Statement(

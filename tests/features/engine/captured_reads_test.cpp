@@ -8,7 +8,7 @@
 
 #include "core/ops/statistics.h"
 #include "features/engine/graph_memory.h"
-#include "hooks/builtin.h"
+#include "features/engine/make_statistics_engine.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

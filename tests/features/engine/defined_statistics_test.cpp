@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "hooks/builtin.h"
+#include "features/engine/make_statistics_engine.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {
@@ -80,7 +80,7 @@ class DefinedStatistics : public ::testing::Test {
 
   SeriesTable series;
   std::shared_ptr<Range> range = std::make_shared<Range>();
-  StatisticRegistry registry;
+  StatisticRegistry registry{is_builtin_statistic};
   std::vector<std::string> notices;
   std::unique_ptr<StatisticsEngine> engine = make_statistics_engine(
       series, &registry, [this](const std::string& text, std::string_view layer) {
@@ -188,7 +188,7 @@ std::string error_of(StatisticRegistry& registry, config::StatisticDescription d
 }
 
 TEST(StatisticRegistry, refuses_a_name_that_is_taken_and_names_both_owners) {
-  StatisticRegistry registry;
+  StatisticRegistry registry{is_builtin_statistic};
   EXPECT_EQ(error_of(registry, {.name = "kurtosis", .owner = "first.so"}), "");
   EXPECT_THAT(error_of(registry, {.name = "kurtosis", .owner = "second.so"}),
               AllOf(HasSubstr("'kurtosis' of second.so"), HasSubstr("first.so")));
@@ -200,7 +200,7 @@ TEST(StatisticRegistry, refuses_a_name_that_is_taken_and_names_both_owners) {
 }
 
 TEST(StatisticRegistry, refuses_what_is_no_name_or_has_no_sums) {
-  StatisticRegistry registry;
+  StatisticRegistry registry{is_builtin_statistic};
   for (const char* name : {"", "%", "Kurtosis", "my kurtosis", "1st", "a%b", "tail/left"}) {
     EXPECT_THAT(error_of(registry, {.name = name}), HasSubstr("a-z, 0-9 and '_'")) << name;
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/quantization/mxfp8_scaling.h"
-#include "hooks/builtin.h"
+#include "features/engine/make_statistics_engine.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

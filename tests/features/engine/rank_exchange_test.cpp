@@ -8,6 +8,7 @@
 #include "core/base/fnv1a.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/weight_groups.h"
+#include "hooks/rank_agreement.h"
 #include "tests/core/statistics_reference.h"
 
 namespace telens::features {

@@ -1,0 +1,77 @@
+#include "hooks/session/feature_set.h"
+
+#include <algorithm>
+
+namespace telens::debug {
+namespace {
+
+// A budget makes a feature run more seldom, which must change nothing that is computed.
+void check_budget(const FeatureInstance& instance) {
+  const RoutingCalls calls = instance.feature->routing_calls();
+  if (instance.section->budget() == nullptr || (!calls.modify && !calls.fp8_gemm)) return;
+  raise<ConfigError>(
+      "{}: section '{}': {} may change what is computed (it answers modify_tensor_enabled or "
+      "fp8_gemm_enabled); a section with a '{}' may only watch",
+      to_string(instance.entry->location), instance.entry->section, instance.entry->written_name,
+      config::kBudget);
+}
+
+}  // namespace
+
+void FeatureSet::make(const config::Config& config, const FeatureRegistry& registry,
+                      FeatureServices& services, ObserverIsolation& guard, EventLog& events) {
+  config_ = &config;
+  sections_.emplace(config);
+  sections_->make_budgets(
+      [&events](const std::string& text) { events.announce("budget", text, {}, LogLevel::info); });
+  for (SectionState* state : sections_->with_budget()) {
+    decisions_.add(*state->budget(), {.runs = [state] { return state->runs(); },
+                                      .guard = [](const auto& decide) { decide(); }});
+  }
+  for (const config::Section& section : config.sections()) {
+    for (const config::FeatureEntry& entry : section.features) {
+      instances_.push_back(std::make_unique<FeatureInstance>(&entry));
+      FeatureInstance& instance = *instances_.back();
+      instance.section = &sections_->state(section.name);
+      instance.feature = registry.make(entry, services);
+      check_budget(instance);
+      if (const SectionBudget* budget = instance.section->budget()) {
+        instance.feature->thin_by(budget->thinning());
+      }
+      if (Decider* decider = instance.feature->decider()) {
+        decisions_.add(*decider, {.runs = [&instance] { return instance.section->runs(); },
+                                  .guard =
+                                      [&guard, &instance](const auto& decide) {
+                                        guard.observe(instance, {}, "decide", decide);
+                                      }});
+      }
+    }
+  }
+}
+
+std::vector<FeatureInstance*> FeatureSet::all_for(std::string_view layer_name) const {
+  std::vector<FeatureInstance*> features;
+  for (const config::FeatureEntry* entry : config_->entries_for(layer_name)) {
+    const auto instance =
+        std::ranges::find(instances_, entry, [](const auto& each) { return each->entry; });
+    features.push_back(instance->get());
+  }
+  return features;
+}
+
+std::vector<FeatureInstance*> FeatureSet::running(std::vector<FeatureInstance*> features) {
+  std::erase_if(features, [](const FeatureInstance* each) { return !each->section->runs(); });
+  return features;
+}
+
+bool FeatureSet::reads_statistics(bool of_weights, std::int64_t iteration) const {
+  return std::ranges::any_of(instances_, [&](const auto& each) {
+    return each->section->runs() && each->entry->due(iteration, each->feature->thinning_factor()) &&
+           std::ranges::any_of(kAllTensors, [&](TensorName tensor) {
+             return (tensor == TensorName::weight) == of_weights &&
+                    each->feature->reads_statistics(tensor, iteration);
+           });
+  });
+}
+
+}  // namespace telens::debug

@@ -1,0 +1,43 @@
+// Keeps the rows that features and the training program record until step() hands them over.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "hooks/rows/row_lists.h"
+#include "hooks/sink.h"
+
+namespace telens::debug {
+
+// The rows of an iteration for the run file and the loggers.
+using RecordedIteration = record::RowLists<SessionRows>;
+
+// Any thread.
+class PendingRecords {
+ public:
+  // The table lives longer.
+  explicit PendingRecords(SeriesTable& series) : series_(series) {}
+
+  template <typename SessionRow>
+  void add(SessionRow row) {
+    const std::lock_guard lock(mutex_);
+    rows_.of<SessionRow>().push_back(std::move(row));
+  }
+  void add(const record::SomeRows& rows);
+
+  // A number under the name that a logger gives it: "<layer>_<tensor>_<statistic>" is that
+  // statistic, any other name a scalar.
+  void add(std::string_view name, double value, std::int64_t iteration);
+
+  // Everything that was added since the last call.
+  RecordedIteration take();
+
+ private:
+  SeriesTable& series_;
+  std::mutex mutex_;
+  RecordedIteration rows_;
+};
+
+}  // namespace telens::debug

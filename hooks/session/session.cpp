@@ -1,0 +1,358 @@
+#include "hooks/session/session.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <utility>
+
+#include "hooks/plugin_loader.h"
+#include "hooks/rank_agreement.h"
+#include "hooks/session/start_options.h"
+
+namespace telens::debug {
+namespace {
+
+void check_iteration(std::string_view what, std::int64_t iteration) {
+  if (iteration < 0 || iteration > hook_points::kLastIteration) {
+    raise<UsageError>("debug.{}: the iteration cannot be {}; iterations count from 0 to {}", what,
+                      iteration, hook_points::kLastIteration);
+  }
+}
+
+}  // namespace
+
+Session::Session(InitializeOptions options, const SessionParts& parts)
+    : options_(with_absolute_log_dir(std::move(options))),
+      registry_(parts.builtin),
+      events_(series_.names(), [this] { return iteration(); }),
+      isolation_(events_),
+      run_file_(parts.make_run_file()),
+      statistics_(parts.make_engine(series_, registry_.statistics(),
+                                    [this](const std::string& text, std::string_view layer_name) {
+                                      events_.announce("statistic_off", text, layer_name);
+                                    })),
+      pending_(series_),
+      layers_(options_.init_training_step, features_, *statistics_, isolation_, events_) {
+  accept_on_all_ranks(options_.world, [this] { accept(); });
+  compare_ranks();
+  // From here on nothing is refused: files of an earlier run may be touched.
+  const auto on_error = [this](const std::string& error) {
+    events_.log(error, {}, LogLevel::warning);
+  };
+  const auto on_logger_failure = [this](const std::string& text) {
+    events_.announce("logger_off", text, {});
+  };
+  run_file_->begin({options_, config_.text(), series_.names(), on_error});
+  sinks_.emplace(*run_file_, series_.names(), options_, on_logger_failure);
+  events_.open(*run_file_, options_.log_dir, options_.rank);
+}
+
+void Session::begin(std::shared_ptr<Session> self) {
+  termination_flush_.emplace([weak = std::weak_ptr(self)] {
+    if (const auto session = weak.lock()) session->flush();
+  });
+  layers_.start(std::move(self));
+}
+
+void Session::accept() {
+  check_iteration("initialize, init_training_step", options_.init_training_step);
+  load_plugins(options_.feature_dirs, registry_);
+  config_ = load_config(options_, registry_.descriptions());
+  for (const std::string& text : config_.warnings()) {
+    events_.message(text, {}, LogLevel::warning);
+  }
+  features_.make(config_, registry_, *this, isolation_, events_);
+  run_file_->check(options_);
+}
+
+void Session::flush() {
+  run_file_->flush();
+  events_.flush();
+}
+
+// Ranks that watch different things would reduce, and wait for, different things.
+void Session::compare_ranks() {
+  const std::string difference = difference_of_ranks(options_, config_);
+  groups_.begin(options_.world, difference.empty());
+  if (!difference.empty()) events_.message(difference, {}, LogLevel::warning);
+}
+
+template <typename Work>
+void Session::in_turn(const Work& work) {
+  const std::exception_ptr thrown = turns_.run([&] {
+    if (!has_ended()) work();
+  });
+  // Without the lock: a thread that wants the end either gets it or has told this one.
+  std::exception_ptr by_the_end;
+  if (end_is_wanted_.load()) by_the_end = Turns::thrown_by([this] { end(); });
+  // The caller has to know first what the call itself has thrown.
+  if (thrown) std::rethrow_exception(thrown);
+  if (by_the_end) std::rethrow_exception(by_the_end);
+}
+
+void Session::stop_run(std::string text) {
+  const std::lock_guard lock(pending_mutex_);
+  stop_texts_.push_back(std::move(text));
+}
+
+// ---- what the training program calls
+
+void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level,
+                          std::string_view once_per) {
+  events_.message(message, layer_name, level, once_per);
+}
+
+void Session::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
+  std::vector<FeatureInstance*> features;
+  try {
+    features = features_.all_for(layer_name);
+  } catch (const ConfigError&) {
+    return;  // two sections select it, which is a mistake only in a layer that calls its features
+  }
+  for (FeatureInstance* instance : features) {
+    isolation_.observe(*instance, layer_name, "note_foreign_layer",
+                       [&] { instance->feature->note_foreign_layer(layer_name, kind); });
+  }
+}
+
+void Session::record_scalar(std::string_view name, double value) {
+  write_scalar(iteration(), name, value);
+  note_number(name, value);
+}
+
+void Session::log_scalar(std::string_view name, double value, std::int64_t iteration) {
+  pending_.add(name, value, iteration);
+}
+
+std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
+                                            std::string_view tensor_name, const at::Tensor& tensor,
+                                            const LogTensorStatsOptions& options) {
+  std::vector<NamedValue> values;
+  in_turn([&] { values = log_tensor_in_turn(layer_name, tensor_name, tensor, options); });
+  return values;
+}
+
+std::vector<NamedValue> Session::log_tensor_in_turn(std::string_view layer_name,
+                                                    std::string_view tensor_name,
+                                                    const at::Tensor& tensor,
+                                                    const LogTensorStatsOptions& options) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t iteration = options.iteration.value_or(this->iteration());
+  const auto [group, logs] =
+      groups_.for_script(layer_name, options, options_.rank + 1 == options_.world_size);
+  layers_.note_script(layer_name);
+  std::vector<NamedValue> values;
+  for (FeatureInstance* instance : features_.running_for(layer_name)) {
+    auto* feature = dynamic_cast<ScriptDrivenFeature*>(instance->feature.get());
+    if (feature == nullptr) continue;
+    for (NamedValue& each :
+         feature->log_tensor({layer_name, iteration}, tensor_name, tensor, group)) {
+      values.push_back(std::move(each));
+    }
+  }
+  if (!logs) return {};
+  const std::string group_name = name_of(group);
+  RecordedIteration recorded;
+  for (const NamedValue& each : values) {
+    const Series& series = series_.find_or_add(
+        {.layer = layer_name, .tensor = tensor_name, .statistic = each.name, .group = group_name});
+    recorded.of<Row>().push_back({iteration, &series, each.value});
+  }
+  sinks_->deliver(recorded);
+  return values;
+}
+
+void Session::set_iteration(std::int64_t iteration) {
+  check_iteration("initialize_training_step", iteration);
+  in_turn([&] {
+    layers_.set_iteration(iteration);
+    statistics_->begin_iteration(iteration);
+  });
+}
+
+Reductions Session::reductions_in(std::int64_t iteration) {
+  Reductions reductions = groups_.reductions();
+  reductions.tensors_are_due = features_.reads_statistics(/*of_weights=*/false, iteration);
+  reductions.weights_are_due = features_.reads_statistics(/*of_weights=*/true, iteration);
+  reductions.decisions = features_.decisions().words();
+  reductions.decisions_are_due = features_.decisions().waiting();
+  return reductions;
+}
+
+RecordedIteration Session::take_recorded(std::vector<Row> collected) {
+  sections().keep(iteration(), collected);
+  RecordedIteration recorded = pending_.take();
+  auto& rows = recorded.of<Row>();
+  rows.insert(rows.begin(), collected.begin(), collected.end());
+  return recorded;
+}
+
+void Session::write_scalar(std::int64_t iteration, std::string_view name, double value) {
+  const record::Scalar scalar{.iteration = iteration,
+                              .name = series_.names().id(record::Dictionary::word, name),
+                              .value = value};
+  run_file_->rows(std::span(&scalar, 1));
+}
+
+// Notes a number of the running iteration for deciders.
+void Session::note_number(std::string_view name, double value) {
+  if (!features_.decisions().any()) return;
+  const std::lock_guard lock(pending_mutex_);
+  numbers_.push_back({std::string(name), value});
+}
+
+// The first one that is not finite is told at once, whatever the configuration looks at.
+void Session::note_loss(double loss, std::int64_t iteration) {
+  write_scalar(iteration, "loss", loss);
+  note_number("loss", loss);
+  if (const auto text = losses_.look_at(loss, iteration)) {
+    events_.announce("loss_not_finite", *text, {});
+  }
+}
+
+// Calls the deciders at the end of an iteration.
+void Session::decide(const RecordedIteration& recorded,
+                     std::span<const std::vector<std::int64_t>> words_of_ranks) {
+  Decisions& decisions = features_.decisions();
+  if (!decisions.any()) return;
+  std::vector<NamedNumber> numbers = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return std::exchange(numbers_, {});
+  }();
+  for (const record::Scalar& each : recorded.of<record::Scalar>()) {
+    numbers.push_back({series_.names().name(record::Dictionary::word, each.name), each.value});
+  }
+  if (!words_of_ranks.empty()) decisions.follow(iteration(), words_of_ranks);
+  decisions.decide({iteration(), recorded.of<Row>(), numbers});
+  if (!has_several_ranks(groups_.world())) decisions.follow_own(iteration());
+  const std::vector<Row> written = sections().take_written();
+  if (!written.empty()) run_file_->rows(std::span<const Row>(written));
+}
+
+void Session::step(std::optional<double> loss) {
+  in_turn([&] {
+    if (turns_.depth() > 1) {
+      raise<UsageError>(
+          "debug.step: it was called by a feature or a logger that it has called itself; call it "
+          "at the end of every forward-backward");
+    }
+    step_in_turn(loss);
+  });
+}
+
+// The iteration ends before a logger is called: one that interrupts leaves the session in order.
+void Session::step_in_turn(std::optional<double> loss) {
+  const std::int64_t ending = iteration();
+  for (const auto& each : features_.all()) {
+    const CostTimer cost(each->section->budget());
+    isolation_.observe(*each, {}, "step", [&] { each->feature->step(ending); });
+  }
+  const double begin = sections().measures() ? seconds_now() : 0;
+  if (loss) note_loss(*loss, ending);
+  // Deciders need this iteration's rows now.
+  const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
+  Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
+  const RecordedIteration recorded = take_recorded(std::move(collected.rows));
+  // Before the decisions, which are made of this iteration too.
+  const double collected_at = sections().measures() ? seconds_now() : 0;
+  const double waited = collected.exchange_seconds;
+  sections().end_step(collected_at - begin - waited, waited);
+  decide(recorded, collected.decisions);
+  layers_.end_iteration();
+  if (sections().end_iteration()) layers_.wake();
+  statistics_->begin_iteration(iteration());
+  // An interruption of one rank must not leave it behind in what all ranks decide.
+  const std::exception_ptr from_a_logger = deliver(recorded);
+  if (sections().measures()) sections().charge_after_step(seconds_now() - collected_at);
+  stop_if_asked();
+  if (from_a_logger) std::rethrow_exception(from_a_logger);
+}
+
+// Returns what interrupted a logger.
+std::exception_ptr Session::deliver(const RecordedIteration& recorded) {
+  try {
+    sinks_->deliver(recorded);
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Session::take_stop_texts() {
+  const std::lock_guard lock(pending_mutex_);
+  return std::exchange(stop_texts_, {});
+}
+
+void Session::stop_if_asked() {
+  const std::vector<std::string> texts = take_stop_texts();
+  if (texts.empty()) return;
+  const std::string message = fmt::format("{}", fmt::join(texts, "\n"));
+  // On stderr the exception tells it.
+  events_.log_in_file(message, LogLevel::error);
+  events_.mark(iteration() - 1, "stopped", message, {});
+  flush();
+  throw RunStopped(message);
+}
+
+// Also of a program that an exception of this name has left; "" for none.
+void Session::end(std::string_view exception) {
+  {
+    const std::lock_guard lock(pending_mutex_);
+    if (!exception.empty()) exception_ = exception;
+  }
+  auto lock = turns_.wait(kLongestWait);
+  if (!lock.owns_lock()) {
+    end_is_wanted_.store(true);
+    if (!lock.try_lock()) {
+      events_.message(
+          fmt::format("debug.end_debug: another thread is in debug.step() for more than {} s; the "
+                      "session ends when that is done",
+                      kLongestWait.count()),
+          {}, LogLevel::warning);
+      return;
+    }
+  }
+  if (has_ended()) return;
+  if (turns_.depth() > 0) {  // a feature or a logger that step() has called wants it
+    end_is_wanted_.store(true);
+    return;
+  }
+  has_ended_.store(true);
+  end_in_turn();
+}
+
+void Session::end_in_turn() {
+  if (!layers_.stop(kLongestWait)) {
+    events_.message(
+        fmt::format("debug.end_debug: another thread is in a layer for more than {} s; what "
+                    "features see there from here on is not recorded",
+                    kLongestWait.count()),
+        {}, LogLevel::warning);
+  }
+  for (const auto& each : features_.all()) {
+    isolation_.observe(*each, {}, "end", [&] { each->feature->end(); });
+  }
+  isolation_.close();
+  // Layers of other ranks are not known here.
+  const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
+  for (const std::string& text : layers_.idle_sections(config_)) events_.message(text, {}, level);
+  // The other ranks may be gone: what was not stepped stays this rank's.
+  const std::exception_ptr from_a_logger =
+      deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));
+  const std::vector<std::string> texts = take_stop_texts();
+  for (const std::string& text : texts) events_.message(text, {}, LogLevel::error);
+  flush();
+  // Here, not where the last call lets go of the session, which may be at any time on any thread.
+  termination_flush_.reset();
+  const std::string exception = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return exception_;
+  }();
+  sinks_->let_go_of_loggers();
+  run_file_->end(exception);
+  if (from_a_logger) std::rethrow_exception(from_a_logger);
+}
+
+}  // namespace telens::debug

@@ -1,0 +1,138 @@
+// A debug session, from initialize to end_debug.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hooks/feature_registry.h"
+#include "hooks/session/event_log.h"
+#include "hooks/session/feature_set.h"
+#include "hooks/session/layer_listener.h"
+#include "hooks/session/loss_watch.h"
+#include "hooks/session/pending_records.h"
+#include "hooks/session/reduction_groups.h"
+#include "hooks/session/sink_fanout.h"
+#include "hooks/session/termination_flush.h"
+#include "hooks/session/turns.h"
+#include "hooks/session_parts.h"
+
+namespace telens::debug {
+
+// One thread at a time is in step(), end(), set_iteration() or log_tensor(); others wait for their
+// turn. Calls of layers come from any thread meanwhile, and share the session until they return.
+class Session final : private FeatureServices {
+ public:
+  // Throws ConfigError and UsageError; nothing is installed then.
+  Session(InitializeOptions options, const SessionParts& parts);
+
+  // Layers are watched from here on.
+  void begin(std::shared_ptr<Session> self);
+
+  // The session API (hooks/debug.h). Nothing once the session has ended.
+  void step(std::optional<double> loss);
+  // Waits for what other threads are in, kLongestWait each for a step and for calls of layers: they
+  // may in turn wait for this thread. A step that takes longer, and one that this very call came
+  // from, ends the session itself when it is done; what calls of layers observe later is lost.
+  void end(std::string_view exception = {});
+  bool has_ended() const { return has_ended_.load(); }
+  void set_iteration(std::int64_t iteration);
+  std::int64_t iteration() const { return layers_.iteration(); }
+  void record_scalar(std::string_view name, double value);
+  void log_scalar(std::string_view name, double value, std::int64_t iteration);
+  std::vector<NamedValue> log_tensor(std::string_view layer_name, std::string_view tensor_name,
+                                     const at::Tensor& tensor,
+                                     const LogTensorStatsOptions& options);
+  void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
+                   std::string_view once_per);
+  void note_foreign_layer(std::string_view layer_name, std::string_view kind);
+  const config::Descriptions& descriptions() const { return registry_.descriptions(); }
+  const StatisticRegistry& defined_statistics() const { return registry_.statistics(); }
+  const Sink& run_file() const { return *run_file_; }
+
+  ReductionGroups& groups() { return groups_; }
+
+  static constexpr std::chrono::seconds kLongestWait{5};
+
+ private:
+  // FeatureServices
+  StatisticsEngine& statistics() override { return *statistics_; }
+  SeriesTable& series() override { return series_; }
+  const config::Config& config() const override { return config_; }
+  SectionSwitches& sections() override { return features_.sections(); }
+  const InitializeOptions& options() const override { return options_; }
+  void record(const Row& row) override { pending_.add(row); }
+  void record_histogram(HistogramRow histogram) override { pending_.add(std::move(histogram)); }
+  void record_rows(const record::SomeRows& rows) override { pending_.add(rows); }
+  void stop_run(std::string text) override;
+  void announce(std::string_view kind, const std::string& text,
+                std::string_view layer_name) override {
+    events_.announce(kind, text, layer_name);
+  }
+  void log_message(std::string_view message, std::string_view layer_name, LogLevel level) override {
+    events_.message(message, layer_name, level);
+  }
+
+  // Runs `work` when it is this thread's turn, and ends the session where that waits for it.
+  template <typename Work>
+  void in_turn(const Work& work);
+  void step_in_turn(std::optional<double> loss);
+  void end_in_turn();
+
+  void compare_ranks();
+  void accept();  // throws what initialize refuses
+  void flush();
+
+  Reductions reductions_in(std::int64_t iteration);
+
+  void write_scalar(std::int64_t iteration, std::string_view name, double value);
+  void note_number(std::string_view name, double value);
+  void note_loss(double loss, std::int64_t iteration);
+  void decide(const RecordedIteration& recorded,
+              std::span<const std::vector<std::int64_t>> words_of_ranks);
+  // The rows that the engine has collected, then those recorded since the last call.
+  RecordedIteration take_recorded(std::vector<Row> collected);
+  std::exception_ptr deliver(const RecordedIteration& recorded);
+  std::vector<std::string> take_stop_texts();
+  void stop_if_asked();
+  std::vector<NamedValue> log_tensor_in_turn(std::string_view layer_name,
+                                             std::string_view tensor_name, const at::Tensor& tensor,
+                                             const LogTensorStatsOptions& options);
+
+  const InitializeOptions options_;
+  FeatureRegistry registry_;
+  config::Config config_;
+  SeriesTable series_;
+  EventLog events_;
+  ObserverIsolation isolation_;
+  std::unique_ptr<Sink> run_file_;
+  std::optional<SinkFanout> sinks_;
+  std::unique_ptr<StatisticsEngine> statistics_;
+  PendingRecords pending_;
+  FeatureSet features_;  // may use all of the above while it ends
+  LayerListener layers_;
+  std::optional<TerminationFlush> termination_flush_;
+
+  ReductionGroups groups_;
+
+  Turns turns_;
+  std::atomic<bool> end_is_wanted_{false};
+  std::atomic<bool> has_ended_{false};
+
+  mutable std::mutex pending_mutex_;  // over what follows
+  std::vector<std::string> stop_texts_;
+  std::string exception_;             // the one that has ended the run
+  std::vector<NamedNumber> numbers_;  // numbers of the iteration, for deciders
+
+  LossWatch losses_;  // used by step() alone
+};
+
+}  // namespace telens::debug

@@ -1,0 +1,113 @@
+// The text logs: messages, and one line per statistic, in the lines and files that scripts of
+// nvidia-dlfw-inspect expect.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "hooks/session_options.h"
+
+namespace telens::debug {
+
+// One log file that lines are appended to. Its name follows the environment:
+//   NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE   1 (default): truncate; 0: append
+//   NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP   1: nvdlfw_inspect_<YYYYmmdd_HHMMSS>_globalrank-<r>.log,
+//                                         the stamp from, or else put into,
+//                                         NVDLFW_INSPECT_LOG_TIMESTAMP
+class LogFile {
+ public:
+  // <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. Where it cannot be written, or not any
+  // more, one line on stderr says so, and lines go nowhere: logging never stops training.
+  LogFile(const std::string& log_dir, std::string_view folder, int rank);
+
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  void write(std::string_view line);
+  void flush();
+
+ private:
+  static constexpr std::size_t kMostWaiting = 1 << 13;  // bytes
+
+  void give_up(std::string_view reason);
+  void write_out();
+
+  std::mutex mutex_;  // over what follows
+  std::string path_;
+  int descriptor_ = -1;
+  std::string waiting_;  // not written yet
+  std::uintmax_t bytes_ = 0;
+  std::uintmax_t limit_;  // the most bytes of a file: writing beyond it ends the process (SIGXFSZ)
+};
+
+// "2026-11-21 18:12:21,123", local time, as Python's logging writes it.
+class LogClock {
+ public:
+  // "2026-11-21 23:36:07,042"; valid until the next call.
+  std::string_view now();
+
+ private:
+  std::time_t second_ = 0;
+  std::string text_;  // formatting a date costs more than the rest of a line
+};
+
+// Tells new texts from those it has seen. Of more than kMost it forgets the oldest, so that a
+// program whose messages never repeat does not grow with them.
+class SeenTexts {
+ public:
+  static constexpr std::size_t kMost = 1 << 16;  // about 10 MB of lines
+
+  // Returns whether the text is new.
+  bool add(std::string text);
+
+ private:
+  std::unordered_set<std::string> texts_;
+  std::deque<const std::string*> oldest_first_;  // in texts_, which does not move its elements
+};
+
+// Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) on, on stderr from WARNING on.
+class MessageLog {
+ public:
+  MessageLog();
+
+  // Begins the file, with what was written before; until then nothing on disk is touched.
+  void open(const std::string& log_dir, int rank);
+
+  // Any thread. What is unseen in names and texts is escaped; a text of several lines is indented
+  // from the second one on. Once per text, layer and `once_per` (see SeenTexts); returns whether it
+  // was written now.
+  bool write(std::string_view message, std::string_view layer_name, LogLevel level,
+             std::string_view once_per = {}, bool on_stderr = true);
+  void flush();
+
+ private:
+  std::optional<LogFile> file_;
+  LogLevel level_;
+  std::mutex mutex_;                  // over what follows, and the making of the file
+  std::vector<std::string> waiting_;  // lines for the file
+  LogClock clock_;
+  SeenTexts written_;
+};
+
+// Statistics: "<time> - INFO - <name> <tabs> iteration=%06d <tabs> value=%.4f".
+class StatisticsLog final : public ScalarLogger {
+ public:
+  StatisticsLog(const std::string& log_dir, int rank);
+
+  void log_scalar(std::string_view name, double value, std::int64_t iteration) override;
+  void flush() override { file_.flush(); }
+
+ private:
+  LogFile file_;
+  LogClock clock_;
+};
+
+}  // namespace telens::debug

@@ -1,0 +1,32 @@
+// The parts of a session that are handed to it from outside: its features, the engine that computes
+// statistics, and the sink that writes the run down.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "hooks/feature_registry.h"
+#include "hooks/sink.h"
+#include "hooks/statistics_engine.h"
+
+namespace telens {
+
+struct SessionParts {
+  BuiltinFeatures builtin;
+  // The table and the registry outlive the engine.
+  std::function<std::unique_ptr<StatisticsEngine>(
+      SeriesTable& series, const StatisticRegistry& defined, OnStatisticFailure on_failure)>
+      make_engine;
+  std::function<std::unique_ptr<Sink>()> make_run_file;
+};
+
+// The parts of sessions that are given none. features/session_parts.cpp sets them when
+// libtelens.so is loaded; a program that links hooks alone has none.
+TELENS_EXPORT void set_default_parts(SessionParts parts);
+// Throws UsageError where there are none.
+TELENS_EXPORT const SessionParts& default_parts();
+
+}  // namespace telens
