@@ -14,17 +14,53 @@ constexpr double kSteps = 3;
 // Of the last points before a place.
 struct Past {
   double usual = 0;
-  double spread = 0;
+  double spread = 0;  // taken over the steps
   double largest_step = 0;
 };
 
 Past past_of(std::span<const double> values) {
-  Past past{.usual = median({values.begin(), values.end()}),
-            .spread = spread({values.begin(), values.end()})};
+  // The newest ones, and how steps vary: gradients fall by a factor of 10 while training begins.
+  constexpr std::size_t kNewest = 5;
+  const auto newest = values.last(std::min(kNewest, values.size()));
+  Past past{.usual = median({newest.begin(), newest.end()})};
+  std::vector<double> steps;
   for (std::size_t i = 1; i < values.size(); ++i) {
-    past.largest_step = std::max(past.largest_step, std::abs(values[i] - values[i - 1]));
+    steps.push_back(values[i] - values[i - 1]);
+    past.largest_step = std::max(past.largest_step, std::abs(steps.back()));
   }
+  past.spread = spread(steps);
   return past;
+}
+
+struct Sizes {
+  std::vector<Point> points;
+  std::vector<double> bits;  // log2 of each point
+};
+
+Sizes finite(std::span<const Point> all) {
+  Sizes sizes;
+  for (const Point& point : all) {
+    if (!std::isfinite(point.value)) continue;
+    sizes.points.push_back(point);
+    sizes.bits.push_back(bits(point.value));
+  }
+  return sizes;
+}
+
+// How many points a ramp takes that begins at `first`, until it is least_bits away from `usual`; 0:
+// there is none. Each point lies beyond `edge` and not before the last one.
+std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
+                        double usual, const RampOptions& options) {
+  constexpr double kBack = 0.1;         // bits that a step may go back
+  constexpr double kLargestStep = 0.4;  // times least_bits: a larger one is a shift
+  const std::size_t end = std::min(values.size(), first + options.within);
+  for (std::size_t i = first; i < end; ++i) {
+    if (values[i] <= edge) return 0;
+    const double step = values[i] - values[i - 1];
+    if ((i > first && step < -kBack) || step > kLargestStep * options.least_bits) return 0;
+    if (values[i] - usual >= options.least_bits) return i - first + 1;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -50,13 +86,7 @@ double bits(double size) {
 }
 
 std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions& options) {
-  std::vector<Point> sizes;
-  std::vector<double> values;
-  for (const Point& point : all) {
-    if (!std::isfinite(point.value)) continue;
-    sizes.push_back(point);
-    values.push_back(bits(point.value));
-  }
+  const auto [sizes, values] = finite(all);
   for (std::size_t i = options.least_past; i < values.size(); ++i) {
     const std::size_t begin = i > options.window ? i - options.window : 0;
     const Past past = past_of(std::span(values).subspan(begin, i - begin));
@@ -69,12 +99,42 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     if (std::abs(values[i] - values[i - 1]) < kSteps * past.largest_step) continue;
     std::size_t end = i;
     while (end < values.size() && leaves(end)) ++end;
-    if (end - i < std::min(options.sustained, values.size() - i)) continue;
+    const std::size_t stays = end - i;
+    if (stays < options.sustained) {
+      // What the run, or its last finite value, cuts short must be the larger.
+      const auto missing = static_cast<double>(options.sustained - stays);
+      const double enough = options.least_bits * (1 + missing / 2);
+      if (end < values.size() || std::abs(values[i] - past.usual) < enough) continue;
+    }
     return Shift{.first = sizes[i].iteration,
                  .last = sizes[end - 1].iteration,
                  .bits = values[i] - past.usual,
                  .usual = std::exp2(past.usual),
                  .value = sizes[i].value};
+  }
+  return std::nullopt;
+}
+
+std::optional<Shift> first_ramp(std::span<const Point> all, int sign, const RampOptions& options) {
+  constexpr double kLeastEdge = 0.03;  // bits beyond the past
+  auto [sizes, values] = finite(all);
+  for (double& value : values) value *= sign;
+  for (std::size_t i = options.least_past; i < values.size(); ++i) {
+    const auto past = std::span(values).subspan(i - options.least_past, options.least_past);
+    const auto [smallest, largest] = std::ranges::minmax(past);
+    if (largest - smallest > options.steady) continue;
+    const double edge = largest + std::max(kLeastEdge, (largest - smallest) / 4);
+    const double usual = median({past.begin(), past.end()});
+    const std::size_t length = ramp_length(values, i, edge, usual, options);
+    if (length == 0) continue;
+    std::size_t end = i + length;
+    while (end < values.size() && values[end] > edge) ++end;
+    const Point& reached = sizes[i + length - 1];
+    return Shift{.first = sizes[i].iteration,
+                 .last = sizes[end - 1].iteration,
+                 .bits = sign * (values[i + length - 1] - usual),
+                 .usual = std::exp2(sign * usual),
+                 .value = reached.value};
   }
   return std::nullopt;
 }

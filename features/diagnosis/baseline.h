@@ -35,9 +35,22 @@ struct ShiftOptions {
   std::size_t window = 16;     // of past points
 };
 
-// The first shift of a series of sizes: away from the median of its past by least_bits, by 4
-// spreads of it, and by a step of 3 times the largest one in the past, so that a steady growth is
-// none.
+// The first shift of a series of sizes: away from the median of the last points by least_bits and
+// by 4 spreads of the steps in the past, and by a step of 3 times the largest one of these, so that
+// a steady growth is none. What lasts for fewer points than `sustained`, since the run ends or
+// holds no number any more, has to be larger.
 std::optional<Shift> first_shift(std::span<const Point> sizes, const ShiftOptions& options);
+
+struct RampOptions {
+  double least_bits = 4;
+  double steady = 0.5;         // bits between the largest and the smallest of the past
+  std::size_t least_past = 6;  // points
+  std::size_t within = 16;     // points from the first one to that which is least_bits away
+};
+
+// The first departure from a steady past that goes on in one direction until it is least_bits away,
+// as of a factor that is applied again in each iteration, in steps of 0.4 least_bits at the most.
+// `sign`: 1 up, -1 down.
+std::optional<Shift> first_ramp(std::span<const Point> sizes, int sign, const RampOptions& options);
 
 }  // namespace telens::diagnosis

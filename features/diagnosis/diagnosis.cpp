@@ -12,10 +12,17 @@ namespace {
 
 std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
   std::vector<std::string> names;
-  for (const std::string_view statistic : rule.required) {
-    if (!facts.has(statistic)) names.emplace_back(statistic);
+  for (const std::string_view entry : rule.required) {
+    const auto names_of_entry = alternatives_in(entry);
+    const bool has_any = std::ranges::any_of(
+        names_of_entry, [&](std::string_view statistic) { return facts.has(statistic); });
+    if (!has_any) names.emplace_back(names_of_entry.front());
   }
-  if (rule.needs_ledger && facts.gemm_states().empty()) names.emplace_back("a ledger");
+  const auto recorded = [&](std::string_view statistic) { return facts.has(statistic); };
+  const bool has_other = std::ranges::any_of(rule.optional, recorded);
+  if (rule.needs_ledger && facts.gemm_states().empty() && !has_other) {
+    names.emplace_back("a ledger");
+  }
   return names;
 }
 

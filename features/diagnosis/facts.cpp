@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
+#include <limits>
 #include <unordered_set>
 
 namespace telens::diagnosis {
@@ -130,7 +132,7 @@ void Facts::read_series(const record::RunReader& run,
     last_ = std::max(last_, row.iteration);
     // A weight is what it is before any cast.
     const bool cast = tensors[row.tensor] != TensorName::weight || is_of_scale[row.statistic];
-    if (cast && is_warm_up(row.layer, row.iteration)) return;
+    const bool is_apart = cast && is_warm_up(row.layer, row.iteration);
     Place place{.layer = row.layer, .tensor = tensors[row.tensor], .rank = rank};
     if (row.gemm != record::kNoName) place.gemm = gemms[row.gemm];
     if (row.scope != record::kNoName) {
@@ -140,8 +142,15 @@ void Facts::read_series(const record::RunReader& run,
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
     }
     const auto [at, is_new] = index_.try_emplace(key_of(place, row.statistic), series_.size());
-    if (is_new) series_.push_back({place, row.statistic, {}});
-    series_[at->second].points.push_back({row.iteration, row.value});
+    if (is_new) series_.push_back({place, row.statistic});
+    Series& series = series_[at->second];
+    if (is_apart) {
+      constexpr double kUnknown = std::numeric_limits<double>::infinity();
+      series.largest_in_warm_up =
+          std::max(series.largest_in_warm_up, std::isfinite(row.value) ? row.value : kUnknown);
+      return;
+    }
+    series.points.push_back({row.iteration, row.value});
   };
   run.read(query, [&](int rank, std::span<const record::Record> rows) {
     for (const record::Record& row : rows) add(rank, row);
@@ -150,6 +159,7 @@ void Facts::read_series(const record::RunReader& run,
 
 void Facts::put_in_order() {
   for (Series& each : series_) sort_by_iteration(each.points);
+  std::erase_if(series_, [](const Series& each) { return each.points.empty(); });
   std::ranges::stable_sort(series_, [](const Series& a, const Series& b) {
     const auto turn_a = turn_of(a.place);
     const auto turn_b = turn_of(b.place);

@@ -48,8 +48,17 @@ bool follows_from_setup(const Finding& origin, const Finding& other) {
   return !precision && other.first <= origin.first + kShownLater;
 }
 
+// Another reading of what the origin is: of the same tensor, and since the same iteration. Which of
+// the two it is the reader sees from the evidence.
+bool is_other_reading(const Finding& origin, const Finding& other) {
+  return origin.place.layer == other.place.layer && origin.place.tensor == other.place.tensor &&
+         origin.cause != other.cause && std::abs(origin.first - other.first) <= kByChance &&
+         stage_of(other) <= Stage::values;
+}
+
 bool may_follow(const Finding& origin, const Finding& other) {
   if (is_same_elsewhere(origin, other)) return true;
+  if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
   if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);
   // What a cast loses changes no setup, no scale and hardly an optimizer's step.

@@ -11,6 +11,9 @@
 
 namespace telens::diagnosis {
 
+// "a|b|c" -> {"a", "b", "c"}
+std::vector<std::string_view> alternatives_in(std::string_view statistics);
+
 // Which of two findings that begin together is the origin: the earlier stage is.
 enum class Stage : std::uint8_t {
   setup,        // how the run was put together: weights, histories, precision
@@ -26,10 +29,10 @@ struct Rule {
   std::string_view title;  // "the scale does not follow the tensor"
   std::string_view doc;    // how it is recognized, and what it is not taken for
   Stage stage = Stage::values;
-  // Statistics that it reads; those of `required` it cannot do without.
+  // Statistics that it reads; those of `required` it cannot do without. "a|b": either will do.
   std::vector<std::string_view> required = {};
   std::vector<std::string_view> optional = {};
-  bool needs_ledger = false;
+  bool needs_ledger = false;      // or one of `optional`
   std::string_view recorded_by;   // features of a configuration that record them
   std::string_view alternatives;  // what else it could be, and what would tell
   std::string_view next_step;     // YAML or a command; {layer} stands for the layer's name

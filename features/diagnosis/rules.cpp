@@ -8,6 +8,16 @@
 
 namespace telens::diagnosis {
 
+std::vector<std::string_view> alternatives_in(std::string_view statistics) {
+  std::vector<std::string_view> names;
+  for (std::size_t begin = 0; begin <= statistics.size();) {
+    const std::size_t end = std::min(statistics.find('|', begin), statistics.size());
+    names.push_back(statistics.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
 std::span<const Rule> rules() {
   static const std::array kRules{
       nonfinite(),
@@ -21,9 +31,13 @@ std::span<const Rule> rules() {
       wrong_scale(),
       wrong_margin(),
       weight_jump(),
+      oscillating_weights(),
       outliers(),
       collapsed_activation(),
       dead_gain(),
+      dead_units(),
+      dead_expert(),
+      drifting_mean(),
       activation_jump(),
       gemm_error(),
       overflow(),
@@ -46,8 +60,10 @@ std::vector<std::string_view> statistics_of_rules() {
   std::vector<std::string_view> names;
   for (const Rule& rule : rules()) {
     for (const auto& list : {rule.required, rule.optional}) {
-      for (const std::string_view name : list) {
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      for (const std::string_view entry : list) {
+        for (const std::string_view name : alternatives_in(entry)) {
+          if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        }
       }
     }
   }

@@ -34,6 +34,7 @@ struct Series {
   Place place;
   std::int32_t statistic = record::kNoName;
   std::vector<Point> points = {};  // by iteration, each iteration once; warm-up is left out
+  double largest_in_warm_up = 0;   // infinite, if it is no number
 
   std::optional<double> at(std::int64_t iteration) const;
   // The last point before the iteration.

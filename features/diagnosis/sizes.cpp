@@ -20,32 +20,65 @@ double settled(const Series& series, const Shift& shift) {
   return median(sizes(first, first + after)) - median(sizes(first - before, first));
 }
 
-template <typename Combine>
-std::vector<Series> combined(const Facts& facts, TensorName tensor, std::string_view first,
-                             std::string_view second, const Combine& combine) {
-  std::vector<Series> all;
-  for (const Series* a : facts.with(first)) {
-    if (a->place.tensor != tensor) continue;
-    const Series* b = facts.beside(*a, second);
-    if (b == nullptr) continue;
-    Series series{.place = a->place};
-    for (const Point& point : a->points) {
-      const auto other = b->at(point.iteration);
-      if (other) series.points.push_back({point.iteration, combine(point.value, *other)});
-    }
-    all.push_back(std::move(series));
-  }
-  return all;
-}
+// The statistics that the root mean square of a tensor comes from.
+struct SizeSources {
+  const Series* norm = nullptr;
+  const Series* count = nullptr;
+  const Series* mean = nullptr;
+  const Series* deviation = nullptr;
 
-double root_mean_square(double norm, double count) {
-  return count > 0 ? norm / std::sqrt(count) : 0;
+  SizeSources(const Facts& facts, const Place& place)
+      : norm(facts.find(place, "l2_norm")),
+        count(facts.find(place, "numel")),
+        mean(facts.find(place, "mean")),
+        deviation(facts.find(place, "std")) {}
+
+  std::optional<double> at(std::int64_t iteration) const {
+    const auto value = [&](const Series* series) {
+      return series != nullptr ? series->at(iteration) : std::nullopt;
+    };
+    const auto n = value(norm);
+    const auto elements = value(count);
+    if (n && elements) return *elements > 0 ? *n / std::sqrt(*elements) : 0;
+    const auto m = value(mean);
+    const auto d = value(deviation);
+    return m && d ? std::optional(std::hypot(*m, *d)) : std::nullopt;
+  }
+};
+
+// `statistic`: of the tensor whose sizes are wanted.
+Series sizes_beside(const Facts& facts, const Series& statistic) {
+  Series sizes{.place = statistic.place};
+  const SizeSources sources(facts, statistic.place);
+  for (const auto& [iteration, value] : statistic.points) {
+    if (const auto exact = sources.at(iteration)) sizes.points.push_back({iteration, *exact});
+  }
+  if (sizes.points.empty()) sizes.points = statistic.points;
+  return sizes;
 }
 
 }  // namespace
 
+std::optional<double> root_mean_square(const Facts& facts, const Place& place,
+                                       std::int64_t iteration) {
+  return SizeSources(facts, place).at(iteration);
+}
+
 std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor) {
-  return combined(facts, tensor, "l2_norm", "numel", root_mean_square);
+  std::vector<Series> all;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor == tensor) all.push_back(sizes_beside(facts, *norm));
+  }
+  for (const Series* deviation : facts.with("std")) {
+    if (deviation->place.tensor != tensor) continue;
+    if (facts.beside(*deviation, "l2_norm") == nullptr) {
+      all.push_back(sizes_beside(facts, *deviation));
+    }
+  }
+  std::ranges::stable_sort(all, {}, [](const Series& series) {
+    return std::pair(turn_of(series.place), series.place.rank);
+  });
+  return all;
 }
 
 std::vector<Series> crest_factors(const Facts& facts, TensorName tensor) {

@@ -1,6 +1,8 @@
 // How large tensors are, and where several of them leave their usual size together.
 #pragma once
 
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -8,7 +10,14 @@
 
 namespace telens::diagnosis {
 
-// Root mean squares, from l2_norm and numel. In the order of turns.
+// The statistics that root mean squares are computed from, as a rule requires them.
+inline constexpr std::string_view kSizes = "l2_norm|std";
+
+// From l2_norm and numel, or from std and mean. nullopt: neither was recorded.
+std::optional<double> root_mean_square(const Facts& facts, const Place& place,
+                                       std::int64_t iteration);
+// Root mean squares of all such tensors, in the order of turns. Where numel and mean are missing
+// too, l2_norm or std stands for it: they change with it while a batch keeps its size.
 std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor);
 // cur_amax over the root mean square.
 std::vector<Series> crest_factors(const Facts& facts, TensorName tensor);

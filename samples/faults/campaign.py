@@ -15,7 +15,8 @@ import random
 
 import torch
 from faults import FAULTS, Fault, Truth
-from training import TEXT_BYTES, Options, Text, Training, every_iteration, record
+from rare_faults import RARE_FAULTS
+from training import Options, Training, every_iteration, record
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs/flight_recorder.yaml"
 
@@ -30,8 +31,8 @@ class Case:
     layer: str = ""
     at: int = 0
 
-    def run(self, folder: pathlib.Path, text: Text, config: dict) -> None:
-        training = Training(self.options, text)
+    def run(self, folder: pathlib.Path, config: dict) -> None:
+        training = Training(self.options)
         truth: Truth | None = None
         if self.fault:
             truth = self.fault.plant(training, self.layer, self.at)
@@ -47,7 +48,7 @@ class Case:
 def faulty_cases(seeds: list[int], recipes: list[str], names: list[str]) -> list[Case]:
     """Of each fault, seed and recipe one, with a victim and a moment that the seed draws."""
     cases = []
-    for fault in FAULTS:
+    for fault in (*FAULTS, *RARE_FAULTS):
         if names and fault.name not in names:
             continue
         for seed in seeds:
@@ -57,7 +58,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str]) -> list
                 cases.append(
                     Case(
                         f"{fault.name}-{recipe}-{seed}",
-                        Options(recipe=recipe, seed=seed),
+                        Options(recipe=recipe, seed=seed, model=fault.model),
                         fault,
                         draw.choice(fault.layers),
                         at,
@@ -76,6 +77,18 @@ def healthy_cases(seeds: list[int], recipes: list[str]) -> list[Case]:
         "resumed": {"resume_at": 20},
         "frozen": {"frozen": ("layers.0", "embedding")},
         "small_batch": {"batch": 2},
+        "evaluated": {"evaluate_every": 4, "dropout": 0.1},
+        "clipped": {"clip": 0.5, "short_batches": True},
+        "slow": {"learning_rate": 1e-4},
+        "llama": {"model": "llama", "layers": 2},
+        "llama_fast": {"model": "llama", "layers": 2, "learning_rate": 8e-3, "clip": 1.0},
+        "regression": {"model": "regression", "steps": 60},
+        "regression_deep": {"model": "regression", "layers": 8, "dropout": 0.1, "batch": 2},
+        "regression_sgd": {"model": "regression", "optimizer": "sgd", "learning_rate": 2e-2},
+        "images": {"model": "images"},
+        "images_fast": {"model": "images", "learning_rate": 1e-2, "resume_at": 15},
+        "half": {"model": "regression", "dtype": torch.float16, "loss_scaler": True},
+        "half_gpt": {"dtype": torch.float16, "loss_scaler": True, "layers": 2},
     }
     cases = []
     for name, changes in variations.items():
@@ -94,12 +107,12 @@ def main() -> None:
         "--recipes", nargs="+", default=["delayed", "delayed_recent", "current", "mxfp8"]
     )
     parser.add_argument("--faults", nargs="*", default=[])
+    parser.add_argument("--config", type=pathlib.Path, default=CONFIG, help="what records")
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     parser.add_argument("--healthy", choices=("with", "without", "only"), default="with")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text = Text("", TEXT_BYTES)
-    config = every_iteration(CONFIG)
+    config = every_iteration(options.config)
     cases = []
     if options.healthy != "only":
         cases += faulty_cases(options.seeds, options.recipes, options.faults)
@@ -112,7 +125,7 @@ def main() -> None:
             continue
         print(case.name, flush=True)
         try:
-            case.run(options.out, text, config)
+            case.run(options.out, config)
         except Exception as error:
             print(f"  ended by {error}")
 

@@ -36,6 +36,7 @@ class Fault:
     plant: Callable[[Training, str, int], Truth]
     recipes: tuple[str, ...] = FP8
     layers: tuple[str, ...] = ("layers.1.self_attention.proj", "layers.0.layernorm_mlp", "head")
+    model: str = "gpt"
 
 
 def module_of(training: Training, layer: str) -> torch.nn.Module:

@@ -1,7 +1,4 @@
-"""A small GPT training whose parts can be reached from outside, to plant faults in it.
-
-The model and the text are those of samples/gpt.py.
-"""
+"""A small training whose parts can be reached from outside, to plant faults in it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from telens.common.recipe import (
 )
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from gpt import Model, Text
+from models import TASKS
 
 RECIPES: dict[str, Callable[[], Recipe] | None] = {
     "delayed": lambda: DelayedScaling(amax_history_len=16, amax_compute_algo="max"),
@@ -37,7 +34,12 @@ RECIPES: dict[str, Callable[[], Recipe] | None] = {
     "block": Float8BlockScaling,
     "bf16": None,
 }
-TEXT_BYTES = 200_000
+OPTIMIZERS: dict[str, Callable] = {
+    "adamw": lambda trained: torch.optim.AdamW(
+        trained, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    ),
+    "sgd": lambda trained: torch.optim.SGD(trained, momentum=0.9),
+}
 WARM_UP = 5  # steps of a learning rate that rises
 
 
@@ -46,6 +48,7 @@ class Options:
     """What a healthy training varies."""
 
     recipe: str = "delayed"
+    model: str = "gpt"
     seed: int = 1
     steps: int = 40
     layers: int = 3
@@ -58,18 +61,25 @@ class Options:
     frozen: tuple[str, ...] = ()  # names of parameters begin so
     resume_at: int | None = None
     rank: int = 0
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.bfloat16  # of autocast
+    loss_scaler: bool = False  # torch's, which begins too high and looks for its place
+    evaluate_every: int = 0  # steps; a forward of other data without gradients
+    clip: float = 0.0  # of the gradient's norm
+    short_batches: bool = False  # every fifth batch has half of the rows
+    optimizer: str = "adamw"
 
 
 class Training:
-    """The state of a training; faults take hold of `model`, `adamw` and the callbacks.
+    """The state of a training; faults take hold of `model`, `optimizer` and the callbacks.
 
     Callbacks get the training: `before_step` before the forward of each iteration, `before_update`
     between backward and optimizer, `after_update` behind it.
     """
 
-    def __init__(self, options: Options, text: Text | None = None) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
-        self.text = text or Text("", TEXT_BYTES)
+        self.task = TASKS[options.model]
         torch.manual_seed(options.seed)
         self.step = 0
         self.before_step: list[Callable[[Training], None]] = []
@@ -84,20 +94,22 @@ class Training:
     def build(self) -> None:
         """Makes model and optimizer anew, as the start of a process does."""
         made = self.options
-        self.model = Model(made.layers, made.hidden, made.heads, made.sequence)
+        self.model = self.task.build(made)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(not name.startswith(made.frozen) if made.frozen else True)
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.adamw = torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        self.optimizer = OPTIMIZERS[made.optimizer](trained)
+        # The first gradients are infinite in FP16, and the scale is halved until they are not.
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, enabled=made.loss_scaler)
 
     def resume(self, with_histories: bool) -> None:
         """Saves and loads everything; `with_histories`: the amax histories too."""
-        model, adamw = self.model.state_dict(), self.adamw.state_dict()
+        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         self.build()
         if not with_histories:
             model = {name: each for name, each in model.items() if "_extra_state" not in name}
         self.model.load_state_dict(model, strict=False)
-        self.adamw.load_state_dict(adamw)
+        self.optimizer.load_state_dict(optimizer)
 
     def rate(self) -> float:
         progress = (self.step + 1) / WARM_UP
@@ -105,13 +117,43 @@ class Training:
         decay = 0.55 + 0.45 * math.cos(phase)
         return self.options.learning_rate * min(1.0, progress) * decay * self.rate_factor
 
-    def forward_and_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         precision = te.autocast(recipe=self.recipe()) if self.recipe else contextlib.nullcontext()
-        with torch.autocast("cpu", torch.bfloat16), precision:
-            logits = self.model(inputs).float()
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        (loss * self.loss_factor / self.options.micro_batches).backward()
+        with torch.autocast("cpu", self.options.dtype), precision:
+            return self.model(inputs).float()
+
+    def forward_and_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        loss = self.task.loss(self.forward(inputs), targets)
+        self.scaler.scale(loss * self.loss_factor / self.options.micro_batches).backward()
         return loss.item()
+
+    def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        made = self.options
+        if made.short_batches and number % 5 == 4:
+            made = dataclasses.replace(made, batch=made.batch // 2)
+        batch = self.task.batch(made, number)
+        return self.change_batch(self, batch) if self.change_batch else batch
+
+    def update(self) -> None:
+        for each in self.before_update:
+            each(self)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.scaler.unscale_(self.optimizer)
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        for each in self.after_update:
+            each(self)
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        self.model.eval()
+        inputs, _ = self.task.batch(self.options, 100_000 + self.step)
+        self.forward(inputs)
+        self.model.train()
 
     def run(self) -> list[float]:
         losses = []
@@ -123,23 +165,11 @@ class Training:
                 each(self)
             loss = 0.0
             for micro in range(made.micro_batches):
-                batch = self.text.batch(
-                    made.seed + made.rank,
-                    self.step * made.micro_batches + micro,
-                    made.sequence,
-                    made.batch,
-                )
-                if self.change_batch:
-                    batch = self.change_batch(self, batch)
+                batch = self.batch(self.step * made.micro_batches + micro)
                 loss += self.forward_and_backward(*batch) / made.micro_batches
-            for each in self.before_update:
-                each(self)
-            for group in self.adamw.param_groups:
-                group["lr"] = self.rate()
-            self.adamw.step()
-            self.adamw.zero_grad()
-            for each in self.after_update:
-                each(self)
+            self.update()
+            if made.evaluate_every and self.step % made.evaluate_every == 0:
+                self.evaluate()
             debug.step(loss)
             losses.append(loss)
         return losses

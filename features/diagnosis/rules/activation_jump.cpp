@@ -9,9 +9,33 @@
 namespace telens::diagnosis {
 namespace {
 
+// By a factor in each iteration: 2^4 within 16 of them, after none.
+constexpr RampOptions kGrowth{.least_bits = 4};
+
+// The first in the order of training of those that begin to grow together.
+std::optional<Finding> growth(const std::vector<Series>& sizes) {
+  std::optional<Finding> found;
+  for (const Series& series : sizes) {
+    const auto ramp = first_ramp(series.points, 1, kGrowth);
+    if (!ramp || (found && found->first <= ramp->first + 1)) continue;
+    found = Finding{
+        .cause = "activation_jump",
+        .place = series.place,
+        .first = ramp->first,
+        .last = ramp->last,
+        .confidence = kProbable,
+        .summary =
+            fmt::format("the root mean square grows in each iteration, from {:.3g} to {:.3g}",
+                        ramp->usual, ramp->value),
+        .evidence = {{"root mean square", series.place, ramp->first - 1, ramp->usual, "usual"}}};
+  }
+  return found;
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
   std::ranges::move(root_mean_squares(facts, TensorName::output), std::back_inserter(sizes));
+  std::ranges::stable_sort(sizes, {}, [](const Series& series) { return turn_of(series.place); });
   std::vector<Finding> found;
   for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
     const PlaceShift& origin = together.front();
@@ -24,10 +48,13 @@ std::vector<Finding> find(const Facts& facts) {
                      .summary = fmt::format("the root mean square goes from {:.3g} to {:.3g}{}",
                                             origin.shift.usual, origin.shift.value,
                                             and_others(together.size() - 1, "tensor")),
-                     .evidence = {{"l2_norm / sqrt(numel)", origin.place, origin.shift.first,
+                     .evidence = {{"root mean square", origin.place, origin.shift.first,
                                    origin.shift.value, ""},
-                                  {"l2_norm / sqrt(numel)", origin.place, origin.shift.first - 1,
+                                  {"root mean square", origin.place, origin.shift.first - 1,
                                    origin.shift.usual, "usual"}}});
+  }
+  if (found.empty()) {
+    if (auto growing = growth(sizes)) found.push_back(std::move(*growing));
   }
   return found;
 }
@@ -40,10 +67,13 @@ Rule activation_jump() {
           .doc =
               "The root mean square of an activation or an output goes up 6 times and more "
               "within an iteration and stays there; the first one in the order of training is "
-              "the origin. A steady growth is no finding.",
+              "the origin. So is one that was steady and then grows 16 times within 16 iterations. "
+              "A slower growth is no finding.",
           .stage = Stage::values,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of activations and outputs (l2_norm, numel)",
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by =
+              "LogTensorStats of activations and outputs (l2_norm and numel, or std and mean)",
           .alternatives = "Other data from here on; a weight that was changed and is not recorded.",
           .next_step = "telens plot RUN --layer '{layer}' --stat l2_norm --stat cur_amax",
           .find = find};

@@ -14,6 +14,8 @@ namespace {
 // A normalized tensor has the size of its gain, whatever comes in: it hardly varies.
 constexpr double kSteady = 0.25;  // bits between the largest and the smallest of the past
 constexpr ShiftOptions kShift{.least_bits = 1};
+// A gain that is multiplied by 0.95 and less in each step. What training does to it takes longer.
+constexpr RampOptions kDecay{.least_bits = 1, .steady = kSteady};
 
 bool is_steady_before(const Series& sizes, std::int64_t iteration) {
   double smallest = INFINITY;
@@ -29,8 +31,10 @@ bool is_steady_before(const Series& sizes, std::int64_t iteration) {
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
-    const auto shift = first_shift(sizes.points, kShift);
-    if (!shift || shift->bits > 0 || !is_steady_before(sizes, shift->first)) continue;
+    auto shift = first_shift(sizes.points, kShift);
+    const bool fell = shift && shift->bits < 0 && is_steady_before(sizes, shift->first);
+    if (!fell) shift = first_ramp(sizes.points, -1, kDecay);
+    if (!shift) continue;
     found.push_back(
         {.cause = "dead_gain",
          .place = sizes.place,
@@ -40,9 +44,8 @@ std::vector<Finding> find(const Facts& facts) {
          .summary = fmt::format("a normalized input falls to a root mean square of {:.3g}, {:.3g} "
                                 "before: the gain of the norm, or the input after it",
                                 shift->value, shift->usual),
-         .evidence = {
-             {"l2_norm / sqrt(numel)", sizes.place, shift->first, shift->value, ""},
-             {"l2_norm / sqrt(numel)", sizes.place, shift->first - 1, shift->usual, "usual"}}});
+         .evidence = {{"root mean square", sizes.place, shift->first, shift->value, ""},
+                      {"root mean square", sizes.place, shift->first - 1, shift->usual, "usual"}}});
   }
   return found;
 }
@@ -50,19 +53,22 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule dead_gain() {
-  return {.cause = "dead_gain",
-          .title = "a norm whose gain decays or dies",
-          .doc =
-              "The root mean square of a layer's input was steady within 19 %, as that of a "
-              "normalized tensor is, and falls to half of it and less.",
-          .stage = Stage::values,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of activations (l2_norm, numel)",
-          .alternatives = "An input that was steady without a norm, and is scaled otherwise now.",
-          .next_step =
-              "print the weight of the norm before '{layer}'; keep gains out of weight "
-              "decay and of low precision",
-          .find = find};
+  return {
+      .cause = "dead_gain",
+      .title = "a norm whose gain decays or dies",
+      .doc =
+          "The root mean square of a layer's input was steady within 19 %, as that of a "
+          "normalized tensor is, and falls to half of it and less, within an iteration or step by "
+          "step within 16.",
+      .stage = Stage::values,
+      .required = {kSizes},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats of activations (l2_norm and numel, or std and mean)",
+      .alternatives = "An input that was steady without a norm, and is scaled otherwise now.",
+      .next_step =
+          "print the weight of the norm before '{layer}'; keep gains out of weight "
+          "decay and of low precision",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

@@ -24,9 +24,9 @@ std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) 
                                             std::exp2(std::abs(origin.shift.bits)),
                                             sign > 0 ? "larger" : "smaller",
                                             and_others(together.size() - 1, "layer")),
-                     .evidence = {{"l2_norm / sqrt(numel)", origin.place, origin.shift.first,
+                     .evidence = {{"root mean square", origin.place, origin.shift.first,
                                    origin.shift.value, ""},
-                                  {"l2_norm / sqrt(numel)", origin.place, origin.shift.first - 1,
+                                  {"root mean square", origin.place, origin.shift.first - 1,
                                    origin.shift.usual, "usual"}}});
   }
   return found;
@@ -47,8 +47,9 @@ Rule exploding_gradients() {
               "there; of several the one nearest to the loss is the origin, since the backward "
               "pass comes from there.",
           .stage = Stage::propagation,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm, numel)",
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
           .alternatives = "Where it comes so from the loss: the data, or the loss itself.",
           .next_step =
               "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
@@ -63,8 +64,9 @@ Rule vanishing_gradients() {
               "The gradient of a layer falls to an eighth and less, or to zero, within an "
               "iteration and stays there; of several the one nearest to the loss is the origin.",
           .stage = Stage::propagation,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm, numel)",
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
           .alternatives = "A part of the model that was frozen, or cut off by detach().",
           .next_step =
               "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "

@@ -7,6 +7,7 @@
 
 #include "features/diagnosis/baseline.h"
 #include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/sizes.h"
 
 namespace telens::diagnosis {
 namespace {
@@ -35,14 +36,10 @@ std::array<TensorName, 2> operands_of(Gemm gemm) {
 // sqrt(mse) / root mean square; 0 where it was not recorded, as in high precision.
 double cast_error(const Facts& facts, Place place, std::int64_t iteration) {
   const Series* mse = facts.find(place, "mse");
-  const Series* norm = facts.find(place, "l2_norm");
-  const Series* count = facts.find(place, "numel");
-  if (mse == nullptr || norm == nullptr || count == nullptr) return 0;
-  const auto error = mse->at(iteration);
-  const auto size = norm->at(iteration);
-  const auto elements = count->at(iteration);
-  if (!error || !size || !elements || !(*size > 0)) return 0;
-  return std::sqrt(std::max(0.0, *error) * *elements) / *size;
+  const auto error = mse != nullptr ? mse->at(iteration) : std::nullopt;
+  const auto size = root_mean_square(facts, place, iteration);
+  if (!error || !size || !(*size > 0)) return 0;
+  return std::sqrt(std::max(0.0, *error)) / *size;
 }
 
 // Errors of independent operands add up as squares.
@@ -77,6 +74,8 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
   std::vector<Point> wrong;  // on end
   std::optional<Finding> found;
   for (const Point& point : error.points) {
+    // Infinite: the exact product is zero, and so are the gradients.
+    if (!std::isfinite(point.value)) continue;
     const double expected = explained(facts, error, point.iteration);
     const bool unusual = past.size() < kLeastPast || point.value > kTimesUsual * median(past);
     if (!unusual || point.value <= std::max(kLeast, kTimesExpected * expected)) {
@@ -118,7 +117,7 @@ Rule gemm_error() {
               "layout, block axis, transpose or scale, or a faulty kernel.",
           .stage = Stage::values,
           .required = {"gemm_relative_error"},
-          .optional = {"mse", "l2_norm", "numel"},
+          .optional = {"mse", "l2_norm", "numel", "std", "mean"},
           .recorded_by =
               "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
               "numel) of the operands",

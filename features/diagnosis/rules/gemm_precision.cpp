@@ -4,8 +4,10 @@
 #include <array>
 #include <map>
 #include <set>
+#include <span>
 #include <vector>
 
+#include "features/diagnosis/rules/precision_names.h"
 #include "features/diagnosis/rules/rules.h"
 
 namespace telens::diagnosis {
@@ -16,11 +18,7 @@ struct OperandState {
   TensorName tensor{};
   std::string requested, ran, reason;
 
-  bool is_low() const { return !is_high(ran); }
-  static bool is_high(std::string_view precision) {
-    constexpr std::array<std::string_view, 4> kHigh{"BF16", "FP16", "FP32", "FP64"};
-    return std::ranges::find(kHigh, precision) != kHigh.end();
-  }
+  bool is_low() const { return !is_high_precision(ran); }
 };
 
 std::vector<OperandState> operands_of(const GemmState& state) {
@@ -68,8 +66,7 @@ std::vector<Finding> fallen_back(const Facts& facts) {
     const bool same_gemm = last != nullptr && last->place == state.place;
     for (const OperandState& operand : operands_of(state)) {
       if (operand.is_low() || is_on_purpose(operand)) continue;
-      const bool refused =
-          !OperandState::is_high(operand.requested) && operand.requested != "unknown";
+      const bool refused = !is_high_precision(operand.requested) && operand.requested != "unknown";
       const bool changed = same_gemm && is_low(*last);
       if (!refused && !changed) continue;
       found.push_back(finding_of(facts, state, operand,
@@ -132,7 +129,53 @@ std::vector<Finding> odd_ones(const Facts& facts) {
   return found;
 }
 
+constexpr std::array<std::string_view, 4> kOfCasts{"scale_inv_max", "underflows%", "mse",
+                                                   "scale_staleness"};
+constexpr std::array<std::string_view, 3> kOfTensors{"cur_amax", "l2_norm", "std"};
+constexpr std::ptrdiff_t kLeastMissing = 3;  // reads
+
+// Reads of the tensor itself after the last one of its cast.
+std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast) {
+  for (const std::string_view name : kOfTensors) {
+    const Series* tensor = facts.beside(cast, name);
+    if (tensor == nullptr) continue;
+    const auto after = std::ranges::upper_bound(tensor->points, cast.points.back().iteration, {},
+                                                &Point::iteration);
+    return {after, tensor->points.end()};
+  }
+  return {};
+}
+
+// Without a ledger: a layer whose casts are not seen any more while those of others are.
+std::vector<Finding> casts_that_end(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const std::string_view name : kOfCasts) {
+    for (const Series* cast : facts.with(name)) {
+      const bool is_input = cast->place.tensor == TensorName::activation;
+      if (!is_input || cast->points.back().iteration >= facts.last_iteration()) continue;
+      const auto missing = reads_without_cast(facts, *cast);
+      if (std::ssize(missing) < kLeastMissing) continue;
+      const std::int64_t end = missing.back().iteration;
+      const bool others_go_on = std::ranges::any_of(facts.with(name), [&](const Series* other) {
+        return other->points.back().iteration >= end;
+      });
+      if (!others_go_on) continue;
+      found.push_back({.cause = "gemm_precision",
+                       .place = cast->place,
+                       .first = missing.front().iteration,
+                       .last = end,
+                       .confidence = kProbable,
+                       .summary = "its input is not cast any more, those of other layers are",
+                       .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
+                                     cast->points.back().value, "the last one"}}});
+    }
+    if (!found.empty()) break;
+  }
+  return found;
+}
+
 std::vector<Finding> find(const Facts& facts) {
+  if (facts.gemm_states().empty()) return casts_that_end(facts);
   std::vector<Finding> found = fallen_back(facts);
   return found.empty() ? odd_ones(facts) : found;
 }
@@ -140,21 +183,25 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule gemm_precision() {
-  return {.cause = "gemm_precision",
-          .title = "a GEMM that runs in another precision than asked for",
-          .doc =
-              "By the ledger: low precision was asked for and high precision ran, a GEMM left "
-              "low precision in the middle of a training, or a layer runs in high precision "
-              "where those of its kind do not. What a section of the configuration or the "
-              "recipe wants is no finding, nor are whole first and last blocks.",
-          .stage = Stage::setup,
-          .needs_ledger = true,
-          .recorded_by = "PrecisionLedger",
-          .alternatives = "A layer that was left out of fp8_autocast on purpose.",
-          .next_step =
-              "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
-              "run in which this happens",
-          .find = find};
+  return {
+      .cause = "gemm_precision",
+      .title = "a GEMM that runs in another precision than asked for",
+      .doc =
+          "By the ledger: low precision was asked for and high precision ran, a GEMM left "
+          "low precision in the middle of a training, or a layer runs in high precision "
+          "where those of its kind do not. What a section of the configuration or the "
+          "recipe wants is no finding, nor are whole first and last blocks. Without a ledger: a "
+          "layer whose casts are recorded up to some iteration, and its tensors longer.",
+      .stage = Stage::setup,
+      .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
+                   "std"},
+      .needs_ledger = true,
+      .recorded_by = "PrecisionLedger, or LogFp8TensorStats beside LogTensorStats",
+      .alternatives = "A layer that was left out of fp8_autocast on purpose.",
+      .next_step =
+          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
+          "run in which this happens",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

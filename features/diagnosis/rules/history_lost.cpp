@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include "features/diagnosis/rules/rules.h"
 
@@ -26,12 +30,65 @@ std::optional<std::int64_t> lost_in(const Facts& facts, std::int32_t layer) {
   return std::nullopt;
 }
 
+// Most scales are 1 in an iteration and were not in the one before.
+std::vector<Finding> all_scales_reset(const Facts& facts) {
+  constexpr double kMost = 0.5;
+  constexpr std::size_t kLeast = 3;
+  std::map<std::int64_t, std::vector<Place>> reset;
+  std::size_t tensors = 0;
+  for (const Series* inverse : facts.with("scale_inv_max")) {
+    ++tensors;
+    for (std::size_t i = 1; i < inverse->points.size(); ++i) {
+      if (inverse->points[i].value != 1 || inverse->points[i - 1].value == 1) continue;
+      // The scale of a tensor with a NaN is 1 too.
+      const Series* amax = facts.beside(*inverse, "cur_amax");
+      const auto largest = amax != nullptr ? amax->at(inverse->points[i].iteration) : std::nullopt;
+      if (largest && !(std::isfinite(*largest) && *largest > 0)) continue;
+      reset[inverse->points[i].iteration].push_back(inverse->place);
+    }
+  }
+  for (const auto& [iteration, places] : reset) {
+    const bool most = static_cast<double>(places.size()) > kMost * static_cast<double>(tensors);
+    if (places.size() < kLeast || !most) continue;
+    return {{.cause = "history_lost",
+             .place = {.layer = places.front().layer},
+             .first = iteration,
+             .last = iteration,
+             .confidence = kProven,
+             .summary = fmt::format("{} of {} scales are 1 again", places.size(), tensors),
+             .evidence = {{"scale_inv_max", places.front(), iteration, 1, ""}}}};
+  }
+  return {};
+}
+
+// The run goes on from a later iteration, and its layers begin without a history.
+std::vector<Finding> lost_at_start(const Facts& facts) {
+  const std::int64_t first = facts.first_iteration();
+  if (first <= 0) return {};
+  for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
+    const auto& warm_up = facts.warm_up(layer);
+    if (warm_up.empty() || *warm_up.begin() > first) continue;
+    return {{.cause = "history_lost",
+             .place = {.layer = layer},
+             .first = *warm_up.begin(),
+             .last = *warm_up.rbegin(),
+             .confidence = kProbable,
+             .summary = fmt::format("the run goes on from iteration {} without an amax history",
+                                    *warm_up.begin()),
+             .evidence = {{"warm_up", {.layer = layer}, *warm_up.begin(), 1, "event"}}}};
+  }
+  return {};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<std::pair<std::int64_t, std::int32_t>> lost;
   for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
     if (const auto iteration = lost_in(facts, layer)) lost.emplace_back(*iteration, layer);
   }
-  if (lost.empty()) return {};
+  if (lost.empty()) {
+    auto reset = all_scales_reset(facts);
+    return reset.empty() ? lost_at_start(facts) : reset;
+  }
   const auto [first, layer] = *std::ranges::min_element(lost);
   return {{.cause = "history_lost",
            .place = {.layer = layer},
@@ -54,13 +111,13 @@ Rule history_lost() {
               "are its warm-up and no loss.",
           .stage = Stage::setup,
           .required = {},
-          .optional = {"scale_staleness", "scale_inv_max", "underflows%"},
+          .optional = {"scale_staleness", "scale_inv_max", "underflows%", "cur_amax"},
           .recorded_by =
               "LogFp8TensorStats or ScaleHealth, in the run before the resume too "
               "(the same TELENS_RUN_ID)",
           .alternatives =
               "A model that was made anew, or a recipe that was switched, in the same "
-              "process.",
+              "process; a checkpoint of a training in another precision.",
           .next_step =
               "save and load the modules' _extra_state with the weights "
               "(state_dict() holds it; strict=False hides that it is missing; "

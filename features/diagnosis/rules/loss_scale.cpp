@@ -44,8 +44,8 @@ std::vector<Finding> find(const Facts& facts) {
            .summary = fmt::format("the gradients change by a factor of {:.3g} from the loss on",
                                   std::exp2(origin.settled_bits)),
            .evidence = {
-               {"l2_norm / sqrt(numel)", origin.place, origin.shift.first, origin.shift.value, ""},
-               {"l2_norm / sqrt(numel)", origin.place, origin.shift.first - 1, origin.shift.usual,
+               {"root mean square", origin.place, origin.shift.first, origin.shift.value, ""},
+               {"root mean square", origin.place, origin.shift.first - 1, origin.shift.usual,
                 "usual"}}});
     }
   }
@@ -62,8 +62,9 @@ Rule loss_scale() {
               "a factor of 8 and more within an iteration and stays there, while the loss does "
               "not rise. Where it rises, it is the data.",
           .stage = Stage::values,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm, numel)",
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
           .alternatives =
               "A loss that is summed where it was averaged; another number of "
               "micro-batches; a loss scaler at work.",

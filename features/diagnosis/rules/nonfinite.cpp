@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -8,12 +9,52 @@
 namespace telens::diagnosis {
 namespace {
 
+bool is_of_backward(const Series& series) {
+  const TensorName tensor = *series.place.tensor;
+  return tensor == TensorName::gradient || tensor == TensorName::dgrad ||
+         tensor == TensorName::wgrad;
+}
+
+// No weight changed from this iteration to the next recorded one. false where none was recorded.
+bool step_was_skipped(const Facts& facts, std::int64_t iteration) {
+  bool any = false;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor != TensorName::weight) continue;
+    const auto now = norm->at(iteration);
+    const auto next = norm->at(iteration + 1);
+    if (!now || !next) continue;
+    if (*now != *next) return false;
+    any = true;
+  }
+  return any;
+}
+
+// Iterations in which a loss scaler found its scale too large: gradients alone are infinite, and
+// the optimizer's step is skipped.
+std::set<std::int64_t> skipped_by_loss_scaler(const Facts& facts) {
+  std::set<std::int64_t> candidates;
+  std::set<std::int64_t> others;
+  for (const Series* series : facts.with("nonfinite")) {
+    for (const Point& point : series->points) {
+      if (!(point.value > 0)) continue;
+      (is_of_backward(*series) ? candidates : others).insert(point.iteration);
+    }
+  }
+  std::erase_if(candidates, [&](std::int64_t iteration) {
+    return others.contains(iteration) || !step_was_skipped(facts, iteration);
+  });
+  // A scaler that skips for good looks for nothing any more.
+  constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
+  return candidates.size() <= kMost ? candidates : std::set<std::int64_t>();
+}
+
 // The first count above zero, by iteration and then by turn.
 const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
+  const std::set<std::int64_t> skipped = skipped_by_loss_scaler(facts);
   const Series* origin = nullptr;
   for (const Series* series : facts.with("nonfinite")) {  // by turn
     for (const Point& point : series->points) {
-      if (!(point.value > 0)) continue;
+      if (!(point.value > 0) || skipped.contains(point.iteration)) continue;
       if (origin == nullptr || point.iteration < iteration) {
         origin = series;
         iteration = point.iteration;
@@ -112,11 +153,12 @@ Rule nonfinite() {
               "follows.",
           .stage = Stage::values,
           .required = {"nonfinite"},
-          .optional = {"nan", "posinf", "neginf", "cur_amax"},
+          .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
           .recorded_by = "LogTensorStats (any statistic)",
           .alternatives =
               "Where the program scales its loss, single iterations with infinite gradients are "
-              "how the scale is found. Where the layer before is none of TELens, it may have begun "
+              "how the scale is found; those whose step was skipped do not count. Where the layer "
+              "before is none of TELens, it may have begun "
               "there.",
           .next_step =
               "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "

@@ -11,6 +11,9 @@ namespace {
 // A tensor of n elements has a crest factor of sqrt(n) at the most, a Gaussian one of 4 to 5.
 constexpr ShiftOptions kShift{.least_bits = 2};
 constexpr double kLeastCrest = 16;
+// Gradients have outliers of their own, which come and go.
+constexpr ShiftOptions kShiftOfGradient{.least_bits = 3, .sustained = 4};
+constexpr double kLeastCrestOfGradient = 64;
 
 Finding finding_of(const Place& place, std::int64_t first, std::int64_t last, double crest,
                    double usual) {
@@ -29,9 +32,11 @@ Finding finding_of(const Place& place, std::int64_t first, std::int64_t last, do
 
 // The amax goes up alone.
 void find_by_crest(const Facts& facts, TensorName tensor, std::vector<Finding>& found) {
-  for (const auto& together : shifts_together(crest_factors(facts, tensor), 1, kShift)) {
+  const bool gradient = tensor == TensorName::gradient;
+  const ShiftOptions& options = gradient ? kShiftOfGradient : kShift;
+  for (const auto& together : shifts_together(crest_factors(facts, tensor), 1, options)) {
     const PlaceShift& origin = together.front();
-    if (origin.shift.value < kLeastCrest) continue;
+    if (origin.shift.value < (gradient ? kLeastCrestOfGradient : kLeastCrest)) continue;
     found.push_back(finding_of(origin.place, origin.shift.first, origin.shift.last,
                                origin.shift.value, origin.shift.usual));
   }
@@ -51,7 +56,8 @@ void find_by_size(const Facts& facts, std::vector<Finding>& found) {
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
-  for (const TensorName tensor : {TensorName::activation, TensorName::weight}) {
+  for (const TensorName tensor :
+       {TensorName::activation, TensorName::weight, TensorName::gradient}) {
     find_by_crest(facts, tensor, found);
   }
   if (found.empty()) find_by_size(facts, found);
@@ -69,8 +75,9 @@ Rule outliers() {
               "that are large from the start "
               "or grow steadily, as with attention sinks, are no finding.",
           .stage = Stage::values,
-          .required = {"l2_norm", "numel", "cur_amax"},
-          .recorded_by = "LogTensorStats (l2_norm, numel, cur_amax)",
+          .required = {kSizes, "cur_amax"},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats (l2_norm and numel, or std and mean; cur_amax)",
           .alternatives = "An element that an error of the memory or of a kernel has changed.",
           .next_step =
               "DumpTensors of '{layer}' in that iteration shows which channel or token it "

@@ -1,40 +1,97 @@
 #include "features/diagnosis/rules/scale_reads.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "features/diagnosis/baseline.h"
 
 namespace telens::diagnosis {
+namespace {
 
-std::vector<ScaleRead> scale_reads(const Facts& facts, const Series& staleness) {
+ScaleSeries from_scale_health(const Facts& facts, const Series& staleness) {
+  ScaleSeries series{.place = staleness.place, .knows_margin = true};
   const Series* amax = facts.beside(staleness, "cur_amax");
   const Series* headroom = facts.beside(staleness, "scale_headroom");
   const Series* jump = facts.beside(staleness, "scale_jump");
-  if (amax == nullptr || headroom == nullptr) return {};
-  std::vector<ScaleRead> reads;
+  if (amax == nullptr || headroom == nullptr) return series;
   for (const auto& [iteration, stale] : staleness.points) {
     const auto largest = amax->at(iteration);
     const auto room = headroom->at(iteration);
     if (!largest || !(*largest > 0) || !std::isfinite(*largest) || !room) continue;
     if (!std::isfinite(stale) || !std::isfinite(*room)) continue;
     const double size = std::log2(*largest);
-    reads.push_back({.iteration = iteration,
-                     .amax = size,
-                     .stands_for = size - stale,
-                     .margin = stale + *room,
-                     .jump = jump != nullptr ? jump->at(iteration) : std::nullopt});
+    series.reads.push_back({.iteration = iteration,
+                            .amax = size,
+                            .stands_for = size - stale,
+                            .margin = stale + *room,
+                            .jump = jump != nullptr ? jump->at(iteration) : std::nullopt});
   }
-  return reads;
+  return series;
+}
+
+// The amaxes that the scales stand for begin as log2(1 / scale); the largest value of the format is
+// still to be added.
+void add_largest_value(std::vector<ScaleRead>& reads) {
+  constexpr std::array kLargest{448.0, 57344.0};  // E4M3, E5M2
+  const auto off = [&](double largest) {
+    std::vector<double> distances;
+    for (const ScaleRead& read : reads) {
+      distances.push_back(std::abs(read.stands_for + std::log2(largest) - read.amax));
+    }
+    return median(std::move(distances));
+  };
+  const double largest = std::ranges::min(kLargest, {}, off);
+  for (ScaleRead& read : reads) read.stands_for += std::log2(largest);
+}
+
+ScaleSeries from_scales(const Facts& facts, const Series& inverse) {
+  ScaleSeries series{.place = inverse.place};
+  const Series* smallest = facts.beside(inverse, "scale_inv_min");
+  const Series* amax = facts.beside(inverse, "cur_amax");
+  if (smallest == nullptr || amax == nullptr) return series;
+  for (const auto& [iteration, value] : inverse.points) {
+    if (smallest->at(iteration) != value) return {.place = inverse.place};  // a scale a block
+    const auto largest = amax->at(iteration);
+    if (!largest || !(*largest > 0) || !std::isfinite(*largest)) continue;
+    if (!(value > 0) || !std::isfinite(value)) continue;
+    const double stands_for = std::log2(value);
+    const bool follows = !series.reads.empty() && series.reads.back().iteration + 1 == iteration;
+    series.reads.push_back({.iteration = iteration,
+                            .amax = std::log2(*largest),
+                            .stands_for = stands_for,
+                            .jump = follows
+                                        ? std::optional(series.reads.back().stands_for - stands_for)
+                                        : std::nullopt});
+  }
+  if (!series.reads.empty()) add_largest_value(series.reads);
+  return series;
+}
+
+}  // namespace
+
+std::vector<ScaleSeries> scale_series(const Facts& facts) {
+  std::vector<ScaleSeries> all;
+  for (const Series* staleness : facts.with("scale_staleness")) {
+    all.push_back(from_scale_health(facts, *staleness));
+  }
+  for (const Series* inverse : facts.with("scale_inv_max")) {
+    if (facts.beside(*inverse, "scale_staleness") != nullptr) continue;
+    all.push_back(from_scales(facts, *inverse));
+  }
+  std::erase_if(all, [](const ScaleSeries& series) { return series.reads.empty(); });
+  return all;
 }
 
 std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Series& amax) {
   std::vector<double> largest;
   auto next = amax.points.begin();
-  double so_far = bits(0);
+  double so_far = std::log2(amax.largest_in_warm_up);
   for (const ScaleRead& read : reads) {
     for (; next != amax.points.end() && next->iteration <= read.iteration; ++next) {
-      if (std::isfinite(next->value)) so_far = std::max(so_far, bits(next->value));
+      constexpr double kUnknown = std::numeric_limits<double>::infinity();
+      so_far = std::max(so_far, std::isfinite(next->value) ? bits(next->value) : kUnknown);
     }
     largest.push_back(so_far);
   }

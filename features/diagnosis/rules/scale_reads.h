@@ -9,6 +9,9 @@
 
 namespace telens::diagnosis {
 
+// The statistics that scales are read from, as a rule requires them.
+inline constexpr std::string_view kScales = "scale_staleness|scale_inv_max";
+
 struct ScaleRead {
   std::int64_t iteration = 0;
   double amax = 0;        // of the tensor
@@ -19,11 +22,20 @@ struct ScaleRead {
   double staleness() const { return amax - stands_for; }
 };
 
-// Reads whose tensor is not zero and whose numbers are finite. `staleness`: the series of
-// scale_staleness. Without cur_amax and scale_headroom there are none.
-std::vector<ScaleRead> scale_reads(const Facts& facts, const Series& staleness);
+// The reads of one tensor whose tensor is not zero and whose numbers are finite.
+struct ScaleSeries {
+  Place place;
+  std::vector<ScaleRead> reads = {};
+  bool knows_margin = false;
+};
 
-// As large as the largest amax of the tensor up to and with each read.
+// All tensors with one scale: from ScaleHealth, else from scale_inv_min and scale_inv_max, which
+// are equal in each read of such a tensor; cur_amax is needed for both. Without ScaleHealth the
+// format's largest value is the one that fits better, that of E4M3 or of E5M2.
+std::vector<ScaleSeries> scale_series(const Facts& facts);
+
+// As large as the largest amax of the tensor up to and with each read; infinite from the first amax
+// on that was not finite, since it is not known what the history holds of it.
 std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Series& amax);
 
 }  // namespace telens::diagnosis

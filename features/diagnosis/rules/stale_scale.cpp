@@ -50,8 +50,8 @@ std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed)
   return pause <= kUsualPause ? reads[moved].iteration + 1 : reads[missed].iteration;
 }
 
-std::optional<Finding> by_missed_updates(const Series& staleness,
-                                         const std::vector<ScaleRead>& reads) {
+std::optional<Finding> by_missed_updates(const ScaleSeries& staleness) {
+  const std::vector<ScaleRead>& reads = staleness.reads;
   const auto missed = missed_updates(reads);
   if (missed.size() < kLeastMissed) return std::nullopt;
   // One that was off when it moved last is not stale but wrong.
@@ -71,8 +71,8 @@ std::optional<Finding> by_missed_updates(const Series& staleness,
                                "of a tensor that grew"}}};
 }
 
-std::optional<Finding> by_age(const Facts& facts, const Series& staleness) {
-  const Series* age = facts.beside(staleness, "scale_age");
+std::optional<Finding> by_age(const Facts& facts, const ScaleSeries& staleness) {
+  const Series* age = facts.find(staleness.place, "scale_age");
   if (age == nullptr) return std::nullopt;
   const auto old = std::ranges::find_if(
       age->points, [](const Point& point) { return point.value >= kLeastAge; });
@@ -85,15 +85,15 @@ std::optional<Finding> by_age(const Facts& facts, const Series& staleness) {
       .first = first,
       .last = age->points.back().iteration,
       .confidence = kProbable,
-      .summary = "nobody updates the amax history any more",
+      .summary = "the amax history is not updated any more",
       .evidence = {{"scale_age", staleness.place, old->iteration, old->value, "iterations"}}};
 }
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
-  for (const Series* staleness : facts.with("scale_staleness")) {
-    auto finding = by_missed_updates(*staleness, scale_reads(facts, *staleness));
-    if (!finding) finding = by_age(facts, *staleness);
+  for (const ScaleSeries& staleness : scale_series(facts)) {
+    auto finding = by_missed_updates(staleness);
+    if (!finding) finding = by_age(facts, staleness);
     if (finding) found.push_back(std::move(*finding));
   }
   return found;
@@ -110,9 +110,11 @@ Rule stale_scale() {
               "for was not updated. A scale that stands still while the tensor stays below is "
               "what the largest amax of a history asks for.",
           .stage = Stage::scale,
-          .required = {"scale_staleness", "scale_headroom", "scale_jump", "cur_amax"},
-          .optional = {"scale_age"},
-          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax), every iteration",
+          .required = {kScales, "cur_amax"},
+          .optional = {"scale_headroom", "scale_jump", "scale_age", "scale_inv_min"},
+          .recorded_by =
+              "LogTensorStats (cur_amax) and ScaleHealth, or LogFp8TensorStats (scale_inv_min, "
+              "scale_inv_max), every iteration",
           .alternatives =
               "Forwards outside of training that make no update; a module that is "
               "called without its autocast region's end.",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -22,6 +24,10 @@ constexpr std::array kOthers{
     Other{"fp8_current_scaling_underflows%", "current scaling"},
     Other{"mxfp8_underflows%", "MXFP8"},
 };
+
+// The usual share before, where no other recipe was tried.
+constexpr double kLittle = 2;  // percent
+constexpr std::ptrdiff_t kLeastPast = 4;
 
 struct Stretch {
   Point first, worst;
@@ -54,11 +60,45 @@ const Other* better_recipe(const Facts& facts, const Series& percent, const Poin
   return nullptr;
 }
 
+bool tried_others(const Facts& facts, const Series& percent) {
+  return std::ranges::any_of(kOthers, [&](const Other& other) {
+    return facts.beside(percent, other.statistic) != nullptr;
+  });
+}
+
+// Few elements were lost before, in each of the last reads.
+bool is_sudden(const Series& percent, const Stretch& stretch) {
+  const auto first =
+      std::ranges::lower_bound(percent.points, stretch.first.iteration, {}, &Point::iteration);
+  if (first - percent.points.begin() < kLeastPast) return false;
+  return std::all_of(first - kLeastPast, first,
+                     [](const Point& point) { return point.value < kLittle; });
+}
+
+std::optional<Finding> by_its_past(const Series& percent, const Stretch& stretch) {
+  if (!is_sudden(percent, stretch)) return std::nullopt;
+  return Finding{
+      .cause = "underflow",
+      .place = percent.place,
+      .first = stretch.first.iteration,
+      .last = stretch.last,
+      .confidence = kProbable,
+      .summary = fmt::format("{:.3g} % of the elements become zero in the cast, less than {} % "
+                             "before",
+                             stretch.worst.value, kLittle),
+      .evidence = {
+          {"underflows%", percent.place, stretch.worst.iteration, stretch.worst.value, "largest"}}};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* percent : facts.with("underflows%")) {
     const auto stretch = first_stretch(*percent);
     if (!stretch) continue;
+    if (!tried_others(facts, *percent)) {
+      if (auto finding = by_its_past(*percent, *stretch)) found.push_back(std::move(*finding));
+      continue;
+    }
     const Other* better = better_recipe(facts, *percent, stretch->worst);
     if (better == nullptr) continue;
     Finding finding{.cause = "underflow",
@@ -81,25 +121,27 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule underflow() {
-  return {.cause = "underflow",
-          .title = "a cast that loses small values which another one would keep",
-          .doc =
-              "A tenth of the elements and more become zero in 4 iterations on end, and another "
-              "recipe would have lost a quarter of that at the most. Zeros of the tensor itself, "
-              "as of ReLU or padding, do not count.",
-          .stage = Stage::cast,
-          .required = {"underflows%"},
-          .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
-          .recorded_by =
-              "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
-              "mxfp8_underflows%)",
-          .alternatives =
-              "A scale that is wrong or stale (ScaleHealth tells), or outliers that it "
-              "has to make room for.",
-          .next_step =
-              "telens stats RUN --layer '{layer}' --stat underflows%; PerTensorScaling "
-              "for the tensor, Float8CurrentScaling or MXFP8BlockScaling for the run",
-          .find = find};
+  return {
+      .cause = "underflow",
+      .title = "a cast that loses small values which another one would keep",
+      .doc =
+          "A tenth of the elements and more become zero in 4 iterations on end, and another "
+          "recipe would have lost a quarter of that at the most, or, where none was tried, fewer "
+          "than 2 % were lost before. Zeros of the tensor itself, "
+          "as of ReLU or padding, do not count.",
+      .stage = Stage::cast,
+      .required = {"underflows%"},
+      .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
+      .recorded_by =
+          "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
+          "mxfp8_underflows%)",
+      .alternatives =
+          "A scale that is wrong or stale (ScaleHealth tells), or outliers that it "
+          "has to make room for.",
+      .next_step =
+          "telens stats RUN --layer '{layer}' --stat underflows%; PerTensorScaling "
+          "for the tensor, Float8CurrentScaling or MXFP8BlockScaling for the run",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

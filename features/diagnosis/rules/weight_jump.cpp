@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -11,11 +12,14 @@
 namespace telens::diagnosis {
 namespace {
 
-constexpr double kLeast = 0.25;        // bits: a change of the norm by 19 % in one step
+constexpr double kLeast = 0.25;          // bits: a change of the norm by 19 % in one step
+constexpr double kLeastTogether = 0.03;  // bits, where most weights change in the same step
+constexpr std::size_t kLeastWeights = 3;
 constexpr double kTimesUsual = 12;     // the usual change
 constexpr double kTimesLargest = 3;    // the largest change so far
 constexpr std::size_t kLeastPast = 5;  // changes
-constexpr double kMost = 0.6;          // of the weights: then it is the optimizer's step
+constexpr std::size_t kMostFindings = 3;
+constexpr double kMost = 0.6;  // of the weights: then it is the optimizer's step
 
 struct Jump {
   Place place;
@@ -24,7 +28,9 @@ struct Jump {
   double change() const { return std::abs(bits(after) - bits(before)); }
 };
 
-std::optional<Jump> first_jump(const Series& sizes) {
+// Each that is larger than all before it by far.
+std::vector<Jump> jumps_of(const Series& sizes) {
+  std::vector<Jump> jumps;
   std::vector<double> changes;
   for (std::size_t i = 1; i < sizes.points.size(); ++i) {
     const Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
@@ -32,16 +38,19 @@ std::optional<Jump> first_jump(const Series& sizes) {
     if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
       const double usual = kTimesUsual * median(changes);
       const double largest = kTimesLargest * *std::ranges::max_element(changes);
-      if (jump.change() > std::max({kLeast, usual, largest})) return jump;
+      if (jump.change() > std::max({kLeastTogether, usual, largest})) jumps.push_back(jump);
     }
     changes.push_back(jump.change());
   }
-  return std::nullopt;
+  return jumps;
+}
+
+bool are_most(std::size_t together, std::size_t weights) {
+  return together > 1 && static_cast<double>(together) > kMost * static_cast<double>(weights);
 }
 
 Finding finding_of(const Facts& facts, const std::vector<Jump>& together, std::size_t weights) {
-  const bool all = static_cast<double>(together.size()) > kMost * static_cast<double>(weights) &&
-                   together.size() > 1;
+  const bool all = are_most(together.size(), weights);
   const Jump& largest = *std::ranges::max_element(together, {}, &Jump::change);
   std::string summary =
       fmt::format("the root mean square of the weight goes from {:.3g} to {:.3g} in one step",
@@ -49,31 +58,36 @@ Finding finding_of(const Facts& facts, const std::vector<Jump>& together, std::s
   summary += all ? fmt::format(", with {} of {} weights: the learning rate or the optimizer",
                                together.size(), weights)
                  : and_others(together.size() - 1, "weight");
-  return {
-      .cause = "weight_jump",
-      .place = largest.place,
-      .first = largest.iteration,
-      .last = facts.last_iteration(),
-      .confidence = kProven,
-      .summary = std::move(summary),
-      .evidence = {{"l2_norm / sqrt(numel)", largest.place, largest.iteration, largest.after, ""},
-                   {"l2_norm / sqrt(numel)", largest.place, largest.iteration - 1, largest.before,
-                    "before"}}};
+  return {.cause = "weight_jump",
+          .place = largest.place,
+          .first = largest.iteration,
+          .last = facts.last_iteration(),
+          .confidence = kProven,
+          .summary = std::move(summary),
+          .evidence = {{"root mean square", largest.place, largest.iteration, largest.after, ""},
+                       {"root mean square", largest.place, largest.iteration - 1, largest.before,
+                        "before"}}};
 }
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
   for (const Series& sizes : weights) {
-    if (const auto jump = first_jump(sizes)) jumps.push_back(*jump);
+    std::ranges::move(jumps_of(sizes), std::back_inserter(jumps));
   }
   std::ranges::stable_sort(jumps, {}, &Jump::iteration);
   std::vector<Finding> found;
   for (auto begin = jumps.begin(); begin != jumps.end();) {
     const auto end = std::find_if(
         begin, jumps.end(), [&](const Jump& jump) { return jump.iteration != begin->iteration; });
-    found.push_back(finding_of(facts, {begin, end}, weights.size()));
+    std::vector<Jump> together(begin, end);
     begin = end;
+    if (together.size() < kLeastWeights || !are_most(together.size(), weights.size())) {
+      std::erase_if(together, [](const Jump& jump) { return jump.change() < kLeast; });
+    }
+    if (together.empty()) continue;
+    found.push_back(finding_of(facts, together, weights.size()));
+    if (found.size() == kMostFindings) break;
   }
   return found;
 }
@@ -85,11 +99,13 @@ Rule weight_jump() {
           .title = "a weight that changes much more in one step than ever before",
           .doc =
               "The root mean square of a weight changes by a fifth and more, by 12 times the "
-              "usual change and 3 times the largest one so far. Where most weights do, it is "
+              "usual change and 3 times the largest one so far; 2 % are enough where most weights "
+              "do. Then it is "
               "the learning rate or the optimizer, else a single parameter.",
           .stage = Stage::update,
-          .required = {"l2_norm", "numel"},
-          .recorded_by = "LogTensorStats of weights (l2_norm, numel)",
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
           .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
           .next_step =
               "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
+#include <tuple>
 #include <vector>
 
+#include "features/diagnosis/rules/precision_names.h"
 #include "features/diagnosis/rules/rules.h"
 
 namespace telens::diagnosis {
@@ -36,6 +40,53 @@ Finding finding_of(const Facts& facts, const Operand& operand, TensorName tensor
           .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
 }
 
+struct Change {
+  Place place;
+  std::int64_t iteration = 0;
+  std::string before, after;
+};
+
+// A tensor that was cast to one format, and to another one from some iteration on.
+std::vector<Change> changes(const Facts& facts) {
+  std::vector<Change> found;
+  std::map<std::tuple<int, std::int32_t, std::optional<Gemm>, TensorName>, Operand> last;
+  for (const GemmState& state : facts.gemm_states()) {
+    for (const TensorName tensor : kAllTensors) {
+      const std::string name(name_of(tensor));
+      const std::string ran = state.detail(name + " ran");
+      if (ran.empty() || !is_by_recipe(state, name) || is_high_precision(ran)) continue;
+      Operand& before = last[{state.place.rank, state.place.layer, state.place.gemm, tensor}];
+      if (before.state != nullptr && before.ran != ran) {
+        Place place = state.place;
+        place.tensor = tensor;
+        found.push_back({place, state.iteration, before.ran, ran});
+      }
+      before = {&state, ran};
+    }
+  }
+  return found;
+}
+
+// The first of those that change in the same iteration, in the order of training.
+std::vector<Finding> changed(const Facts& facts) {
+  const std::vector<Change> all = changes(facts);
+  if (all.empty()) return {};
+  const auto key = [](const Change& change) {
+    return std::pair(change.iteration, turn_of(change.place));
+  };
+  const Change& first = *std::ranges::min_element(all, {}, key);
+  std::set<std::int32_t> layers;
+  for (const Change& each : all) layers.insert(each.place.layer);
+  return {{.cause = "wrong_format",
+           .place = first.place,
+           .first = first.iteration,
+           .last = facts.last_iteration(),
+           .confidence = kProbable,
+           .summary = fmt::format("it is cast to {}, and to {} before{}", first.after, first.before,
+                                  and_others(layers.size() - 1, "layer whose formats change")),
+           .evidence = {{"ledger: ran " + first.after, first.place, first.iteration, 0, ""}}}};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor : kAllTensors) {
@@ -61,7 +112,7 @@ std::vector<Finding> find(const Facts& facts) {
       }
     }
   }
-  return found;
+  return found.empty() ? changed(facts) : found;
 }
 
 }  // namespace
@@ -72,7 +123,7 @@ Rule wrong_format() {
           .doc =
               "By the ledger: the recipe of a layer casts a tensor to another element format, "
               "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
-              "are in E5M2.",
+              "are in E5M2. So is a format that changes in the middle of a training.",
           .stage = Stage::setup,
           .needs_ledger = true,
           .recorded_by = "PrecisionLedger",

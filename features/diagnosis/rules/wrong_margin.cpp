@@ -14,15 +14,16 @@ constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnorm
 constexpr double kMost = 0.6;  // of the tensors share the usual margin
 
 struct Margin {
-  const Series* staleness = nullptr;
+  Place place;
   std::vector<std::pair<std::int64_t, long>> values = {};  // by iteration
 };
 
 std::vector<Margin> margins(const Facts& facts) {
   std::vector<Margin> all;
-  for (const Series* staleness : facts.with("scale_staleness")) {
-    Margin margin{.staleness = staleness};
-    for (const ScaleRead& read : scale_reads(facts, *staleness)) {
+  for (const ScaleSeries& scales : scale_series(facts)) {
+    if (!scales.knows_margin) continue;
+    Margin margin{.place = scales.place};
+    for (const ScaleRead& read : scales.reads) {
       margin.values.emplace_back(read.iteration, std::lround(read.margin));
     }
     if (!margin.values.empty()) all.push_back(std::move(margin));
@@ -44,12 +45,12 @@ std::optional<long> usual_margin(const std::vector<Margin>& all) {
 Finding finding_of(const Margin& margin, std::size_t i, std::string summary, double confidence) {
   const auto [iteration, value] = margin.values[i];
   return {.cause = "wrong_margin",
-          .place = margin.staleness->place,
+          .place = margin.place,
           .first = iteration,
           .last = margin.values.back().first,
           .confidence = confidence,
           .summary = std::move(summary),
-          .evidence = {{"scale_headroom + scale_staleness", margin.staleness->place, iteration,
+          .evidence = {{"scale_headroom + scale_staleness", margin.place, iteration,
                         static_cast<double>(value), "margin"}}};
 }
 

@@ -73,8 +73,39 @@ std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Seri
   return wrong;
 }
 
-Finding finding_of(const Facts& facts, const Series& staleness, const std::vector<ScaleRead>& reads,
-                   const Wrong& wrong) {
+// How far the scale is off what the amaxes so far can have made of it, below or above: of a scale
+// that moved, by less than kOff, and for good. The past says how far it usually is, as by the
+// amaxes of evaluations, which are not recorded.
+std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const Series& amax) {
+  constexpr std::size_t kPast = 5;
+  constexpr std::size_t kSustained = 4;
+  constexpr double kLeast = 0.6;  // bits: a factor of 2 is 1, less what the amaxes vary by
+  const std::vector<double> largest = largest_amaxes(reads, amax);
+  std::vector<double> below(reads.size()), above(reads.size());
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    below[i] = reads[i - 1].amax - reads[i].stands_for;
+    above[i] = reads[i].stands_for - largest[i - 1];
+  }
+  for (std::size_t i = kPast + 1; i + kSustained <= reads.size(); ++i) {
+    const auto jump = reads[i].stands_for - reads[i - 1].stands_for;
+    if (std::abs(jump) < kLeast) continue;
+    // A scale that follows its tensor within the iteration is right.
+    if (std::abs(reads[i].staleness()) < kLeast) continue;
+    const std::vector<double>& off = jump < 0 ? below : above;
+    const double usual = std::max(0.0, *std::max_element(&off[1], &off[i]));
+    const auto stays = [&](double each) { return each > usual + kLeast; };
+    if (!std::all_of(&off[i], &off[i] + kSustained, stays)) continue;
+    return Wrong{.first = i,
+                 .last = i + kSustained - 1,
+                 .reads = kSustained,
+                 .off = jump < 0 ? -off[i] : off[i],
+                 .expected = jump < 0 ? reads[i - 1].amax : largest[i - 1]};
+  }
+  return std::nullopt;
+}
+
+Finding finding_of(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
+  const std::vector<ScaleRead>& reads = staleness.reads;
   const ScaleRead& read = reads[wrong.first];
   Finding finding{
       .cause = "wrong_scale",
@@ -84,7 +115,7 @@ Finding finding_of(const Facts& facts, const Series& staleness, const std::vecto
       .confidence = wrong.reads > 1 || std::abs(wrong.off) > 2 * kOff ? kProven : kProbable};
   std::string like =
       fmt::format("{:.2g} bits too {}", std::abs(wrong.off), wrong.off > 0 ? "small" : "large");
-  const Series* inverse = facts.beside(staleness, "scale_inv_max");
+  const Series* inverse = facts.find(staleness.place, "scale_inv_max");
   const auto inverse_now = inverse != nullptr ? inverse->at(read.iteration) : std::nullopt;
   if (inverse_now && *inverse_now > 0) {
     const double scale = -std::log2(*inverse_now);
@@ -104,13 +135,12 @@ Finding finding_of(const Facts& facts, const Series& staleness, const std::vecto
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
-  for (const Series* staleness : facts.with("scale_staleness")) {
-    const Series* amax = facts.beside(*staleness, "cur_amax");
-    if (amax == nullptr) continue;
-    const auto reads = scale_reads(facts, *staleness);
-    const bool whole_past = facts.first_iteration() == 0;
-    const auto wrong = first_wrong(reads, *amax, whole_past);
-    if (wrong) found.push_back(finding_of(facts, *staleness, reads, *wrong));
+  const bool whole_past = facts.first_iteration() == 0;
+  for (const ScaleSeries& scales : scale_series(facts)) {
+    const Series* amax = facts.find(scales.place, "cur_amax");
+    auto wrong = first_wrong(scales.reads, *amax, whole_past && scales.knows_margin);
+    if (!wrong) wrong = moved_for_good(scales.reads, *amax);
+    if (wrong) found.push_back(finding_of(facts, scales, *wrong));
   }
   return found;
 }
@@ -126,9 +156,11 @@ Rule wrong_scale() {
               "from elsewhere or written by somebody. A scale that fits the tensor of the same "
               "iteration, as that of current scaling, is right.",
           .stage = Stage::scale,
-          .required = {"scale_staleness", "scale_headroom", "cur_amax"},
-          .optional = {"scale_inv_max", "scale_jump"},
-          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax), every iteration",
+          .required = {kScales, "cur_amax"},
+          .optional = {"scale_headroom", "scale_inv_min", "scale_jump"},
+          .recorded_by =
+              "LogTensorStats (cur_amax) and ScaleHealth, or LogFp8TensorStats (scale_inv_min, "
+              "scale_inv_max), every iteration",
           .alternatives = "An iteration that was not recorded, with a much larger tensor in it.",
           .next_step =
               "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
