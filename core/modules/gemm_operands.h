@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/modules/forward_context.h"
+#include "core/modules/linear_parallel.h"
 #include "core/modules/module.h"
 
 namespace telens {
@@ -55,6 +56,7 @@ struct GemmLayer {
   std::string kind;  // "Linear"; the name in messages where the layer has none
   LayerHooks hooks;
   WeightCache weight_cache;
+  LinearParallel parallel;
 
   const std::string& name() const { return hooks.name().empty() ? kind : hooks.name(); }
 };

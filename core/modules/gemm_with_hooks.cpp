@@ -56,48 +56,61 @@ TensorName output_of(Gemm gemm) {
   return TensorName::wgrad;
 }
 
-at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context,
-                            const GemmDescription& description, at::Tensor output,
-                            HookListener& listener) {
+}  // namespace
+
+bool has_output_hooks(const ForwardContext& context, Gemm gemm) {
+  if (!context.plan) return false;
+  const TensorName name = output_of(gemm);
+  return context.plan->modifies(gemm, name) ||
+         (!context.recomputation && context.plan->inspects(name));
+}
+
+at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gemm gemm,
+                            const at::Tensor& bias, at::Tensor output) {
+  if (!has_output_hooks(context, gemm)) return output;
   const RoutingPlan& plan = *context.plan;
-  const TensorName name = output_of(description.gemm);
-  if (plan.modifies(description.gemm, name)) {
-    const Operand modified = listener.modify_tensor(layer.hooks, plan,
-                                                    {.gemm = description.gemm,
-                                                     .tensor_name = name,
-                                                     .tensor = output,
-                                                     .default_quantizer = nullptr,
-                                                     .dtype = output.scalar_type()});
+  const hook_points::ListenerCall listener(plan);
+  if (!listener) return output;  // the session has ended
+  const TensorName name = output_of(gemm);
+  if (plan.modifies(gemm, name)) {
+    const Operand modified = listener->modify_tensor(layer.hooks, plan,
+                                                     {.gemm = gemm,
+                                                      .tensor_name = name,
+                                                      .tensor = output,
+                                                      .default_quantizer = nullptr,
+                                                      .dtype = output.scalar_type()});
     output = (is_quantized(modified) ? std::get<QuantizedTensor>(modified).dequantize()
                                      : std::get<at::Tensor>(modified))
                  .to(output.scalar_type());
   }
   if (!context.recomputation && plan.inspects(name)) {
-    listener.inspect_tensor(layer.hooks, plan,
-                            {.tensor_name = name,
-                             .tensor = &output,
-                             .rowwise = nullptr,
-                             .columnwise = nullptr,
-                             .quantizer = nullptr,
-                             .tensor_parallel = layer.hooks.tensor_parallel(),
-                             .bias = description.bias.defined() ? &description.bias : nullptr});
+    listener->inspect_tensor(layer.hooks, plan,
+                             {.tensor_name = name,
+                              .tensor = &output,
+                              .rowwise = nullptr,
+                              .columnwise = nullptr,
+                              .quantizer = nullptr,
+                              .tensor_parallel = layer.hooks.tensor_parallel(),
+                              .bias = bias.defined() ? &bias : nullptr});
   }
   return output;
 }
 
-}  // namespace
-
-at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
-                           const GemmDescription& description) {
+at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
+                                const GemmDescription& description) {
   if (!context.plan) return run_gemm(description).output;
   GemmResult result = run_watched(description, *context.plan);
   const hook_points::ListenerCall listener(*context.plan);
-  if (!listener) return std::move(result.output);  // the session has ended
-  if (!context.recomputation && context.plan->inspects(description.gemm)) {
-    inspect_gemm(layer, context, description, result, *listener);
-  }
-  if (description.accumulate_into.defined()) return std::move(result.output);
-  return run_output_hooks(layer, context, description, std::move(result.output), *listener);
+  const bool inspects = !context.recomputation && context.plan->inspects(description.gemm);
+  if (listener && inspects) inspect_gemm(layer, context, description, result, *listener);
+  return std::move(result.output);
+}
+
+at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
+                           const GemmDescription& description) {
+  at::Tensor output = gemm_with_inspection(layer, context, description);
+  if (description.accumulate_into.defined()) return output;
+  return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }
 
 }  // namespace telens

@@ -19,16 +19,29 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
         "GroupedLinear: num_gemms is {}, in_features {} and out_features {}; expected at least 1",
         own.num_gemms, own.in_features, own.out_features);
   }
-  options_.parameters.settle_tensor_parallel_size("GroupedLinear");
+  // The mode gives the weights their shapes; what is sent is the caller's affair.
+  const LinearParallel parallel = linear_parallel("GroupedLinear", options_.parameters);
+  if (parallel.is_divided() && own.bias) {
+    raise<UsageError>(
+        "GroupedLinear: a bias with parallel_mode '{}' and tp_size {} would be added by each rank; "
+        "use bias=False",
+        own.parameters.parallel_mode, parallel.size);
+  }
+  const LinearParametersOptions sizes = own_parameters(
+      "GroupedLinear",
+      {.in_features = own.in_features, .out_features = own.out_features, .bias = own.bias},
+      parallel);
+  in_features_ = sizes.in_features;
+  out_features_ = sizes.out_features;
   maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
     const std::string number = std::to_string(i);
     Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
-    map.operation.set_tensor_parallel(own.parameters);
+    map.operation.set_parallel({.size = parallel.size, .group = parallel.group});
     map.parameters.make(
-        {.in_features = own.in_features, .out_features = own.out_features, .bias = own.bias},
-        own.parameters,
+        sizes, own.parameters,
         [&](const std::string& parameter, Weight& slot, at::Tensor value) {
+          place(parameter + number, parallel.weight_placement());
           register_weight(parameter + number, slot, std::move(value));
         },
         [&](const std::string& parameter, at::Tensor& slot, at::Tensor value) {
@@ -51,11 +64,11 @@ void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
                       negative - splits.begin(), *negative);
   }
   const at::Tensor& inp = inputs.inp;
-  if (inp.dim() < 1 || inp.size(-1) != options_.in_features) {
+  if (inp.dim() < 1 || inp.size(-1) != in_features_) {
     raise<ShapeError>("{}: inp has shape {}; expected [sum(m_splits), {}]", name,
-                      c10::str(inp.sizes()), options_.in_features);
+                      c10::str(inp.sizes()), in_features_);
   }
-  const std::int64_t rows = inp.numel() / options_.in_features;
+  const std::int64_t rows = inp.numel() / in_features_;
   const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
   if (sum != rows) {
     raise<ShapeError>("{}: m_splits [{}] are {} rows in all; inp of shape {} has {}", name,
@@ -70,7 +83,7 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
                         .training = is_training()};
   const at::Tensor input = to_activation_dtype(inputs.inp);
   const std::vector<at::Tensor> parts =
-      input.reshape({-1, options_.in_features}).split_with_sizes(inputs.m_splits);
+      input.reshape({-1, in_features_}).split_with_sizes(inputs.m_splits);
   std::vector<at::Tensor> results;
   Outputs outputs(1);
   for (std::size_t i = 0; i < maps_.size(); ++i) {
@@ -80,7 +93,7 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
     if (options_.return_bias) outputs.push_back(bias);
   }
   std::vector<std::int64_t> sizes = input.sizes().vec();
-  sizes.back() = options_.out_features;
+  sizes.back() = out_features_;
   const at::Tensor joined = at::cat(results);
   outputs[0] = input.dim() == 2 ? joined : joined.view(sizes);
   return outputs;

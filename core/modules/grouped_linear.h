@@ -34,7 +34,7 @@ struct GroupedLinearOptions {
           "returns (output without biases, list of biases) so that a later operation can add them");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations: the layers are <name>.gemm_<i>");
-    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
   }
 };
 
@@ -86,6 +86,8 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   void check(const GroupedLinearInputs& inputs) const;
 
   GroupedLinearOptions options_;
+  std::int64_t in_features_ = 0;  // this rank's
+  std::int64_t out_features_ = 0;
   NamedLayers layers_;
   std::vector<Map> maps_;
 };

@@ -12,6 +12,9 @@ LayerNorm::LayerNorm(NormModuleOptions options) : options_(std::move(options)) {
   const double initial = options_.zero_centered_gamma ? 0 : 1;
   register_slot("weight", weight_, options_.parameters.make_constant(sizes, initial));
   register_slot("bias", bias_, options_.parameters.make_constant(sizes, 0));
+  for (const char* name : {"weight", "bias"}) {
+    place(name, {.sequence_parallel = options_.sequence_parallel});
+  }
 }
 
 Outputs LayerNorm::forward(const NormInputs& inputs) {

@@ -6,36 +6,53 @@ namespace telens {
 
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
-  options_.parameters.settle_tensor_parallel_size("LayerNormLinear");
-  operation_.set_tensor_parallel(options_.parameters);
-  const auto register_tensor = [this](std::string name, at::Tensor& slot, at::Tensor value) {
+  const LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
+  if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
+    raise<UsageError>(
+        "LayerNormLinear: parallel_mode row would normalize this rank's features alone; use "
+        "LayerNorm, then Linear with parallel_mode row");
+  }
+  operation_.set_parallel(parallel);
+  const auto register_norm = [&](std::string name, at::Tensor& slot, at::Tensor value) {
+    place(name, parallel.norm_placement());
     register_slot(std::move(name), slot, std::move(value));
   };
-  const auto register_weights = [this](std::string name, Weight& slot, at::Tensor value) {
+  const auto register_bias = [&](std::string name, at::Tensor& slot, at::Tensor value) {
+    place(name, parallel.bias_placement());
+    register_slot(std::move(name), slot, std::move(value));
+  };
+  const auto register_weights = [&](std::string name, Weight& slot, at::Tensor value) {
+    place(name, parallel.weight_placement());
     register_weight(std::move(name), slot, std::move(value));
   };
   norm_.make({.features = options_.in_features,
               .normalization = options_.normalization,
               .eps = options_.eps,
               .zero_centered_gamma = options_.zero_centered_gamma},
-             options_.parameters, register_tensor);
-  linear_.make({.in_features = options_.in_features,
-                .out_features = options_.out_features,
-                .bias = options_.bias,
-                .split = options_.parameters_split},
-               options_.parameters, register_weights, register_tensor);
+             options_.parameters, register_norm);
+  linear_.make(own_parameters("LayerNormLinear",
+                              {.in_features = options_.in_features,
+                               .out_features = options_.out_features,
+                               .bias = options_.bias,
+                               .split = options_.parameters_split},
+                              parallel),
+               options_.parameters, register_weights, register_bias);
 }
 
 Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
   const at::Tensor x = to_activation_dtype(inputs.inp);
   const at::Tensor bias = linear_.bias();
-  const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
-                        .fp8_output = inputs.fp8_output,
-                        .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
-                        .training = is_training()};
+  LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
+                  .fp8_output = inputs.fp8_output,
+                  .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                  .training = is_training()};
   const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
   at::Tensor normalized;  // where it is asked for
   if (options_.return_layernorm_output) normalized = norm_(x);
+  if (normalized.defined() && options_.return_layernorm_output_gathered &&
+      operation_.parallel().gathers_input()) {
+    normalized = gather_normalized(normalized, operation_, call);
+  }
   const auto normalize = [&](FusedCast* cast) { return norm_(x, cast); };
   Outputs outputs{normalized.defined()
                       ? operation_(normalized, linear_.weight(), applied, call)

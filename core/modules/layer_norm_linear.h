@@ -20,6 +20,7 @@ struct LayerNormLinearOptions {
   bool bias = true;
   bool return_bias = false;
   bool return_layernorm_output = false;
+  bool return_layernorm_output_gathered = false;
   bool zero_centered_gamma = false;
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
@@ -43,7 +44,9 @@ struct LayerNormLinearOptions {
     visit("name", &Self::name, "name in debug configurations");
     visit("parameters_split", &Self::parameters_split,
           "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
-    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
+    visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
+          "with sequence_parallel: return_layernorm_output is that of all ranks");
   }
 };
 

@@ -11,12 +11,21 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
       layers_("LayerNormMLP", options_.name),
       fc1_(layers_.add(".fc1")),
       fc2_(layers_.add(".fc2")) {
+  LinearParallel column = linear_parallel("LayerNormMLP", options_.parameters);
+  LinearParallel row = column;
+  if (options_.set_parallel_mode) {
+    column.mode = ParallelMode::column;
+    row.mode = ParallelMode::row;
+  }
+  fc1_.set_parallel(column);
+  fc2_.set_parallel(row);
   const std::int64_t hidden = options_.hidden_size;
-  const std::int64_t ffn = options_.ffn_hidden_size;
+  const std::int64_t ffn =
+      options_.set_parallel_mode
+          ? divide("LayerNormMLP", "ffn_hidden_size", options_.ffn_hidden_size, column.size)
+          : options_.ffn_hidden_size;
   const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
-  options_.parameters.settle_only_rank("LayerNormMLP");
   const ParameterOptions& parameters = options_.parameters;
-  for (LinearLayer* layer : layers()) layer->set_tensor_parallel(parameters);
   const ParameterOptions output_parameters =
       parameters.with_init_method(options_.output_layer_init_method);
 
@@ -24,13 +33,18 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
               .normalization = options_.normalization,
               .eps = options_.eps,
               .zero_centered_gamma = options_.zero_centered_gamma},
-             parameters, [this](std::string name, at::Tensor& slot, at::Tensor value) {
+             parameters, [&](std::string name, at::Tensor& slot, at::Tensor value) {
+               place(name, column.norm_placement());
                register_slot(std::move(name), slot, std::move(value));
              });
   register_weight("fc1_weight", fc1_weight_, parameters.make_weight({fc1_rows, hidden}));
   if (options_.bias) register_slot("fc1_bias", fc1_bias_, parameters.make_constant({fc1_rows}, 0));
   register_weight("fc2_weight", fc2_weight_, output_parameters.make_weight({hidden, ffn}));
   if (options_.bias) register_slot("fc2_bias", fc2_bias_, parameters.make_constant({hidden}, 0));
+  place("fc1_weight", column.weight_placement());
+  place("fc1_bias", column.bias_placement());
+  place("fc2_weight", row.weight_placement());
+  place("fc2_bias", row.bias_placement());
 }
 
 Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
@@ -43,10 +57,15 @@ Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
   const at::Tensor x = to_activation_dtype(inputs.inp);
   at::Tensor normalized;  // where it is asked for
   if (options_.return_layernorm_output) normalized = norm_(x);
+  if (normalized.defined() && options_.return_layernorm_output_gathered &&
+      fc1_.parallel().gathers_input()) {
+    normalized = gather_normalized(normalized, fc1_, call);
+  }
   const auto normalize = [&](FusedCast* cast) { return norm_(x, cast); };
   const at::Tensor inner = normalized.defined()
                                ? fc1_(normalized, fc1_weight_, fc1_bias_, call)
                                : fc1_({x.sizes(), x, normalize}, fc1_weight_, fc1_bias_, call);
+  call.input_is_whole = false;
 
   const auto activated = [&, of_gradient = std::exchange(call.gradient_cast, {})](FusedCast* cast) {
     return activate(activation_, inner, {cast, of_gradient});

@@ -23,7 +23,9 @@ struct LayerNormMLPOptions {
   std::string activation = "gelu";
   ParameterOptions::InitMethod output_layer_init_method = {};
   bool return_layernorm_output = false;
+  bool return_layernorm_output_gathered = false;
   bool zero_centered_gamma = false;
+  bool set_parallel_mode = false;
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
 
@@ -47,7 +49,11 @@ struct LayerNormMLPOptions {
           "the norm's weight starts at 0, and 1 + weight is the factor");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations: of two layers, .fc1 and .fc2");
-    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
+    visit("set_parallel_mode", &Self::set_parallel_mode,
+          "divides the layers among the ranks of tp_group: fc1 by column, fc2 by row");
+    visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
+          "with sequence_parallel: return_layernorm_output is that of all ranks");
   }
 };
 
@@ -66,7 +72,8 @@ struct LayerNormMLPInputs {
 
 // Parameters: layer_norm_weight, layer_norm_bias [hidden_size] (no bias for RMSNorm),
 // fc1_weight [ffn_hidden_size, hidden_size] (twice the rows for a gated activation), fc1_bias,
-// fc2_weight [hidden_size, ffn_hidden_size], fc2_bias.
+// fc2_weight [hidden_size, ffn_hidden_size], fc2_bias. With set_parallel_mode ffn_hidden_size is
+// this rank's part; a gated fc1 has both halves of it.
 class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
  public:
   using Options = LayerNormMLPOptions;

@@ -9,18 +9,22 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
     raise<UsageError>("Linear: in_features is {} and out_features {}; expected at least 1",
                       options_.in_features, options_.out_features);
   }
-  options_.parameters.settle_tensor_parallel_size("Linear");
-  operation_.set_tensor_parallel(options_.parameters);
+  const LinearParallel parallel = linear_parallel("Linear", options_.parameters);
+  operation_.set_parallel(parallel);
   parameters_.make(
-      {.in_features = options_.in_features,
-       .out_features = options_.out_features,
-       .bias = options_.bias,
-       .split = options_.parameters_split},
+      own_parameters("Linear",
+                     {.in_features = options_.in_features,
+                      .out_features = options_.out_features,
+                      .bias = options_.bias,
+                      .split = options_.parameters_split},
+                     parallel),
       options_.parameters,
-      [this](std::string name, Weight& slot, at::Tensor value) {
+      [&](std::string name, Weight& slot, at::Tensor value) {
+        place(name, parallel.weight_placement());
         register_weight(std::move(name), slot, std::move(value));
       },
-      [this](std::string name, at::Tensor& slot, at::Tensor value) {
+      [&](std::string name, at::Tensor& slot, at::Tensor value) {
+        place(name, parallel.bias_placement());
         register_slot(std::move(name), slot, std::move(value));
       });
 }

@@ -33,12 +33,12 @@ struct LinearOptions {
     visit("name", &LinearOptions::name, "name in debug configurations");
     visit("parameters_split", &LinearOptions::parameters_split,
           "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
-    ParameterOptions::describe_tensor_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
+    ParameterOptions::describe_linear_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
   }
 };
 
 struct LinearInputs {
-  at::Tensor inp;  // [..., in_features]
+  at::Tensor inp;  // [..., in_features]; row: [..., in_features / tp_size]
   std::optional<bool> is_first_microbatch =
       {};  // quantized weights are made in the first, used in all
   bool fp8_output = false;
@@ -54,7 +54,8 @@ struct LinearInputs {
   }
 };
 
-// Parameters: weight [out_features, in_features], bias [out_features].
+// Parameters: weight [out_features, in_features], bias [out_features]; of a divided layer this
+// rank's: column [out_features / tp_size, in_features], row [out_features, in_features / tp_size].
 class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
  public:
   using Options = LinearOptions;

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "core/distributed/gather_operand.h"
 #include "core/modules/backward_errors.h"
 #include "core/modules/gemm_with_hooks.h"
 #include "core/modules/main_grad.h"
@@ -67,6 +68,7 @@ class SavedOperand {
 struct LinearBackward final : torch::CustomClassHolder {
   std::shared_ptr<GemmLayer> layer;
   ForwardContext context;
+  LinearParallel parallel;
   Needs needs;
   bool fp8_grad = false;
   c10::intrusive_ptr<GradientCast> gradient_cast;
@@ -77,6 +79,7 @@ struct LinearBackward final : torch::CustomClassHolder {
   at::Tensor accumulated_weight;  // wgrad is added to its main_grad; undefined: wgrad is returned
   bool first_microbatch = false;
   SavedOperand input;
+  bool input_is_shard = false;  // its rows are this rank's
   SavedOperand weight;
 };
 
@@ -112,11 +115,25 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   static variable_list backward(AutogradContext* autograd, variable_list grad_outputs);
 };
 
+// How the layer is divided in this call. With the whole input given, a column layer sends nothing.
+LinearParallel parallel_in(const LinearArguments& arguments) {
+  return arguments.call.input_is_whole ? LinearParallel() : arguments.layer->parallel;
+}
+
+// The activation as the GEMMs take it.
+struct ActivationOperands {
+  Operand first;          // the whole
+  Operand second;         // for wgrad
+  bool is_shard = false;  // of `second`: its rows are this rank's
+};
+
 void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments, Needs needs,
-                       const GemmOperands& input, const GemmOperands& weight) {
+                       const ActivationOperands& input, const GemmOperands& weight) {
   auto backward = c10::make_intrusive<LinearBackward>();
   variable_list saved;
   if (needs.wgrad) backward->input = SavedOperand(input.second, saved);
+  backward->input_is_shard = input.is_shard;
+  backward->parallel = parallel_in(arguments);
   if (needs.dgrad) backward->weight = SavedOperand(weight.second, saved);
   backward->layer = arguments.layer;
   backward->context = arguments.context;
@@ -142,7 +159,8 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
   autograd->saved_data["linear"] = c10::IValue::make_capsule(std::move(backward));
 }
 
-GemmOperands activation_operands(const LinearArguments& arguments, Needs needs) {
+// The operands of the activation that the layer was given.
+GemmOperands given_operands(const LinearArguments& arguments, Needs needs) {
   if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
   const at::Tensor& input = arguments.input;
   const at::Tensor matrix = as_matrix(input);
@@ -159,6 +177,52 @@ GemmOperands activation_operands(const LinearArguments& arguments, Needs needs) 
                            .second_needed = needs.wgrad});
 }
 
+bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name) {
+  return context.plan && context.plan->modifies(gemm, name);
+}
+
+// True if what the quantizer of a tensor makes of each rank's rows is what it makes of the whole.
+bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows) {
+  const Quantizer* quantizer = context.quantizer(role);
+  return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);
+}
+
+// Codes are gathered: in the forward those of fprop, in the backward those of wgrad, of which this
+// rank's are kept. Where a block of rows would lie on two ranks, values are gathered and quantized.
+ActivationOperands activation_operands(const LinearArguments& arguments, Needs needs) {
+  const LinearParallel parallel = parallel_in(arguments);
+  if (!parallel.gathers_input()) {
+    GemmOperands operands = given_operands(arguments, needs);
+    return {std::move(operands.first), std::move(operands.second)};
+  }
+  const std::int64_t columns = arguments.input.size(-1);
+  const std::int64_t rows = columns == 0 ? 0 : arguments.input.numel() / columns;
+  if (!quantizes_by_parts(arguments.context, TensorRole::input, rows)) {
+    const at::Tensor whole = gather_rows(as_matrix(arguments.input), parallel.group).wait();
+    GemmOperands operands = quantize_operand(*arguments.layer, arguments.context,
+                                             {.tensor_name = TensorName::activation,
+                                              .tensor = whole,
+                                              .dtype = arguments.input.scalar_type(),
+                                              .second_needed = needs.wgrad});
+    return {std::move(operands.first), std::move(operands.second)};
+  }
+  GemmOperands own = given_operands(arguments, needs);
+  const bool modified = is_modified(arguments.context, Gemm::fprop, TensorName::activation);
+  Operand whole =
+      gather_rowwise({own.first, parallel.group, arguments.layer->name(), modified}).wait();
+  return {std::move(whole), std::move(own.second), /*is_shard=*/true};
+}
+
+// The layer's output of fprop's product, which may be a part of a sum over ranks.
+at::Tensor finish_output(const LinearArguments& arguments, at::Tensor product,
+                         const at::Tensor& bias) {
+  const LinearParallel parallel = parallel_in(arguments);
+  if (parallel.sums_output()) product = parallel.sum(product).wait();
+  if (parallel.adds_bias_to_sum() && bias.defined()) product.add_(bias);
+  return run_output_hooks(*arguments.layer, arguments.context, Gemm::fprop, bias,
+                          std::move(product));
+}
+
 at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& input,
                                    const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                    const LinearArguments* arguments, Needs needs) {
@@ -167,7 +231,7 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   const ForwardContext& context = arguments->context;
   const at::ScalarType dtype = input.scalar_type();
 
-  const GemmOperands activation = activation_operands(*arguments, needs);
+  const ActivationOperands activation = activation_operands(*arguments, needs);
   const GemmOperands weights =
       weight_operand(layer, context, arguments->weight, arguments->call.is_first_microbatch,
                      {.tensor_name = TensorName::weight,
@@ -175,19 +239,24 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
                       .dtype = dtype,
                       .second_needed = needs.dgrad});
   const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
+  const bool adds_bias_to_sum = layer.parallel.adds_bias_to_sum();
   at::Tensor output =
-      gemm_with_hooks(layer, context,
-                      {.gemm = Gemm::fprop,
-                       .a = activation.first,
-                       .b = weights.first,
-                       .bias = typed_bias,
-                       .out_dtype = dtype,
-                       .layer = layer.name(),
-                       .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+      gemm_with_inspection(layer, context,
+                           {.gemm = Gemm::fprop,
+                            .a = activation.first,
+                            .b = weights.first,
+                            .bias = adds_bias_to_sum ? at::Tensor() : typed_bias,
+                            .out_dtype = dtype,
+                            .layer = layer.name(),
+                            .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+  output = finish_output(*arguments, std::move(output), typed_bias);
   output = round_to_fp8(std::move(output), context, TensorRole::output, arguments->call.fp8_output);
   if (needs.any()) save_for_backward(autograd, *arguments, needs, activation, weights);
   if (input.dim() == 2) return output;
   std::vector<std::int64_t> sizes = input.sizes().vec();
+  const LinearParallel parallel = parallel_in(*arguments);
+  if (parallel.gathers_input()) sizes[0] *= parallel.size;
+  if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
   sizes.back() = output.size(1);
   return output.view(sizes);
 }
@@ -196,14 +265,18 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
 
 at::Tensor product(const LinearBackward& backward, Gemm gemm, const Operand& left,
                    const Operand& right) {
-  return gemm_with_hooks(*backward.layer, backward.context,
-                         {.gemm = gemm,
-                          .a = left,
-                          .b = right,
-                          .bias = {},
-                          .out_dtype = backward.dtype,
-                          .layer = backward.layer->name(),
-                          .split_accumulator = backward.context.uses_split_accumulator(gemm)});
+  return gemm_with_inspection(*backward.layer, backward.context,
+                              {.gemm = gemm,
+                               .a = left,
+                               .b = right,
+                               .bias = {},
+                               .out_dtype = backward.dtype,
+                               .layer = backward.layer->name(),
+                               .split_accumulator = backward.context.uses_split_accumulator(gemm)});
+}
+
+at::Tensor output_hooks(const LinearBackward& backward, Gemm gemm, at::Tensor output) {
+  return run_output_hooks(*backward.layer, backward.context, gemm, {}, std::move(output));
 }
 
 // Adds wgrad to main_grad; returns the weight's gradient for autograd. A layer whose wgrad the
@@ -245,11 +318,30 @@ at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradi
   return gradient_beside(target, weight);
 }
 
-// The gradient of the output, for the GEMMs and for the bias.
+// The gradient of the output, for the GEMMs and for the bias. Operands that are gathered are waited
+// for where they are used.
 struct OutputGradient {
   GemmOperands operands;
   at::Tensor bias;
+  PendingOperand whole_first = {};
+  PendingOperand whole_second = {};
+
+  Operand first() { return whole_first ? whole_first.wait() : operands.first; }
+  Operand second() { return whole_second ? whole_second.wait() : operands.second; }
 };
+
+void gather(OutputGradient& gradient, const LinearBackward& backward) {
+  const auto shard = [&](Gemm gemm, const Operand& operand) {
+    return OperandShard{operand, backward.parallel.group, backward.layer->name(),
+                        is_modified(backward.context, gemm, TensorName::gradient)};
+  };
+  if (backward.needs.dgrad) {
+    gradient.whole_first = gather_rowwise(shard(Gemm::dgrad, gradient.operands.first));
+  }
+  if (backward.needs.wgrad) {
+    gradient.whole_second = gather_columnwise(shard(Gemm::wgrad, gradient.operands.second));
+  }
+}
 
 // The fused gradient of the next layer's backward if there is one, else quantizes grad_output.
 OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor& grad_output) {
@@ -262,17 +354,23 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
         "use the module's parts as modules of their own to change what passes between them",
         backward.layer->name());
   }
-  const at::Tensor grad = as_matrix(grad_output).contiguous();
+  at::Tensor grad = as_matrix(grad_output).contiguous();
   OutputGradient gradient;
+  // A row layer's bias is added behind the sum: its gradient is that of this rank's rows.
+  if (backward.needs.bias) gradient.bias = ops::bias_gradient(grad, backward.bias_dtype);
   if (backward.needs.dgrad || backward.needs.wgrad) {
+    const bool gathers = backward.parallel.gathers_gradient();
+    const bool by_parts =
+        quantizes_by_parts(backward.context, TensorRole::grad_output, grad.size(0));
+    if (gathers && !by_parts) grad = gather_rows(grad, backward.parallel.group).wait();
     gradient.operands = quantize_operand(*backward.layer, backward.context,
                                          {.tensor_name = TensorName::gradient,
                                           .tensor = grad,
                                           .dtype = backward.dtype,
                                           .first_needed = backward.needs.dgrad,
                                           .second_needed = backward.needs.wgrad});
+    if (gathers && by_parts) gather(gradient, backward);
   }
-  if (backward.needs.bias) gradient.bias = ops::bias_gradient(grad, backward.bias_dtype);
   return gradient;
 }
 
@@ -282,24 +380,65 @@ struct Gradients {
   at::Tensor bias;
 };
 
+// wgrad's activation: the saved one, or the rows of all ranks, whose gather begins here.
+class SavedInput {
+ public:
+  SavedInput(const LinearBackward& backward, const variable_list& saved)
+      : own_(backward.input.restore(saved)) {
+    if (!backward.input_is_shard) return;
+    const bool modified = is_modified(backward.context, Gemm::wgrad, TensorName::activation);
+    whole_ = gather_columnwise({own_, backward.parallel.group, backward.layer->name(), modified});
+  }
+
+  Operand wait() { return whole_ ? whole_.wait() : own_; }
+
+ private:
+  Operand own_;
+  PendingOperand whole_;
+};
+
+// The gradient of the input, which may be on its way to be summed over ranks. Hooks see the sum,
+// for which they wait; otherwise wgrad runs meanwhile.
+class PendingDgrad {
+ public:
+  PendingDgrad(const LinearBackward& backward, const Operand& gradient, const Operand& weight)
+      : backward_(backward) {
+    const at::Tensor dgrad = product(backward, Gemm::dgrad, gradient, weight);
+    sum_ = backward.parallel.sums_dgrad() ? backward.parallel.sum(dgrad) : PendingTensor(dgrad);
+    if (has_output_hooks(backward.context, Gemm::dgrad)) {
+      sum_ = PendingTensor(output_hooks(backward, Gemm::dgrad, sum_.wait()));
+    }
+  }
+
+  at::Tensor wait() {
+    return round_to_fp8(sum_.wait(), backward_.context, TensorRole::grad_input, backward_.fp8_grad)
+        .view(backward_.input_sizes);
+  }
+
+ private:
+  const LinearBackward& backward_;
+  PendingTensor sum_;
+};
+
+at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradient,
+                           const Operand& input) {
+  if (backward.accumulated_weight.defined()) return accumulate_wgrad(backward, gradient, input);
+  at::Tensor wgrad = product(backward, Gemm::wgrad, gradient, input);
+  return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
+}
+
 Gradients compute_gradients(const LinearBackward& backward, const variable_list& saved,
                             const at::Tensor& grad_output) {
-  const OutputGradient gradient = output_gradient(backward, grad_output);
+  OutputGradient gradient = output_gradient(backward, grad_output);
   Gradients gradients{.input = {}, .weight = {}, .bias = gradient.bias};
+  std::optional<SavedInput> input;
+  if (backward.needs.wgrad) input.emplace(backward, saved);
+  std::optional<PendingDgrad> dgrad;
   if (backward.needs.dgrad) {
-    at::Tensor dgrad =
-        product(backward, Gemm::dgrad, gradient.operands.first, backward.weight.restore(saved));
-    gradients.input =
-        round_to_fp8(std::move(dgrad), backward.context, TensorRole::grad_input, backward.fp8_grad)
-            .view(backward.input_sizes);
+    dgrad.emplace(backward, gradient.first(), backward.weight.restore(saved));
   }
-  if (backward.needs.wgrad) {
-    const Operand input = backward.input.restore(saved);
-    gradients.weight = backward.accumulated_weight.defined()
-                           ? accumulate_wgrad(backward, gradient.operands.second, input)
-                           : product(backward, Gemm::wgrad, gradient.operands.second, input)
-                                 .to(backward.weight_dtype);
-  }
+  if (input) gradients.weight = weight_gradient(backward, gradient.second(), input->wait());
+  if (dgrad) gradients.input = dgrad->wait();
   return gradients;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/distributed/gather_sequence.h"
 #include "core/modules/activation_dtype.h"
 #include "core/modules/named_errors.h"
 #include "core/modules/recomputation.h"
@@ -84,6 +85,40 @@ void check_tensor_parallel(const std::string& layer, const TensorParallel& tenso
   }
 }
 
+// What a divided sequence asks of the input, whose first dimension it is.
+void check_sequence(const std::string& layer, const LinearParallel& parallel,
+                    const ActivationMeta& input) {
+  if (!parallel.is_divided() || !parallel.sequence) return;
+  if (input.sizes().size() < 2) {
+    raise<ShapeError>(
+        "{}: activation has shape {}; sequence_parallel divides the first dimension of at least "
+        "two",
+        layer, c10::str(input.sizes()));
+  }
+  if (parallel.mode == ParallelMode::row && input.sizes()[0] % parallel.size != 0) {
+    raise<ShapeError>(
+        "{}: activation has shape {}; sequence_parallel scatters its first dimension to {} ranks, "
+        "which must divide it",
+        layer, c10::str(input.sizes()), parallel.size);
+  }
+}
+
+// Under delayed scaling the codes of all ranks are joined under one scale.
+void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
+                         const AutocastOptions& options) {
+  const DelayedScaling* delayed = options.recipe->as_delayed_scaling();
+  if (delayed == nullptr || !parallel.is_divided() || !parallel.sequence) return;
+  const bool reduces =
+      delayed->reduce_amax && options.group && size_of(*options.group) >= parallel.size;
+  if (!reduces) {
+    raise<UsageError>(
+        "{}: sequence_parallel joins FP8 codes of {} ranks, which delayed scaling must scale "
+        "alike; give fp8_autocast an fp8_group with all ranks of tp_group, and the recipe "
+        "reduce_amax=True",
+        layer, parallel.size);
+  }
+}
+
 // A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
 // the recipe, scales and plan of the first forward.
 void check_not_recomputed_unknown(const std::string& layer) {
@@ -130,6 +165,7 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   check_tensor_parallel(name(), layer.hooks.tensor_parallel());
   check_dtypes(name(), input, weight);
   check_shapes(name(), input, weight);
+  if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
   ops::check_runs_on(input.device(), name());
   ForwardContext context = begin_forward(input, call, weight);
   if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
@@ -171,6 +207,7 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
   context.region = region;
+  if (collects_amax) check_shared_scales(name(), layer.parallel, options);
   if (collects_amax) region->add(quantization, context.recipe, options.group);
 }
 
@@ -242,10 +279,38 @@ at::Tensor LinearLayer::operator()(const ActivationSource& input, const Weight& 
   });
 }
 
+void LinearLayer::set_parallel(LinearParallel parallel) {
+  state_->layer.parallel = std::move(parallel);
+  set_tensor_parallel_group(state_->layer.parallel.group);
+}
+
+const LinearParallel& LinearLayer::parallel() const { return state_->layer.parallel; }
+
+void LinearLayer::set_tensor_parallel_group(const ProcessGroupPtr& group) {
+  LinearParallel& parallel = state_->layer.parallel;
+  if (group && parallel.is_divided() && size_of(*group) != parallel.size) {
+    raise<UsageError>("{}: tp_group has {} ranks; the layer is divided among tp_size={}",
+                      state_->name(), size_of(*group), parallel.size);
+  }
+  parallel.group = group;
+  hooks().set_tensor_parallel(group, parallel.size);
+  // The tensors of which each rank quantizes some rows of a whole.
+  if (parallel.gathers_input()) quantization().reduce_amaxes_over(TensorRole::input, group);
+  if (parallel.gathers_gradient()) {
+    quantization().reduce_amaxes_over(TensorRole::grad_output, group);
+  }
+}
+
 LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
 
 void LinearLayer::join(const std::shared_ptr<ModuleWindows>& windows) {
   state_->quantization = std::make_shared<LayerQuantization>(windows);
+}
+
+at::Tensor gather_normalized(const at::Tensor& normalized, const LinearLayer& layer,
+                             LinearCall& call) {
+  call.input_is_whole = true;
+  return gather_sequence(normalized, layer.parallel().group);
 }
 
 LayerQuantization& LinearLayer::quantization() { return *state_->quantization; }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/modules/linear_autograd.h"
-#include "core/modules/parameter_options.h"
+#include "core/modules/linear_parallel.h"
 #include "core/quantization/layer_quantization.h"
 
 namespace telens {
@@ -27,7 +27,7 @@ class TELENS_EXPORT LinearLayer {
   // input [..., in], weight [out, in], bias [out] or undefined -> [..., out], in torch.autocast's
   // dtype where that is on, else in the input's. Differentiable once in all three. Runs in FP8
   // inside fp8_autocast. Throws ShapeError naming layer and tensor. An input without elements is
-  // shown to no feature, and takes no GEMM.
+  // shown to no feature, and takes no GEMM. Of a divided layer all sizes are this rank's.
   at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
@@ -38,10 +38,13 @@ class TELENS_EXPORT LinearLayer {
 
   LayerHooks& hooks();
 
-  // Hands the group of the options and its size, which is settled, to its calls.
-  void set_tensor_parallel(const ParameterOptions& options) {
-    hooks().set_tensor_parallel(options.tp_group, options.tp_size);
-  }
+  // How the layer is divided, by which it also hands group and size to its calls. Before the first
+  // forward.
+  void set_parallel(LinearParallel parallel);
+  const LinearParallel& parallel() const;
+  // The group, where it comes later. Throws UsageError for one of another size where the layer is
+  // divided.
+  void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
   // Makes its amax history and scales part of a module's.
   void join(const std::shared_ptr<ModuleWindows>& windows);
@@ -53,5 +56,10 @@ class TELENS_EXPORT LinearLayer {
   class State;
   std::shared_ptr<State> state_;
 };
+
+// For a norm's result that is returned as well: gathers it along the sequence, for the layer and
+// for the caller, whose gradients are added before they are scattered.
+at::Tensor gather_normalized(const at::Tensor& normalized, const LinearLayer& layer,
+                             LinearCall& call);
 
 }  // namespace telens

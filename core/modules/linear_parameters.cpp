@@ -70,6 +70,20 @@ void check_split(const LinearParametersOptions& options, const ParameterOptions&
 
 }  // namespace
 
+LinearParametersOptions own_parameters(const char* module, LinearParametersOptions whole,
+                                       const LinearParallel& parallel) {
+  LinearParametersOptions own = std::move(whole);
+  own.in_features = parallel.own_in_features(module, own.in_features);
+  own.out_features = parallel.own_out_features(module, own.out_features);
+  if (parallel.mode == ParallelMode::column) {
+    for (ParameterPart& part : own.split) {
+      const std::string what = "the part '" + part.name + "' of parameters_split";
+      part.out_features = divide(module, what.c_str(), part.out_features, parallel.size);
+    }
+  }
+  return own;
+}
+
 void LinearParameters::make(const LinearParametersOptions& options,
                             const ParameterOptions& parameters,
                             const RegisterWeight& register_weight,

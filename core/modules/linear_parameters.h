@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/modules/linear_parallel.h"
 #include "core/modules/module.h"
 #include "core/modules/parameter_options.h"
 
@@ -23,6 +24,11 @@ struct LinearParametersOptions {
   bool bias = true;
   std::vector<ParameterPart> split = {};  // empty: one `weight` and one `bias`
 };
+
+// This rank's part of a divided map; each part of a split weight is divided by itself. Throws
+// UsageError naming the module where the ranks do not divide a size.
+LinearParametersOptions own_parameters(const char* module, LinearParametersOptions whole,
+                                       const LinearParallel& parallel);
 
 // The parts of a split weight are made as views of one tensor. As long as they are, joining them
 // for a GEMM copies nothing.

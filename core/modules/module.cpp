@@ -28,6 +28,11 @@ void Module::set_tensor(const std::string& name, at::Tensor tensor,
   }
 }
 
+ParameterPlacement Module::placement(const std::string& name) const {
+  const auto found = placements_.find(name);
+  return found == placements_.end() ? ParameterPlacement() : found->second;
+}
+
 void Module::set_extra_state(const at::Tensor& bytes) {
   if (bytes.numel() != 0) {
     raise<UsageError>("{} keeps no extra state; got {} bytes", name(), bytes.numel());
@@ -36,7 +41,7 @@ void Module::set_extra_state(const at::Tensor& bytes) {
 
 void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   for (LinearLayer* layer : layers()) {
-    layer->hooks().set_tensor_parallel(group, layer->hooks().tensor_parallel().size);
+    layer->set_tensor_parallel_group(group);
   }
   for (const auto& child : children()) {
     if (auto* module = dynamic_cast<Module*>(child.get())) module->set_tensor_parallel_group(group);

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
+#include "core/modules/parameter_placement.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {
@@ -45,6 +46,9 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // True for the weights of GEMMs, which may be stored in low precision.
   bool is_gemm_weight(const std::string& name) const { return weight_slots_.contains(name); }
 
+  // How a parameter lies on the ranks of the tensor-parallel group.
+  ParameterPlacement placement(const std::string& name) const;
+
   // The entry of state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
   // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
   virtual at::Tensor extra_state() const { return {}; }
@@ -53,8 +57,7 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // Its own linear layers, GEMM by GEMM; those of children are theirs.
   virtual std::vector<LinearLayer*> layers() { return {}; }
 
-  // The group that tensor-parallel layers hand to their calls, here and in all children; its size
-  // is the option tp_size.
+  // The group of tensor-parallel layers, here and in all children; its size is the option tp_size.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
   // The module's name in debug configurations; modules with layers inside pass on
@@ -65,10 +68,14 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // Registers under the module's own name and remembers where the value is kept.
   void register_slot(std::string name, at::Tensor& slot, at::Tensor value);
   void register_weight(std::string name, Weight& slot, at::Tensor value);
+  void place(const std::string& name, ParameterPlacement placement) {
+    placements_[name] = placement;
+  }
 
  private:
   std::map<std::string, at::Tensor*> tensor_slots_;
   std::map<std::string, Weight*> weight_slots_;
+  std::map<std::string, ParameterPlacement> placements_;
 };
 
 // A module with a forward. InputsT is an aggregate with a static describe(visitor) that visits

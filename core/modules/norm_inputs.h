@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/modules/parameter_options.h"
@@ -15,6 +16,7 @@ struct NormModuleOptions {
   double eps = 1e-5;
   bool zero_centered_gamma = false;
   ParameterOptions parameters = ParameterOptions();
+  std::optional<bool> sequence_parallel = {};  // nullopt: the parameters have no such attribute
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -25,6 +27,9 @@ struct NormModuleOptions {
           "the weight starts at 0, and 1 + weight is the factor");
     ParameterOptions::describe_placement_in<NormModuleOptions>(visit,
                                                                &NormModuleOptions::parameters);
+    visit("sequence_parallel", &NormModuleOptions::sequence_parallel,
+          "the input is this rank's part of a sequence: the attribute of that name tells it of the "
+          "parameters, whose gradients the owner of the group adds up");
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "core/base/error.h"
@@ -26,9 +27,12 @@ struct ParameterOptions {
   std::optional<at::Device> device;            // default: default_device()
   InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
   bool fuse_wgrad_accumulation = false;        // wgrad is added to main_grad (main_grad.h)
-  // Handed to calls, by which weights' statistics are reduced. No layer divides its weight so far.
+  // Handed to calls, by which weights' statistics are reduced.
   ProcessGroupPtr tp_group = {};
   std::int64_t tp_size = 1;  // that of tp_group, where there is one
+  // How linear layers are divided among its ranks (linear_parallel.h).
+  std::string parallel_mode = {};
+  bool sequence_parallel = false;
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.
@@ -54,9 +58,24 @@ struct ParameterOptions {
   template <typename Owner, typename Visitor>
   static void describe_tensor_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("tp_group", member, &ParameterOptions::tp_group,
-                 "tensor-parallel group, handed to the calls of debug features");
+                 "tensor-parallel group, handed to the calls of debug features too");
     visit.nested("tp_size", member, &ParameterOptions::tp_size,
                  "ranks in tp_group, which may also come later (set_tensor_parallel_group)");
+  }
+  template <typename Owner, typename Visitor>
+  static void describe_sequence_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
+    describe_tensor_parallel_in<Owner>(visit, member);
+    visit.nested("sequence_parallel", member, &ParameterOptions::sequence_parallel,
+                 "with tp_size above 1: outside of column and row layers each rank has its part of "
+                 "the first dimension");
+  }
+  // For a module that is one linear layer.
+  template <typename Owner, typename Visitor>
+  static void describe_linear_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
+    describe_sequence_parallel_in<Owner>(visit, member);
+    visit.nested("parallel_mode", member, &ParameterOptions::parallel_mode,
+                 "column: each rank has some of the output features; row: some of the input "
+                 "features, and outputs are summed; None: nothing is divided");
   }
 
   // tp_size becomes that of tp_group, where there is one: what layers hand to their calls, and what

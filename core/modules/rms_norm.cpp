@@ -11,6 +11,7 @@ RMSNorm::RMSNorm(NormModuleOptions options) : options_(std::move(options)) {
   const double initial = options_.zero_centered_gamma ? 0 : 1;
   register_slot("weight", weight_,
                 options_.parameters.make_constant(options_.normalized_shape, initial));
+  place("weight", {.sequence_parallel = options_.sequence_parallel});
 }
 
 Outputs RMSNorm::forward(const NormInputs& inputs) {

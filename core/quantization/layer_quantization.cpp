@@ -28,6 +28,10 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
     training[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
+    if (const auto& group = amax_groups_[static_cast<std::size_t>(index)];
+        group && training[role]) {
+      training[role]->reduce_amax_over(group);
+    }
     const at::Tensor scale = training[role] ? training[role]->known_scale() : at::Tensor();
     evaluation[role] = scale.defined() ? training[role]->frozen_at(scale) : training[role];
   }
@@ -35,6 +39,11 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   evaluation_quantizers_ = std::move(evaluation);
   recipe_ = recipe;
   device_ = device;
+}
+
+void LayerQuantization::reduce_amaxes_over(TensorRole role, ProcessGroupPtr group) {
+  amax_groups_[static_cast<std::size_t>(role)] = std::move(group);
+  recipe_ = nullptr;
 }
 
 at::Tensor LayerQuantization::extra_state() const { return bytes_of(delayed_scaling_); }

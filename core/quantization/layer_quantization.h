@@ -50,6 +50,10 @@ class TELENS_EXPORT LayerQuantization {
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
 
+  // The quantizer of a role, where its scale is that of the tensor at hand, makes it of the largest
+  // amax of all ranks (Quantizer::reduce_amax_over), from the next quantizers() on.
+  void reduce_amaxes_over(TensorRole role, ProcessGroupPtr group);
+
   // The entry of state_dict under _extra_state (core/quantization/extra_state.h).
   at::Tensor extra_state() const;
   // Throws UsageError on bytes that extra_state() did not write.
@@ -62,6 +66,7 @@ class TELENS_EXPORT LayerQuantization {
   std::shared_ptr<const Recipe> recipe_;
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
+  std::array<ProcessGroupPtr, kRoles> amax_groups_;
   DelayedScalingState delayed_scaling_;
   at::Device device_ = at::kCPU;
 };

@@ -52,7 +52,12 @@ at::Tensor CastScales::of(const CastRequest& cast) {
   if (cast.altered) return behind_altered_copy();
   if (cast.recipe == RecipeId::fp8_delayed_scaling) return call_.quantizer->known_scale();
   const auto* running = dynamic_cast<const CurrentScalingQuantizer*>(call_.quantizer);
-  return running != nullptr ? running->scale_for(x_) : current(cast.format);
+  if (running == nullptr) return current(cast.format);
+  if (!running->amax_reduction_group()) return running->scale_for(x_);
+  // A scale that ranks have made together is read off the copy: looking sends nothing.
+  const QuantizedTensor* copy = shown_copy(call_).tensor;
+  const bool is_of_format = copy != nullptr && copy->format == cast.format;
+  return is_of_format ? behind_altered_copy() : current(cast.format);
 }
 
 at::Tensor CastScales::current(FormatId format) {

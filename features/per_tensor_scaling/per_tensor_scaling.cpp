@@ -32,7 +32,9 @@ const Quantizer& delayed_quantizer(const ModifyTensorCall& call) {
 Operand PerTensorScaling::modify_tensor(const FeatureCall&, const ModifyTensorCall& call) {
   const Quantizer& delayed = delayed_quantizer(call);
   const bool rowwise = call.gemm == gemms_of(call.tensor_name).first;
-  const at::Tensor scale = CurrentScalingQuantizer(delayed.format()).scale_for(call.tensor);
+  CurrentScalingQuantizer current(delayed.format());
+  current.reduce_amax_over(delayed.amax_reduction_group());
+  const at::Tensor scale = current.scale_for(call.tensor);
   return call.deliver(quantize_with_scale(call.tensor,
                                           {scale, delayed.running_amax(), delayed.format()},
                                           {.rowwise = rowwise, .columnwise = !rowwise}));

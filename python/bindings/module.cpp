@@ -19,6 +19,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_plan(module);
   telens::python::bind_features(module);
   telens::python::bind_gemm(module);
+  telens::python::bind_collectives(module);
   telens::python::bind_statistics(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);

@@ -82,6 +82,19 @@ void bind_module_type(py::module_& module) {
           "A new module; the arguments are `options`.");
 }
 
+// The names of Transformer Engine.
+py::dict placement(ModuleAdapter& adapter, const std::string& name) {
+  const ParameterPlacement found = adapter.module().placement(name);
+  py::dict attributes;
+  if (found.partition_dim) {
+    attributes["tensor_model_parallel"] = true;
+    attributes["partition_dim"] = *found.partition_dim;
+    attributes["partition_stride"] = 1;
+  }
+  if (found.sequence_parallel) attributes["sequence_parallel"] = *found.sequence_parallel;
+  return attributes;
+}
+
 void bind_module_adapter(py::module_& module) {
   AdapterClass adapter(module, "ModuleAdapter", "A C++ module, to be owned by a torch.nn.Module.");
   bind_fp8_state(adapter);
@@ -93,6 +106,8 @@ void bind_module_adapter(py::module_& module) {
            [](ModuleAdapter& adapter, const std::string& name) {
              return adapter.module().is_gemm_weight(name);
            })
+      .def("placement", &placement, py::arg("name"),
+           "Attributes that Megatron-LM reads of the parameter of this name.")
       .def("buffers", &ModuleAdapter::buffers, "[(name, tensor)], not of children")
       .def("children",
            [](const ModuleAdapter& adapter) {

@@ -37,9 +37,9 @@ MUTANTS = (
     Mutant(
         promise="looking changes nothing: a whole training run",
         file="core/modules/gemm_with_hooks.cpp",
-        before="return run_output_hooks(layer, context, description, std::move(result.output), ",
-        after="return run_output_hooks(layer, context, description, "
-        "result.output.nextafter(result.output + 1), ",
+        before="  const RoutingPlan& plan = *context.plan;\n",
+        after="  const RoutingPlan& plan = *context.plan;\n"
+        "  output = output.nextafter(output + 1);\n",
         program="observed_training_test",
         tests="*observing_everything_changes_no_bit*",
     ),

@@ -1,4 +1,4 @@
-"""tp_group and tp_size reach the calls of debug features; no layer is sharded so far."""
+"""tp_group and tp_size reach the calls of debug features, also of layers that are not divided."""
 
 import copy
 import pickle

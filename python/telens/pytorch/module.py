@@ -77,7 +77,10 @@ class Module(torch.nn.Module):
         self._attach(adapter)
         options = adapter.options()
         for name, tensor in adapter.parameters():
-            self.register_parameter(name, initial_parameter(tensor, adapter.is_gemm_weight(name)))
+            parameter = initial_parameter(tensor, adapter.is_gemm_weight(name))
+            for attribute, value in adapter.placement(name).items():
+                setattr(parameter, attribute, value)
+            self.register_parameter(name, parameter)
         for name, tensor in adapter.buffers():
             self.register_buffer(name, tensor)
         for name, child in adapter.children():
@@ -169,10 +172,10 @@ class Module(torch.nn.Module):
     # ------------------------------------------------------------------ tensor parallelism
 
     def set_tensor_parallel_group(self, tp_group: torch.distributed.ProcessGroup | None) -> None:
-        """The group that the layers inside hand to the calls of debug features.
+        """The tensor-parallel group of the layers inside.
 
-        A copy or a pickle of the module has none, and wants one before its first forward where
-        ``tp_size`` is above 1.
+        It has ``tp_size`` ranks. A copy or a pickle of the module has none and wants one before its
+        first forward where ``tp_size`` is above 1.
         """
         for module in self.modules():
             if isinstance(module, Module):

@@ -29,6 +29,8 @@ class Linear(Module):
     parameters_split: Mapping[str, int] | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    parallel_mode: str | None
     def __init__(
         self,
         in_features: int,
@@ -43,10 +45,10 @@ class Linear(Module):
         parameters_split: Mapping[str, int] | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        parallel_mode: str | None = None,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
-        parallel_mode: Any = None,
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
         ub_overlap_rs_dgrad: Any = False,
@@ -84,6 +86,8 @@ class GroupedLinear(Module):
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    parallel_mode: str | None
     def __init__(
         self,
         num_gemms: int,
@@ -98,10 +102,10 @@ class GroupedLinear(Module):
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        parallel_mode: str | None = None,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
-        parallel_mode: Any = None,
         rng_tracker_name: Any = None,
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
@@ -137,6 +141,7 @@ class LayerNorm(Module):
     normalized_shape: int | Sequence[int]
     eps: float
     zero_centered_gamma: bool
+    sequence_parallel: bool | None
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -144,8 +149,8 @@ class LayerNorm(Module):
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        sequence_parallel: bool | None = None,
         *,
-        sequence_parallel: Any = None,
         sm_margin: Any = 0,
     ) -> None: ...
     def forward(
@@ -163,6 +168,7 @@ class RMSNorm(Module):
     normalized_shape: int | Sequence[int]
     eps: float
     zero_centered_gamma: bool
+    sequence_parallel: bool | None
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -170,8 +176,8 @@ class RMSNorm(Module):
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        sequence_parallel: bool | None = None,
         *,
-        sequence_parallel: Any = None,
         sm_margin: Any = 0,
     ) -> None: ...
     def forward(
@@ -198,6 +204,9 @@ class LayerNormLinear(Module):
     parameters_split: Mapping[str, int] | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    parallel_mode: str | None
+    return_layernorm_output_gathered: bool
     def __init__(
         self,
         in_features: int,
@@ -216,10 +225,11 @@ class LayerNormLinear(Module):
         parameters_split: Mapping[str, int] | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        parallel_mode: str | None = None,
+        return_layernorm_output_gathered: bool = False,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
-        parallel_mode: Any = None,
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
         ub_overlap_rs_dgrad: Any = False,
@@ -228,7 +238,6 @@ class LayerNormLinear(Module):
         ub_name: Any = None,
         delay_wgrad_compute: Any = False,
         symmetric_ar_type: Any = None,
-        return_layernorm_output_gathered: Any = False,
     ) -> None: ...
     def forward(
         self,
@@ -262,6 +271,9 @@ class LayerNormMLP(Module):
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    set_parallel_mode: bool
+    return_layernorm_output_gathered: bool
     def __init__(
         self,
         hidden_size: int,
@@ -281,18 +293,18 @@ class LayerNormMLP(Module):
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        set_parallel_mode: bool = False,
+        return_layernorm_output_gathered: bool = False,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
         ub_overlap_rs_dgrad: Any = False,
         ub_bulk_dgrad: Any = False,
         ub_bulk_wgrad: Any = False,
-        set_parallel_mode: Any = False,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        return_layernorm_output_gathered: Any = False,
         delay_wgrad_compute: Any = False,
         symmetric_ar_type: Any = None,
         activation_params: Any = None,

@@ -94,10 +94,6 @@ _PACKED = "packed query, key and value are not there yet; hand over the three"
 _ALL = [
     # ---- tensor and sequence parallelism
     _A("sequence_parallel", False, _SWITCH, _SHARDED, (None,), _on_one_rank(True)),
-    _A(
-        "parallel_mode", None, "None, or row or column on one rank (tp_size 1)", _SHARDED, (),
-        _on_one_rank("row", "column"),
-    ),
     _A("set_parallel_mode", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
     _A(
         "get_rng_state_tracker", None, "None, or a function that returns a CudaRNGStatesTracker",
@@ -108,7 +104,6 @@ _ALL = [
         _is_text,
     ),
     _A("symmetric_ar_type", None, "None", "all-reduces in symmetric memory are not there yet"),
-    _A("return_layernorm_output_gathered", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
     _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),
     _A("micro_batch_size", None, "any value: it is only a hint", "", (), _any_value),
     # ---- overlap
@@ -191,8 +186,8 @@ _ALL = [
 ]  # fmt: skip
 _BY_NAME = {each.name: each for each in _ALL}
 
-_PARALLEL = "sequence_parallel get_rng_state_tracker "
-_MODE = "parallel_mode "
+_TRACKER = "get_rng_state_tracker "
+_PARALLEL = "sequence_parallel " + _TRACKER
 _UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
 _BLOCK = (
     "window_size bottom_right_diagonal set_parallel_mode seq_length micro_batch_size "
@@ -204,18 +199,16 @@ _ATTENTION_FORWARD = (
     "cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv pad_between_seqs "
 )
 _CONSTRUCTORS = {
-    "Linear": _PARALLEL + _MODE + _UB + "rng_tracker_name ub_name delay_wgrad_compute "
+    "Linear": _TRACKER + _UB + "rng_tracker_name ub_name delay_wgrad_compute "
     "symmetric_ar_type save_original_input",
-    "GroupedLinear": _PARALLEL + _MODE + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
+    "GroupedLinear": _TRACKER + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
     "delay_wgrad_compute save_original_input single_grouped_weight single_grouped_bias "
     "use_grouped_tensor",
-    "LayerNorm": "sequence_parallel sm_margin",
-    "RMSNorm": "sequence_parallel sm_margin",
-    "LayerNormLinear": _PARALLEL + _MODE + _UB + "ub_name delay_wgrad_compute symmetric_ar_type "
-    "return_layernorm_output_gathered",
-    "LayerNormMLP": _PARALLEL + _UB + "set_parallel_mode seq_length micro_batch_size "
-    "return_layernorm_output_gathered delay_wgrad_compute symmetric_ar_type activation_params "
-    "checkpoint",
+    "LayerNorm": "sm_margin",
+    "RMSNorm": "sm_margin",
+    "LayerNormLinear": _TRACKER + _UB + "ub_name delay_wgrad_compute symmetric_ar_type",
+    "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size delay_wgrad_compute "
+    "symmetric_ar_type activation_params checkpoint",
     "DotProductAttention": _PARALLEL + "window_size bottom_right_diagonal tp_size tp_group "
     "layer_number attention_type cp_group cp_global_ranks cp_stream cp_comm_type softmax_type "
     "return_max_logit name",
@@ -234,12 +227,6 @@ _FORWARDS = {
 }
 # Where a module's default is another, or more changes nothing.
 _OF_ONE_MODULE = {
-    ("LayerNorm", "sequence_parallel"): _A(
-        "sequence_parallel", None, "None or False", _SHARDED, (False,)
-    ),
-    ("RMSNorm", "sequence_parallel"): _A(
-        "sequence_parallel", None, "None or False", _SHARDED, (False,)
-    ),
     **{
         ("TransformerLayer", name): _A(
             name, default, "any value without ub_tp_comm_overlap", _OVERLAP, (),

@@ -352,9 +352,9 @@ STATEMENTS = (
         "Layers hand the `tp_group` and `tp_size` that they were given to every call.",
         "test_tensor_parallel_group.py::"
         "test_layers_hand_the_group_that_they_were_given_to_every_call",
-        "core/modules/linear_layer.h",
-        "set_tensor_parallel(options.tp_group,",
-        "set_tensor_parallel({},",
+        "core/modules/linear_layer.cpp",
+        "hooks().set_tensor_parallel(group,",
+        "hooks().set_tensor_parallel({},",
     ),
     Statement(
         "Only a layer whose wgrad the configuration may ever look at makes it apart from "

@@ -27,8 +27,8 @@ STATEMENTS = (
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
         FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
         RUNNING,
-        "running->scale_for(x_) : current(cast.format);",
-        "running->scale_for(x_) * 2 : current(cast.format);",
+        "return running->scale_for(x_);",
+        "return running->scale_for(x_) * 2;",
     ),
     Statement(
         "It serves activation, weight and gradient.",
@@ -152,8 +152,8 @@ STATEMENTS = (
         "It alters all six tensors.",
         "AlteringFeaturesTest.fake_quant_alters_outputs_too",
         "core/modules/gemm_with_hooks.cpp",
-        "  if (plan.modifies(description.gemm, name)) {",
-        "  if (plan.modifies(description.gemm, name) && name != TensorName::dgrad) {",
+        "  if (plan.modifies(gemm, name)) {",
+        "  if (plan.modifies(gemm, name) && name != TensorName::dgrad) {",
     ),
     Statement(
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
@@ -214,7 +214,7 @@ STATEMENTS = (
         "amaxes, within delayed scaling; the GEMM runs in FP8, in the recipe's formats.",
         "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
         SCALING,
-        "CurrentScalingQuantizer(delayed.format()).scale_for(call.tensor)",
+        "current.scale_for(call.tensor)",
         "delayed.known_scale()",
     ),
     Statement(

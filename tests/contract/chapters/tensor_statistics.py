@@ -174,8 +174,8 @@ STATEMENTS = (
         "A recipe before a statistic asks what that recipe would have done.",
         FEATURES + "test_a_recipe_before_a_statistic_asks_what_it_would_have_done",
         "features/engine/running_cast.cpp",
-        "running->scale_for(x_) : current(cast.format);",
-        "running->scale_for(x_) : current(cast.format) * 2;",
+        "if (running == nullptr) return current(cast.format);",
+        "if (running == nullptr) return current(cast.format) * 2;",
     ),
     Statement(
         "It is asked in the running recipe's FP8 dtype for that tensor, else in E4M3.",

@@ -9,6 +9,13 @@ MAIN = "python/telens/run_as_te/__main__.py"
 STATE = "test_transformer_engine_state.py::"
 READER = "python/telens/pytorch/transformer_engine_state.py"
 PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
+PARALLEL = "test_tensor_parallel.py::"
+DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
+ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers"
+BEHIND_NORMS = (
+    "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
+)
+LINEAR_PARALLEL = "core/modules/linear_parallel"
 TRACKER = "test_rng_tracker.py::"
 RNG = "python/telens/pytorch/rng_tracker.py"
 MODULE = "python/telens/pytorch/module.py"
@@ -253,5 +260,60 @@ STATEMENTS = (
         "python/telens/common/block_recipes.py",
         "_row_multiple = 32",
         "_row_multiple = 16",
+    ),
+    Statement(
+        "`parallel_mode` and `sequence_parallel` divide Linear over the ranks of `tp_group`: "
+        "output and gradients are those of the whole layer, under every recipe.",
+        DIVIDED,
+        LINEAR_PARALLEL + ".h",
+        "return mode == ParallelMode::column && size > 1;",
+        "return false;",
+    ),
+    Statement(
+        "A row layer adds its bias to the sum of all ranks, and its bias's gradient is that of its "
+        "own rows.",
+        DIVIDED,
+        LINEAR_PARALLEL + ".h",
+        "return mode == ParallelMode::row; }",
+        "return false; }",
+    ),
+    Statement(
+        "Under sequence parallelism codes and scales are gathered, not values, where no block of "
+        "scales lies on two ranks.",
+        ONE_BY_ONE,
+        "core/modules/linear_autograd.cpp",
+        "return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);",
+        "return quantizer == nullptr;",
+    ),
+    Statement(
+        "Current scaling and NVFP4 make the scale of a gathered tensor of the largest amax of all "
+        "ranks.",
+        ONE_BY_ONE,
+        "core/quantization/layer_quantization.cpp",
+        "training[role]->reduce_amax_over(group);",
+        "",
+    ),
+    Statement(
+        "Delayed scaling without an amax reduction over those ranks is refused there *(ours)*.",
+        ONE_BY_ONE,
+        "core/modules/linear_layer.cpp",
+        "  if (!reduces) {\n",
+        "  if (false) {\n",
+    ),
+    Statement(
+        "Parameters have `tensor_model_parallel`, `partition_dim`, `partition_stride` and "
+        "`sequence_parallel` as Megatron-LM reads them.",
+        ONE_BY_ONE,
+        LINEAR_PARALLEL + ".cpp",
+        ".partition_dim = mode == ParallelMode::row ? 1 : 0",
+        ".partition_dim = 0",
+    ),
+    Statement(
+        "LayerNormMLP's `set_parallel_mode` divides fc1 by column and fc2 by row; "
+        "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
+        BEHIND_NORMS,
+        "core/distributed/gather_sequence.cpp",
+        "return {sum_and_scatter_rows(grads[0], kept.group).wait(), at::Tensor()};",
+        "return {grads[0].chunk(size_of(*kept.group))[0], at::Tensor()};",
     ),
 )

@@ -1,0 +1,72 @@
+#include "core/distributed/collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <atomic>
+#include <utility>
+
+namespace telens {
+namespace {
+
+std::atomic<std::uint64_t> collective_count{0};
+std::atomic<std::uint64_t> byte_count{0};
+
+// Counts a collective that begins.
+void count(const at::Tensor& sent) {
+  collective_count.fetch_add(1, std::memory_order_relaxed);
+  byte_count.fetch_add(sent.nbytes(), std::memory_order_relaxed);
+}
+
+// `sent` lives until the collective has ended.
+PendingTensor pending(at::Tensor result, at::Tensor sent, c10::intrusive_ptr<c10d::Work> work) {
+  count(sent);
+  return {std::move(result), [work = std::move(work), sent = std::move(sent)] { work->wait(); }};
+}
+
+at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
+  std::vector<std::int64_t> sizes = like.sizes().vec();
+  sizes[0] = rows;
+  return at::empty(sizes, like.options());
+}
+
+}  // namespace
+
+at::Tensor PendingTensor::wait() {
+  if (wait_) {
+    wait_();
+    wait_ = nullptr;
+  }
+  return tensor_;
+}
+
+PendingTensor gather_rows(const at::Tensor& x, const ProcessGroupPtr& group) {
+  at::Tensor sent = x.contiguous();
+  at::Tensor whole = empty_rows(sent, sent.size(0) * size_of(*group));
+  if (sent.numel() == 0) return PendingTensor(whole);
+  auto work = group->_allgather_base(whole, sent);
+  return pending(whole, sent, std::move(work));
+}
+
+PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group) {
+  at::Tensor sum = x.contiguous();
+  if (sum.numel() == 0) return PendingTensor(sum);
+  std::vector<at::Tensor> tensors{sum};
+  auto work = group->allreduce(tensors);
+  return pending(sum, sum, std::move(work));
+}
+
+PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group) {
+  at::Tensor sent = x.contiguous();
+  at::Tensor part = empty_rows(sent, sent.size(0) / size_of(*group));
+  if (sent.numel() == 0) return PendingTensor(part);
+  auto work = group->_reduce_scatter_base(part, sent);
+  return pending(part, sent, std::move(work));
+}
+
+CollectiveCounts collective_counts() {
+  return {collective_count.load(std::memory_order_relaxed),
+          byte_count.load(std::memory_order_relaxed)};
+}
+
+}  // namespace telens

@@ -1,0 +1,52 @@
+// Collectives of one tensor over a group, begun now and waited for where the result is used.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "core/base/error.h"
+#include "core/distributed/process_group.h"
+
+namespace telens {
+
+// The result of a collective that runs. It keeps alive what the collective reads and writes.
+class PendingTensor {
+ public:
+  PendingTensor() = default;
+  explicit PendingTensor(at::Tensor ready) : tensor_(std::move(ready)) {}
+  PendingTensor(at::Tensor result, std::function<void()> wait)
+      : tensor_(std::move(result)), wait_(std::move(wait)) {}
+
+  bool defined() const { return tensor_.defined(); }
+
+  // On a GPU the current stream waits, not the host. A failed collective throws here.
+  at::Tensor wait();
+
+ private:
+  at::Tensor tensor_;
+  std::function<void()> wait_;  // empty: ready
+};
+
+// Every rank calls them in the same order, with tensors of one dtype and shape. A tensor without
+// elements is not sent.
+
+// [rows, ...] on each rank -> [ranks * rows, ...], in the order of ranks. FP8 and FP4 codes go as
+// the uint8 that they are stored as.
+PendingTensor gather_rows(const at::Tensor& x, const ProcessGroupPtr& group);
+
+// The sum over ranks, in x's dtype; x itself may be overwritten.
+PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group);
+
+// This rank's rows of that sum: [rows, ...] -> [rows / ranks, ...].
+PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group);
+
+// What this process has begun through the functions above, amax reductions not included.
+struct CollectiveCounts {
+  std::uint64_t collectives = 0;
+  std::uint64_t bytes = 0;  // of the tensors that were handed over
+};
+TELENS_EXPORT CollectiveCounts collective_counts();
+
+}  // namespace telens

@@ -1,0 +1,57 @@
+// How one linear layer is divided among the ranks of its tensor-parallel group, and what it sends.
+//
+// Column: each rank has rows of the weight, that is, some of the output features. Row: each has
+// columns of it, and the outputs are summed (Megatron-LM, https://arxiv.org/abs/1909.08053). With
+// sequence parallelism whatever lies outside of such a pair of layers is divided along the first
+// dimension: column gathers its input, row scatters its sum (https://arxiv.org/abs/2205.05198).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/distributed/collectives.h"
+#include "core/modules/parameter_options.h"
+#include "core/modules/parameter_placement.h"
+
+namespace telens {
+
+enum class ParallelMode : std::uint8_t { none, column, row };
+
+struct LinearParallel {
+  ParallelMode mode = ParallelMode::none;
+  bool sequence = false;  // only with more than one rank
+  std::int64_t size = 1;  // ranks
+  ProcessGroupPtr group;  // may come after construction
+
+  bool is_divided() const { return mode != ParallelMode::none && size > 1; }
+  bool gathers_input() const { return mode == ParallelMode::column && sequence; }
+  bool gathers_gradient() const { return mode == ParallelMode::row && sequence; }
+  bool sums_output() const { return mode == ParallelMode::row && size > 1; }
+  bool sums_dgrad() const { return mode == ParallelMode::column && size > 1; }
+  // Inside the GEMM it would be added once a rank.
+  bool adds_bias_to_sum() const { return mode == ParallelMode::row; }
+
+  // Sizes of this rank's weight, of those of the whole one. Throw UsageError where there is a rest.
+  std::int64_t own_in_features(const char* module, std::int64_t in_features) const;
+  std::int64_t own_out_features(const char* module, std::int64_t out_features) const;
+
+  ParameterPlacement weight_placement() const;
+  ParameterPlacement bias_placement() const;
+  // Norm weights are whole on each rank; under sequence parallelism gradients are partial sums.
+  ParameterPlacement norm_placement() const { return {.sequence_parallel = sequence}; }
+
+  // Begins to sum the partial product of all ranks, [rows, features]; with sequence parallelism a
+  // rank gets its own rows.
+  PendingTensor sum(const at::Tensor& product) const {
+    return sequence ? sum_and_scatter_rows(product, group) : sum_over_ranks(product, group);
+  }
+};
+
+// Of a module's options; settles tp_size and sequence_parallel of them. Throws UsageError for a
+// mode other than "", "column" and "row".
+LinearParallel linear_parallel(const char* module, ParameterOptions& options);
+
+// size / parts. Throws UsageError naming what is divided where there is a rest.
+std::int64_t divide(const char* module, const char* what, std::int64_t size, std::int64_t parts);
+
+}  // namespace telens
