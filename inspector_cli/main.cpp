@@ -38,7 +38,7 @@ int refused(const ConfigError& error) {
   return kBadInput;
 }
 
-// What the command line asks for; the exit code.
+// Runs what the command line asks for; returns the exit code.
 int answer(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);

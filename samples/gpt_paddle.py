@@ -31,7 +31,7 @@ import telens
 import telens.debug as debug
 import telens.paddle as te
 
-DEVIATION = 0.023  # of initial weights, as telens.pytorch draws them
+DEVIATION = 0.023  # standard deviation of initial weights, as in telens.pytorch
 
 
 class Model(paddle.nn.Layer):

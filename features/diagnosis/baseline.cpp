@@ -11,7 +11,7 @@ constexpr double kBitsOfNothing = -200;  // below any FP32 number: 2^-149 is the
 constexpr double kSpreads = 4;
 constexpr double kSteps = 3;
 
-// Of the last points before a place.
+// Summary of the last points before a place.
 struct Past {
   double usual = 0;
   double spread = 0;  // taken over the steps
@@ -101,7 +101,7 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     while (end < values.size() && leaves(end)) ++end;
     const std::size_t stays = end - i;
     if (stays < options.sustained) {
-      // What the run, or its last finite value, cuts short must be the larger.
+      // A shift that the end of the run, or the last finite value, cuts short must be larger.
       const auto missing = static_cast<double>(options.sustained - stays);
       const double enough = options.least_bits * (1 + missing / 2);
       if (end < values.size() || std::abs(values[i] - past.usual) < enough) continue;

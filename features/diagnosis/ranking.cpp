@@ -61,7 +61,7 @@ bool may_follow(const Finding& origin, const Finding& other) {
   if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
   if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);
-  // What a cast loses changes no setup, no scale and hardly an optimizer's step.
+  // The loss in a cast changes no setup, no scale and hardly an optimizer's step.
   const Stage stage = stage_of(other);
   if (stage == Stage::setup || (stage <= Stage::update && stage < stage_of(origin))) return false;
   if (earliest(other) > origin.first || stage_of(other) > stage_of(origin)) return true;

@@ -28,7 +28,7 @@ DumpType type_of(const at::Tensor& tensor) {
   }
 }
 
-// Of the elements of a plain tensor.
+// The format of a plain tensor's elements.
 std::string_view format_of(const at::Tensor& tensor) {
   switch (type_of(tensor)) {
     case DumpType::uint16:

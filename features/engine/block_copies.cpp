@@ -20,7 +20,7 @@ const QuantizedTensor* running_copy(const InspectTensorCall& call, const CastReq
   return copy != nullptr && scheme(copy->mode).recipe == cast.recipe ? copy : nullptr;
 }
 
-// Whether its codes are those of a matrix [rows, columns].
+// True if the codes of the copy are those of a matrix [rows, columns].
 bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::int64_t columns) {
   const at::Tensor& codes = columnwise ? copy.columnwise.codes : copy.rowwise.codes;
   if (!codes.defined() || codes.dim() != 2) return false;
@@ -30,7 +30,7 @@ bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::
          codes.size(1) == ops::rounded_up_quotient(columns, codes_per_byte);
 }
 
-// Of a recipe that does not run. It is for observers, which draw no random numbers.
+// The quantizer of a recipe that does not run. It is for observers: it draws no random numbers.
 std::shared_ptr<BlockQuantizer> what_if_quantizer(const CastRequest& cast, TensorName tensor) {
   return default_block_quantizer(cast.recipe, cast.format, role_of(tensor));
 }

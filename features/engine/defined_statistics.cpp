@@ -32,7 +32,7 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
   }
 }
 
-// Of sums that may come from another rank.
+// Throws where the number of sums is wrong. They may come from another rank.
 void GuardedStatistic::check_size(std::size_t sums) const {
   if (sums == words()) return;
   raise<UsageError>(
@@ -40,7 +40,7 @@ void GuardedStatistic::check_size(std::size_t sums) const {
       words());
 }
 
-// What the definition makes of the tensor, which it may only look at.
+// Calls the definition on the tensor, which it may read but not change.
 at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
   if (ops::is_capturing(x)) return definition().add(x);
   RandomState random(x.device());

@@ -14,13 +14,13 @@
 namespace telens::features {
 namespace {
 
-// Of one read: formats that a statistic asks about, and sizes of blocks.
+// The most that one read has: block casts for its statistics, and sizes of blocks.
 constexpr std::int64_t kBlockCastsOfRead = 8;
 constexpr std::int64_t kRangesOfRead = 4;
 // Rows that are allocated at once.
 constexpr std::int64_t kFewestRows = 512;
 
-// What graphs of an ended session still add to, and the gates that keep them from it.
+// Keeps accumulators that graphs of an ended session still add to, and the gates that stop them.
 void keep(at::Tensor tensor) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<at::Tensor>;

@@ -36,7 +36,7 @@ void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
 
 // A rank's sums as they travel.
 struct Message {
-  Words index;  // of each of the sums: its key, its number of words
+  Words index;  // for each of the sums: its key, its number of words
   Words words;  // the sums one after the other
 };
 
@@ -70,7 +70,7 @@ SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64
 }
 
 struct Header {
-  std::int64_t hash;  // of the index
+  std::int64_t hash;  // hash of the index
   std::size_t index;  // words
   std::size_t words;
   Notes notes;

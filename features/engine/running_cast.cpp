@@ -67,8 +67,8 @@ at::Tensor CastScales::current(FormatId format) {
 }
 
 // A copy keeps the reciprocal of its scale, and the reciprocal of that may be the scale's neighbor,
-// under which some codes would be others. So it is taken from whoever has the very scale; compared
-// on the tensor's device, for which the host does not wait.
+// under which some codes would be others. So it is taken from the object that has the very scale,
+// compared on the tensor's device, for which the host does not wait.
 at::Tensor CastScales::behind_altered_copy() {
   const QuantizedTensor& copy = *shown_copy(call_).tensor;
   const at::Tensor& scale_inv =

@@ -1,4 +1,4 @@
-// What the engine does in a step: what was read becomes rows, those of several ranks together.
+// The engine's part of a step: sums become rows, merged over the ranks that share a tensor.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -58,7 +58,7 @@ Notes take_first(std::vector<Notes>& of_ranks) {
   return first;
 }
 
-// Whether a step with these has to do with other ranks.
+// True if a step with these reductions exchanges sums with other ranks.
 bool exchanges_any(const Reductions& reductions) {
   const bool of_world = reductions.weights_are_due || reductions.decisions_are_due;
   if (of_world && has_several_ranks(reductions.world)) return true;
@@ -109,7 +109,7 @@ std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& o
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
-  // Whether weights are shared is each rank's own affair; whether they are due is not.
+  // Each rank decides for itself whether it shares weights; all agree on when they are due.
   if (has_several_ranks(reductions.world) &&
       (reductions.weights_are_due || reductions.decisions_are_due)) {
     Notes own;
@@ -135,7 +135,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   Observations newest = take_observations(reductions);
   captured_.end_iteration(
       iteration, [&](const CapturedRead& read, std::int64_t of) -> auto& {
-        // What ran outside of the graph, or in another one, is the same observation.
+        // Reads outside of the graph, or in another one, belong to the same observation.
         TensorHistory& history = read.layer->history(read.tensor, read.evaluation);
         const auto known = std::ranges::find_if(
             newest, [&](const auto& each) { return each->is_of(history, of); });
@@ -152,7 +152,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   for (Arrived& each : arrived) {
     std::vector<Totals> totals = totals_of(each);
     std::vector<debug::ReductionGroup> shared_with(each.work.size());
-    // What set out in an earlier step was not due then: nobody else has a part in it.
+    // Copies that began in an earlier step were not due then: no other rank has a part in them.
     if (shares && &each == &arrived.back()) {
       const double begin = seconds_now();
       shared_with = exchange(each.work, totals, reductions, collected);

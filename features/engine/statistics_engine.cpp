@@ -38,7 +38,7 @@ const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
   return first != nullptr ? first : quantized_or_null(call.columnwise);
 }
 
-// Whose sums of a weight are shared; null: nobody's.
+// The ranks that share the sums of a weight; null: none do.
 debug::ReductionGroup weight_group(const InspectTensorCall& call) {
   const bool shared = call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1;
   return shared ? share(call.tensor_parallel.group) : nullptr;
@@ -124,7 +124,7 @@ class Reading final : public TensorReading {
     return read;
   }
 
-  // What is defined may be anybody's code: it runs before a lock is taken.
+  // A definition is a user's code: it runs before a lock is taken.
   std::vector<at::Tensor> read_defined(const at::Tensor& x) {
     std::vector<at::Tensor> sums;
     if (x.numel() == 0) return sums;
@@ -143,7 +143,7 @@ class Reading final : public TensorReading {
   // same FP32 number again.
   at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
 
-  // Of a running recipe with one scale a tensor.
+  // The origin of the scale, of a running recipe with one scale a tensor.
   ScaleOrigin scale_origin() const {
     const double largest = dispatch_fp8_format(
         running_->altered ? running_->altered_format : running_->format, "scale statistics",

@@ -17,7 +17,7 @@
 namespace telens::features {
 namespace {
 
-// What one rank tells of one group.
+// One rank's message about one group.
 struct Member {
   int rank = 0;  // in the group
   int size = 0;
@@ -39,7 +39,7 @@ std::string ranks_of(c10d::ProcessGroup& group) {
   return "-";
 }
 
-// Which of the groups that there are: those that a larger one was split into may have one name.
+// Tells groups of one name apart: those that a larger group was split into may share a name.
 std::string which_of(const std::string& id, c10d::ProcessGroup& group) {
   return fmt::format("{} {}", ranks_of(group), id);
 }
@@ -104,7 +104,7 @@ std::int64_t WeightGroups::note(bool shares) {
 }
 
 // Exactly one rank tells that it is the first, and so on. Where more do, several groups pass for
-// one, and nobody can say whether those that tell make up whole ones: their weights stay unshared.
+// one, and it is not known whether the ranks that tell make up whole groups: weights stay unshared.
 Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   Groups complete;
   const Tellers tellers = tellers_of(told);
@@ -130,10 +130,10 @@ void WeightGroups::look_up(std::span<const std::string> told) {
   }
 }
 
-// Every rank sees the same notes, and so goes round equally often. What one looks up changes its
-// note; there is an end to it, since nobody knows more groups than there are.
+// Every rank sees the same notes, and so goes round equally often. A rank that looks up a group
+// changes its note. The loop ends, since no rank can learn more groups than there are.
 const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, c10d::ProcessGroup& world) {
-  if (notes_.empty()) notes_.assign(notes.size(), hash_of(""));  // nobody knows any
+  if (notes_.empty()) notes_.assign(notes.size(), hash_of(""));  // no rank knows any
   while (notes != notes_) {
     notes_ = std::move(notes);
     const std::vector<std::string> told = gather_texts(told_, world);

@@ -45,14 +45,14 @@ struct Side {
   at::Tensor values;  // [indices, summed over], in high precision
 };
 
-// What is kept of one forward until its backward: a few rows of each operand, never whole tensors.
+// Kept from one forward until its backward: a few rows of each operand, never whole tensors.
 struct Kept {
   std::array<std::array<Side, 2>, kAllGemms.size()> sides;  // by GEMM; rows, then columns
 
   Side& side(Gemm gemm, bool rows) { return sides[static_cast<std::size_t>(gemm)][rows ? 0 : 1]; }
 };
 
-// Of the rows or the columns of a GEMM's sample.
+// The seed with which rows or columns of a GEMM are sampled.
 std::uint64_t seed_of(const FeatureCall& at, Gemm gemm, bool rows) {
   const std::uint64_t place = static_cast<std::uint64_t>(gemm) * 2 + (rows ? 0 : 1);
   return sample_seed(at.layer_name, at.iteration, place);

@@ -54,7 +54,7 @@ bool overridden(const Recipe& recipe, Gemm gemm) {
 // Why an operand is what it is.
 enum class Cause : std::uint8_t {
   recipe,         // as the recipe wants it
-  no_recipe,      // nobody wants it quantized
+  no_recipe,      // no recipe asks for quantization
   not_in_recipe,  // the recipe has no quantizer for one of the operands
   overridden,     // override_linear_precision
   disabled,       // a feature answered false to fp8_gemm_enabled
@@ -67,7 +67,7 @@ struct OperandState {
   Precision wished;
   Precision ran;
   Cause cause = Cause::recipe;
-  const config::FeatureEntry* by = nullptr;  // of disabled and modified
+  const config::FeatureEntry* by = nullptr;  // the entry that disabled or modified it
 
   bool is_fallback() const { return wished != ran; }
   bool operator==(const OperandState&) const = default;
@@ -81,7 +81,7 @@ struct GemmState {
   at::ScalarType output = at::kBFloat16;
   TokenPadding padding;
 
-  // Of padded tokens the multiple counts: batches whose lengths vary are no new state.
+  // Padded tokens are compared by their multiple: batches of other lengths are no new state.
   std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {
@@ -158,14 +158,14 @@ class PrecisionLedger final : public ScheduledFeature {
 
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
-  // What a GEMM runs as is decided at the capture.
+  // The capture decides which precision a GEMM runs in.
   bool can_be_captured() const override { return true; }
   void note_foreign_layer(std::string_view layer_name, std::string_view kind) override;
   void step(std::int64_t iteration) override;
   void end() override;
 
  private:
-  // Of a GEMM of a layer: what it ran as last, and how often that has changed.
+  // One GEMM of a layer: its last state, and how often that has changed.
   struct Entry {
     GemmState state;
     std::int64_t number = -1;
@@ -181,7 +181,7 @@ class PrecisionLedger final : public ScheduledFeature {
   const ExpectedPrecision* rule_for(std::string_view layer, Gemm gemm, TensorName tensor);
 
   FeatureServices& services_;
-  const PrecisionLedgerOptions& options_;  // of the entry
+  const PrecisionLedgerOptions& options_;  // the options of the entry
 
   std::mutex mutex_;  // over what follows
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kLongestText = 64 << 10;  // bytes; HDF5 keeps no more in an object's header
 
-// Whether the bits of a number are those of its bytes, as in every type that C has. HDF5 converts
+// True if a number uses all bits of its bytes, as every type of C does. HDF5 converts
 // others bit by bit, and does not look whether a damaged type's bits lie within its bytes.
 bool is_plain_number(hid_t type) {
   switch (H5Tget_class(type)) {

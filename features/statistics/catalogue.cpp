@@ -52,7 +52,7 @@ double max_blockwise_dynamic_range(const BlockRanges& ranges) {
   return ranges.blocks == 0 || ranges.nan_blocks > 0 ? kNan : std::log2(ranges.max_ratio);
 }
 
-// Of a scale: nullopt where no read said anything of it.
+// A scale's value; nullopt where no read found one.
 std::optional<double> known(std::int64_t count, double value) {
   return count > 0 ? std::optional(value) : std::nullopt;
 }

@@ -104,7 +104,7 @@ void for_each_bin(const Histogram& histogram, const Use& use) {
 
 // ---- casts
 
-// What happens to an element of a magnitude.
+// The cast of an element of a given magnitude.
 template <typename Fp8>
 struct Cast {
   float scale;

@@ -19,7 +19,7 @@ bool reads_a_cast(StatisticId statistic) {
   return source == StatisticSource::cast || source == StatisticSource::scale;
 }
 
-// What a recipe that does not run would have cast to.
+// The format to which a recipe that does not run would have cast.
 FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& running) {
   if (recipe == RecipeId::nvfp4) return FormatId::e2m1;
   const FormatId format = running ? running->format : FormatId::e4m3;

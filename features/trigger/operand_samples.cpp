@@ -36,8 +36,8 @@ class Draw {
     return begin + static_cast<std::int64_t>(random % share);
   }
 
-  // Whether the slot takes this micro-batch, the n-th, in place of an earlier one: all have the
-  // same chance at the end (reservoir sampling).
+  // True if the slot takes this micro-batch, the n-th, in place of an earlier one: in the end all
+  // have the same chance (reservoir sampling).
   bool takes(std::int64_t micro_batch) const {
     return words_[2] % static_cast<std::uint64_t>(micro_batch) == 0;
   }
@@ -171,7 +171,7 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
                      {"schema_version", kSchemaVersion},
                      {"telens_version", std::string(TELENS_VERSION)},
                      {"rank", std::int64_t{rank}}};
-  std::deque<at::Tensor> values;  // what the dump refers to
+  std::deque<at::Tensor> values;  // the tensors to which the dump refers
   std::size_t number = 0;
   for (const auto& [key, columns] : operands) {
     const std::string group = fmt::format("{:06d}", number++);

@@ -159,8 +159,8 @@ void Trigger::note(std::size_t watch, std::string text, std::string layer) {
   cause_ = {std::move(text), std::move(layer)};
 }
 
-// What has begun since the last look may have begun anywhere: the first layer is then only the
-// first of those that it has reached.
+// The cause may have begun anywhere since the last look: the first layer is then only the first
+// one that it has reached.
 std::string Trigger::cause_in_words(std::int64_t iteration) const {
   std::string text = cause_->text;
   if (cause_->layer.empty()) return text;

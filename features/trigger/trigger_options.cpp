@@ -49,7 +49,7 @@ std::optional<std::int64_t> integer_of(const Value& parameters, std::string_view
   return value == nullptr ? std::nullopt : std::optional(value->as_integer());
 }
 
-// What a condition asks for is recorded, with the counters that come with any statistic.
+// The statistics of a condition are recorded, with the counters that come with any statistic.
 std::vector<std::string> recorded_by(const config::Selection& selection) {
   std::vector<std::string> names;
   for (const TensorName tensor : kAllTensors) {

@@ -38,7 +38,7 @@ class Loader {
   }
 
  private:
-  // Of a section or a feature; false where that cannot be told, which is an error.
+  // Reads `enabled` of a section or a feature. A value that says neither is an error, and false.
   bool is_enabled(const Value& map, const Location& key_location) {
     if (!map.is_map()) {
       errors_.add(key_location, "expected a mapping with '{}', not {}", kEnabled, describe(map));

@@ -86,7 +86,7 @@ class Translator : private PatternScanner {
   };
   static constexpr std::size_t kNotCapturing = std::string_view::npos;
 
-  // What a quantifier would apply to.
+  // The thing that a quantifier would apply to.
   enum class Before { nothing, assertion, item, repeat };
 
   void emit(std::string_view text, Before before) {
@@ -313,7 +313,7 @@ class Translator : private PatternScanner {
 
   std::string output_;
   Before before_ = Before::nothing;
-  std::size_t flags_size_ = 0;     // of the flags at the start of the output
+  std::size_t flags_size_ = 0;     // length of the flags at the start of the output
   std::vector<Group> groups_;      // all capturing groups so far; number 1 stands first
   std::vector<std::size_t> open_;  // indices of groups_, or kNotCapturing
 };

@@ -24,7 +24,7 @@ constexpr std::int64_t kNoIteration = std::int64_t{1} << 40;
 // Iterations in which the busiest one is looked for behind a change of the schedules.
 constexpr std::int64_t kLongestPeriod = 10'000;
 
-// Of one record; the average leaves out those beyond.
+// Frequencies of one record that enter the average; it leaves out those beyond.
 constexpr std::size_t kMostFrequencies = 12;
 
 // A number of records that are written whenever one of these schedules is due.
@@ -37,7 +37,7 @@ Records records_of_layer(std::span<const PlanRow> rows) {
   for (const PlanRow& row : rows) {
     const FeatureDescription& description = *row.entry->description;
     if (!row.selection || row.idle() || !description.recorded) continue;
-    if (row.entry->keys->waits()) continue;  // nobody knows for what
+    if (row.entry->keys->waits()) continue;  // until when is not known here
     for (std::string& name : description.recorded(*row.selection)) {
       // The two LogTensorStats measure different tensors even where these have one name.
       const std::string tensor = description.feature_namespace == kBaseNamespace

@@ -10,7 +10,7 @@
 namespace telens::config {
 namespace {
 
-// What stands for "no end" beside null.
+// A second spelling of "no end", beside null.
 constexpr std::int64_t kNoEnd = -1;
 
 constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();

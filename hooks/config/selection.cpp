@@ -50,8 +50,8 @@ bool chooses_nothing(const Value& map, const Axis& axis) {
   return items != nullptr && items->is_list() && items->as_list().empty();
 }
 
-// Expands one axis; of the two ways the struct wins. Malformed items are left out: whoever
-// validates has named them.
+// Expands one axis; of the two ways the struct wins. Malformed items are left out: the
+// validator has named them.
 std::vector<Choice> expand(const Value& map, const Axis& axis) {
   std::vector<Choice> choices;
   if (const Value* items = map.find(axis.structure)) {

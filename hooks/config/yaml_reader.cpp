@@ -25,7 +25,7 @@ constexpr std::string_view kPlainTag = "?";
 constexpr std::string_view kQuotedTag = "!";
 constexpr std::string_view kYamlTags = "tag:yaml.org,2002:";
 
-// Whether the tag is YAML's own of this kind, "str" or "merge" for example.
+// True if the tag is YAML's own tag of this kind, "str" or "merge" for example.
 bool is_yaml_tag(std::string_view tag, std::string_view kind) {
   return tag.starts_with(kYamlTags) && tag.substr(kYamlTags.size()) == kind;
 }

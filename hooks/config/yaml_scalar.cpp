@@ -60,7 +60,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
-// Whether the text is "e+5": YAML 1.1 wants the sign, so that 1.0e5 is a string.
+// True for a text such as "e+5". YAML 1.1 wants the sign, so that 1.0e5 is a string.
 bool is_exponent(std::string_view text) {
   return text.size() > 2 && (text[0] == 'e' || text[0] == 'E') &&
          (text[1] == '-' || text[1] == '+') && all_of_digits(text.substr(2), "0123456789");

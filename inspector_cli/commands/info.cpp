@@ -183,7 +183,7 @@ void print_scalars(const record::RunReader& run) {
   }
 }
 
-// What ended a run comes first, what it only said last.
+// Events that ended a run come first, plain messages last.
 int place_of(std::string_view kind) {
   if (kind == "stopped") return 0;
   return kind == "warning" ? 2 : 1;

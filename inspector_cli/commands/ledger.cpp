@@ -33,7 +33,7 @@ struct LedgerOptions {
 
 constexpr std::string_view kViolation = "violation";
 
-// What a GEMM ran as from some iteration on.
+// The precision in which a GEMM ran from some iteration on.
 struct GemmState {
   std::int32_t layer = record::kNoName;
   std::int32_t gemm = record::kNoName;

@@ -18,7 +18,7 @@
 namespace telens::cli {
 namespace {
 
-// What the templates call the feature, its files and its section.
+// The name that the templates give to the feature, its files and its section.
 constexpr std::string_view kTemplateName = "MyFeature";
 constexpr std::string_view kTemplateFile = "my_feature";
 

@@ -36,12 +36,12 @@ Cell cell(const std::optional<T>& value) {
 }
 
 Cell count_cell(const std::optional<double>& value) {
-  constexpr double kExact = 0x1p53;  // of a damaged file a count may be any number
+  constexpr double kExact = 0x1p53;  // a damaged file may hold any number as a count
   if (value && !(std::abs(*value) <= kExact)) return Cell(*value);
   return value ? Cell(static_cast<std::int64_t>(*value)) : Cell();
 }
 
-// What is read: the run, once, also for a finder of its first trouble if there is one.
+// Reads the run once, for the table and for the finder of its first trouble if there is one.
 struct Source {
   const record::RunReader& run;
   const WarmUp& warm_up;

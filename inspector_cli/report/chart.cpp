@@ -57,7 +57,7 @@ bool shows_anything(const Row& row) {
                              [](const Bin& bin) { return bin.drawn() && bin.value() != 0; });
 }
 
-// Of a damaged file the iterations may be any numbers of 64 bits, whose distance takes 65.
+// A damaged file may have any 64-bit numbers for iterations: their distance takes 65 bits.
 __extension__ using Wide = __int128;
 
 Wide distance(std::int64_t from, std::int64_t to) { return Wide{to} - from; }
@@ -247,7 +247,7 @@ Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::
   return rows;
 }
 
-// What long names have in common is said once.
+// The common part of long names is shown once.
 void strip_layers(Chart& chart) {
   constexpr std::size_t kLong = 24;
   std::vector<std::string> names;

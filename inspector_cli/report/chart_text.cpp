@@ -51,7 +51,7 @@ class DotCanvas {
     }
     return text;
   }
-  // Of dots that touch each other.
+  // Draws dots that touch each other.
   void line(const Dot& from, const Dot& to) {
     const int steps = std::max({std::abs(to.x - from.x), std::abs(to.y - from.y), 1});
     for (int step = 0; step <= steps; ++step) {
@@ -86,8 +86,8 @@ bool stands_alone(const Line& line) {
   return std::ranges::count_if(line.bins, [](const Bin& bin) { return bin.drawn(); }) == 1;
 }
 
-// What is not finite interrupts the line; it is marked above, and so is warm-up. A value without
-// neighbours is drawn as wide as its iterations.
+// A value that is not finite interrupts the line; it is marked above, and so is warm-up. A value
+// without neighbors is drawn as wide as its iterations.
 std::string draw_line(const Line& line, const Scale& scale, std::size_t columns) {
   DotCanvas canvas(columns, kLineRows);
   const int bottom = canvas.dots_high() - 1;

@@ -18,7 +18,7 @@ namespace {
 
 using record::Dictionary;
 
-// What is known of a tensor in one iteration, of all ranks together.
+// All that ranks together recorded of a tensor in one iteration.
 struct Moment {
   Bounds amax;
   Bounds scale;

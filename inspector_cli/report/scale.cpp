@@ -173,7 +173,7 @@ std::vector<Tick> Scale::ticks() const {
 double round_step(double least) {
   const double power = power_of_ten_below(least);
   for (const double times : {1.0, 2.0, 5.0}) {
-    // What rounding adds to the quotient of a span must not double the step.
+    // The rounding error in the quotient of a span must not double the step.
     if (times * power >= least * (1 - 1e-9)) return times * power;
   }
   return 10 * power;

@@ -11,7 +11,7 @@
 namespace telens::cli {
 namespace {
 
-// Which rank's copy of a reduced value counts: the first one that has the series.
+// Decides which rank's copy of a reduced value counts: that of the first one with the series.
 class ReducedOnce {
  public:
   bool counts(int rank, const record::Record& record) {

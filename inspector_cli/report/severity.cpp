@@ -8,7 +8,7 @@ namespace {
 
 using config::Worse;
 
-// Of a size: so many can be added up without an infinity.
+// The largest size that is used: 1e18 such sizes add up to a finite number.
 constexpr double kMost = 1e290;
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace telens::cli {
 namespace {
 
-constexpr std::string_view kEnds = ". ";  // of parts
+constexpr std::string_view kEnds = ". ";  // ends of a name's parts
 constexpr std::string_view kCut = "~";
 
 std::string_view shared_beginning(std::string_view a, std::string_view b) {

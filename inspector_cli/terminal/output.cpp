@@ -71,7 +71,7 @@ int write_in_place(const fs::path& path, const std::string& text) {
 int write_beside(const fs::path& path, const std::string& text, const struct stat* old) {
   const fs::path part =
       path.parent_path() / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid());
-  ::unlink(part.c_str());  // of a process of this number that was killed
+  ::unlink(part.c_str());  // left by a killed process of the same number
   File file(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
   if (!file.is_open()) return errno;
   if (old != nullptr) file.take_permissions_of(*old);
@@ -87,7 +87,7 @@ int write_beside(const fs::path& path, const std::string& text, const struct sta
 }  // namespace
 
 void hold_standard_streams() {
-  constexpr std::array kModes{O_RDONLY, O_RDONLY, O_WRONLY};  // what is said on stdout must fail
+  constexpr std::array kModes{O_RDONLY, O_RDONLY, O_WRONLY};  // a write to stdout must fail
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
     ::open("/dev/null",
@@ -112,7 +112,7 @@ void write_file(const std::string& path, const std::string& text) {
   std::error_code unknown;
   const fs::path linked = fs::weakly_canonical(path, unknown);
   const fs::path target = unknown ? fs::absolute(path) : linked;
-  std::error_code unwritable;  // which the file's own error tells better
+  std::error_code unwritable;  // ignored: opening the file gives the better error
   fs::create_directories(target.parent_path(), unwritable);
   struct stat old {};
   const bool exists = ::stat(target.c_str(), &old) == 0;

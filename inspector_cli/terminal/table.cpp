@@ -106,7 +106,7 @@ std::string short_text(const Cell& cell) {
   if (const auto* text = std::get_if<std::string>(&cell)) return printable(*text);
   if (const auto* count = std::get_if<std::int64_t>(&cell)) return fmt::format("{}", *count);
   if (const auto* value = std::get_if<double>(&cell)) {
-    return std::isnan(*value) ? "nan" : fmt::format("{:.4g}", *value);  // of either sign
+    return std::isnan(*value) ? "nan" : fmt::format("{:.4g}", *value);  // for a NaN of either sign
   }
   return "";
 }

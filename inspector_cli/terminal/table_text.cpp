@@ -100,7 +100,7 @@ std::string row_text(const std::vector<Column>& columns, const TextOf& text_of) 
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-// What is done to fit a width, and what the reader has to be told of it.
+// The measures that fit a table into a width, and the note that tells the reader about them.
 struct Fitted {
   std::string above;
   std::vector<std::string> left_out;
@@ -189,7 +189,7 @@ std::string table_text(const TableContent& content, std::size_t width) {
   std::string out;
   if (!fitted.above.empty()) out += coloured(fitted.above, Colour::dim) + "\n";
   const std::string heading = row_text(columns, [](const Column& each) { return each.name; });
-  for (std::size_t at = 0; at < heading.size();) {  // colour does not go over the end of a line
+  for (std::size_t at = 0; at < heading.size();) {  // color does not go over the end of a line
     const std::size_t end = std::min(heading.find('\n', at), heading.size());
     out += coloured(heading.substr(at, end - at), Colour::bold) + "\n";
     at = end + 1;

@@ -88,7 +88,7 @@ class TableColumns {
   Lists lists_;
 };
 
-// Which of the columns of a table hold ids: the dictionary by the column's name.
+// Maps each column of a table that holds ids to the dictionary of those ids.
 template <typename Row>
 py::dict names_in() {
   py::dict names;

@@ -5,13 +5,13 @@ import pytest
 
 # The most that a room may have; a number here may only fall. Rooms that are not named have none.
 MOST = {
-    "core": 300,
-    "hooks": 190,
-    "features": 270,
-    "inspector_cli": 68,
-    "tests": 180,
-    "python": 15,
-    "samples": 3,
+    "core": 292,
+    "hooks": 36,
+    "features": 120,
+    "inspector_cli": 41,
+    "tests": 176,
+    "python": 4,
+    "samples": 1,
     "benchmarks": 4,
 }
 ROOMS = (*MOST, "cmake")

@@ -8,7 +8,7 @@
 namespace telens::diagnosis {
 namespace {
 
-// Of the standard deviation, which differs little from one iteration to the next.
+// A healthy standard deviation differs little from one iteration to the next.
 constexpr ShiftOptions kShift{.least_bits = 5};
 
 std::vector<Finding> find(const Facts& facts) {

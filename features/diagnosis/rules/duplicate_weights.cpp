@@ -14,8 +14,8 @@ constexpr std::int64_t kSameIteration = 1;
 
 using Digest = std::array<double, kDigest.size()>;
 
-// What tells weights apart, in an iteration; nothing where a statistic is missing or all elements
-// are the same.
+// Statistics that tell weights apart in an iteration; nullopt where one of them is missing or all
+// elements are the same.
 std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
   Digest values{};
   for (std::size_t i = 0; i < kDigest.size(); ++i) {

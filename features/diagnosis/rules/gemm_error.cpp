@@ -15,8 +15,8 @@ namespace {
 // Relative error: FP8 has 0.03 to 0.1, and 0.3 in single weight gradients whose terms cancel; with
 // another operand it is 1.4, with a scale that is off by 2 it is 0.5 or 1.
 constexpr double kLeast = 0.45;
-constexpr double kTimesExpected = 5;  // of what the operands' casts explain
-constexpr double kTimesUsual = 3;     // of its own past, where it has one
+constexpr double kTimesExpected = 5;  // the error that the operands' casts explain
+constexpr double kTimesUsual = 3;     // the error in its own past, if it has one
 constexpr double kRounding = 0.01;    // BF16 outputs, and sums that cancel
 constexpr std::size_t kLeastPast = 4;
 constexpr std::size_t kPersistent = 3;  // reads on end; a single product may cancel

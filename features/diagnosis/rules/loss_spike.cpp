@@ -12,7 +12,7 @@ namespace telens::diagnosis {
 namespace {
 
 constexpr double kSpreads = 5;
-constexpr double kLeastRise = 0.25;  // of the loss before
+constexpr double kLeastRise = 0.25;  // as a part of the loss before
 constexpr double kHigh = 1.7;        // times the loss before
 constexpr std::size_t kWindow = 12;  // steps of the past
 constexpr std::size_t kLeastPast = 5;

@@ -9,10 +9,11 @@
 namespace telens::diagnosis {
 namespace {
 
-constexpr double kMost = 0.5;  // of the weights agree between ranks at first: they are replicas
+// Ranks of which more weights than this agree at first are replicas.
+constexpr double kMost = 0.5;
 
 struct Replicas {
-  std::vector<const Series*> ranks;  // of one weight
+  std::vector<const Series*> ranks;  // one weight's series, a rank each
   std::int64_t first_common = 0;
   std::optional<std::int64_t> parted;  // the first iteration in which they differ
   bool agree_first = false;

@@ -19,7 +19,8 @@ constexpr double kTimesUsual = 12;     // the usual change
 constexpr double kTimesLargest = 3;    // the largest change so far
 constexpr std::size_t kLeastPast = 5;  // changes
 constexpr std::size_t kMostFindings = 3;
-constexpr double kMost = 0.6;  // of the weights: then it is the optimizer's step
+// Where more weights than this jump together, the optimizer's step is the cause.
+constexpr double kMost = 0.6;
 
 struct Jump {
   Place place;

@@ -13,7 +13,7 @@
 namespace telens::diagnosis {
 namespace {
 
-constexpr double kMost = 0.7;  // of the operands of this kind
+constexpr double kMost = 0.7;  // the share of operands of this kind that makes a format usual
 constexpr std::size_t kLeastOperands = 3;
 
 struct Operand {
@@ -21,7 +21,7 @@ struct Operand {
   std::string ran;
 };
 
-// A weight that is stored so and a modified operand are what somebody wants.
+// A weight that is stored quantized and a modified operand were asked for: no mistake.
 bool is_by_recipe(const GemmState& state, const std::string& tensor) {
   return state.detail(tensor + " cause").starts_with("the recipe wants it so");
 }

@@ -11,7 +11,7 @@ namespace telens::diagnosis {
 namespace {
 
 constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnormals
-constexpr double kMost = 0.6;  // of the tensors share the usual margin
+constexpr double kMost = 0.6;  // the share of tensors that have the usual margin
 
 struct Margin {
   Place place;

@@ -26,7 +26,7 @@ double off_by(const ScaleRead& read, const ScaleRead& before, double largest_bef
   return below < -guard ? below : 0;
 }
 
-// What the scale looks like, against the one that the amax of the iteration before asks for.
+// Describes the scale, compared with the one that the amax of the iteration before asks for.
 std::string likeness(double scale, double expected, double off) {
   constexpr double kNear = 1;
   constexpr double kFar = 2;

@@ -53,7 +53,7 @@ def assign_layer_names(models: Iterable[torch.nn.Module], root: str) -> None:
 
 # Linear layers of other libraries in models that were named.
 _foreign: list[weakref.ref[Any]] = []
-# Whether those models are of a session that has ended, and of none that runs.
+# True if those models belong to a session that has ended, and to none that runs.
 _are_of_ended_session = False
 
 

@@ -21,7 +21,7 @@ class LayerTree:
     layer_list: type  # children are numbered
     own_layer: type  # layers of this package: named by set_debug_name
     name_attribute: str  # where others get their name
-    is_linear: Callable[[Any], bool]  # whether one of another library is a linear layer
+    is_linear: Callable[[Any], bool]  # tells whether a layer of another library is linear
 
 
 def _is_linear_of_torch(module: torch.nn.Module) -> bool:

@@ -14,7 +14,7 @@ from telens.paddle.layer import check_backend
 __all__ = ["MASK_TYPES", "FusedScaleMaskSoftmax", "fill_masked"]
 
 MASK_TYPES = ["causal", "padding", "no_mask"]
-# What a masked score becomes: exp of it, beside any score of use, is 0 in every precision.
+# Replaces a masked score: exp of it, beside any score of use, is 0 in every precision.
 _MASKED_SCORE = -10000.0
 
 

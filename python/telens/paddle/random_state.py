@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["torch_draws_from_paddle"]
 
-_SEEDS = 2**31 - 1  # of int32, which Paddle draws
+_SEEDS = 2**31 - 1  # Paddle draws an int32
 
 
 @contextlib.contextmanager

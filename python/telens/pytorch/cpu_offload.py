@@ -212,7 +212,7 @@ class _Offloading:
             return tensor
         if tensor.device.type != "cpu" and self._stream is None:
             self._stream = torch.Stream(tensor.device)
-        # What is saved twice is moved once.
+        # A tensor that is saved twice is moved once.
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
         known = self._by_place.get(place)
         saved = None if known is None else known()

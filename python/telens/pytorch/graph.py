@@ -229,7 +229,7 @@ class _Runner:
             each.detach().clone().requires_grad_(each.requires_grad) for each in tensors
         ]
         self._outputs: list[torch.Tensor] | None = None  # the buffers
-        self._graph: list[torch.Tensor] = []  # what the newest forward made
+        self._graph: list[torch.Tensor] = []  # outputs of the newest forward
         self._newest = 0  # the number of the newest forward
 
     def take_over(self) -> None:
