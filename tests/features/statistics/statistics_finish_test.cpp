@@ -150,6 +150,19 @@ TEST(FinishedStatistics, refuse_to_be_taken_from_the_wrong_sums) {
   EXPECT_THROW(finish(statistic("max_blockwise_dynamic_range"), TensorSums{1}), InternalError);
 }
 
+TEST(FinishedStatistics, rms_is_the_root_of_the_mean_square) {
+  expect_value(statistic("rms"), {3, -4, 0, 5}, std::sqrt(12.5));
+  expect_value(statistic("rms"), {-7}, 7);
+  expect_value(statistic("rms"), {0, 0}, 0);
+  expect_value(statistic("rms"), {1, -kInf}, kInf);
+  expect_value(statistic("rms"), {1, kInf, kNan}, kNan);
+  expect_value(statistic("rms"), {}, kNan);
+  TensorSums merged = sums_of({1e6, 1e6 + 1});
+  merge(merged, sums_of({-1e6, 2}));
+  EXPECT_DOUBLE_EQ(finish(statistic("rms"), merged),
+                   finish(statistic("rms"), sums_of({1e6, 1e6 + 1, -1e6, 2})));
+}
+
 TEST(Accumulators, survive_the_words_of_a_collective) {
   StatisticsAccumulator accumulator(1);
   std::vector<std::int64_t> words;

@@ -1,0 +1,71 @@
+"""Statistics that users of other tools have, against their formulas in torch and NumPy."""
+
+import math
+
+import pytest
+import torch
+from debug_helpers import Scalars, logging_of
+
+import telens.debug as debug
+import telens.pytorch as te
+
+
+def rms(x: torch.Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
+FORMULAS = {"rms": rms}
+
+
+def logged(tmp_path, *batches: torch.Tensor) -> dict[str, float]:
+    """The statistics of a layer's input, of all micro-batches of one iteration."""
+    scalars = Scalars()
+    config = logging_of(["activation"], list(FORMULAS))
+    layer = te.Linear(16, 16, name="fc", params_dtype=batches[0].dtype)
+    with debug.session(config, statistics_logger=scalars, log_dir=tmp_path):
+        for x in batches:
+            layer(x.requires_grad_())
+        debug.step()
+    prefix = "fc_activation_"
+    return {name.removeprefix(prefix): value for name, value, _ in scalars.rows}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_values_are_those_of_the_formula(tmp_path, dtype):
+    torch.manual_seed(3)
+    x = torch.randn(64, 16).relu().add(0).to(dtype)
+    values = logged(tmp_path, x)
+    for name, formula in FORMULAS.items():
+        assert values[name] == pytest.approx(formula(x.detach()), rel=1e-5), name
+
+
+def test_micro_batches_with_shifted_means_give_the_values_of_the_whole(tmp_path):
+    torch.manual_seed(4)
+    parts = [torch.randn(8 * (i + 1), 16) + 1000 * i for i in range(3)]
+    parts[0][0] = 0
+    values = logged(tmp_path, *parts)
+    whole = torch.cat([part.detach() for part in parts])
+    for name, formula in FORMULAS.items():
+        assert values[name] == pytest.approx(formula(whole), rel=1e-5), name
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.0, math.inf, -math.inf, math.nan, 1e-40])
+def test_a_constant_has_the_value_of_the_formula(tmp_path, value):
+    x = torch.full((8, 16), value)
+    values = logged(tmp_path, x)
+    for name, formula in FORMULAS.items():
+        assert values[name] == pytest.approx(formula(x.detach()), rel=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_one_element_that_is_not_finite_counts_as_in_the_formula(tmp_path, bad):
+    x = torch.ones(8, 16)
+    x[3, 5] = bad
+    x[4] = 0
+    values = logged(tmp_path, x)
+    for name, formula in FORMULAS.items():
+        assert values[name] == pytest.approx(formula(x.detach()), rel=1e-5, nan_ok=True), name
+
+
+def test_an_empty_tensor_has_no_values(tmp_path):
+    assert logged(tmp_path, torch.empty(0, 16)) == {}
