@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from debug_helpers import Scalars, logging_of
@@ -14,7 +15,11 @@ def rms(x: torch.Tensor) -> float:
     return x.double().square().mean().sqrt().item()
 
 
-FORMULAS = {"rms": rms}
+def share_of_zeros(x: torch.Tensor) -> float:
+    return 100 * float(np.mean(x.float().numpy() == 0))
+
+
+FORMULAS = {"rms": rms, "zeros%": share_of_zeros}
 
 
 def logged(tmp_path, *batches: torch.Tensor) -> dict[str, float]:

@@ -163,6 +163,16 @@ TEST(FinishedStatistics, rms_is_the_root_of_the_mean_square) {
                    finish(statistic("rms"), sums_of({1e6, 1e6 + 1, -1e6, 2})));
 }
 
+TEST(FinishedStatistics, zeros_in_percent_are_of_all_elements) {
+  expect_value(statistic("zeros%"), {0, -0.0, 1, kNan}, 50);
+  expect_value(statistic("zeros%"), {kInf, 1e-310}, 0);
+  expect_value(statistic("zeros%"), {0}, 100);
+  expect_value(statistic("zeros%"), {}, kNan);
+  TensorSums merged = sums_of({0, 5, 5});
+  merge(merged, sums_of({0}));
+  EXPECT_DOUBLE_EQ(finish(statistic("zeros%"), merged), 50);
+}
+
 TEST(Accumulators, survive_the_words_of_a_collective) {
   StatisticsAccumulator accumulator(1);
   std::vector<std::int64_t> words;
