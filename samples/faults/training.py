@@ -62,10 +62,10 @@ class Options:
     resume_at: int | None = None
     rank: int = 0
     dropout: float = 0.0
-    dtype: torch.dtype = torch.bfloat16  # of autocast
+    dtype: torch.dtype = torch.bfloat16  # the dtype of autocast
     loss_scaler: bool = False  # torch's, which begins too high and looks for its place
     evaluate_every: int = 0  # steps; a forward of other data without gradients
-    clip: float = 0.0  # of the gradient's norm
+    clip: float = 0.0  # the largest norm of the gradients; 0: any
     short_batches: bool = False  # every fifth batch has half of the rows
     optimizer: str = "adamw"
 

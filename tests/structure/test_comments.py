@@ -5,11 +5,11 @@ import pytest
 
 # The most that a room may have; a number here may only fall. Rooms that are not named have none.
 MOST = {
-    "core": 292,
+    "core": 232,
     "hooks": 36,
     "features": 120,
     "inspector_cli": 41,
-    "tests": 176,
+    "tests": 174,
     "python": 4,
     "samples": 1,
     "benchmarks": 4,
