@@ -12,6 +12,7 @@
 #include "python/bindings/errors.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
+#include "python/bindings/single_node_graph.h"
 
 namespace telens::python {
 
@@ -28,8 +29,24 @@ auto with_translated_errors(const Body& body) {
   }
 }
 
+// Frameworks take a single tensor by itself, and several as a tuple.
+py::object unpack_single(py::tuple tensors) {
+  return tensors.size() == 1 ? py::object(tensors[0]) : std::move(tensors);
+}
+
 bool is_true(const py::tuple& flags, std::size_t index) {
   return PyTuple_GET_ITEM(flags.ptr(), static_cast<Py_ssize_t>(index)) == Py_True;
+}
+
+std::vector<at::Tensor> differentiate(const std::vector<at::Tensor>& roots,
+                                      const std::vector<at::Tensor>& leaves,
+                                      const std::vector<at::Tensor>& incoming) {
+  if (roots.size() == 1) {
+    auto found = differentiate_single_node(roots.front(), incoming.front(), leaves);
+    if (found) return *std::move(found);
+  }
+  return torch::autograd::grad(roots, leaves, incoming, /*retain_graph=*/false,
+                               /*create_graph=*/false, /*allow_unused=*/true);
 }
 
 }  // namespace
@@ -37,10 +54,14 @@ bool is_true(const py::tuple& flags, std::size_t index) {
 // ---------------------------------------------------------------------- the graph
 
 ForeignGraph::ForeignGraph(std::shared_ptr<ForeignTensors> tensors, std::vector<at::Tensor> sources,
-                           std::vector<at::Tensor> outputs)
-    : tensors_(std::move(tensors)), sources_(std::move(sources)), outputs_(std::move(outputs)) {}
+                           std::vector<at::Tensor> outputs, py::object main_grads)
+    : tensors_(std::move(tensors)),
+      sources_(std::move(sources)),
+      outputs_(std::move(outputs)),
+      main_grads_(std::move(main_grads)) {}
 
-py::tuple ForeignGraph::backward(const py::tuple& gradients, const py::tuple& main_grads) {
+py::object ForeignGraph::backward(const py::tuple& gradients) {
+  const py::tuple main_grads = main_grads_.is_none() ? py::tuple() : py::tuple(main_grads_());
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> incoming;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -61,8 +82,7 @@ py::tuple ForeignGraph::backward(const py::tuple& gradients, const py::tuple& ma
   if (!roots.empty()) {
     const auto stream = tensors_->follow_stream(roots.front());
     const WithoutGil no_gil;
-    results = torch::autograd::grad(roots, leaves, incoming, /*retain_graph=*/false,
-                                    /*create_graph=*/false, /*allow_unused=*/true);
+    results = differentiate(roots, leaves, incoming);
     for (at::Tensor& result : results) {
       if (result.defined()) result = result.contiguous();
     }
@@ -74,7 +94,7 @@ py::tuple ForeignGraph::backward(const py::tuple& gradients, const py::tuple& ma
     const at::Tensor result = sources_[i].requires_grad() ? results[next++] : at::Tensor();
     out[i] = result.defined() ? tensors_->wrap(result) : py::none();
   }
-  return out;
+  return unpack_single(std::move(out));
 }
 
 // ---------------------------------------------------------------------- the module
@@ -98,21 +118,20 @@ void ForeignModule::bind(std::size_t index, py::handle parameter, bool asks_grad
   }
 }
 
-std::pair<py::tuple, py::object> ForeignModule::forward(const Call& call, bool differentiable) {
+std::pair<py::object, py::object> ForeignModule::forward(const Call& call) {
   std::vector<at::Tensor> sources;
-  const std::size_t inputs = call.inputs.size();
-  py::tuple arguments(inputs);
+  py::tuple arguments(call.inputs);
   bool asks_gradient = false;
-  for (std::size_t i = 0; i < inputs; ++i) {
-    const bool asks = differentiable && !is_true(call.frozen, i);
+  for (std::size_t i = 0; i < call.inputs; ++i) {
+    const bool asks = call.differentiable && !is_true(call.frozen, i);
     asks_gradient |= asks;
-    sources.push_back(tensors_->view(call.inputs[i]).set_requires_grad(asks));
+    sources.push_back(tensors_->view(call.tensors[i]).set_requires_grad(asks));
     arguments[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(sources.back()));
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const bool asks = differentiable && !is_true(call.frozen, inputs + i);
+    const bool asks = call.differentiable && !is_true(call.frozen, call.inputs + i);
     asks_gradient |= asks;
-    bind(i, call.parameters[i], asks);
+    bind(i, call.tensors[call.inputs + i], asks);
     if (parameters_[i].defined()) sources.push_back(parameters_[i]);
   }
   const auto stream = tensors_->follow_stream(sources.front());
@@ -120,11 +139,13 @@ std::pair<py::tuple, py::object> ForeignModule::forward(const Call& call, bool d
   Outputs outputs = adapter_->run(parameters_, call.training, arguments.ptr(), call.options.ptr());
   py::tuple wrapped(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    wrapped[i] = tensors_->wrap(outputs[i].detach().contiguous());
+    wrapped[i] = tensors_->wrap(outputs[i].contiguous());
   }
-  if (!asks_gradient) return {wrapped, py::none()};
-  return {wrapped, py::cast(std::make_shared<ForeignGraph>(tensors_, std::move(sources),
-                                                           std::move(outputs)))};
+  py::object result = unpack_single(std::move(wrapped));
+  if (!asks_gradient) return {std::move(result), py::none()};
+  auto graph = std::make_shared<ForeignGraph>(tensors_, std::move(sources), std::move(outputs),
+                                              call.main_grads);
+  return {std::move(result), py::cast(std::move(graph))};
 }
 
 // ---------------------------------------------------------------------- Python
@@ -134,8 +155,8 @@ void bind_foreign_module(py::module_& module) {
       module, "ForeignGraph", "What one forward of a ForeignModule left for its backward.")
       .def(
           "backward",
-          [](ForeignGraph& graph, const py::tuple& gradients, const py::tuple& main_grads) {
-            return with_translated_errors([&] { return graph.backward(gradients, main_grads); });
+          [](ForeignGraph& graph, const py::tuple& gradients) {
+            return with_translated_errors([&] { return graph.backward(gradients); });
           },
           "A gradient for each tensor that went in.");
   py::class_<ForeignModule>(module, "ForeignModule",
@@ -144,13 +165,16 @@ void bind_foreign_module(py::module_& module) {
            py::arg("adapter"), py::arg("tensors"))
       .def(
           "forward",
-          [](ForeignModule& self, const py::tuple& inputs, const py::tuple& parameters,
-             const py::tuple& frozen, const py::dict& options, bool training, bool differentiable) {
+          [](ForeignModule& self, const py::tuple& tensors, std::size_t inputs,
+             const py::tuple& frozen, const py::dict& options, bool training, bool differentiable,
+             const py::object& main_grads) {
             return with_translated_errors([&] {
-              return self.forward({inputs, parameters, frozen, options, training}, differentiable);
+              return self.forward(
+                  {tensors, inputs, frozen, options, training, differentiable, main_grads});
             });
           },
-          "(inputs, parameters, frozen, options, training, differentiable) -> (outputs, graph)");
+          "(tensors, inputs, frozen, options, training, differentiable, main_grads) -> "
+          "(output, graph)");
 }
 
 }  // namespace telens::python

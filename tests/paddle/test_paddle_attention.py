@@ -322,6 +322,28 @@ def test_a_decoder_attends_to_the_encoder():
         layers[0](x, encoder_output=encoded)
 
 
+@pytest.mark.parametrize("backend", ["transformer_engine", "paddle"])
+def test_a_decoder_does_not_see_what_its_mask_hides_of_the_encoder(backend):
+    layer = te.TransformerLayer(
+        *(32, 64, 4),
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        layer_type="decoder",
+        backend=backend,
+    )
+    mask = paddle.zeros([2, 1, 8, 12], dtype="bool")
+    mask[:, :, :, 9:] = True
+    x, encoded = helpers.randoms(2, 8, 32), helpers.randoms(2, 12, 32, seed=5).detach()
+    out = layer(x, encoder_output=encoded, enc_dec_attn_mask=mask)
+    hidden, seen = encoded.clone(), encoded.clone()
+    hidden[:, 9:] = 3.0
+    seen[:, 8] = 3.0
+    assert helpers.bits(layer(x, encoder_output=hidden, enc_dec_attn_mask=mask)) == helpers.bits(
+        out
+    )
+    assert helpers.bits(layer(x, encoder_output=seen, enc_dec_attn_mask=mask)) != helpers.bits(out)
+
+
 def test_parameters_have_the_dtype_that_is_asked_for():
     layer = te.TransformerLayer(32, 64, 4, params_dtype=paddle.bfloat16)
     assert {parameter.dtype for parameter in layer.parameters()} == {paddle.bfloat16}

@@ -8,7 +8,6 @@ from typing import Any
 import paddle
 import torch
 from paddle.autograd import PyLayer
-from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
 from telens import _C
@@ -34,28 +33,26 @@ def view_in_torch(tensor: paddle.Tensor) -> torch.Tensor:
 def autocast_dtype() -> torch.dtype | None:
     """The dtype of ``paddle.amp.auto_cast``; None outside it."""
     tracer = _dygraph_tracer()
-    if tracer is None or tracer._amp_level == core.AmpLevel.O0:
+    if tracer is None:
         return None
-    return _TORCH_DTYPES[tracer._amp_dtype]
+    # Outside auto_cast this is "float32", and comparing levels takes six times as long.
+    dtype = tracer._amp_dtype
+    return None if dtype == "float32" else _TORCH_DTYPES[dtype]
 
 
 class _Function(PyLayer):
     """One forward of a core module as a step of Paddle's autograd."""
 
     @staticmethod
-    def forward(ctx, module, frozen, options, training, main_grads, count, *tensors):
-        outputs, ctx.graph = module._foreign.forward(
-            tensors[:count], tensors[count:], frozen, options, training, True
-        )
-        ctx.main_grads = main_grads
-        ctx.set_materialize_grads(False)
-        return outputs[0] if len(outputs) == 1 else outputs
+    def forward(ctx, forward, arguments, *tensors):
+        outputs, ctx.graph = forward(tensors, *arguments)
+        if isinstance(outputs, tuple):
+            ctx.set_materialize_grads(False)
+        return outputs
 
     @staticmethod
     def backward(ctx, *gradients):
-        main_grads = () if ctx.main_grads is None else ctx.main_grads()
-        found = ctx.graph.backward(gradients, main_grads)
-        return found[0] if len(found) == 1 else found
+        return ctx.graph.backward(gradients)
 
 
 class CoreModule:
@@ -97,21 +94,17 @@ class CoreModule:
         if dtype is None:
             return self._run(inputs, parameters, training, options or {}, main_grads)
         device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
-        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        with torch.autocast(device, dtype):
             return self._run(inputs, parameters, training, options or {}, main_grads)
 
     def _run(self, inputs, parameters, training, options, main_grads):
         tensors = (*inputs, *parameters)
         frozen = tuple([each is None or each.stop_gradient for each in tensors])
-        if paddle.is_grad_enabled() and not all(frozen):
-            return _Function.apply(
-                self, frozen, options, training, main_grads, len(inputs), *tensors
-            )
-        count = len(inputs)
-        outputs, _ = self._foreign.forward(
-            tensors[:count], tensors[count:], frozen, options, training, False
-        )
-        return outputs[0] if len(outputs) == 1 else outputs
+        forward = self._foreign.forward
+        if False in frozen and paddle.is_grad_enabled():
+            arguments = (len(inputs), frozen, options, training, True, main_grads)
+            return _Function.apply(forward, arguments, *tensors)
+        return forward(tensors, len(inputs), frozen, options, training, False, None)[0]
 
     # ------------------------------------------------------------------ state
 

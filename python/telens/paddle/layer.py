@@ -33,6 +33,8 @@ class Layer(paddle.nn.Layer):
     under ``fp8_state``: a list of one tensor of bytes (uint8), since its size changes.
     """
 
+    fuse_wgrad_accumulation = False
+
     def __init__(self, backend: str) -> None:
         super().__init__()
         self._dtype = self._helper.get_default_dtype()
@@ -100,11 +102,14 @@ class Layer(paddle.nn.Layer):
 
     def _core_parameters(self) -> list[paddle.Tensor | None]:
         """What the core module computes with, in its order."""
-        return [getattr(self, name) for name in self._order]
+        # Paddle finds a parameter as an attribute after all else; utilities of paddle.nn.utils keep
+        # some under other names and make the attribute.
+        own = self._parameters
+        return [own[name] if name in own else getattr(self, name) for name in self._order]
 
     def _main_grads(self, inputs: int, parameters: list) -> Callable[[], tuple] | None:
         """For ``fuse_wgrad_accumulation``: the buffers, asked for in the backward."""
-        if not getattr(self, "fuse_wgrad_accumulation", False):
+        if not self.fuse_wgrad_accumulation:
             return None
         weights = [each for each in parameters if each is not None]
         return lambda: (

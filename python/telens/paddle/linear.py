@@ -82,12 +82,15 @@ class Linear(Layer):
         ``is_first_microbatch``: True quantizes the weight and keeps it, False uses the kept one,
         None does not keep it.
         """
-        inp = self.parallel.before(inp)
+        parallel = self.parallel.is_parallel
+        if parallel:
+            inp = self.parallel.before(inp)
         if self._core is None:
             bias = None if self.parallel.adds_bias_later else self.bias
-            return self.parallel.after(F.linear(inp, self.weight, bias), self.bias)
-        out = self._call_core(inp, is_first_microbatch=is_first_microbatch)
-        return self.parallel.after(out, self.bias)
+            out = F.linear(inp, self.weight, bias)
+        else:
+            out = self._call_core(inp, is_first_microbatch=is_first_microbatch)
+        return self.parallel.after(out, self.bias) if parallel else out
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
