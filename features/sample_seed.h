@@ -8,7 +8,8 @@
 
 namespace telens::features {
 
-// Of a sample of one layer in one iteration; `place` tells those of a layer apart and is below 8.
+// The seed of a sample of one layer in one iteration; `place` tells those of a layer apart and is
+// below 8.
 inline std::uint64_t sample_seed(std::string_view layer, std::int64_t iteration,
                                  std::uint64_t place) {
   return fnv1a(layer) + (static_cast<std::uint64_t>(iteration) << 3) + place;

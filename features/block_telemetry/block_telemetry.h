@@ -46,7 +46,7 @@ class BlockTelemetry final : public ScheduledFeature {
   // two of a kind, their difference.
   struct Look {
     Key key;
-    std::vector<bool> columnwise;  // of the copies
+    std::vector<bool> columnwise;  // for each copy: true for the columnwise one
   };
 
   void log_left_out(const FeatureCall& at, TensorName tensor, std::string_view reason);

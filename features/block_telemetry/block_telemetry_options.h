@@ -14,7 +14,7 @@ namespace telens::features {
 inline constexpr std::string_view kCopiesDiffer = "copies_differ%";
 inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_difference";
 
-// Of single blocks.
+// Measures by which single blocks are ranked.
 inline constexpr std::string_view kBlockUnderflows = "block_underflows%";
 inline constexpr std::string_view kBlockMse = "block_mse";
 

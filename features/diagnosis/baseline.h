@@ -1,4 +1,4 @@
-// What is usual for a series, and where it leaves that: medians, which single values do not move.
+// The usual values of a series, and where it leaves them: medians, which single values do not move.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct ShiftOptions {
   double least_bits = 3;       // less is no shift
   std::size_t least_past = 4;  // points that make a past
   std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
-  std::size_t window = 16;     // of past points
+  std::size_t window = 16;     // number of past points
 };
 
 // The first shift of a series of sizes: away from the median of the last points by least_bits and

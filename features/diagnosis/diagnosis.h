@@ -1,4 +1,4 @@
-// What is wrong with a run: all rules over its facts.
+// The diagnosis of a run: all rules over its facts.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What a run holds, as rules ask for it: series by statistic, scalars, states of GEMMs, warm-up.
+// The contents of a run, as rules ask for them: series by statistic, scalars, states of GEMMs,
+// warm-up.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace telens::diagnosis {
 
-// What a GEMM ran as from an iteration on; `entries` are those of docs/run_file.md.
+// The precision in which a GEMM ran from an iteration on; `entries` are those of docs/run_file.md.
 struct GemmState {
   Place place;
   std::int64_t iteration = 0;

@@ -1,4 +1,4 @@
-// What a rule found: a cause, where and since when, and the numbers that show it.
+// A finding of a rule: a cause, where and since when, and the numbers that show it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Evidence {
 
 struct Finding {
   std::string_view cause;  // the rule's class
-  Place place;             // of a cause that is none of a single layer all are unset
+  Place place;             // all unset for a cause that belongs to no single layer
   std::int64_t first = 0;  // iterations
   std::int64_t last = 0;
   double confidence = 0;     // 0 to 1
@@ -31,7 +31,7 @@ struct Finding {
   std::vector<Evidence> evidence = {};
 };
 
-// What other findings follow from, and how many times the same was found elsewhere.
+// A finding, those that follow from it, and how many times the same was found elsewhere.
 struct Ranked {
   Finding finding;
   std::vector<Finding> consequences;

@@ -14,13 +14,13 @@ namespace telens::diagnosis {
 // "a|b|c" -> {"a", "b", "c"}
 std::vector<std::string_view> alternatives_in(std::string_view statistics);
 
-// Which of two findings that begin together is the origin: the earlier stage is.
+// Decides between two findings that begin together: the one of the earlier stage is the origin.
 enum class Stage : std::uint8_t {
   setup,        // how the run was put together: weights, histories, precision
   scale,        // with which scale a tensor is cast
-  update,       // what the optimizer does to weights
-  values,       // what a tensor holds
-  cast,         // what a cast loses
+  update,       // the optimizer's change of weights
+  values,       // the values of a tensor
+  cast,         // the loss in a cast
   propagation,  // gradients and losses, which show what happened elsewhere
 };
 
@@ -34,7 +34,7 @@ struct Rule {
   std::vector<std::string_view> optional = {};
   bool needs_ledger = false;      // or one of `optional`
   std::string_view recorded_by;   // features of a configuration that record them
-  std::string_view alternatives;  // what else it could be, and what would tell
+  std::string_view alternatives;  // other possible causes, and how to tell them apart
   std::string_view next_step;     // YAML or a command; {layer} stands for the layer's name
   std::vector<Finding> (*find)(const Facts& facts) = nullptr;
 };

@@ -27,7 +27,7 @@ inline constexpr double kOfOutliers = 0.6;
 // Shifts of activations.
 inline constexpr ShiftOptions kActivationShift{.least_bits = 2.5};
 
-// Of gradients, which vary more than anything else.
+// The shift that counts for gradients, which vary more than anything else.
 inline constexpr ShiftOptions kGradientShift{.least_bits = 3, .sustained = 4};
 
 // How many bits cur_amax over the root mean square changed with a shift of the latter: what single
@@ -45,7 +45,7 @@ struct PlaceShift {
 std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> sizes, int sign,
                                                      const ShiftOptions& options);
 
-// Whether the gradient next to the loss changed, and others with it: a factor on the loss, or other
+// True if the gradient next to the loss changed, and others with it: a factor on the loss, or other
 // data. Under delayed scaling the layers follow one after the other, as their scales do.
 bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Series> gradients);
 

@@ -24,7 +24,7 @@ class DumpTensors final : public ScheduledFeature {
   void end() override { writer_.finish(); }
 
  private:
-  // What the options ask for and this tensor does not have, into the log.
+  // Logs which parts that the options ask for this tensor does not have.
   void say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
                            const DumpTensorsOptions& options);
 

@@ -16,7 +16,7 @@ namespace telens::features {
 // Any thread. What a file could not be written for is thrown by the next call: RecordError.
 class DumpWriter {
  public:
-  // Of pinned memory of the host, at the most, beside one dump.
+  // The most pinned memory of the host that is in use, beside one dump.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
   struct Place {
@@ -55,7 +55,7 @@ class DumpWriter {
   std::mutex mutex_;  // over what follows
   Arrivals<OnItsWay> arrivals_;
   std::size_t bytes_ = 0;         // not written
-  std::vector<Arrived> arrived_;  // and nobody writes them yet
+  std::vector<Arrived> arrived_;  // copies that wait for the writer thread
   std::size_t bytes_of_writing_ = 0;
   std::future<void> writing_;  // last: its end is waited for first
 };

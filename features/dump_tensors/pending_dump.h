@@ -1,4 +1,4 @@
-// What goes into the file of a dumped tensor, while its tensors are still on their way to the host.
+// The contents of a dump's file, while its tensors are still on their way to the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ class PendingDump {
   // Values, once: another name of the same tensor becomes a link. Throws RecordError for a dtype
   // that no dump can hold.
   void add_values(const std::string& path, const at::Tensor& tensor);
-  // What feeds one GEMM.
+  // Adds the operand of one GEMM.
   void add_operand(const std::string& group, Gemm gemm, const Operand& operand, bool rowwise);
 
   // To be copied to the host, on any device. Once: nothing keeps them here any longer.

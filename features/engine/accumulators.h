@@ -1,4 +1,4 @@
-// What the reads of one tensor add to, as far as their requests are equal.
+// Device memory to which the reads of one tensor add, as far as their requests are equal.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace telens::features {
 
-// Of one RequestSet, on one device: its casts, block casts and blocks in their order.
+// Accumulators of one RequestSet on one device: its casts, block casts and blocks in their order.
 struct Accumulators {
   at::Tensor sums;                           // statistics_words(casts)
   std::vector<at::Tensor> block_casts = {};  // kCastSumsWords each
@@ -26,7 +26,7 @@ struct Accumulators {
   void add(const at::Tensor& x, const RequestSet& set, const ops::StatisticsCasts& casts,
            std::span<const BlockCopy> copies, bool both_orientations);
 
-  // What was added until now, in memory of its own.
+  // A copy of the present sums, in memory of its own.
   Accumulators clone() const;
 };
 

@@ -16,11 +16,11 @@
 
 namespace telens::features {
 
-// What was cast and what came of it, in the orientation of the codes; or what would be cast.
+// A tensor and its codes, in the orientation of the codes; or a tensor that would be cast.
 struct BlockCopy {
   at::Tensor x;  // [rows, columns]; of codes after a Hadamard transform: transformed, in FP32
   ops::BlockCast cast = {};
-  // Instead of `cast`, where nobody needs the codes: x is then the tensor as it is, whatever the
+  // Stands for `cast` where the codes are not needed: x is then the tensor as it is, whatever the
   // orientation.
   std::optional<ops::WhatIfCast> what_if = {};
 };

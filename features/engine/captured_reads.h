@@ -50,13 +50,13 @@ class CapturedReads {
   using Prepare = std::function<TensorObservation::Read()>;
   void capture(CapturedRead read, const at::Tensor& x, const Prepare& prepare);
 
-  // What graphs have read in the iteration that ends and somebody is due to see: `observation` is
-  // called for the observation that it belongs to.
+  // Collects due reads that graphs have made in the iteration that ends. `observation` returns the
+  // observation that a read belongs to.
   using Observation =
       std::function<TensorObservation&(const CapturedRead& read, std::int64_t iteration)>;
   void end_iteration(std::int64_t iteration, const Observation& observation);
 
-  // Which reads the graphs of this iteration are to make. Not while one is captured.
+  // Sets the reads that the graphs of this iteration make. Not to be called during a capture.
   void begin_iteration(std::int64_t iteration);
 
  private:

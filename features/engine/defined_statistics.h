@@ -57,7 +57,7 @@ class GuardedStatistic {
   std::atomic<bool> off_{false};
 };
 
-// What one statistic adds up to for a tensor, on the host: reads, micro-batches, then ranks. A part
+// The sums of one statistic for a tensor, on the host: reads, micro-batches, then ranks. A part
 // that failed spoils the whole, on all ranks: no value is better than that of some parts.
 class DefinedSums {
  public:
@@ -65,7 +65,7 @@ class DefinedSums {
   DefinedSums(GuardedStatistic& statistic, std::string_view layer_name, std::string_view tensor)
       : statistic_(&statistic), layer_name_(layer_name), tensor_(tensor) {}
 
-  // What add() gave.
+  // Adds a result of add().
   void add(const at::Tensor& sums);
 
   // Sums of the same statistic; what nothing was added to changes nothing.
@@ -77,7 +77,7 @@ class DefinedSums {
   // nullopt: nothing was added, or something failed.
   std::optional<double> finish() const;
 
-  // Whether it failed, then the sums; for a collective.
+  // Appends if it failed, then the sums; for a collective.
   void append_words(std::vector<std::int64_t>& words) const;
   void merge_words(std::span<const std::int64_t> words);
 
@@ -102,7 +102,7 @@ class DefinedStatistics {
     return registry_ == nullptr ? nullptr : registry_->descriptions().get();
   }
 
-  // Of a row of the descriptions.
+  // The guarded statistic of a row of the descriptions.
   GuardedStatistic& of(StatisticId statistic);
 
  private:

@@ -1,5 +1,5 @@
-// What graphs of one device add to and look at. Memory that is first allocated while a graph is
-// captured holds nothing before the graph runs, so all of it is made ahead, on every device with
+// Memory that graphs of one device add to and look at. Memory that is first allocated while a graph
+// is captured holds nothing before the graph runs, so all of it is made ahead, on every device with
 // graphs on which a watched layer runs.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace telens::features {
 
-// Whether a read is due: one word a read.
+// Tells graphs if a read is due: one word a read.
 class Gates {
  public:
   static constexpr std::int64_t kMost = 1 << 16;
@@ -25,7 +25,7 @@ class Gates {
   // All open. Not while a graph is captured.
   explicit Gates(const at::Device& device);
 
-  // Of the next read. Throws UsageError after kMost.
+  // The gate of the next read. Throws UsageError after kMost.
   std::int64_t add();
   const std::int64_t* word(std::int64_t gate) const;
 
@@ -42,10 +42,10 @@ class Gates {
   bool changed_ = false;
 };
 
-// Neutral accumulators that nobody has added to.
+// Neutral accumulators, not yet added to.
 class AccumulatorReserve {
  public:
-  // Of one read; more are refused.
+  // The most casts of one read; more are refused.
   static constexpr std::int64_t kMostCasts = 8;
   // The tensors of a layer, and two of them with another request: without a recipe, for example.
   static constexpr std::int64_t kReadsOfLayer = 8;

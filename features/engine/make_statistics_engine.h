@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// Whether it parses as the name of a statistic that TELens has.
+// True if the text parses as the name of a statistic that TELens has.
 bool is_builtin_statistic(std::string_view name);
 
 // The table and the registry outlive the engine. `on_failure` is told once, on any thread, of a

@@ -1,5 +1,5 @@
-// Who gets the rows of a tensor's statistics: loggers, the run file, or for the time being only
-// those who keep them.
+// Addresses of the rows of a tensor's statistics: loggers, the run file, or for the time being only
+// look-back buffers.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace telens::features {
 struct RowAddress {
   bool loggers = false;
   bool run_file = false;
-  std::uint64_t rings = 0;  // who keeps them (Row::rings)
+  std::uint64_t rings = 0;  // look-back buffers that keep them (Row::rings)
 
-  // Whoever records a row for good makes keeping it needless.
+  // A row that goes to the run file need not be kept.
   std::uint64_t kept_in() const { return run_file ? 0 : rings; }
 };
 
@@ -26,9 +26,9 @@ class RowAddresses {
   void add(const StatisticName& name, bool logged, std::uint64_t rings);
   void add(const RowAddresses& others);
 
-  // nullopt: nobody asked for it.
+  // nullopt: it was not asked for.
   std::optional<RowAddress> of(const StatisticName& name) const;
-  // Of counters, which come along with any statistic. No logger wants them unasked.
+  // The address of counters, which come with any statistic. They go to no logger unasked.
   RowAddress of_counters() const;
 
  private:

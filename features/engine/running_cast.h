@@ -1,5 +1,5 @@
-// What a layer's recipe, or a feature in its place, did to a tensor that is looked at, and under
-// which scales casts of it are measured.
+// The cast that a layer's recipe, or a feature in its place, made of an observed tensor, and the
+// scales under which casts of it are measured.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 
 namespace telens::features {
 
-// Of the copy that feeds the tensor's first GEMM if that is quantized, else the second. nullopt
-// where neither is.
+// The cast of the copy that feeds the tensor's first GEMM if that is quantized, else of the second.
+// nullopt where neither is.
 std::optional<RunningCast> running_cast(const InspectTensorCall& call);
 
 // The scales of casts that have one for all of the tensor.

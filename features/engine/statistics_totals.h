@@ -16,12 +16,12 @@ namespace telens::features {
 
 using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums>;
 
-// Which sums of a tensor these are. Keys are equal on all ranks where their hashes are.
+// Tells the sums of a tensor apart. Keys are equal on all ranks where their hashes are.
 struct SumsKey {
   StatisticSource source = StatisticSource::tensor;
-  CastRequest cast = {};            // of a cast, and of the scale of one
-  BlockShape blocks = {};           // of blocks
-  StatisticId statistic = nullptr;  // of a plugin's statistic
+  CastRequest cast = {};            // set for sums of a cast, and of its scale
+  BlockShape blocks = {};           // set for sums of blocks
+  StatisticId statistic = nullptr;  // set for a plugin's statistic
 
   friend bool operator==(const SumsKey&, const SumsKey&) = default;
 
@@ -59,7 +59,7 @@ class Totals {
   std::vector<Slot>& slots() { return slots_; }
 
  private:
-  std::vector<Slot> slots_;  // of the tensor itself first
+  std::vector<Slot> slots_;  // the first slot is the tensor itself
 };
 
 }  // namespace telens::features

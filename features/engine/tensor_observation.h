@@ -1,4 +1,4 @@
-// What the reads of one tensor in one iteration add up to, and the rows that it becomes.
+// All reads of one tensor in one iteration, and the rows that they become.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class HostSums {
   std::size_t next_ = 0;
 };
 
-// What was read of one tensor of one layer in one iteration. Sums stay on the tensor's device.
+// The sums of one tensor of one layer in one iteration. Sums stay on the tensor's device.
 class TensorObservation {
  public:
   // `of` outlives this. weight_group: the tensor-parallel group of a weight; null: none. number:
@@ -54,14 +54,14 @@ class TensorObservation {
   // Sums of reads that a graph has made.
   void add(const RequestSet& set, Accumulators sums);
 
-  // Of a weight the first read counts, others add up.
+  // True if another read counts: for a weight the first one does, for others all add up.
   bool takes_reads();
 
-  // What else is known of a read.
+  // Further properties of a read.
   struct Read {
     ops::StatisticsCasts casts = {};       // one for each cast of the set
     std::vector<BlockCopy> copies = {};    // one for each block cast
-    ScaleOrigin scale = {};                // of the scale that the set asks about, if it does
+    ScaleOrigin scale = {};                // the scale that the set asks about, if it does
     std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
   };
   void read(const at::Tensor& x, const RequestSet& set, const Read& read);
@@ -72,7 +72,7 @@ class TensorObservation {
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
   Totals totals(HostSums& sums, DefinedStatistics& defined) const;
 
-  // Who gets the rows of what is read.
+  // Sets the addresses of the rows.
   void address(const RowAddresses& addresses);
 
   // Appends one row for each statistic that was asked for, then the counters that were not.
@@ -81,13 +81,13 @@ class TensorObservation {
 
   bool is_weight() const { return of_.tensor == TensorName::weight; }
 
-  // With whom the sums are shared; null: nobody.
+  // The ranks that share the sums; null: none do.
   debug::ReductionGroup group(const Reductions& reductions) const;
 
-  // Whether they are to be shared in a later step, since nobody shares any in this one.
+  // True if sums wait for a later step, since no sums are shared in this one.
   bool waits(const Reductions& reductions) const;
 
-  // Of layer, tensor and iteration; the same on every rank and every machine.
+  // Hash of layer, tensor and iteration; the same on every rank and every machine.
   std::uint64_t hash() const;
 
  private:
@@ -102,7 +102,7 @@ class TensorObservation {
     Accumulators to;
     std::vector<at::Tensor> reads = {};    // statistics_words(casts) each
     std::vector<ScaleOrigin> scales = {};  // one a read
-    // Of each defined statistic those of its reads, which the step merges.
+    // For each defined statistic the sums of its reads, which the step merges.
     std::vector<std::vector<at::Tensor>> defined = {};
   };
 

@@ -21,7 +21,7 @@ using Groups = std::map<std::string, debug::ReductionGroup>;
 // in a header that is exchanged anyway; the names follow where any note is another than before.
 class WeightGroups {
  public:
-  // Of a weight that was seen. Any thread.
+  // Adds the group of a weight that was seen. Any thread.
   void add(const debug::ReductionGroup& group);
 
   // The note on the groups that this rank knows. Where weights stay the rank's own (`shares` false)
@@ -40,8 +40,8 @@ class WeightGroups {
   std::mutex mutex_;  // over known_
   Groups known_;
   bool shares_ = true;               // as of the last note()
-  std::string told_;                 // of known_, as of the last note()
-  std::vector<std::int64_t> notes_;  // that agreed_ is made of
+  std::string told_;                 // the message about known_, as of the last note()
+  std::vector<std::int64_t> notes_;  // the notes from which agreed_ was made
   Groups agreed_;
 };
 

@@ -12,8 +12,9 @@
 namespace telens::features {
 
 struct FakeQuantOptions {
-  FormatId format = FormatId::e4m3;               // of the elements
-  std::optional<RecipeId> blocks = std::nullopt;  // whose blocks; none: one scale for the tensor
+  FormatId format = FormatId::e4m3;  // the elements' format
+  std::optional<RecipeId> blocks =
+      std::nullopt;  // the recipe whose blocks are used; none: one scale for the tensor
 
   // As the configuration spells it: "FP8E4M3", "MXFP8E5M2", "NVFP4", ...
   std::string_view name() const;

@@ -18,13 +18,13 @@
 
 namespace telens::features {
 
-// Of outputs against their exact values; micro-batches are added.
+// Sums over outputs and their exact values; micro-batches are added.
 struct GemmErrorSums {
   double error = 0;           // sum of out - exact
-  double squared_error = 0;   //
+  double squared_error = 0;   // sum of (out - exact)^2
   double exact = 0;           // sum of |exact|
-  double squared_exact = 0;   //
-  double squared_output = 0;  //
+  double squared_exact = 0;   // sum of exact^2
+  double squared_output = 0;  // sum of out^2
   double product = 0;         // sum of out * exact
 
   // Both FP64, of one shape, contiguous, on the host.
@@ -63,7 +63,7 @@ class GemmError final : public ScheduledFeature {
     auto operator<=>(const Measured&) const = default;
   };
 
-  // What has come to the host since it was compared.
+  // Records comparisons that have come to the host.
   void record_arrived(Waiting waiting);
   void record(const Measured& measured, const GemmErrorSums& sums);
 

@@ -19,7 +19,7 @@ struct StatisticsOptions {
   config::StatisticDescriptionsPtr plugin;  // keeps the rows of plugins' statistics; null: none
 };
 
-// What one feature's `stats` may hold.
+// The statistics that one feature's `stats` may hold.
 struct StatisticsRules {
   std::string_view feature;
   std::vector<StatisticId> statistics;

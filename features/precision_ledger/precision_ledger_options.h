@@ -13,7 +13,7 @@
 
 namespace telens::features {
 
-// What an operand is made of. `element` is a literal: "E4M3", "BF16", ...
+// The format of an operand. `element` is a literal: "E4M3", "BF16", ...
 struct Precision {
   std::string_view element;
   std::optional<ScalingMode> scaling;  // nullopt: high precision
@@ -26,7 +26,7 @@ std::string describe(const Precision& precision);
 
 // One rule of `expect`: which format the operands of some GEMMs have to have.
 struct ExpectedPrecision {
-  std::string format;  // of kExpectedFormats, in precision_ledger_options.cpp
+  std::string format;  // one of kExpectedFormats, in precision_ledger_options.cpp
   std::optional<config::PythonRegex> layers;  // nullopt: all
   std::vector<Gemm> gemms;                    // empty: all
   std::vector<TensorName> tensors;            // empty: both operands

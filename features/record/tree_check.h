@@ -27,7 +27,7 @@ class TreeCheck {
     std::uint64_t records;
     std::uint64_t record_bytes;
     std::uint64_t records_of_leaf;  // at most
-    std::uint64_t child_bytes;      // of a pointer to a child, which is a leaf
+    std::uint64_t child_bytes;      // size of a pointer to a child, which is a leaf
   };
 
   std::optional<std::string> check_object_header(std::span<const char> block);
@@ -40,9 +40,9 @@ class TreeCheck {
   std::optional<std::string> check_inner_node(std::uint64_t address, std::span<const char> block);
 
   // All by address of the block.
-  std::unordered_map<std::uint64_t, std::uint8_t> kinds_;  // of trees
-  std::unordered_map<std::uint64_t, bool> continuations_;  // whether messages have a creation order
-  std::unordered_map<std::uint64_t, Root> roots_;          // of trees with two levels
+  std::unordered_map<std::uint64_t, std::uint8_t> kinds_;  // the kinds of trees by address
+  std::unordered_map<std::uint64_t, bool> continuations_;  // true: messages have a creation order
+  std::unordered_map<std::uint64_t, Root> roots_;          // roots of trees with two levels
 };
 
 }  // namespace telens::record

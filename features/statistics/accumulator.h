@@ -1,4 +1,4 @@
-// What the reads of one tensor add up to on the host: micro-batches of a step, then ranks of a
+// Sums of all reads of one tensor on the host: micro-batches of a step, then ranks of a
 // group. No LibTorch.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What a block format did to the blocks of one copy of a tensor: sums over micro-batches, the worst
-// blocks, and how often each scale occurs. No LibTorch.
+// The effect of a block format on the blocks of one copy of a tensor: sums over micro-batches, the
+// worst blocks, and how often each scale occurs. No LibTorch.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace telens {
 
-// Of a block in units of blocks.
+// Position of a block, in units of blocks.
 struct BlockPlace {
   std::int64_t row = 0;
   std::int64_t column = 0;

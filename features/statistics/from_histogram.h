@@ -30,7 +30,7 @@ struct Histogram {
 
 TensorSums tensor_sums_of(const Histogram& histogram);
 
-// What a saturating cast to the FP8 format does: core/ops/statistics_layout.h.
+// The sums of a saturating cast to the FP8 format: core/ops/statistics_layout.h.
 CastSums cast_sums_of(const Histogram& histogram, FormatId fp8_format, float scale);
 
 // ---- bounds, from any histogram; exact ones, low == high, from those over all codes

@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// What its bins are: core/ops/histogram_layout.h.
+// The kinds of bins: core/ops/histogram_layout.h.
 enum class HistogramBins : std::uint8_t { exponent, codes };
 
 struct HistogramName {

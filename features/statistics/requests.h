@@ -1,5 +1,5 @@
-// What several features ask of one tensor, merged: each cast and each block shape is measured
-// once, however many statistics and features want it. No LibTorch.
+// The requests of several features for one tensor, merged: each cast and each block shape is
+// measured once, however many statistics and features want it. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace telens {
 struct CastRequest {
   RecipeId recipe = RecipeId::fp8_current_scaling;
   FormatId format = FormatId::e4m3;
-  bool columnwise = false;  // of a block recipe: the copy with blocks along columns
+  bool columnwise = false;  // under a block recipe: the copy with blocks along columns
   bool altered = false;     // by a feature: under the scale of its codes, not the recipe's
 
   friend bool operator==(const CastRequest&, const CastRequest&) = default;
@@ -26,10 +26,10 @@ struct CastRequest {
 struct RunningCast {
   RecipeId recipe = RecipeId::fp8_current_scaling;
   FormatId format = FormatId::e4m3;
-  // Which copies feed a GEMM; under a recipe with one scale a tensor they have the same values.
+  // The copies that feed a GEMM; under a recipe with one scale a tensor they have the same values.
   bool rowwise = true;
   bool columnwise = true;
-  // Whether a feature quantized in the recipe's place, under one scale of its own, and to what.
+  // True if a feature quantized in the recipe's place, under one scale of its own; then its format.
   bool altered = false;
   FormatId altered_format = FormatId::e4m3;
 };
@@ -38,10 +38,10 @@ struct RunningCast {
 // casts and blocks.
 struct StatisticRequest {
   StatisticName name;
-  std::optional<std::size_t> cast = std::nullopt;        // of casts with one scale a tensor
-  std::optional<std::size_t> block_cast = std::nullopt;  // of casts with a scale a block
-  std::optional<std::size_t> blocks = std::nullopt;      // of max_blockwise_dynamic_range alone
-  std::optional<std::size_t> defined = std::nullopt;     // of statistics of plugins and programs
+  std::optional<std::size_t> cast = std::nullopt;  // index into casts, with one scale a tensor
+  std::optional<std::size_t> block_cast = std::nullopt;  // index into casts with a scale a block
+  std::optional<std::size_t> blocks = std::nullopt;   // set for max_blockwise_dynamic_range alone
+  std::optional<std::size_t> defined = std::nullopt;  // set for those of plugins and programs
 
   bool is_of_cast() const { return cast || block_cast; }
 
@@ -73,7 +73,7 @@ class RequestSet {
   // Statistics of plugins and programs: each reads the tensor on its own.
   const std::vector<StatisticId>& defined() const { return defined_; }
   const std::vector<StatisticRequest>& requests() const { return requests_; }
-  // Of the casts the one whose scale somebody wants to know about: the running recipe's.
+  // Index of the running recipe's cast, if scale statistics were requested.
   std::optional<std::size_t> scale_cast() const { return scale_cast_; }
   bool empty() const { return requests_.empty(); }
 

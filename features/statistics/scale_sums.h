@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// What is known of the scale of one read beside its value.
+// The origin of one read's scale, beside its value.
 struct ScaleOrigin {
   double largest = 0;       // finite value of the format that is cast to
   std::int64_t margin = 0;  // bits that delayed scaling leaves free above the amax
@@ -27,7 +27,7 @@ struct ScaleRead {
   ScaleOrigin origin;
 };
 
-// Of the reads of one iteration, and of several ranks': counts added up, of the others the worst.
+// Scales of all reads of one iteration, then of several ranks: counts add up, the worst of others.
 // Staleness and headroom are NaN with a NaN in the tensor. Plain data of 8-byte fields, as those of
 // core/ops/statistics_layout.h.
 struct ScaleSums {

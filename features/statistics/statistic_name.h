@@ -24,7 +24,7 @@ inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
 std::string_view name_of(RecipeId recipe);
 std::optional<RecipeId> recipe_from_name(std::string_view name);
 
-// Whether its scales belong to blocks: only then do rowwise and columnwise copies differ.
+// True if its scales belong to blocks: only then do rowwise and columnwise copies differ.
 constexpr bool is_block_recipe(RecipeId recipe) { return recipe >= RecipeId::mxfp8; }
 
 // The blocks of max_blockwise_dynamic_range: 1 x size elements of a row, or size x size.
@@ -40,7 +40,7 @@ struct StatisticName {
   StatisticId statistic = nullptr;
   std::optional<RecipeId> what_if = std::nullopt;  // empty: the running recipe
   bool columnwise = false;                         // the columnwise copy's values
-  std::optional<BlockShape> block = std::nullopt;  // of StatisticSource::blocks alone
+  std::optional<BlockShape> block = std::nullopt;  // set for StatisticSource::blocks alone
 
   friend bool operator==(const StatisticName&, const StatisticName&) = default;
 };

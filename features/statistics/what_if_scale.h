@@ -19,7 +19,7 @@ enum class AmaxSource : std::uint8_t {
 
 struct WhatIfRecipe {
   AmaxSource amax = AmaxSource::current;
-  std::size_t history = 1024;  // of `max`: how many iterations before count; at least 1
+  std::size_t history = 1024;  // how many earlier iterations `max` takes; at least 1
   int margin = 0;              // the scale is divided by 2^margin
   bool power_of_two = false;
 };
@@ -38,7 +38,7 @@ class WhatIfScale {
 
   WhatIfRecipe recipe_;
   float fp8_max_;
-  float scale_ = 1;            // of delayed scaling: for the next tensor
+  float scale_ = 1;            // for the next tensor, under delayed scaling
   std::deque<float> history_;  // newest in front
 };
 

@@ -21,10 +21,10 @@
 
 namespace telens::features {
 
-// What was kept of one operand in one iteration.
+// The elements that were kept of one operand in one iteration.
 struct OperandSample {
-  std::int64_t columns = 0;             // of the operand as a matrix
-  std::vector<std::int64_t> positions;  // row by row; of different elements
+  std::int64_t columns = 0;             // columns of the operand as a matrix
+  std::vector<std::int64_t> positions;  // row by row; no element twice
   at::Tensor values;                    // those there, in the operand's dtype, on its device
   std::optional<c10::Stream> stream;    // that has written them last
   std::int64_t micro_batches = 0;
@@ -32,7 +32,7 @@ struct OperandSample {
 
 class OperandSamples {
  public:
-  using Key = std::pair<std::string, TensorName>;  // of a layer
+  using Key = std::pair<std::string, TensorName>;  // layer and tensor
   struct Iteration {
     std::int64_t iteration = 0;
     std::map<Key, OperandSample> samples;

@@ -51,7 +51,7 @@ class Trigger final : public Feature, private Decider {
     std::map<std::uint32_t, ConditionHistory> of_series;  // by Series::index
     std::optional<ConditionHistory> of_number;
   };
-  // What this rank has seen that fulfils a condition.
+  // An observation of this rank that fulfils a condition.
   struct Cause {
     std::string text;
     std::string layer;
@@ -75,15 +75,15 @@ class Trigger final : public Feature, private Decider {
   const config::FeatureEntry& entry_;
   const config::Section& section_;
   FeatureServices& services_;
-  const TriggerOptions& options_;  // of the entry
+  const TriggerOptions& options_;  // the options of the entry
   const config::Schedule& schedule_;
   std::array<std::optional<StatisticsList>, kAllTensors.size()> requests_;
   std::atomic<bool> warned_{false};
 
   std::optional<OperandSamples> operands_;
 
-  // Of step() alone.
-  std::future<std::string> writing_;  // what went wrong, or ""
+  // Members that step() alone uses.
+  std::future<std::string> writing_;  // an error, or ""
   std::vector<Watch> watches_;
   std::vector<std::optional<std::vector<std::size_t>>> watches_of_;  // by Series::index
   std::optional<std::size_t> holds_;                                 // the first that does

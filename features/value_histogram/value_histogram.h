@@ -45,7 +45,7 @@ class ValueHistogram final : public ScheduledFeature {
   HistogramName name_for(const FeatureCall& at, TensorName tensor, at::ScalarType dtype);
   void log_left_out(const FeatureCall& at, std::string_view text);
   void record(const Key& key, const at::Tensor& counts);
-  // What has come to the host since it was counted.
+  // Records counts that have come to the host.
   void record_arrived(Waiting waiting);
 
   FeatureServices& services_;

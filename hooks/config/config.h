@@ -20,10 +20,10 @@ struct FeatureEntry {
   FeatureDescriptionPtr description;
   std::string section;
   std::string written_name;           // the feature's name or alias, as in the text
-  std::vector<Selection> selections;  // of an opaque feature: none, it parses `config` itself
+  std::vector<Selection> selections;  // empty for an opaque feature, which parses `config` itself
   Value config;                       // the feature's map as written, merge keys applied
   Location location;
-  std::shared_ptr<const SectionKeys> keys;  // of its section
+  std::shared_ptr<const SectionKeys> keys;  // the keys of its section
 
   // The selection for a gemm and tensor; nullptr: not selected.
   const Selection* find(std::optional<Gemm> gemm, std::optional<std::string_view> tensor) const;
@@ -64,10 +64,11 @@ class Config {
 
   const std::vector<Section>& sections() const { return *sections_; }
 
-  // What is legal and does nothing, a line each: "debug.yaml:7:5: section 'a', feature 'b': ...".
+  // Parts that are legal but do nothing, a line each, such as
+  // "debug.yaml:7:5: section 'a', feature 'b': it does nothing: ...".
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // What was loaded, for the record: the YAML text, or JSON made from a dict.
+  // The loaded text, for the record: the YAML text, or JSON made from a dict.
   const std::string& text() const { return text_; }
 
  private:

@@ -33,7 +33,7 @@ class ErrorList {
     add_to(errors_, where, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // What the contract allows and nobody means: told, and the configuration goes on.
+  // Adds a warning: the contract allows it, but it is hardly meant. Loading goes on.
   template <typename... Args>
   void warn(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
     add_to(warnings_, where, fmt::format(format, std::forward<Args>(args)...));

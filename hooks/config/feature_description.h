@@ -1,4 +1,4 @@
-// What a feature tells about itself. Validation, list_features, explain_features and the docs are
+// A feature's description of itself. Validation, list_features, explain_features and the docs are
 // made from it.
 #pragma once
 
@@ -42,7 +42,7 @@ struct Parameter {
   bool required = false;
   Value default_value = {};  // null: absent unless written
   std::string doc = {};
-  std::vector<std::string> allowed_values = {};  // of a string or of the strings of a list
+  std::vector<std::string> allowed_values = {};  // for a string, or for the strings of a list
   Validator validate = {};                       // after type and allowed values, if they are right
   bool needs_every_iteration = false;            // a section with a budget may not have it
 };
@@ -75,7 +75,7 @@ using RecordedNames = std::function<std::vector<std::string>(const Selection& se
 // For RecordedNames of a feature that records nothing.
 std::vector<std::string> nothing_recorded(const Selection& selection);
 
-// What a feature asks its user to choose.
+// The things that a feature asks its user to choose.
 enum class Selects : std::uint8_t { nothing, gemms, tensors, gemms_and_tensors };
 
 constexpr bool selects_gemms(Selects selects) {
@@ -94,7 +94,7 @@ struct FeatureDescription {
   std::string example = {};  // YAML, as it stands under the namespace
 
   Selects selects = Selects::nothing;
-  // Which tensors may be selected, by name; empty: any name (base features watch free tensors).
+  // Names of tensors that may be selected; empty: any name (base features watch free tensors).
   std::vector<std::string> tensors = {};
   bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
   bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
@@ -102,16 +102,16 @@ struct FeatureDescription {
   bool names_statistics = false;  // its parameters may name statistics that are not built in
   bool fires = false;             // sections may be started_by or kept_by the one that has it
   bool can_be_kept = false;  // records statistics of the engine alone: kept_by may hold it back
-  // What it records of an evaluation has names of its own: its section may have a `mode`.
+  // True if its records of an evaluation have names of their own: its section may have a `mode`.
   bool names_evaluation = false;
-  Validator validate = {};   // of the parameters of one selection, all together
-  OptionsParser parse = {};  // of the same, after `validate`; empty: the feature reads parameters
+  Validator validate = {};      // checks the parameters of one selection together
+  OptionsParser parse = {};     // runs after `validate`; empty: the feature reads parameters
   RecordedNames recorded = {};  // for the estimates of a plan; empty: not known
 
   // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.
   bool opaque = false;
 
-  std::string owner = "telens";  // who registered it: a file, a module
+  std::string owner = "telens";  // the file or module that registered it
 };
 
 // "transformer_engine.FakeQuant"
@@ -152,7 +152,7 @@ class Descriptions {
                                                  std::string(kTransformerEngineNamespace)};
 };
 
-// What explain_features() prints of one feature.
+// The text that explain_features() prints for one feature.
 std::string explain(const FeatureDescription& description);
 
 }  // namespace telens::config

@@ -1,4 +1,4 @@
-// Which layers a section is for.
+// Selects the layers that a section is for.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class LayerSelector {
 
   bool selects(std::string_view layer_name) const;
 
-  // What of it does nothing for layers of these names: names, numbers and types that none has, keys
-  // that a stronger one outranks. Each finding has its place.
+  // Finds parts of it that do nothing for layers of these names: names, numbers and types that none
+  // has, and keys that a stronger one outranks. Each finding has its place.
   void find_idle(std::span<const std::string> layer_names, ErrorList& findings) const;
 
  private:

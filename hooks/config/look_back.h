@@ -1,5 +1,5 @@
-// What a feature that fires says of the memory for what it writes of the past (kWriteLast,
-// kOperands).
+// Memory for the past that a firing feature writes: what the feature's configuration says of it
+// (kWriteLast, kOperands).
 #pragma once
 
 #include <cstdint>

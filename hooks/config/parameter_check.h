@@ -9,7 +9,7 @@ namespace telens::config {
 // The items of a list; what is no list stands for a list of one.
 Value::List as_list(const Value& value);
 
-// An empty list chooses nothing, which nobody means: an error.
+// Adds an error for an empty list: it would choose nothing.
 void check_not_empty(const Value& value, std::string_view key, ErrorList& errors);
 
 // Type, allowed values, then the parameter's own validator.

@@ -1,4 +1,4 @@
-// What a configuration does to layers of given names: the table that `telens plan` and
+// The effect of a configuration on layers of given names: the table that `telens plan` and
 // telens.debug.plan show, made without a session or a model.
 #pragma once
 

@@ -32,7 +32,7 @@ class PatternScanner {
 
   // The next character for a message; nothing of a character that takes several bytes.
   std::string ascii_sign() const;
-  // What stands before `end`, which is taken too.
+  // Takes the text before `end`, and `end` itself, and returns the text.
   std::string take_until(char end, std::string_view what);
   // Exactly `digits` digits, as after \x; `letter` is for the message.
   std::uint32_t hexadecimal(std::size_t digits, char letter);

@@ -32,7 +32,7 @@ struct RecordLoad {
 
 RecordLoad estimate_load(const Plan& plan);
 
-// Of one iteration.
+// Records that one iteration writes.
 std::int64_t records_in(const Plan& plan, std::int64_t iteration);
 
 // "; sections that record only once a trigger fires: 'closer_look'", or nothing.

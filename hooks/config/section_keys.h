@@ -1,5 +1,5 @@
-// What a section says of itself beside its layers and features: which other section decides whether
-// it runs, or whether what it logs is written, and what it may cost.
+// The keys of a section beside its layers and features: which other section decides whether it
+// runs, or whether its records are written, and how much it may cost.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr std::string_view kKeptBy = "kept_by";
 inline constexpr std::string_view kBudget = "budget";
 inline constexpr std::string_view kMode = "mode";
 
-// Which forwards a section's features look at.
+// The forwards that a section's features look at.
 enum class Mode : std::uint8_t { train, eval, both };
 std::string_view name_of(Mode mode);
 
@@ -27,7 +27,7 @@ std::string_view name_of(Mode mode);
 // their measure: iterations that they run, iterations that are kept.
 inline constexpr std::string_view kStart = "start";
 inline constexpr std::string_view kWriteLast = "write_last";
-inline constexpr std::string_view kOperands = "operands";  // what else is written
+inline constexpr std::string_view kOperands = "operands";  // elements of operands are written too
 
 // The name of another section, with the place where it stands.
 struct SectionLink {
@@ -38,7 +38,7 @@ struct SectionLink {
 struct SectionKeys {
   std::optional<SectionLink> started_by;  // runs only after that section's feature has fired
   std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
-  std::optional<double> budget;           // of the step time: 0.03 for 3%
+  std::optional<double> budget;           // as a part of the step time: 0.03 for 3%
   Mode mode = Mode::train;
   Location mode_location;  // where it is written
 
@@ -50,7 +50,7 @@ struct SectionKeys {
   bool waits() const { return started_by || kept_by; }
 };
 
-// Whether a key of a section is one of these.
+// True for a key of a section that is one of these.
 bool is_section_key(std::string_view key);
 
 // Reads those keys of a section's map.
@@ -59,8 +59,8 @@ SectionKeys parse_section_keys(const Value& section, ErrorList& errors);
 class Descriptions;
 struct Section;
 
-// What the keys say across sections: that the other section exists and has a feature that fires,
-// and gives the measure; and of such a feature that there is a section for every measure it gives.
+// Checks the keys across sections: the other section exists, has a feature that fires, and gives
+// the measure; and for every measure that such a feature gives there is a section.
 // `root`: the whole text, with its disabled sections.
 void check_links(const std::vector<Section>& sections, const Value& root,
                  const Descriptions& descriptions, ErrorList& errors);

@@ -1,4 +1,4 @@
-// Which GEMMs and tensors a feature's configuration selects, and with which parameters.
+// The GEMMs and tensors that a feature's configuration selects, and with which parameters.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct Selection {
   }
 };
 
-// Whether its tensor is neither an operand nor the result of its GEMM, so that it is never called.
+// True if its tensor is neither an operand nor the result of its GEMM, so that it is never called.
 // Legal in a configuration.
 bool is_idle(const Selection& selection);
 

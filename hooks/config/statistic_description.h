@@ -1,6 +1,6 @@
-// What a statistic tells about itself: one row, for those of TELens (features/statistics/catalogue)
-// and those of plugins and programs. Configurations, the engine, ranks and the command know a
-// statistic by the address of its row.
+// A statistic's description of itself: one row, for those of TELens
+// (features/statistics/catalogue) and for those of plugins and programs. Configurations, the
+// engine, ranks and the command know a statistic by the address of its row.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ enum class StatisticKind : std::uint8_t {
   counter,  // a count that is recorded with any other statistic of its source, asked for or not
 };
 
-// Which values are bad, and how bad.
+// The values of a statistic that are bad, and how bad.
 enum class Worse : std::uint8_t {
   high,            // the larger the worse
   below_zero,      // the distance below 0
@@ -55,7 +55,7 @@ enum class Worse : std::uint8_t {
   any,             // every value above 0 stands for elements that are not finite
 };
 
-// What has to exist for the statistic to be read.
+// The thing that has to exist for the statistic to be read.
 enum class Needs : std::uint8_t {
   original,  // the high-precision tensor
   codes,     // codes and scales are enough
@@ -72,7 +72,7 @@ struct StatisticDescription {
   std::string name;                 // a-z, 0-9 and '_', begins with a letter and may end with '%'
   std::string doc = {};             // one line
   std::size_t words = 1;            // FP64 sums that a plugin's definition keeps of a tensor
-  std::string owner = "a program";  // who registered it: a file, a module
+  std::string owner = "a program";  // the file or module that registered it
   Finish finish = {};
   StatisticKind kind = StatisticKind::value;
   Worse worse = Worse::high;

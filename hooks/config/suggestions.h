@@ -9,7 +9,7 @@
 
 namespace telens::config {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string
+// Insertions, deletions, substitutions and swaps of neighbors that turn a into b (optimal string
 // alignment); letters of either case are equal.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

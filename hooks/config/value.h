@@ -54,7 +54,7 @@ class Value {
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
   bool is_map() const { return std::holds_alternative<std::shared_ptr<const Map>>(data_); }
 
-  // Of the kind that the name says; anything else throws std::bad_variant_access.
+  // The value as the kind that the name says; another kind throws std::bad_variant_access.
   bool as_bool() const { return std::get<bool>(data_); }
   std::int64_t as_integer() const { return std::get<std::int64_t>(data_); }
   double as_number() const;  // an integer too

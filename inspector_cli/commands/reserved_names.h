@@ -5,11 +5,11 @@
 
 namespace telens::cli {
 
-// Whether a class in C++ or Python cannot be called that: its own words, macros of C++, and what
-// the templates of plugins use.
+// True if a class in C++ or Python cannot have this name: words of the languages, macros of C++,
+// and what the templates of plugins use.
 bool is_reserved_class(std::string_view name);
 
-// Whether files, targets and sections cannot be called that: words of C++, Python and YAML, and
+// True if files, targets and sections cannot have this name: words of C++, Python and YAML, and
 // targets that CMake makes itself.
 bool is_reserved_file(std::string_view name);
 

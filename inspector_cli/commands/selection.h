@@ -1,4 +1,4 @@
-// Which records a person asks for: the options that stats, plot and whatif share.
+// Selects records: the options that stats, plot and whatif share.
 #pragma once
 
 #include <CLI/App.hpp>

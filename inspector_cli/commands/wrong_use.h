@@ -1,4 +1,4 @@
-// What a person typed who got a name of the command's wrong, and the name that was probably meant.
+// Turns an error of the command line into one line with the nearest valid name.
 #pragma once
 
 #include <CLI/App.hpp>

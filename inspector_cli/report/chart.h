@@ -1,4 +1,4 @@
-// What `telens plot` draws, whatever it draws it on: statistics over iterations.
+// The chart of `telens plot`, for any output: statistics over iterations.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace telens::cli {
 
-// The values of some neighbouring iterations as one: that of the largest magnitude, where any is
+// The values of some neighboring iterations as one: that of the largest magnitude, where any is
 // not finite, that one. Those of warm-up count only where there are no others.
 class Bin {
  public:
@@ -19,9 +19,9 @@ class Bin {
   bool seen() const { return seen_; }
   bool finite() const;
   double value() const { return value_; }
-  // Of warm-up alone: marked, and no matter for an axis.
+  // True if it has warm-up alone: marked, and left out of an axis.
   bool warm_up() const { return warm_up_; }
-  // What is drawn as a line.
+  // True if it is part of a line.
   bool drawn() const { return seen_ && !warm_up_ && finite(); }
 
  private:
@@ -40,7 +40,7 @@ struct Line {
 // layer's value is that of its worst tensor.
 struct Panel {
   std::string statistic;
-  double loss = 0;  // of its worst tensor, comparable with other statistics' (severity.h)
+  double loss = 0;  // its worst tensor's, comparable with other statistics' (severity.h)
   std::vector<Line> worst;
   std::vector<Line> layers;
 };
@@ -54,7 +54,7 @@ struct Chart {
   std::vector<Panel> panels;
   FirstTrouble trouble;
   std::vector<Sentence> headlines;  // trouble in words
-  std::string subtitle;             // what is drawn, where that is not said elsewhere
+  std::string subtitle;             // names the drawing, where that is not said elsewhere
 
   // From first_iteration to last_iteration, both set; at most so many bins.
   void set_bins(std::size_t most);
@@ -66,14 +66,14 @@ struct Chart {
 
 struct ChartLimits {
   std::size_t bins;    // at most
-  std::size_t lines;   // of worst tensors in a panel
-  std::size_t panels;  // where no statistic is asked for
+  std::size_t lines;   // the most lines of worst tensors in a panel
+  std::size_t panels;  // the most panels, where no statistic is asked for
 };
 // Throws RecordError for a run without records, UsageError for a query that fits none.
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits);
 
-// Of a tensor that is recorded every ten iterations nine bins of ten are empty. A cell of the heat
+// A tensor that is recorded every ten iterations leaves nine bins of ten empty. A cell of the heat
 // map reaches to the next record, but hardly further than records usually lie apart: by the bin
 // that some distances are longer for where iterations do not divide into bins.
 void widen_cells(std::vector<Line>& rows);

@@ -1,4 +1,4 @@
-// What went wrong first: the question of a person whose run has just diverged.
+// Finds what went wrong first in a run that has just diverged.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `telens plot --histogram` draws: how large the values of a tensor are, over iterations.
+// The chart of `telens plot --histogram`: how large the values of a tensor are, over iterations.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct TensorHistogram {
 struct HistogramChart {
   Chart frame;  // the run and its iterations
   std::vector<TensorHistogram> tensors;
-  std::vector<std::string> notes;  // what a reader should know, a sentence each
+  std::vector<std::string> notes;  // remarks for the reader, a sentence each
 
   // Then rows are bars: there is nothing to be drawn over.
   bool one_iteration() const { return frame.first_iteration == frame.last_iteration; }
@@ -29,7 +29,7 @@ struct HistogramChart {
 struct HistogramLimits {
   std::size_t bins;     // at most
   std::size_t tensors;  // the first ones of the run
-  std::size_t rows;     // of exponents; beyond that a row has several
+  std::size_t rows;     // the most rows of exponents; with more a row has several
 };
 // The query selects histograms alone. UsageError if it fits none.
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,

@@ -1,4 +1,4 @@
-// What a per-tensor FP8 recipe would have done to the tensors of a run, from their histograms.
+// The effect that a per-tensor FP8 recipe would have had on a run's tensors, from histograms.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct OfflineCastRow {
   FormatId format = FormatId::e4m3;
   std::int64_t iteration = 0;          // meaningless if of all iterations
   std::int64_t iterations = 1;         // that were recorded
-  std::int64_t warm_up = 0;            // of them: before the scale knew an amax
+  std::int64_t warm_up = 0;            // those before the scale knew an amax
   std::int64_t nonfinite = 0;          // elements, of all iterations
   Bounds overflows;                    // %
   Bounds underflows;                   // %
@@ -36,13 +36,13 @@ struct OfflineCastRow {
   std::optional<double> sqnr_db;       // 10 log10(sum x^2 / sum of squared errors); the smallest
   Bounds amax;                         // the largest
   Bounds scale;                        // meaningless if of all iterations
-  Standing standing;                   // of all iterations
+  Standing standing;                   // over all iterations
 };
 
 struct OfflineCasts {
   std::vector<OfflineCastRow> rows;  // worst first, as in severity.h; or in order of iterations
   bool bounds = false;               // some rows are not exact
-  std::vector<std::string> notes;    // what a reader should know, a sentence each
+  std::vector<std::string> notes;    // remarks for the reader, a sentence each
 };
 
 // The query selects histograms alone.

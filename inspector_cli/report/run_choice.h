@@ -1,4 +1,4 @@
-// Which run is meant by a log_dir that holds several.
+// Chooses a run from a log_dir that holds several.
 #pragma once
 
 #include <string>

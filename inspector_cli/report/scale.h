@@ -23,12 +23,12 @@ struct Tick {
 class Scale {
  public:
   explicit Scale(const std::vector<Line>& lines);
-  // 0 to 100, down to one in a million: the same for all tensors, so that their colours compare.
+  // 0 to 100, down to one in a million: the same for all tensors, so that their colors compare.
   static Scale of_percentages();
   double place(double value) const;
   double value_at(double place) const;
   std::vector<Tick> ticks() const;
-  // What a reader of the axis has to know: "logarithmic"; nothing of a linear one.
+  // A remark for the reader of the axis: "logarithmic"; empty for a linear one.
   std::string note() const;
   std::string short_note() const;  // "log above 0.001"
 
@@ -43,7 +43,7 @@ class Scale {
   Kind kind_ = Kind::linear;
   double low_ = 0;
   double high_ = 0;
-  double threshold_ = 0;  // of symlog
+  double threshold_ = 0;  // where symlog turns linear
 };
 
 // The smallest step of 1, 2 or 5 times a power of ten that is at least so large.

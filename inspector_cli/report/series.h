@@ -11,8 +11,8 @@
 
 namespace telens::cli {
 
-// Of a log_dir with several runs the newest; see run_choice.h. A damaged file of a run of several
-// is named on stderr and left out.
+// Opens a run; in a log_dir with several the newest, see run_choice.h. A damaged file of a run of
+// several is named on stderr and left out.
 record::RunReader open_run(const std::string& path);
 
 // One statistic of one tensor of one layer, for one GEMM or (kNoName) for the tensor itself.

@@ -17,8 +17,8 @@ namespace telens::cli {
 inline constexpr double kClippedCounts = 16;
 double lost_share(double underflows_percent, double overflows_percent);
 
-// What is worth a person's attention: as if a tenth of the elements were lost in every iteration,
-// or an SQNR of 10 dB.
+// A loss from which on a tensor is worth attention: as if a tenth of the elements were lost in
+// every iteration, or an SQNR of 10 dB.
 inline constexpr double kNotableLoss = 0.1;
 
 // The catalogue's row of each statistic of a run, by id; null: the catalogue has none of that name,

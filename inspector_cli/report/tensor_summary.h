@@ -1,4 +1,4 @@
-// What a run says about each watched tensor, worst first.
+// A summary of each watched tensor of a run, the worst first.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct TensorSummary {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
   std::int32_t gemm = record::kNoName;
-  std::string recipe;  // of a what-if statistic: "mxfp8", "mxfp8 columnwise"; "": the running one
+  std::string recipe;  // the recipe of a what-if: "mxfp8", "mxfp8 columnwise"; "": the running one
   std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
-  std::int64_t warm_up = 0;                     // of them
+  std::int64_t warm_up = 0;                     // those that are warm-up
   std::optional<double> nonfinite;              // elements, of all iterations
   std::optional<std::int64_t> first_nonfinite;  // iteration
   std::optional<double> overflows;              // %
@@ -46,7 +46,7 @@ class TensorSummaries {
   std::vector<TensorSummary> worst_first();
 
  private:
-  // Of one cast, in one iteration.
+  // The values of one cast in one iteration.
   struct CastValues {
     std::optional<double> overflows, underflows, saturated, mse;
     bool any() const { return overflows || underflows || saturated || mse; }
@@ -74,9 +74,10 @@ class TensorSummaries {
     TensorSummary base;
     std::vector<Cast> casts;
     std::int64_t iteration = std::numeric_limits<std::int64_t>::min();
-    std::int64_t latest = std::numeric_limits<std::int64_t>::min();  // of any rank
-    bool warm_up = false;                                            // the current iteration is
-    std::optional<double> amax;                                      // of the current iteration
+    std::int64_t latest =
+        std::numeric_limits<std::int64_t>::min();  // the latest iteration of any rank
+    bool warm_up = false;                          // the current iteration is
+    std::optional<double> amax;                    // in the current iteration
   };
   void begin_iteration(Watched& watched, const record::Record& record) const;
   static void end_iteration(Watched& watched);

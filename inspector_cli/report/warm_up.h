@@ -10,7 +10,7 @@
 
 namespace telens::cli {
 
-// What the run tells of it; nothing of a run that was recorded before runs told.
+// The warm-up that the run reports; none for a run that was recorded before runs reported it.
 class WarmUp {
  public:
   explicit WarmUp(const record::RunReader& run);

@@ -1,4 +1,4 @@
-// What the command writes: stdout, and files. A short output must not pass for a whole one.
+// The command's output: stdout, and files. A short output must not pass for a whole one.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class ReaderLeft {};
 // Writes out what has been printed so far, to stdout as C and C++ see it. Throws UsageError where
 // it does not arrive (a full disk), ReaderLeft where that is a pipe's closed end.
 void flush_stdout();
-// What is said of a stdout that takes no more.
+// The message for a stdout that takes no more.
 std::string unwritten(std::string_view reason);
 
 // Writes a file, and its folders: beside its place under another name, and renamed when it is on

@@ -33,7 +33,7 @@ class Table {
   // A column of which no row has anything: worth a place where a program reads it alone.
   void drop_where_empty(std::string_view column);
 
-  // What a narrow terminal does without, in this order; then come the last ones.
+  // Columns that a narrow terminal leaves out, in this order; then the last ones go.
   void may_lack(std::vector<std::string> columns) { expendable_ = std::move(columns); }
 
   // width: that the text has to fit, a terminal's; 0: whole, as a pipe gets it.

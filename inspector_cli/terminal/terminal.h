@@ -1,4 +1,4 @@
-// What the output goes to. To a pipe or a file there are no colours and no decoration.
+// Properties of the output. A pipe or a file gets no colors and no decoration.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 namespace telens::cli {
 
 bool stdout_is_terminal();
-bool output_is_terminal();  // and wants colours: NO_COLOR is empty, TERM is not "dumb"
+bool output_is_terminal();  // and takes colors: NO_COLOR is empty, TERM is not "dumb"
 int terminal_width();       // columns; 100 where there is no terminal
 
 enum class Colour : std::uint8_t { bold, dim, red, yellow, green };
-// One line, printable; in colour on a terminal alone.
+// One line, printable; in color on a terminal alone.
 std::string coloured(std::string_view text, Colour colour);
 
 // One line on stderr, "telens: ...".

@@ -38,7 +38,7 @@ class ForeignModule {
 
   ModuleAdapter& adapter() { return *adapter_; }
 
-  // What a forward is made of; tensors are foreign.
+  // The arguments of a forward; tensors are foreign.
   struct Call {
     py::tuple tensors;       // the first arguments of the C++ forward, then a tensor, or None, for
                              // each parameter that the module has

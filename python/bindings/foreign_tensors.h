@@ -22,7 +22,7 @@ class ForeignTensors {
   at::Tensor view(pybind11::handle tensor) const;
   // The same memory, which must be contiguous, without its autograd graph.
   pybind11::object wrap(const at::Tensor& tensor) const;
-  // Whether `view` shows the tensor as it is now: memory, device, dtype and shape.
+  // True if `view` shows the tensor as it is now: memory, device, dtype and shape.
   bool is_view_of(const at::Tensor& view, pybind11::handle tensor) const;
   // Makes the framework's present stream LibTorch's while the guard lives; nothing on the CPU.
   std::optional<c10::StreamGuard> follow_stream(const at::Tensor& view) const;

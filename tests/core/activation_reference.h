@@ -89,7 +89,7 @@ void expect_near_torch(const std::vector<typename Format::Bits>& actual, const a
   }
 }
 
-// What results and gradients are multiplied by. An infinite one tells whether a sigmoid is zero,
+// Factors of results and gradients. An infinite one tells whether a sigmoid is zero,
 // which depends on the precision: only the others, which are zero exactly, meet it.
 inline std::vector<float> multipliers_of(ops::ActivationFunction function) {
   const float nan = std::numeric_limits<float>::quiet_NaN();

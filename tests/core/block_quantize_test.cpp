@@ -35,7 +35,7 @@ struct Reference {
 struct Block {
   float stored;       // the scale as FP32 ...
   std::uint8_t code;  // ... or as E8M0 or E4M3
-  float factor;       // of the elements
+  float factor;       // that the elements are multiplied by
 };
 
 using BlockScale = std::function<Block(float amax)>;
@@ -59,7 +59,7 @@ float magnitude_of_block(const at::Tensor& x, std::int64_t row, std::int64_t col
 }
 
 struct Layout {
-  std::int64_t height;  // of a block
+  std::int64_t height;  // a block's
   std::int64_t length;
   bool nan_wins = false;
 };

@@ -63,7 +63,7 @@ class NearestCode {
 };
 
 // FP32 values around every rounding decision of the format: each finite value, each tie between two
-// neighbours, and the FP32 values up to two steps around them; and every 65521st code of FP32 (a
+// neighbors, and the FP32 values up to two steps around them; and every 65521st code of FP32 (a
 // prime step, so that no bit stays the same). All with both signs.
 template <typename Format>
 std::vector<float> numbers_around_every_decision() {

@@ -62,7 +62,7 @@ double epsilon_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
 
-// What a GEMM adds of a bias.
+// The part that a GEMM adds for a bias.
 at::Tensor added(const at::Tensor& bias) {
   const bool rounded = bias.scalar_type() == at::kFloat;
   return (rounded ? bias.to(at::kBFloat16) : bias).to(at::kDouble);
@@ -207,7 +207,7 @@ TEST(GemmChoice, tells_which_kernel_ran_and_why_not_the_fastest) {
   EXPECT_EQ(kernel(), kFp32Kernel);
 }
 
-// What a processor without native BF16 runs is what this one runs for a FP32 output.
+// A processor without native BF16 runs the kernel that this one runs for a FP32 output.
 TEST(GemmChoice, changes_nothing_beyond_the_order_of_the_sum) {
   at::manual_seed(23);
   const Codes a = quantized(at::randn({64, 256}), FormatId::e4m3, 0.01);

@@ -21,7 +21,7 @@ struct ScaledOperand {
   at::Tensor tensor_scale;
   FormatId format;
   ScalingMode mode;
-  double scale;  // of all its blocks
+  double scale;  // the scale of all its blocks
 
   ops::GemmOperand view() const { return {codes, scale_inv, tensor_scale, format, mode}; }
   // Without the scale; exact.

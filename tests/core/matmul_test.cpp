@@ -198,7 +198,7 @@ TEST(Matmul, refuses_what_does_not_fit_with_expected_and_got) {
 struct Case {
   const char* name;
   std::shared_ptr<Quantizer> quantizer;  // nullptr: plain operands
-  at::ScalarType dtype;                  // of what is quantized, or of plain operands
+  at::ScalarType dtype;                  // dtype before quantization, or of plain operands
 };
 
 std::vector<Case> all_cases() {

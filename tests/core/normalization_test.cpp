@@ -89,12 +89,14 @@ TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
 TEST_F(Normalizing, equals_the_definition_where_no_difference_to_the_mean_is_an_fp32_number) {
   constexpr double kSmallest = 0x1p-149;
   constexpr float kMax = std::numeric_limits<float>::max();
-  const at::Tensor pattern = at::tensor({3e38F, -3e38F, -3e38F, -3e38F,  //
-                                         kMax, kMax, kMax, -kMax,        //
+  // clang-format off
+  const at::Tensor pattern = at::tensor({3e38F, -3e38F, -3e38F, -3e38F,
+                                         kMax, kMax, kMax, -kMax,
                                          kMax, -kMax, 1.0F, 3e37F})
                                  .view({3, 4});
+  // clang-format on
   for (const Case& of : kCases) {
-    for (const int repetitions : {1, 50, 5000}) {  // of which 20,000 squares are added
+    for (const int repetitions : {1, 50, 5000}) {  // with 5000 the sum has 20,000 squares
       SCOPED_TRACE(repetitions);
       const std::int64_t columns = 4 * repetitions;
       const Leaf x(pattern.repeat({1, repetitions}));

@@ -108,7 +108,7 @@ TEST(ScaleFormula, of_mxfp8_is_the_smallest_power_of_two_under_which_no_element_
   EXPECT_EQ(mxfp8_scale<E4M3>(0, ScaleRounding::up), 0);
 }
 
-// Of what E4M3 holds of the block's scale and FP32 of the tensor's: where neither is at the end of
+// With the block's scale in E4M3 and the tensor's in FP32: where neither is at the end of
 // its range, amax under both is at most half a step of E4M3 from 6.
 TEST(ScaleFormula, of_nvfp4_puts_the_largest_block_on_the_largest_codes_for_every_amax) {
   for (const float amax : every_amax()) {

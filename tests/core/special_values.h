@@ -14,7 +14,7 @@ namespace telens::testing {
 
 struct SpecialValue {
   std::string_view name;
-  std::uint32_t bits;  // of the FP32 value
+  std::uint32_t bits;  // bits of the FP32 value
 
   constexpr SpecialValue(std::string_view its_name, float value)
       : name(its_name), bits(bits_as<std::uint32_t>(value)) {}
@@ -22,7 +22,7 @@ struct SpecialValue {
       : name(its_name), bits(its_bits) {}
 };
 
-// Positive; special_codes adds the negative ones and the neighbours.
+// Positive; special_codes adds the negative ones and the neighbors.
 inline constexpr auto kSpecialValues = std::to_array<SpecialValue>({
     {"zero", 0.0F},
     {"one", 1.0F},

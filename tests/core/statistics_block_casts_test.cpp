@@ -1,5 +1,5 @@
-// What a cast in blocks did to a tensor, against its definition element by element, on every SIMD
-// target of this processor.
+// The effect of a cast in blocks on a tensor, against its definition element by element, on every
+// SIMD target of this processor.
 #include "core/ops/statistics_block_casts.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@
 namespace telens {
 namespace {
 
-using namespace ops;  // what is tested
+using namespace ops;  // the operators under test
 
 using testing::casts_of;
 using testing::expect_cast;

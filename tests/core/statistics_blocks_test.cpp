@@ -16,7 +16,7 @@
 namespace telens {
 namespace {
 
-using namespace ops;  // what is tested
+using namespace ops;  // the operators under test
 
 BlockRanges typed(const at::Tensor& words) {
   return from_words<BlockRanges>({words.const_data_ptr<std::int64_t>(), kBlockRangesWords});

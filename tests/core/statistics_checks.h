@@ -1,4 +1,4 @@
-// What the tests of statistics share: data with special values, and comparisons within the promised
+// Shared by the tests of statistics: data with special values, and comparisons within the promised
 // bounds.
 #pragma once
 
@@ -28,7 +28,7 @@ inline StatisticsAccumulator typed(const at::Tensor& words, std::size_t casts) {
   return accumulator;
 }
 
-// Of one cast in blocks.
+// The sums of one cast in blocks.
 inline CastSums typed(const at::Tensor& words) {
   return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
 }
@@ -93,7 +93,7 @@ inline void expect_sums(const TensorSums& got, const TensorSums& expected) {
   EXPECT_NEAR(got.m2, expected.m2, std::ldexp(expected.sum_squares, -14)) << "m2";
 }
 
-// What a cast counted, exactly; its error within `relative` of itself.
+// Expects the counts of a cast exactly; its error within `relative` of itself.
 inline void expect_cast(const CastSums& got, const CastSums& expected, double relative) {
   EXPECT_EQ(got.numel, expected.numel);
   EXPECT_EQ(got.underflows, expected.underflows);

@@ -13,7 +13,7 @@
 namespace telens {
 namespace {
 
-using namespace ops;  // what is tested
+using namespace ops;  // the operators under test
 
 using testing::Data;
 using testing::expect_cast;
@@ -114,7 +114,7 @@ TEST_P(MergedStatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
   }
 }
 
-// What the data above must have, or comparing it would compare zeros.
+// The data above must have such elements, or comparing it would compare zeros.
 TEST_P(MergedStatisticsOf, the_parts_that_are_merged_lose_elements_in_every_way) {
   const auto whole = typed(
       statistics(data_in_parts(GetParam(), {0, 1, 1000, 50'000})[3].x, scales_that_lose()), 3);

@@ -18,7 +18,7 @@
 namespace telens {
 namespace {
 
-using namespace ops;  // what is tested
+using namespace ops;  // the operators under test
 
 using testing::Data;
 using testing::expect_cast;

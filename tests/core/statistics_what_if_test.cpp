@@ -1,5 +1,5 @@
-// What casts in blocks would do, against quantizing and reading the codes, on every SIMD target of
-// this processor: bit by bit.
+// The effect that casts in blocks would have, against quantizing and reading the codes, on every
+// SIMD target of this processor: bit by bit.
 #include "core/ops/statistics_what_if.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@
 namespace telens {
 namespace {
 
-using namespace ops;  // what is tested
+using namespace ops;  // the operators under test
 
 using testing::all_what_if_casts;
 using testing::expect_cast;
@@ -71,7 +71,7 @@ std::string words_of(const WhatIfCast& cast) {
 
 void expect_those_of_codes(const at::Tensor& x) {
   const std::vector<WhatIfCast> casts = all_what_if_casts();
-  // Nobody knows in which order a single line lies in memory.
+  // The order of a single line in memory is not known.
   const double bound = x.size(0) == 1 || x.size(1) == 1 ? 1e-15 : 0;
   for (const kernels::SimdTarget& target : kernels::simd_targets()) {
     const kernels::ScopedSimdTarget scope(target);

@@ -82,7 +82,7 @@ class LateBlocks : public ::testing::Test {
 TEST_F(LateBlocks, are_recorded_as_those_that_are_there_at_once) {
   const Records expected = trained(folder.str() + "/now", "BlockTelemetry", [] {});
   ASSERT_FALSE(expected.empty());
-  // What a step has looked at arrives in the next one, but for its last tensor.
+  // The tensors that a step looks at arrive in the next one, but for its last tensor.
   const Records got = trained(folder.str() + "/late", "LateBlocks",
                               [&] { late.let_arrive(std::max(0, late.begun() - 1)); });
   EXPECT_EQ(got, expected);

@@ -1,4 +1,4 @@
-// What the statistics of an observed tensor are, from the tensor itself: element by element, in
+// The statistics of an observed tensor, from the tensor itself: element by element, in
 // long double, with the bounds that the design promises.
 #pragma once
 
@@ -33,9 +33,9 @@ struct ObservedCopy {
 // One micro-batch of a tensor.
 struct Observed {
   at::Tensor x;                           // the high-precision matrix
-  FormatId what_if = FormatId::e4m3;      // of per-tensor recipes that do not run
+  FormatId what_if = FormatId::e4m3;      // format of per-tensor recipes that do not run
   std::optional<ObservedCopy> copy = {};  // where the layer runs quantized
-  std::optional<float> scale = {};        // of a running recipe with one scale a tensor
+  std::optional<float> scale = {};        // set under a running recipe with one scale a tensor
 };
 
 // ---- statistics of the high-precision tensor
@@ -120,7 +120,7 @@ inline float current_scale_of(const at::Tensor& x, FormatId format) {
   return largest / x.abs().max().item<float>();
 }
 
-// What the codes say that fed the GEMMs, whatever the recipe.
+// Expected values from the codes that fed the GEMMs, whatever the recipe.
 inline void expect_copies(const std::vector<Observed>& parts, ExpectedValues& all) {
   std::int64_t numel = 0, underflows = 0;
   double squared_error = 0, smallest = std::numeric_limits<double>::infinity(), largest = 0;

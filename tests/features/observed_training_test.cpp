@@ -81,9 +81,9 @@ constexpr int kHistograms = 1;  // a record each, beside their bins
 // Four of block recipes, and the `saturated` of each of their casts.
 constexpr int kOfBlocks = 4 * 2;
 constexpr int kStatisticsOfMissingCast = 2;  // mse_columnwise and the cast's `saturated`
-// Of the one scale of a tensor; in the first iteration none can jump.
+// Statistics of a tensor's one scale; in the first iteration none can jump.
 constexpr int kScaleStatisticsOfOne = 5;
-// Of the blocks of one copy, its histogram of scales included, and of two copies together.
+// Records of the blocks of one copy, its histogram of scales included, and of two copies together.
 constexpr int kBlockRecordsOfOne = 7 + 1, kBlockRecordsOfBoth = 2;
 
 struct Case {
@@ -137,7 +137,7 @@ TEST_P(ObservedTrainingTest, observing_everything_changes_no_bit) {
   }
 
   const int casts = 1 + (runs_quantized() ? 1 : 0) + (running() == "fp8_delayed_scaling" ? 1 : 0);
-  // Of fc1, which has no dgrad, the gradient has no rowwise copy and the weight no columnwise one:
+  // Since fc1 has no dgrad, its gradient has no rowwise copy and the weight no columnwise one:
   // nothing is said of a running cast that does not run.
   const bool blocks = runs_quantized() && !has_one_scale_a_tensor();
   const int of_missing_cast =
@@ -167,8 +167,8 @@ ObservedCopy decoded_blocks(const QuantizedTensor& quantized, const QuantizedDat
   return {ops::dequantize_blocks(codes, quantized.format, quantized.mode, at::kFloat), scales};
 }
 
-// What a GEMM of the tensor gets: where the first one does not run, the second one's copy, unless
-// its blocks lie across, where a random Hadamard transform may have mixed the elements.
+// The copy that a GEMM of the tensor gets: where the first one does not run, the second one's copy,
+// unless its blocks lie across, where a random Hadamard transform may have mixed the elements.
 std::optional<ObservedCopy> quantized_copy(const InspectTensorCall& call) {
   if (call.rowwise == nullptr) return std::nullopt;
   const bool rowwise = is_quantized(*call.rowwise);
@@ -184,7 +184,7 @@ std::optional<ObservedCopy> quantized_copy(const InspectTensorCall& call) {
       data.scale_inv.clone()};  // the next step fills a kept weight anew
 }
 
-// What a tap sees of one micro-batch; copies, because a weight changes later.
+// The tensors that a tap sees in one micro-batch; copies, because a weight changes later.
 Observed observed(const InspectTensorCall& call) {
   Observed part{.x = call.tensor->reshape({-1, call.tensor->size(-1)}).clone()};
   if (call.quantizer == nullptr) return part;
@@ -229,9 +229,9 @@ TEST_P(ObservedTrainingTest, recorded_values_are_those_of_a_double_precision_ref
         << stored.statistic;
     ++compared;
   }
-  // Of a running block recipe four are compared, but for the first layer's gradient, which has no
-  // dgrad to feed; under one scale a tensor all six, and those that name delayed scaling where it
-  // runs. The what-if ones of current scaling are always there.
+  // Under a running block recipe four are compared, but for the first layer's gradient, which has
+  // no dgrad to feed; under one scale a tensor all six, and those that name delayed scaling where
+  // it runs. The what-if ones of current scaling are always there.
   const bool blocks = runs_quantized() && !has_one_scale_a_tensor();
   const int of_casts = kCastStatisticsOfOne + (has_one_scale_a_tensor() ? 6 : 0) +
                        (running() == "fp8_delayed_scaling" ? 6 : 0);

@@ -32,7 +32,7 @@ inline std::shared_ptr<const Recipe> mxfp8_scaling() {
 inline std::shared_ptr<const Recipe> block_scaling() {
   return std::make_shared<Float8BlockScaling>();
 }
-// Gradients rounded by chance: whoever draws another random number changes the run.
+// Gradients are rounded by chance: one more random number that is drawn changes the run.
 inline std::shared_ptr<const Recipe> nvfp4_scaling() {
   return std::make_shared<NVFP4BlockScaling>();
 }

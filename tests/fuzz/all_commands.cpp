@@ -47,7 +47,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRun = "RUN";        // the file
 constexpr const char* kCopy = "COPY";      // a copy of it, to be repaired
-constexpr const char* kFolder = "FOLDER";  // what is written goes there
+constexpr const char* kFolder = "FOLDER";  // output goes there
 constexpr const char* kContent = "content";
 constexpr std::string_view kSome = "some ";
 
@@ -82,12 +82,12 @@ const std::vector<Arguments> kOtherCommands{
 constexpr int kMostWaiting = 30;
 
 struct Limits {
-  std::chrono::seconds time{10};  // of a processor
+  std::chrono::seconds time{10};  // processor time
   std::uint64_t bytes = 1ULL << 30;
   std::string secret;
 };
 
-// What a child tells of a command that came back.
+// A child's message about a command that came back.
 struct Answer {
   std::int32_t command = 0;
   std::int32_t code = 0;
@@ -122,7 +122,7 @@ std::uint64_t resident_bytes(pid_t process) {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Of all its threads.
+// Processor time of all its threads.
 std::chrono::nanoseconds processor_time(pid_t process) {
   clockid_t clock{};
   timespec time{};
@@ -276,7 +276,7 @@ class Campaign {
   std::string path_, copy_;
   Captured out_, err_;
   std::uint64_t peak_ = 0;
-  std::chrono::nanoseconds longest_{0};  // of a processor, as often as it is looked at
+  std::chrono::nanoseconds longest_{0};  // processor time, as often as it is looked at
 };
 
 }  // namespace

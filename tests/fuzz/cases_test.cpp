@@ -1,4 +1,4 @@
-// What a fuzzer once found, reduced: each input must come back from the fuzz target.
+// Inputs that a fuzzer once found, reduced: each must come back from the fuzz target.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -56,7 +56,7 @@ void print_rows(const RunReader& run, std::FILE* out) {
                name_of(run, Dictionary::word, row.name), bits(row.value));
   }
   for (const Event& row : run.events()) {
-    // What a repair says of itself was not in the file before.
+    // The event of a repair was not in the file before.
     if (name_of(run, Dictionary::word, row.kind) == "repaired") continue;
     fmt::print(out, "event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
                name_of(run, Dictionary::word, row.kind), name_of(run, Dictionary::word, row.text),

@@ -1,4 +1,4 @@
-// What libFuzzer calls, and the test of the reduced cases. Must return, whatever it is given.
+// The function that libFuzzer and the test of the reduced cases call. It must return for any input.
 #pragma once
 
 #include <cstddef>

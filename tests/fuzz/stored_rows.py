@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-FIRST_WITH_CHECKSUMS = 3  # of schema versions: see docs/run_file.md
+FIRST_WITH_CHECKSUMS = 3  # the first schema version with them: see docs/run_file.md
 CHECKSUM_BYTES = 4
 
 

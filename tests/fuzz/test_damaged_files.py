@@ -13,7 +13,7 @@ from stored_rows import store
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TELENS_WRITERS", ROOT / "build/tests")).parent
-EVERY = 97  # of the hand-made files
+EVERY = 97  # one in so many of the hand-made files
 DAMAGED = 30
 
 

@@ -191,7 +191,7 @@ def test_rows_that_inflate_a_thousandfold_fill_no_memory(intact, run_file, outsi
 
     assert with_little_memory("info").returncode == 0
     answer = with_little_memory(table)
-    if table == "ledger":  # which is shown as a whole
+    if table == "ledger":  # the ledger is shown as a whole
         assert answer.returncode == 2
         assert "the ledger: more than 4194304 rows" in answer.stderr
     else:
@@ -309,8 +309,8 @@ def metadata_changed(content, signature, change):
 @pytest.mark.parametrize(
     ("signature", "place", "kind", "value"),
     [
-        (b"BTHD", 5, "<B", 1),  # of a heap's large objects: a null pointer was followed
-        (b"BTHD", 5, "<B", 9),  # of the order of attributes, where names of links are looked up
+        (b"BTHD", 5, "<B", 1),  # the heap's tree of large objects: a null pointer was followed
+        (b"BTHD", 5, "<B", 9),  # attributes by order, where names of links are looked up
         (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: 7 GB were allocated
         (b"BTHD", 10, "<H", 0),  # bytes of a record, by which those of a node are divided
         (b"BTHD", 12, "<H", 2**16 - 1),  # levels

@@ -1,4 +1,4 @@
-// Nobody waits for what is on its way from a device to the host.
+// No thread waits for copies on their way from a device to the host.
 #include "hooks/host_copy.h"
 
 #include <ATen/ops/arange.h>

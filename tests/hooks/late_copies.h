@@ -21,7 +21,7 @@ class LateCopies {
   // So many copies, from the first on, have arrived.
   void let_arrive(int copies) { arrived_ = copies; }
   int begun() const { return begun_; }
-  // For how many somebody waited.
+  // The number of copies that a thread waited for.
   int waited() const { return waited_; }
 
  private:

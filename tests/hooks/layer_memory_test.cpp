@@ -1,4 +1,4 @@
-// What stays in memory of layers that are gone.
+// Memory that stays when layers are gone.
 #include <gmock/gmock.h>
 #include <malloc.h>
 

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 class PluginTest : public testing::SessionTest {
  protected:
-  // What initialize says with these plugins; "" if it works.
+  // The error of initialize with these plugins; "" if it works.
   std::string error_with(const std::vector<std::string>& feature_dirs) {
     debug::InitializeOptions with_plugins = options();
     with_plugins.feature_dirs = feature_dirs;

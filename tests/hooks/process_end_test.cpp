@@ -70,7 +70,7 @@ TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
-// What a program does that puts a handler over ours.
+// Puts a handler over ours, as a program may.
 void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
   struct sigaction over_ours = {};
   over_ours.sa_sigaction = handler;

@@ -1,4 +1,4 @@
-// Which collectives a session makes, and what of its statistics they reach.
+// The collectives of a session, and the statistics that they reach.
 #include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -38,7 +38,7 @@ class EchoGroup final : public c10d::ProcessGroup {
   static constexpr std::int64_t kHeaderWords = 4;
 
   void answer_of_the_other(at::Tensor& words) const {
-    constexpr std::string_view kFirst = "0 2 ";  // of two
+    constexpr std::string_view kFirst = "0 2 ";  // the first of two ranks
     auto* text = static_cast<char*>(words.mutable_data_ptr());
     if (!other_knows_groups && words.numel() == kHeaderWords) {
       words[kHeaderWords - 1] = 0;  // the note

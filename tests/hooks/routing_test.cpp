@@ -1,4 +1,4 @@
-// The routing protocol: who is asked when, and what a layer does with the answers.
+// The routing protocol: which feature is asked when, and what a layer does with the answers.
 #include <gmock/gmock.h>
 
 #include "tests/hooks/session_fixture.h"
@@ -33,7 +33,7 @@ class RoutingTest : public testing::SessionTest {
   Iterations asked, inspected, routed;
 };
 
-// Inspects the activation; answers by `answer` and writes down who was asked and called when.
+// Inspects the activation; answers by `answer` and notes the iterations of questions and calls.
 Script watcher(Iterations& asked, Iterations& inspected,
                std::function<RoutingAnswer(std::int64_t)> answer) {
   Script script;
@@ -57,7 +57,7 @@ TEST_F(RoutingTest, an_answer_holds_for_its_iteration_and_the_layer_sleeps_until
   EXPECT_THAT(unfused_iterations(12), ElementsAre(0, 5, 10));
   EXPECT_THAT(asked, ElementsAre(0, 5, 10));
   EXPECT_THAT(inspected, ElementsAre(0, 5, 10));
-  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: the first that found nobody due
+  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: the first that found no feature due
 }
 
 TEST_F(RoutingTest, a_layer_with_observers_alone_sleeps_between_them_under_a_recipe_too) {

@@ -61,7 +61,7 @@ class BudgetTest : public testing::SessionTest {
     }
   }
 
-  // Of the events; "iteration:text".
+  // Changes that the events report; "iteration:text".
   std::vector<std::string> changes() const {
     const record::RunReader reader(folder.str());
     const auto& words = reader.names(record::Dictionary::word);
@@ -119,7 +119,7 @@ TEST_F(BudgetTest, a_section_within_its_budget_runs_in_all_iterations_once_it_wa
   debug::initialize(options(with_budget("20%", "Probe: {enabled: True}")));
   run(40);
   debug::end_debug();
-  // 9.1%, counted twice, would do; but nobody has seen a step without the probe.
+  // 9.1%, counted twice, would do; but no step without the probe was seen.
   EXPECT_THAT(changes(),
               ElementsAre(HasSubstr("18.2% of 2 steps on this rank, of 20%; its "
                                     "features run in 1 of 2 of their iterations"),
@@ -410,15 +410,15 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
 // A section on one rank whose features run where they are due, in made-up time.
 struct Simulation {
   double budget;  // as a part of the step time
-  double cost;    // of a due iteration, in steps without features
+  double cost;    // seconds of a due iteration, in steps without features
   int freq = 1;
-  double hidden = 0;  // that nobody is charged for
-  // Of an iteration without features.
+  double hidden = 0;  // cost that no section is charged for
+  // Seconds of an iteration without features.
   std::function<double(int iteration)> seconds_without = [](int) { return 1.0; };
 
   struct Result {
-    double spent = 0;  // of all time
-    double late = 0;   // of the second half
+    double spent = 0;  // part of all time
+    double late = 0;   // part of the second half
     std::int64_t level = 0;
   };
   Result run(int iterations) const {
@@ -490,7 +490,7 @@ TEST_F(BudgetTest, features_within_their_budget_run_in_nearly_all_steps_of_a_lon
 TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
   BudgetAlone section("3%");
   SectionBudget& budget = section.budget;
-  // What seldom runs is cheap and what often runs is dear: neither level suits.
+  // Seldom it is cheap and often it is dear: neither level suits.
   for (int i = 0; i < 2000; ++i) {
     const bool due = i % (1 << budget.level()) == 0;
     const double cost = budget.level() > 1 ? 0.02 : 0.2;

@@ -1,4 +1,4 @@
-// What tests of sessions share: a folder that vanishes, a feature whose calls are scripted, and a
+// Shared by tests of sessions: a folder that vanishes, a feature whose calls are scripted, and a
 // layer that calls its hooks as the linear operation does.
 #pragma once
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "tests" / "contract"))
 from contract import all_statements  # noqa: E402
 from find_tests import PADDLE_PYTEST, PYTEST, find_test  # noqa: E402
 
-# What the Python tests run against, the samples and the command included.
+# Targets that the Python tests run against, the samples and the command included.
 PYTHON_TARGETS = (
     "telens_python",
     "resolve_config",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What every system has.
+# Commands that every system has.
 COMMON = (
     "bash",
     "cat",

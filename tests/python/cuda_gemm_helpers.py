@@ -197,14 +197,14 @@ def operands(ops, shape, ways, columnwise=(False, False), spread=1.0):
     return a, quantized(ops, normal(n), ways[1], columnwise[1])
 
 
-# Of the output's own rounding.
+# Relative error of the output's own rounding.
 OUTPUT_ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24}
 # Hopper's tensor cores add 32 products of FP8 codes and the sum so far at a time: each is cut to 13
 # bits behind the leading one of the largest, which is at most sum |a| |b|. An H100 was seen at most
 # 2^-8.7 away, and 2^-12.5 in the mean square.
 CUT_OF_32_PRODUCTS = 33 * 2**-13
-# Of the accumulator, in terms of sum |a| |b|. Its sums of 128 products go on in FP32; what other
-# kernels multiply is within it, too.
+# Error of the accumulator, in terms of sum |a| |b|. Its sums of 128 products go on in FP32; the
+# products of other kernels are within it, too.
 SPLIT_ACCUMULATOR = 128 / 32 * CUT_OF_32_PRODUCTS
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import telens.pytorch as te
 from telens.common import recipe as recipes
 
-# What the layer computes in, by name: dtype and recipe.
+# Precisions of the layer, by name: dtype and recipe.
 PRECISIONS = {
     "FP32": (torch.float32, None),
     "BF16": (torch.bfloat16, None),
@@ -20,7 +20,7 @@ PRECISIONS = {
     "MXFP8": (torch.float32, recipes.MXFP8BlockScaling),
     "blocks": (torch.float32, recipes.Float8BlockScaling),
     "NVFP4": (torch.float32, lambda: _nvfp4(disable_rht=True)),
-    # Of a shard's features the rotated amax is another than the whole's.
+    # The rotated amax of a shard's features is another than the whole's.
     "NVFP4 rotated": (torch.float32, lambda: _nvfp4()),
 }
 # Whole numbers whose sums BF16 holds; quarters that E4M3 and E5M2 hold, of which the largest gives

@@ -203,5 +203,5 @@ def test_the_time_stamp_is_put_into_the_environment_for_others(tmp_path, monkeyp
     # Rank processes that are started from here inherit it.
     print_stamp = "import os; print(os.environ['NVDLFW_INSPECT_LOG_TIMESTAMP'])"
     child = subprocess.run([sys.executable, "-c", print_stamp], capture_output=True, text=True)
-    os.unsetenv("NVDLFW_INSPECT_LOG_TIMESTAMP")  # which Python has not seen
+    os.unsetenv("NVDLFW_INSPECT_LOG_TIMESTAMP")  # Python has not seen it
     assert child.stdout.strip() == stamp

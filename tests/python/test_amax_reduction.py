@@ -83,7 +83,7 @@ def groups(rank: int) -> None:
         of_one = quantizer_class(**options, **reduced, amax_reduction_group=alone)
         of_both = quantizer_class(**options, **reduced, amax_reduction_group=both)
         assert torch.equal(of_one(mine).dequantize(), plain)
-        # What one rank alone makes must not wait for the other.
+        # A layer that one rank alone makes must not wait for the other.
         if rank == 0:
             of_both.make_empty((32, 48))
         assert torch.equal(of_both(mine).dequantize(), plain) == (rank == 1)

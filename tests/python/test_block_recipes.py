@@ -192,7 +192,7 @@ def test_a_layer_norm_mlp_agrees_with_a_dequantized_reference(name):
     reference = replace_products(module, RECIPES[name])(x)
     reference.square().mean().backward()
     expected = {key: value.grad for key, value in module.named_parameters()} | {"x": x.grad}
-    # FP32 sums in another order now and then round a value of the next layer to the neighbouring
+    # FP32 sums in another order now and then round a value of the next layer to the neighboring
     # code, a step of 1/8 (FP8) or 1/2 (FP4) of one element in thousands.
     largest = 0.02 if "nvfp4" in name else 0.005
     assert (y - reference).norm() / reference.norm() < largest

@@ -145,7 +145,7 @@ def test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor(
         @api_method
         def modify_tensor(self, config, layer_name, *, tensor, **keywords):
             note.add("modify_tensor", dict(config), layer_name, {})
-            config.clear()  # changes nobody else's
+            config.clear()  # changes no other call's
             return tensor
 
     register(Greedy)

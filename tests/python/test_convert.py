@@ -356,7 +356,7 @@ def test_converted_layers_are_torchs_classes_too():
     assert isinstance(model[0], torch.nn.Linear)
     assert isinstance(model[1], torch.nn.LayerNorm)
     assert isinstance(model[3], torch.nn.RMSNorm)
-    # What the Trainer of transformers exempts from weight decay.
+    # Parameters that the Trainer of transformers exempts from weight decay.
     plain = transformers.trainer_pt_utils.get_parameter_names(make_model(), [torch.nn.LayerNorm])
     ours = transformers.trainer_pt_utils.get_parameter_names(model, [torch.nn.LayerNorm])
     assert ours == plain

@@ -18,9 +18,11 @@ from cuda_helpers import (
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 BLOCK_SHAPES = ((256, 384), (37, 70), (130, 264), (0, 64), (1, 1))
-SIGNS = 0xD7E8  # of the Hadamard transform, as Transformer Engine has them
+SIGNS = 0xD7E8  # signs of the Hadamard transform, as in Transformer Engine
 RANDOM_STATE = torch.tensor([0x123456789ABCDEF0, 7])
-AMAXES = torch.tensor([123, 0.01])  # of the orientations, neither the largest magnitude of any x
+AMAXES = torch.tensor(
+    [123, 0.01]
+)  # one for each orientation, neither the largest magnitude of any x
 ORIENTATIONS = {"both": (True, True), "rowwise": (True, False), "columnwise": (False, True)}
 MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(1, 5)
 E2M1 = 2

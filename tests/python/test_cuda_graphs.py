@@ -177,7 +177,7 @@ def test_statistics_that_begin_after_the_capture_are_logged_from_then_on(start):
 
 
 def test_without_a_step_before_the_capture_it_is_refused_by_name(start):
-    Training(None).step()  # what torch itself makes first
+    Training(None).step()  # torch allocates its own memory first
     start(logging_of(TENSORS, STATISTICS))
     training = Training(None)
     with pytest.raises(RuntimeError, match=r"'first'.*run a step before the capture"):

@@ -144,7 +144,7 @@ def test_casts_of_activations_over_the_whole_range_are_those_of_what_is_stored(o
     assert_same_bits(amax, expected_amax)
 
 
-# Of rows: squares leave FP32's range, or sums too, or are lost beside eps.
+# Magnitudes of rows: squares leave FP32's range, or sums too, or are lost beside eps.
 MAGNITUDES = (1.0, 1e20, 3e37, 1e-19, 2e19, 1e-30, 0.0)
 RELATIVE = {torch.bfloat16: 2**-7, torch.float32: 2**-16}
 

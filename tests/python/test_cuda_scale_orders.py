@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 IN_BLOCKS = [name for name, (way, _) in WAYS.items() if way.mode != TENSOR]
 LENGTH = {MXFP8: 32, BLOCK_1D: 128, BLOCK_2D: 128, NVFP4: 16}
-# Of codes in [1, 2): the first one, and how many there are.
+# Codes in [1, 2): the first one, and how many there are.
 ONES = {False: (0x38, 8), True: (0x3C, 4)}  # E4M3, E5M2
 E2M1_ONES = (2, 2)
 
@@ -157,7 +157,7 @@ WRONG_ORDERS = {
     "tiles from top to bottom": lambda s: in_tiles(s, transposed=True),
     "two scales exchanged": exchanged,
 }
-# Beyond the bound; the least is that of two E4M3 scales that are neighbours.
+# Beyond the bound; the least is that of two E4M3 scales that are neighbors.
 FAR = 10
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 MXFP8, BLOCK_1D, BLOCK_2D, NVFP4 = range(1, 5)
 E2M1 = 2
-SIGNS = 0xD7E8  # of the Hadamard transform, as Transformer Engine has them
+SIGNS = 0xD7E8  # signs of the Hadamard transform, as in Transformer Engine
 SHAPES = ((256, 384), (37, 70), (130, 264), (0, 64), (1, 1))
 
 # core/ops/statistics_layout.h: words of CastSums.
@@ -308,7 +308,7 @@ def test_no_observer_makes_the_host_wait_for_the_gpu(ops, tmp_path):
         debug.step()
 
     with debug.session(config, log_dir=tmp_path):
-        for _ in range(2):  # what is copied to the device the first time is there the second time
+        for _ in range(2):  # copies to the device are made the first time
             step()
         torch.cuda.synchronize()
         torch.cuda._sleep(SLEEP_CYCLES)

@@ -253,7 +253,7 @@ def test_all_ranks_record_into_the_run_that_rank_0_decides_on(tmp_path, own):
     assert sorted(path.name for path in run.iterdir()) == ["rank00000.h5", "rank00001.h5"]
     if own[0]:
         assert run.name == own[0]
-    for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():  # nobody else is accused
+    for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():  # no other run is accused
         assert "is being recorded already" not in log.read_text()
 
 
@@ -353,7 +353,7 @@ def test_ranks_with_different_configurations_are_told_and_record_values_of_their
     records = run.records(statistic="max")
     values = sorted(zip(records["iteration"], records["value"], strict=True))
     assert values == [(0, 0.0), (0, 1.0), (1, 10.0), (2, 20.0), (2, 21.0), (3, 30.0)]
-    assert records["scope"].isna().all()  # of a rank alone
+    assert records["scope"].isna().all()  # values of one rank alone
     for rank in range(2):
         log = tmp_path / "nvdlfw_inspect_logs" / f"nvdlfw_inspect_globalrank-{rank}.log"
         assert (

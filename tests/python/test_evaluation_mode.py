@@ -61,7 +61,7 @@ def test_with_mode_both_an_evaluation_has_names_of_its_own(tmp_path, layer, x):
         "max": [pytest.approx(largest)],
         "max_eval": [pytest.approx(200 * largest)],
     }
-    # Of a weight the first read counts, of each kind.
+    # For a weight the first read of each kind counts.
     assert recorded(tmp_path, "weight").keys() == {"max", "max_eval"}
     assert {"fc1_activation_max", "fc1_activation_max_eval"} <= logger.names()
     # The counters that come with any statistic are apart, too.

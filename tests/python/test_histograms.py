@@ -74,7 +74,7 @@ def whatif(log_dir, *arguments):
 def test_what_the_command_computes_is_what_one_read_has_measured(recorded):
     logged = telens.open_run(recorded).records()
     logged = logged.set_index(["tensor", "iteration", "statistic"])["value"]
-    # What-if statistics of a tensor that runs unquantized are those of E4M3.
+    # A tensor that runs unquantized has the what-if statistics of E4M3.
     rows = whatif(recorded, "--fp8-format", "E4M3", "--each-iteration")
     assert len(rows) == 3 * 3
     for row in rows:

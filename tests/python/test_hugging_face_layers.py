@@ -71,7 +71,7 @@ def test_logits_are_those_of_transformers(name, padded, tokens):
         expected = model(tokens, attention_mask=mask).logits
         converted = te.use_transformer_layers(copy.deepcopy(model))
         found = converted(tokens, attention_mask=mask).logits
-    seen = mask.bool()  # what padding sees is nothing that anybody reads
+    seen = mask.bool()  # outputs at padding are never read
     # FP32 sums in another order.
     torch.testing.assert_close(found[seen], expected[seen], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(expected[0, 3], expected[0, 4], atol=1e-2)

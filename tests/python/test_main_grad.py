@@ -33,7 +33,7 @@ def give_main_grads(module):
     return weights
 
 
-# What a backward of C++ throws reaches Python as torch's engine translates it.
+# An exception from a backward of C++ reaches Python as torch's engine translates it.
 IN_THE_BACKWARD = RuntimeError
 
 
@@ -360,7 +360,7 @@ def test_an_unnamed_layer_adds_in_one_step_again_once_it_is_known_that_nobody_wa
 
     fused, no_additions = run(watch=False)
     watched, additions = run(watch=True)
-    # Before its first forward in the session the layer has no name, and nobody can tell whether a
+    # Before its first forward in the session the layer has no name, and it is not known whether a
     # section that watches wgrad selects it.
     assert additions == no_additions + added
     if added == 0:

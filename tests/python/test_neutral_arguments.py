@@ -165,7 +165,7 @@ WRONG = {
     "core_attention_bias_type": "alibi", "drop_path_rate": 0.1, "tp_size": 2, "tp_group": object(),
     "qk_norm_type": "RMSNorm",
 }  # fmt: skip
-# What any value is taken of, by itself.
+# Arguments that take any value, each by itself.
 FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "qk_norm_eps",
     "qk_norm_before_rope", "cp_global_ranks", "cp_stream", "cp_comm_type", "max_seqlen_q",

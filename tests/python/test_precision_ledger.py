@@ -260,7 +260,7 @@ def test_a_ledger_lists_no_layers_of_the_model_of_an_earlier_session(
     first, second = with_a_linear_layer_of_torch(), torch.nn.ModuleDict()
     second["encoder"] = with_a_linear_layer_of_torch()
     debug.infer_and_assign_layer_names(first)
-    for name in ("first", "again"):  # nobody has to name a model twice
+    for name in ("first", "again"):  # a model need not be named twice
         assert layers_in_ledger(tmp_path, name, first, x, command) == {"model.0", "model.1"}
     if named_before:
         debug.infer_and_assign_layer_names(second)

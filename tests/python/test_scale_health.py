@@ -20,7 +20,9 @@ from telens.common.recipe import (
 )
 
 ALL = ["scale_staleness", "scale_headroom", "stale_saturated%", "scale_jump", "scale_age"]
-FORMATS = {"gradient": ml_dtypes.float8_e5m2}  # of the recipe's HYBRID; E4M3 of the others
+FORMATS = {
+    "gradient": ml_dtypes.float8_e5m2
+}  # HYBRID has E5M2 for gradients and E4M3 for the others
 LARGEST = {ml_dtypes.float8_e4m3fn: 448.0, ml_dtypes.float8_e5m2: 57344.0}
 ONE = np.float32(1)
 

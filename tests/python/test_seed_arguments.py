@@ -179,7 +179,7 @@ FUNCTIONS = {
     },
 }
 
-# What else is documented for one device.
+# Other names that are documented for one device.
 NAMES = ("CudaRNGStatesTracker", "checkpoint", "make_graphed_callables")
 
 # Inputs of layers with sizes of 16.

@@ -11,7 +11,7 @@ from parallel_helpers import Part, numbers, region, sum_over_ranks
 import telens.pytorch as te
 
 HIDDEN, FFN, TOKENS, BATCH = 32, 128, 64, 2
-# Of weights each rank has a scale of its own under per-tensor scaling, and so has fc2's input.
+# Under per-tensor scaling each rank has scales of its own for weights and for fc2's input.
 PRECISIONS = ["FP32", "MXFP8"]
 
 
@@ -67,7 +67,7 @@ def norm_linear(rank, size, precision, norm, sequence, returned) -> None:
     own_seeds = [features]
     if returned != "output alone":
         seeds.append(numbers("FP32", TOKENS, BATCH, HIDDEN, seed=6))
-        # Of a gathered result the gradients of all ranks are added up.
+        # A gathered result adds up the gradients of all ranks.
         shared = seeds[1] / size if gathered and sequence else part.of(seeds[1], rows)
         own_seeds.append(shared)
     for layer, inp, gradient in ((whole, x, seeds), (own, own_x, own_seeds)):

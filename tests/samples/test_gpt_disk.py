@@ -134,7 +134,7 @@ def test_a_killed_training_leaves_every_record_older_than_two_seconds(tmp_path, 
     try:
         done_at = []  # (time, steps done)
         read_while_alive = []
-        latest, longest_break = time.monotonic(), 0.0  # what the machine did to this loop
+        latest, longest_break = time.monotonic(), 0.0  # the longest pause of this loop
         begin = latest
         while not (read_while_alive and done_at[0][1] and time.monotonic() > done_at[0][0] + 4):
             assert process.poll() is None

@@ -37,7 +37,7 @@ class Room:
         str, ...
     ]  # patterns of paths from the root; the first room that matches owns a file
     includes: frozenset[str]  # names of rooms, besides itself and base
-    libraries: tuple[str, ...]  # of those that RESTRICTED names; all others are free
+    libraries: tuple[str, ...]  # from those that RESTRICTED names; all others are free
 
 
 def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] = ()) -> Room:

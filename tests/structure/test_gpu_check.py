@@ -232,7 +232,7 @@ def test_a_second_call_goes_on_where_the_first_stopped(tmp_path):
     assert first["calls"] == 1
     runs_of_first = len(runs)
     second = run(tmp_path, *wanted)
-    # What failed comes last, so that it takes no time from what has not been tried.
+    # Failed steps come last, so that they take no time from those that have not been tried.
     assert runs[runs_of_first:] == ["configure", "skips", "fails"]
     assert set(outcomes(second).values()) == {"passed"}
     assert (second["calls"], second["passed"]) == (2, True)
@@ -268,7 +268,7 @@ def call_that_does_not_repeat(folder: Path, how: str) -> None:
     else:
         kept = []
 
-        def action():  # what a SIGKILL leaves is what was written before the step began
+        def action():  # a SIGKILL leaves the report that was written before the step began
             kept.append(report_in(folder).path.read_text())
 
         report = run(folder, Step("fails", 9, action))
@@ -364,7 +364,7 @@ class FakeCommands:
             "-m pytest": PASSED,
             "ctest --test-dir": "100% tests passed, 0 failed",
         }
-        self.answers = answers | self.answers | answers  # what a test says comes first
+        self.answers = answers | self.answers | answers  # a test's own answers come first
         self.seen = []
 
     def run(self, *command, extra=None):
@@ -624,7 +624,7 @@ def test_a_rehearsal_says_what_each_call_does_and_what_it_keeps(capsys):
     assert "passed      40.0 s  " + ESSENTIAL in first
     assert "skipped     10.0 s  rows" in first
     assert "1 steps kept" in second
-    # What was measured of the rows before the cut is kept.
+    # Measurements of the rows before the cut are kept.
     assert "passed      40.0 s  rows" in second
     assert ESSENTIAL not in second
 

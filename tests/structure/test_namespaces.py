@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a file defines, not what it declares of another room (`namespace at {` and the like).
+# Namespaces in which a file defines, not those of other rooms (`namespace at {` and the like).
 NAMESPACE = re.compile(r"^namespace (telens[\w:]*) \{", re.MULTILINE)
 
 # Neither defines anything: declarations of another room's types, comments, empty lines.

@@ -26,7 +26,7 @@ SUBCOMMANDS = {
     "inspector_cli/commands/subcommands.h",
     "inspector_cli/main.cpp",
 }
-USER_DOCS = {"python/telens/debug/layer_names.py"}  # of a call that the feature hears of
+USER_DOCS = {"python/telens/debug/layer_names.py"}  # the docs of a call that the feature hears of
 DOCS = {"docs/run_file.md"}  # the columns, for readers in other languages
 MOST = 5  # a subcommand is a choice: without one, telens.Run.table() reads the rows
 

@@ -52,7 +52,7 @@ def test_a_row_claims_a_gpu_only_where_committed_results_of_one_have_its_tests_p
         if state == NOT_RUN:
             continue
         card, _, tests = state.partition(": ")
-        card = card.partition(", before ")[0]  # what was run was an older kernel
+        card = card.partition(", before ")[0]  # an older kernel was run
         assert card in results, f"{name} claims a {card}; there are results of {sorted(results)}"
         claimed = TESTS.fullmatch(tests) and TEST.findall(tests)
         assert claimed, f"{name} names no test: '{state}'"

@@ -14,9 +14,9 @@ inline constexpr std::string_view kScales = "scale_staleness|scale_inv_max";
 
 struct ScaleRead {
   std::int64_t iteration = 0;
-  double amax = 0;        // of the tensor
+  double amax = 0;        // the tensor's
   double stands_for = 0;  // the amax that the scale was made of, if it was made by the recipe
-  double margin = 0;      // of the recipe
+  double margin = 0;      // the recipe's
   std::optional<double> jump;
 
   double staleness() const { return amax - stands_for; }

@@ -30,7 +30,7 @@ constexpr std::size_t kSize = kRows * kColumns;
 template <typename Format>
 using Codes = Aligned<typename Format::Bits>;
 
-// What becomes of a matrix [kRows, kColumns].
+// The results of casting a matrix [kRows, kColumns].
 struct Cast {
   Aligned<std::uint8_t> codes = Aligned<std::uint8_t>(kSize, 0xcd);
   Aligned<std::uint8_t> transposed = Aligned<std::uint8_t>(kSize, 0xcd);

@@ -53,8 +53,8 @@ struct Way {
   bool power_of_2_scales = true;
 };
 
-// Of x [rows, K], from the orientation of x itself or from the columnwise one of x^T: the same
-// matrix, with codes and scales in transposed views.
+// Quantizes x [rows, K], from the orientation of x itself or from the columnwise one of x^T: the
+// same matrix, with codes and scales in transposed views.
 Operand quantized(const at::Tensor& x, const Way& way, bool columnwise) {
   const at::Tensor source = columnwise ? x.t().contiguous() : x;
   const auto pick = [&](const ops::BlockCodesPair& pair) {
@@ -228,8 +228,8 @@ TEST(GemmEmulation, multiplies_rows_whose_blocks_lie_far_apart) {
   }
 }
 
-// What the exponents taken out of a row cost values far below its largest: at most K x 2^-100 of
-// the largest scales, here one step.
+// The loss from taking exponents out of a row, for values far below its largest: at most K x 2^-100
+// of the largest scales, here one step.
 TEST(GemmEmulation, loses_of_a_row_what_is_beyond_the_bound_and_nothing_else) {
   at::Tensor x = filled(0);
   x.slice(1, 0, 32).fill_(std::ldexp(1.0, 100));

@@ -1,5 +1,5 @@
-// What brings operands into the order that cuBLASLt reads, run on the host thread by thread: scales
-// in tiles, padded scales, transposed codes.
+// The kernels that bring operands into the order of cuBLASLt, run on the host thread by thread:
+// scales in tiles, padded scales, transposed codes.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ std::int64_t documented_offset(std::int64_t outer, std::int64_t inner, std::int6
   return tile + outer % 128 % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
 }
 
-// Of every size about a tile: whole, one more, one less.
+// Shapes of every size about a tile: whole, one more, one less.
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 7> kScaleShapes{
     {{128, 4}, {256, 8}, {129, 5}, {127, 3}, {1, 1}, {33, 130}, {300, 2}}};
 
@@ -140,7 +140,7 @@ TEST(ScaleLayouts, powers_of_two_keep_their_values_as_e8m0_and_all_else_is_nan) 
   }
 }
 
-// Of the values themselves: a 128-block under a power of two is four MXFP8 blocks under it.
+// Compares the values: a 128-block under a power of two is four MXFP8 blocks under it.
 TEST(ScaleLayouts, expanded_scales_make_mxfp8_tensors_of_the_same_values) {
   at::manual_seed(6);
   for (const bool squares : {false, true}) {
@@ -205,7 +205,7 @@ TEST(TransposeCodes, every_byte_comes_to_its_place) {
   }
 }
 
-// Two codes a byte are neighbours down a column in the columnwise copy, along a row in its
+// Two codes a byte are neighbors down a column in the columnwise copy, along a row in its
 // transpose: the same bytes.
 TEST(TransposeCodes, of_nvfp4_keep_pairs_together) {
   at::manual_seed(4);

@@ -1,4 +1,4 @@
-// What is known of a GEMM on CUDA without a GPU: which kernel multiplies what on which card, the
+// Plans of GEMMs on CUDA, tested without a GPU: the kernel for each product on each card, the
 // text of a product, and which products run the same algorithm.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

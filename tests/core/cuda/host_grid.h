@@ -31,7 +31,7 @@ inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::shuf
 
 class HostBlock;
 
-// What device code sees: the same members as cuda::GpuThread.
+// A thread as device code sees it: the same members as cuda::GpuThread.
 class HostThread {
  public:
   HostThread(HostBlock& block, int index) : block_(&block), index_(index) {}
@@ -183,7 +183,7 @@ class HostBlock {
   const HostKernel* kernel_ = nullptr;
   jmp_buf scheduler_;
   std::vector<Fiber> fibers_;
-  std::vector<std::uint64_t> lanes_;  // what the threads exchange in shuffles
+  std::vector<std::uint64_t> lanes_;  // values that the threads exchange in shuffles
 };
 
 inline std::int64_t HostThread::block() const { return block_->block_; }

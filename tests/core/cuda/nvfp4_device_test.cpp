@@ -18,7 +18,7 @@ namespace telens::testing {
 namespace {
 
 constexpr std::int64_t kBlocks = 2;
-constexpr int kLength = 16;               // of a block
+constexpr int kLength = 16;               // a block's
 constexpr std::uint16_t kSigns = 0xd7e8;  // Transformer Engine's
 
 struct Nothing {};
@@ -83,7 +83,7 @@ at::Tensor hadamard_on_host_grid(const at::Tensor& x, bool inverse, Order order)
   return result.tensor().clone();
 }
 
-// NaNs aside, whose bits are nobody's promise, the same bits.
+// The same bits, but for NaNs, whose bits are not promised.
 template <typename Bits>
 void expect_same_but_for_nans(const at::Tensor& actual, const at::Tensor& expected,
                               const std::string& what) {

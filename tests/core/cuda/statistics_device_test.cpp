@@ -28,8 +28,8 @@ struct Statistics {
 };
 
 // The rounding of sums: core/ops/statistics.h's promise between devices.
-constexpr double kSumBound = 0x1p-16;       // of the sum of magnitudes
-constexpr double kVarianceBound = 0x1p-14;  // of the sum of squares
+constexpr double kSumBound = 0x1p-16;       // times the sum of magnitudes
+constexpr double kVarianceBound = 0x1p-14;  // times the sum of squares
 
 template <typename Format>
 Statistics on_host_grid(const Aligned<typename Format::Bits>& x, const std::vector<Cast>& casts,

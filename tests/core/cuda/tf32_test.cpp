@@ -1,4 +1,4 @@
-// Whether FP32 products on CUDA are taken in TF32 follows torch's settings, old and new.
+// FP32 products on CUDA are taken in TF32 where torch's settings, old and new, allow it.
 #include "core/kernels/cuda/gemm/tf32.h"
 
 #include <ATen/Context.h>

@@ -102,7 +102,7 @@ TEST(TransposeTile, the_words_that_a_warp_stores_lie_in_32_different_banks) {
 }
 
 TEST(GridThatAddsUp, of_a_large_tensor_is_one_wave_of_its_kernel_on_132_multiprocessors) {
-  constexpr std::int64_t kMultiprocessors = 132;  // of an H100 or H200
+  constexpr std::int64_t kMultiprocessors = 132;  // an H100 or H200 has as many
   constexpr std::int64_t kSide = std::int64_t{1} << 20;
   cuda::CastMatrix matrix{};
   matrix.codes.rows = matrix.x.rows = kSide;

@@ -1,4 +1,4 @@
-// Several backwards of one graph at a time: whoever keeps a graph may run them in threads.
+// Several backwards of one graph at a time: a program that keeps a graph may run them in threads.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>

@@ -79,7 +79,7 @@ TEST(DelayedScaling, is_left_as_it_is_by_an_evaluation) {
   }
   EXPECT_TRUE(same_bits(model.first->extra_state(), trained));
   {
-    Autocast region({.recipe = recipe});  // which ends with gradients enabled
+    Autocast region({.recipe = recipe});  // the region ends with gradients enabled
     const at::NoGradGuard no_grad;
     model.run(batch(7), recipe);
   }

@@ -18,7 +18,7 @@ struct Precision {
   const char* name;
   at::ScalarType dtype;
   double step;       // near the root, of third degree, of the rounding unit
-  double tolerance;  // of 1 + |slope|
+  double tolerance;  // relative to 1 + |slope|
 };
 constexpr Precision kPrecisions[] = {{"FP64", at::kDouble, 1e-6, 1e-6},
                                      {"FP32", at::kFloat, 4e-3, 5e-3}};

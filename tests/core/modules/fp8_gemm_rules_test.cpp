@@ -37,7 +37,7 @@ LinearOptions linear_options(std::int64_t in, std::int64_t out, at::ScalarType d
   return options;
 }
 
-// Of an input of zeros, whose output is the bias alone.
+// The output for an input of zeros: the bias alone.
 at::Tensor output_of_zeros(const AutocastOptions& options, at::ScalarType dtype, double bias) {
   Linear linear(linear_options(64, 32, dtype));
   const at::NoGradGuard no_grad;

@@ -108,7 +108,7 @@ TEST_F(KeptWeight, is_made_anew_for_another_format) {
   EXPECT_EQ(formats, std::vector{FormatId::e5m2});
 }
 
-// What a feature makes of the weight: high precision outside of recipes, FP8 inside.
+// A feature's version of the weight: high precision outside of recipes, FP8 inside.
 Operand negated(const ModifyTensorCall& call) {
   const at::Tensor value = call.tensor.neg();
   if (call.default_quantizer == nullptr) return value;

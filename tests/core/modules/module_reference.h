@@ -25,7 +25,7 @@ class ReferenceParameters {
     const auto found = copies_.find(name);
     return found == copies_.end() ? at::Tensor() : found->second;
   }
-  // Whether the gradients of all parameters of the module are those of the copies.
+  // Compares the gradients of all parameters of the module with those of the copies.
   testing::AssertionResult gradients_near(const torch::nn::Module& module, double relative,
                                           double absolute) const {
     for (const auto& item : module.named_parameters()) {

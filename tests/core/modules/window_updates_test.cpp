@@ -65,7 +65,7 @@ TEST_F(WindowUpdatesTest, by_the_users_function_begin_a_new_row_as_others_do) {
 TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_function_throws) {
   int calls = 0;
   EXPECT_THROW(update([&](const at::Tensor&, const at::Tensor& scale, const at::Tensor&) {
-                 scale.fill_(7);  // what it is given is its own
+                 scale.fill_(7);  // the function owns its argument
                  if (++calls == 3) throw std::runtime_error("no");
                  return scale;
                }),

@@ -49,7 +49,7 @@ class CapturedReads : public ::testing::Test {
     return reading;
   }
 
-  // What a graph needs before it.
+  // Runs the steps that a graph needs before it.
   void warm_up() {
     engine->prepare_for_graphs("fc1", at::kCPU);
     engine->begin_iteration(1);
@@ -88,7 +88,7 @@ class CapturedReads : public ::testing::Test {
     return "none";
   }
 
-  int counters = 0;  // rows that nobody asked for
+  int counters = 0;  // rows that were not asked for
   InspectTensorCall call_{.tensor_name = TensorName::gradient,
                           .tensor = nullptr,
                           .rowwise = nullptr,
@@ -209,7 +209,7 @@ std::string logging(const std::string& schedule) {
          schedule + "}";
 }
 
-// Of the activation in every GEMM; the rest stays as it is.
+// Fake quantization of the activation in every GEMM; the rest stays as it is.
 std::string fake_quant(const std::string& schedule) {
   return "FakeQuant: {enabled: True, gemms: [fprop, dgrad, wgrad], tensors: [activation, weight, "
          "gradient], quant_format: FP8E4M3" +
@@ -224,7 +224,8 @@ class Capture : public testing::SessionTest {
  protected:
   ~Capture() override { pretends_to_capture = false; }
 
-  // What a capture is refused with after so many eager steps; the session and the training go on.
+  // The error with which a capture is refused after so many eager steps; the session and the
+  // training go on.
   std::string refusal(const std::string& config, int eager_steps = 1,
                       std::shared_ptr<const Recipe> recipe = testing::delayed_scaling()) {
     SmallTraining training(std::move(recipe), /*micro_batches=*/1);
@@ -243,7 +244,7 @@ class Capture : public testing::SessionTest {
     return text;
   }
 
-  // What loggers get of so many steps, the first ones eager.
+  // The rows that loggers get in so many steps, the first ones eager.
   std::vector<std::string> logged(const std::string& config, int eager_steps, int steps) {
     const auto recorder = std::make_shared<testing::Recorder>();
     SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);

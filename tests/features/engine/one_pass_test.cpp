@@ -148,7 +148,7 @@ TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_those_of_other
   EXPECT_EQ(observed["telens::quantize_nvfp4"], 0);
 }
 
-// What want() says of an activation whose operands are both the one given.
+// The answer of want() for an activation whose operands are both the one given.
 std::optional<std::string> left_out(StatisticsEngine& engine, const at::Tensor& x,
                                     const Operand& operand, const std::string& statistic) {
   const InspectTensorCall call{.tensor_name = TensorName::activation,

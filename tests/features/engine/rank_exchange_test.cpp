@@ -14,7 +14,7 @@
 namespace telens::features {
 namespace {
 
-// What the ranks of one process share.
+// State that the ranks of one process share.
 struct Meeting {
   explicit Meeting(int size) : barrier(size), tensors(size) {}
   std::barrier<> barrier;
@@ -235,14 +235,15 @@ std::size_t agreed(WeightGroups& groups, c10d::ProcessGroup& world, bool shares 
   return groups.agree(notes, world).size();
 }
 
-// Of four ranks, 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one name.
+// Groups of four ranks: 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one
+// name.
 c10::intrusive_ptr<ThreadGroup> pair_of(int rank, Meeting& meeting) {
   const std::vector<std::uint64_t> first{0, 1}, second{2, 3};
   return c10::make_intrusive<ThreadGroup>(rank % 2, rank < 2 ? first : second, meeting);
 }
 
 TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
-  Meeting pairs(2);  // nobody meets there
+  Meeting pairs(2);  // no ranks meet there
   on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
     const auto own = pair_of(rank, pairs);
     WeightGroups groups;

@@ -18,7 +18,7 @@
 
 namespace {
 
-// Whether the last file that took another one's name was marked as being written.
+// True if the last file that took another one's name was marked as being written.
 bool was_marked = false;
 
 }  // namespace

@@ -46,7 +46,7 @@ inline std::uint64_t offset_of(const std::string& path, const char* name, hsize_
   return address;
 }
 
-// Of a closed file.
+// Resizes a table of a closed file.
 inline void resize_table(const std::string& path, const char* name, hsize_t rows) {
   const hdf5::Lock lock;
   const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);

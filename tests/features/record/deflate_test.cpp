@@ -60,7 +60,7 @@ TEST(Deflate, every_chunk_comes_back_whichever_planes_are_stored) {
   for (int turn = 0; turn < 40; ++turn) {
     const Bytes noise = random_bytes(kPlaneBytes, random);
     const Bytes zeros(kPlaneBytes, 0);
-    // What is noise at first compresses later, and the other way round.
+    // A plane of noise at first compresses later, and the other way round.
     const Bytes chunk = turn < 20 ? planes({noise, zeros, noise, zeros, noise})
                                   : planes({zeros, noise, noise, zeros, zeros});
     ASSERT_TRUE(comes_back(compress(deflater, chunk), chunk)) << "turn " << turn;

@@ -27,7 +27,7 @@ std::string file_of_letters(const TemporaryFolder& folder) {
   return path;
 }
 
-// What HDF5's own driver or ours gives of a file, as HDF5 itself asks for it; or why not.
+// Bytes that HDF5's own driver or ours reads from a file, as HDF5 asks for them; or the error.
 std::string bytes_of(const std::string& path, haddr_t begin, std::size_t count, bool with_ours) {
   const HeldFile held(path);
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);

@@ -69,7 +69,7 @@ TEST(Hdf5Fork, a_fork_does_not_wait_for_a_thread_that_stays_inside_hdf5) {
   forked.set_value();
   inside.join();
   const hdf5::Lock lock;  // is the parent's as before
-  // Once nobody is inside, children may use the library as ever.
+  // Once no thread is inside, children may use the library as ever.
   const pid_t later = ::fork();
   if (later == 0) {
     { const hdf5::Lock own; }

@@ -86,7 +86,7 @@ TEST(RankClaim, is_one_writer_at_a_time_within_a_process_too) {
   {
     // Asking has cost the first one nothing.
     const LivingChild child([&] {
-      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // which the parent notices
+      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // the parent notices it
     });
   }
   claim.reset();
@@ -121,7 +121,7 @@ TEST(RankClaim, is_not_inherited_by_a_forked_child_that_outlives_its_parent) {
   claim.reset();
   const LivingChild other([&] {
     held = RankClaim::take(run, 0);
-    if (held == nullptr) _exit(1);  // which the parent notices
+    if (held == nullptr) _exit(1);  // the parent notices it
   });
 }
 

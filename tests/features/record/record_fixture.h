@@ -56,7 +56,7 @@ inline bool same(const Record& a, const Record& b) {
          a.gemm == b.gemm && a.statistic == b.statistic && a.scope == b.scope && a.value == b.value;
 }
 
-// Whether `records` are the numbered ones from `begin` on, all of them in order.
+// Checks that `records` are the numbered ones from `begin` on, all of them in order.
 inline ::testing::AssertionResult are_numbered_from(std::int64_t begin,
                                                     const std::vector<Record>& records) {
   for (std::size_t i = 0; i < records.size(); ++i) {

@@ -1,4 +1,4 @@
-// What a kill -9 leaves behind: every record older than two seconds, and every one that a flush has
+// A kill -9 leaves behind every record older than two seconds, and every one that a flush has
 // reported, in a file that opens.
 #include <sys/mman.h>
 
@@ -21,7 +21,7 @@ using testing::fault;
 using ::testing::SizeIs;
 using Clock = std::chrono::steady_clock;
 
-// What a child process has done, kept in memory that outlives it. steady_clock counts for all
+// The progress of a child process, kept in memory that outlives it. steady_clock counts for all
 // processes alike.
 struct Diary {
   static constexpr int kMost = 1 << 16;

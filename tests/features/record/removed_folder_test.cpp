@@ -1,4 +1,4 @@
-// What happens to a run's folder from outside.
+// A run's folder that is changed from outside.
 #include <fstream>
 
 #include "tests/features/record/crash_fixture.h"

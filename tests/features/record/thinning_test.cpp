@@ -137,7 +137,7 @@ std::vector<std::string> thinned_events(const RunReader& run) {
   return texts;
 }
 
-// What a run of so many iterations must have left.
+// Checks the rows that a run of so many iterations must have left.
 void expect_thinned(const std::string& log_dir, std::int64_t iterations) {
   const RunReader run(log_dir);
   const Left left = read_left(run);
@@ -303,7 +303,7 @@ TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {
 }
 
 TEST(Thinning, goes_on_with_the_files_of_a_run_that_is_resumed) {
-  constexpr std::int64_t kEach = 4500;  // of which max_size holds two thirds
+  constexpr std::int64_t kEach = 4500;  // max_size holds two thirds of them
   const TemporaryFolder folder;
   for (int part = 0; part < 3; ++part) {
     Recording recording(options_in(folder));

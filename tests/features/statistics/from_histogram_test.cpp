@@ -119,7 +119,7 @@ TEST_P(FromHistogramTest, all_codes_give_the_statistics_of_one_read) {
   }
 }
 
-// Of finite numbers; NaN and Inf take no part in these sums.
+// All codes of finite numbers; NaN and Inf take no part in these sums.
 TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
   for (const Data& data : data_of(GetParam())) {
     SCOPED_TRACE(data.name);

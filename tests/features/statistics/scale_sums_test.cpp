@@ -1,4 +1,4 @@
-// What a scale's reads say together, and what is remembered from one iteration to the next.
+// Sums of a scale's reads, and what is remembered from one iteration to the next.
 #include "features/statistics/scale_sums.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-constexpr double kLargest = 448;  // of E4M3
+constexpr double kLargest = 448;  // E4M3's
 
 struct Given {
   double amax = 1;
@@ -37,7 +37,7 @@ ScaleRead read_of(const Given& given) {
   return read;
 }
 
-// Of one tensor, iteration after iteration.
+// Observes one tensor, iteration after iteration.
 class Observer {
  public:
   ScaleSums see(std::int64_t iteration, const std::vector<Given>& reads) {

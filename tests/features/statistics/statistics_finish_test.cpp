@@ -243,7 +243,7 @@ TEST(RequestSet, measures_the_only_copy_of_a_block_recipe_that_runs) {
   EXPECT_TRUE(set.block_casts().front().columnwise);
   EXPECT_EQ(set.add(mse_of({}, true), first), std::nullopt);
   EXPECT_EQ(set.add(mse_of(RecipeId::mxfp8, true), first), std::nullopt);
-  // What would have been made of it has both.
+  // A hypothetical cast has both copies.
   EXPECT_TRUE(set.add(mse_of(RecipeId::fp8_block_scaling, true), first));
 }
 

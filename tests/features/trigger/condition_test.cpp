@@ -128,7 +128,7 @@ TEST(Condition, mistakes_of_a_list_come_all_at_once) {
 
 // ---- values
 
-// Which of the values fulfil the condition, by their index.
+// Indices of the values that fulfil the condition.
 std::vector<std::size_t> firing(const char* text, const std::vector<double>& values) {
   const Condition condition = parsed(text);
   ConditionHistory history(condition);

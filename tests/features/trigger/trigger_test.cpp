@@ -68,7 +68,7 @@ class TriggerTest : public testing::SessionTest {
     return texts;
   }
 
-  // Of rank 0, under tensor_dumps.
+  // The files of rank 0 under tensor_dumps.
   std::vector<std::string> operand_files() const {
     std::vector<std::string> files;
     const auto dumps = folder.path() / "tensor_dumps" / "rank_0";
@@ -200,7 +200,7 @@ TEST_F(TriggerTest, what_is_kept_is_written_when_it_fires_and_never_without) {
   for (int i = 0; i < 6; ++i) run({i == 4 ? 3.0 : 1.0}, static_cast<float>(i));
   EXPECT_THAT(recorded("max"), ElementsAre("2:2", "3:3", "4:4"));
   EXPECT_THAT(statistics_log(), Not(HasSubstr("max")));
-  // Of seven statistics three iterations.
+  // Three iterations of seven statistics.
   EXPECT_THAT(events(), ElementsAre(HasSubstr("; wrote 21 kept records")));
 }
 

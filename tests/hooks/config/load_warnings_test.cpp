@@ -1,4 +1,4 @@
-// What the contract allows in a configuration, and nobody means: told when it is loaded.
+// Parts of a configuration that are allowed but hardly meant: loading it warns of them.
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"

@@ -8,7 +8,7 @@ import pytest
 from page_data import Page, charts_of, tick_labels
 from rewritten_run import rewritten
 
-HIGHEST = 10000  # of a height, as page.html has it
+HIGHEST = 10000  # the largest height that page.html has
 
 
 @pytest.fixture

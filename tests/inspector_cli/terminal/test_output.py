@@ -35,7 +35,8 @@ def expect_one_message(result):
     assert result.stderr.startswith("telens: cannot write to stdout: ")
 
 
-WITH_OUTPUT = [name for name in SUBCOMMANDS if name != "ledger"]  # which has nothing to show here
+# The ledger has nothing to show here.
+WITH_OUTPUT = [name for name in SUBCOMMANDS if name != "ledger"]
 
 
 @pytest.mark.parametrize("name", WITH_OUTPUT)
