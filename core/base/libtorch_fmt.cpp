@@ -5,13 +5,13 @@
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
-// What fmt/format.h leaves to its library: all that is declared there as FMT_API and is a template.
+// Templates that fmt/format.h declares as FMT_API and leaves to its library.
 template FMT_API auto thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
 template FMT_API auto decimal_point_impl<char>(locale_ref) -> char;
 template FMT_API auto dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;
 template FMT_API auto dragonbox::to_decimal(double) noexcept -> dragonbox::decimal_fp<double>;
 
-// Of fmt/chrono.h; in namespace fmt since version 12.
+// A template of fmt/chrono.h; in namespace fmt since version 12.
 #if FMT_VERSION < 120000
 template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
 #endif

@@ -23,7 +23,7 @@ void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
 void AmaxReduction::run() {
   for (const Group& entry : groups_) {
     at::Tensor packed = at::cat(entry.amaxes);
-    // What the maximum of a NaN is differs between backends; infinity says the same everywhere.
+    // Backends disagree on the maximum of a NaN; all of them propagate infinity.
     packed.nan_to_num_(std::numeric_limits<double>::infinity(),
                        std::numeric_limits<double>::infinity());
     std::vector<at::Tensor> tensors{packed};

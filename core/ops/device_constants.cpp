@@ -31,7 +31,7 @@ at::Tensor copied_to(const at::Device& device, const std::vector<std::int64_t>& 
   return at::tensor(words, at::kLong).to(device);
 }
 
-// Shared by all who copy from it.
+// Shared by all threads that copy from it.
 at::Tensor kept_on(const at::Device& device, const std::vector<std::int64_t>& words) {
   using Key = std::pair<at::DeviceType, at::DeviceIndex>;
   using OfDevice = std::map<std::vector<std::int64_t>, at::Tensor>;

@@ -13,7 +13,7 @@ namespace {
 constexpr int kMaxDevices = 64;
 constexpr int kLeastMajor = 9;  // compute capability of Hopper, the first with FP8 GEMMs of ours
 
-// What a device says of itself, asked once.
+// Properties of a device, asked once.
 struct DeviceProperties {
   std::once_flag asked;
   int multiprocessors = 0;

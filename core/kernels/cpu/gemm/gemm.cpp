@@ -63,7 +63,7 @@ at::Tensor decode_right(const GemmOperand& operand, at::ScalarType dtype) {
                                       : ops::decode_fp8(operand.codes, operand.format, dtype);
 }
 
-// What the whole sum is multiplied by.
+// The factor of the whole sum.
 float scale_of_tensor(const GemmOperand& operand) {
   if (operand.mode == ScalingMode::tensor) return *operand.scale_inv.const_data_ptr<float>();
   return operand.tensor_scale.defined() ? *operand.tensor_scale.const_data_ptr<float>() : 1.0F;
@@ -73,8 +73,8 @@ float scale_of_tensors(const GemmOperand& a, const GemmOperand& b) {
   return scale_of_tensor(a) * scale_of_tensor(b);
 }
 
-// Whether BF16 holds every value and FP32 every product as a normal number: native BF16 products
-// take both for zero below. A sum of products that are multiples of a normal number is one too.
+// True if BF16 holds every value and FP32 every product as a normal number: native BF16 products
+// take smaller ones for zero. A sum of products that are multiples of a normal number is one too.
 bool are_normal(const GemmOperand& a, const GemmOperand& b) {
   const int left = exponent_of_smallest_value(a);
   const int right = exponent_of_smallest_value(b);

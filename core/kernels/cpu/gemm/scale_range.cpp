@@ -48,7 +48,8 @@ bool has_values_under_scale_code_0(const GemmOperand& operand) {
 
 // The exponent of the smallest E8M0 scale in use.
 int exponent_of_smallest_e8m0(const GemmOperand& operand) {
-  std::uint8_t smallest_less_1 = E8M0::kNanCode;  // of codes above 0: code 0 wraps around
+  std::uint8_t smallest_less_1 =
+      E8M0::kNanCode;  // smallest code above 0, less 1: code 0 wraps around
   bool has_code_0 = false;
   for_each_scale<std::uint8_t>(operand.scale_inv, [&](std::uint8_t code) {
     smallest_less_1 = std::min(smallest_less_1, static_cast<std::uint8_t>(code - 1));
@@ -67,7 +68,7 @@ int exponent_of_smallest_power(const at::Tensor& scales) {
   return (smallest >> FP32::kMantissaBits) - FP32::kBias;
 }
 
-// Of FP32 numbers that are finite and not zero.
+// Exponents of FP32 numbers that are finite and not zero.
 struct ExponentRange {
   int smallest = std::numeric_limits<int>::max();
   int largest = std::numeric_limits<int>::min();

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-// What normalizes a row.
+// The numbers that normalize a row.
 struct RowStatistics {
   float mean;
   float rstd;

@@ -20,7 +20,7 @@ constexpr std::int64_t kWidth = 64;
 using Columns = std::array<float, kWidth>;
 using Rows = std::array<Columns, kSize>;
 
-// Sums and differences of neighbours 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
+// Sums and differences of neighbors 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
 // this order are the definition.
 void transform(Rows& rows) {
   for (std::int64_t distance = 1; distance < kSize; distance *= 2) {

@@ -57,7 +57,7 @@ struct Nvfp4Scaling {
   }
 };
 
-// Two codes a byte: of neighbours in a row, or (transposed) of neighbours in a column. codes:
+// Two codes a byte: of neighbors in a row, or (transposed) of neighbors in a column. codes:
 // contiguous [rows, columns], one a byte.
 at::Tensor pack(const at::Tensor& codes, bool transposed) {
   const std::int64_t rows = codes.size(0);

@@ -49,7 +49,7 @@ void quantize_elements_by_scales(const typename Input::Bits* x, std::size_t size
   const Codes16 lanes16;
   const std::size_t stride = hn::Lanes(lanes16);
   const QuantizeStep<Input, Output, ScalePerElement> step{{scales}};
-  auto amax = hn::Zero(LanesOf<Input>());  // of no use here: the compiler leaves it out
+  auto amax = hn::Zero(LanesOf<Input>());  // unused here: the compiler leaves it out
   std::size_t i = 0;
   for (; i + stride <= size; i += stride) step(x, i, codes, amax);
   if (const std::size_t rest = size - i; rest > 0) {

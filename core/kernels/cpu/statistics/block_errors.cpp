@@ -38,7 +38,7 @@ struct Matrix {
 // BlockErrors of all blocks, row after row.
 struct Result {
   BlockErrors* blocks;
-  std::int64_t columns;  // of blocks
+  std::int64_t columns;  // counted in blocks
 
   BlockErrors& at(std::int64_t row, std::int64_t column) const {
     return blocks[row * columns + column];
@@ -51,7 +51,7 @@ BlockCastElements line_of(const Matrix& matrix, std::int64_t index, DecodedLine&
           static_cast<std::size_t>(matrix.codes.length())};
 }
 
-// Rows of one row of blocks: a block's elements in a row are neighbours.
+// Rows of one row of blocks: a block's elements in a row are neighbors.
 void read_row_of_blocks(const Matrix& matrix, std::int64_t row_of_blocks, const Result& result) {
   const std::int64_t height = block_height(matrix.mode);
   const std::int64_t last = std::min(matrix.x.size(0), (row_of_blocks + 1) * height);

@@ -203,7 +203,7 @@ void add_block_errors(const BlockCastElements& elements, FormatId element, std::
 }
 
 ColumnErrors::ColumnErrors(std::size_t columns) {
-  constexpr std::size_t kLongestVector = 16;  // of FP32 lanes
+  constexpr std::size_t kLongestVector = 16;  // in FP32 lanes
   const std::size_t size = (columns + kLongestVector - 1) / kLongestVector * kLongestVector;
   squared_errors_.resize(size);
   for (auto* counts : {&nonzero_, &underflows_, &saturated_}) counts->resize(size);

@@ -2,7 +2,7 @@
 //
 // Both count with scalar instructions, an element a cycle or two: what limits them is the rate at
 // which counters can be incremented, not memory. An increment of a counter that was incremented a
-// moment ago waits for that store (about 5 cycles), so neighbouring elements go to different
+// moment ago waits for that store (about 5 cycles), so neighboring elements go to different
 // sub-tables. All sums are of integers: their order does not matter.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -80,7 +80,7 @@ class ExponentCounter {
 
  private:
   static constexpr std::size_t kTables = 8;
-  static constexpr int kFields = 1 << Format::kExponentBits;  // of each sign
+  static constexpr int kFields = 1 << Format::kExponentBits;  // for each sign
 
   // All elements whose sign and exponent field these are.
   std::int64_t elements(bool negative, int field) const {

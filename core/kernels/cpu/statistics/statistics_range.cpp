@@ -34,7 +34,7 @@ std::uint32_t magnitude_of(float value) {
   return encode<Format>(value, Saturation::saturating);
 }
 
-// What the codes alone tell: counters and extremes into `part`. Returns the magnitude of amax.
+// Takes counters and extremes from the codes into `part`. Returns the magnitude of amax.
 template <typename Format>
 std::uint32_t scan_codes(const typename Format::Bits* codes, std::size_t size, TensorSums& part) {
   constexpr std::uint32_t kFirstNan = Format::kTopExponentCode + 1U;
@@ -78,10 +78,10 @@ ChunkSums sum_chunk(const typename Format::Bits* codes, std::size_t size, std::u
   return sum_chunk_double<Format>(codes, size, finite);
 }
 
-// Whether squared errors that FP32 sums to `sum` are right: nothing large overflowed, and what
+// True if squared errors that FP32 sums to `sum` are right: nothing large overflowed, and what
 // underflowed was too little to notice, or nothing was small enough to underflow.
 bool errors_fit_fp32(double sum, const TensorSums& part) {
-  constexpr double kNoticeable = 0x1p-110;        // of which 2^13 lost parts of 2^-150 are 2^-27
+  constexpr double kNoticeable = 0x1p-110;        // 2^13 lost parts of 2^-150 are 2^-27 of it
   constexpr double kSmallestForErrors = 0x1p-40;  // an error is at least 2^-24 of it, or zero
   const double amax = larger(-part.min, part.max);
   return amax <= kLargestForFp32 &&
@@ -91,7 +91,7 @@ bool errors_fit_fp32(double sum, const TensorSums& part) {
 template <typename Format, typename Target>
 double squared_error_of(const typename Format::Bits* codes, std::size_t size, const CastPlan& plan,
                         const TensorSums& part) {
-  // What saturates, or stays a NaN, is as far from the original as IEEE arithmetic says.
+  // An element that saturates, or stays a NaN, has the error that IEEE arithmetic gives.
   if (part.nan > 0) return std::numeric_limits<double>::quiet_NaN();
   if (part.posinf + part.neginf > 0) return std::numeric_limits<double>::infinity();
   const double sum = squared_error<Format, Target, false>(codes, size, plan);

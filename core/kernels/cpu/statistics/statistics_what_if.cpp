@@ -22,7 +22,7 @@ using ops::WhatIfCast;
 // accumulate_block_cast_statistics.
 constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
-// What a thread has of one cast: the scales of the row of blocks that it is in.
+// A thread's state of one cast: the scales of the row of blocks that it is in.
 struct Row {
   std::int64_t of_blocks = -1;
   std::vector<float> maxima;
@@ -38,7 +38,7 @@ class WhatIf {
     maxima_.resize(static_cast<std::size_t>(rounded_up_quotient(x.rows, block()) * width()));
   }
 
-  // Whether a block lies in several rows: then all of them are read before the first one is cast.
+  // True if a block lies in several rows: then all of them are read before the first one is cast.
   bool is_down_columns() const { return cast_.columnwise || cast_.squares; }
 
   std::int64_t block() const { return block_length(cast_.mode); }

@@ -54,7 +54,7 @@ struct OfElements {
   }
 };
 
-// Of lanes behind the last element x is 0 and `factor` and `scale` are anything: they count for
+// In lanes behind the last element x is 0 and `factor` and `scale` are anything: they count for
 // nothing but where a NaN is among them.
 template <typename Format>
 HWY_INLINE void add_vector(FloatVec x, FloatVec factor, FloatVec scale, Lanes& lanes,

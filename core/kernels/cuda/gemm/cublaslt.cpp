@@ -114,7 +114,7 @@ Operation make_operation(const LtGemm& gemm) {
   return operation;
 }
 
-// Of cuBLASLt's rows and columns.
+// A layout of cuBLASLt's rows and columns.
 Layout make_layout(FormatId format, std::int64_t rows, std::int64_t columns, std::int64_t leading,
                    const LtGemm& gemm) {
   cublasLtMatrixLayout_t raw = nullptr;
@@ -124,7 +124,7 @@ Layout make_layout(FormatId format, std::int64_t rows, std::int64_t columns, std
   return Layout(raw);
 }
 
-// Of [rows, K].
+// The layout of an operand [rows, K].
 Layout make_layout(const LtOperand& operand, std::int64_t rows, const LtGemm& gemm) {
   return operand.transposed ? make_layout(operand.format, rows, gemm.k, operand.leading, gemm)
                             : make_layout(operand.format, gemm.k, rows, operand.leading, gemm);
@@ -218,7 +218,7 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, operation.get(), layouts.first.get(), layouts.second.get(), layouts.out.get(),
       layouts.out.get(), preference.get(), 1, &result, &found);
-  // What it does not take has been told by either of these.
+  // It refuses what it does not take with one of these.
   const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                        status == CUBLAS_STATUS_INVALID_VALUE ||
                        status == CUBLAS_STATUS_ARCH_MISMATCH;

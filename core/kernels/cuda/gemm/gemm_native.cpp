@@ -13,7 +13,7 @@ namespace {
 
 using ops::GemmOperand;
 
-// Of addresses and rows, which FP8 products ask of codes and scales.
+// Bytes by which FP8 products want addresses and rows of codes and scales aligned.
 constexpr std::int64_t kAlignment = 16;
 
 bool begins_aligned(const at::Tensor& tensor) {

@@ -20,7 +20,7 @@ bool goes_as_mxfp8(const GemmQuestion& question) {
          question.capability >= kBlackwell;
 }
 
-// Of K: whole rows of 16 bytes and whole blocks, since a last block cut short has not been seen to
+// K has to be whole rows of 16 bytes and whole blocks: a last block cut short has not been seen to
 // work on any card.
 std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
   switch (mode) {

@@ -43,7 +43,7 @@ void multiply_into(const DeviceScope& scope, at::Tensor a, at::Tensor b, const a
   run_product(scope, gemm, out.device());
 }
 
-// LibTorch's: nobody needs another.
+// LibTorch's own product: no other is needed.
 at::Tensor double_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   return bias.defined() ? at::addmm(bias, a, b.t()) : at::mm(a, b.t());
 }

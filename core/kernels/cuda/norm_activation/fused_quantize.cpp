@@ -23,7 +23,7 @@ using ops::OptionalTensor;
 using ops::ThreeTensors;
 using ops::TwoTensors;
 
-constexpr std::int64_t kMultiple = 16;  // of the tiles' rows and columns
+constexpr std::int64_t kMultiple = 16;  // tiles have rows and columns by so many
 
 // A matrix of codes to be made.
 struct Matrix {
@@ -42,7 +42,7 @@ float* floats_of(const OptionalTensor& tensor) {
   return tensor ? tensor->mutable_data_ptr<float>() : nullptr;
 }
 
-// What a cast fills. `transposed` and `sums` are undefined where they are not wanted.
+// Tensors that a cast fills. `transposed` and `sums` are undefined where they are not wanted.
 struct CastTensors {
   at::Tensor codes;
   at::Tensor transposed;

@@ -22,8 +22,8 @@ BlockOutputs<ScaleCode> outputs_of(const BlockCodesPair& pair) {
   return {output_of<ScaleCode>(pair.rowwise), output_of<ScaleCode>(pair.columnwise)};
 }
 
-// What a kernel writes, and what of it is asked for: with squares the orientations share memory
-// (core/kernels/cuda/quantize/block_quantize.cuh).
+// The tensors that a kernel writes, and those that are asked for: with squares the orientations
+// share memory (core/kernels/cuda/quantize/block_quantize.cuh).
 struct Codes {
   BlockCodesPair written;
   BlockCodesPair result;

@@ -44,7 +44,7 @@ at::Tensor quantize_fp8_cuda(const at::Tensor& x, const at::Tensor& scale,
   return codes;
 }
 
-// Of 16 elements, which the kernels that transpose move at once.
+// Elements that the kernels that transpose move at once.
 constexpr std::int64_t kPack = 16;
 
 bool fits_packs(const at::Tensor& matrix) {
