@@ -222,19 +222,23 @@ PADDLE_LINEAR = ["FP32 Linear of telens.paddle over paddle.nn.Linear, tiny"]
 
 def paddle_linear_rows(programs):
     lines = programs.run_paddle("linear_from_paddle").splitlines()
-    names = ["telens", "paddle", "crossings"]
+    names = ["telens", "paddle", "crossings", "empty PyLayer"]
     samples = {
         name: [float(each) for each in line.split()]
         for name, line in zip(names, lines, strict=True)
     }
-    crossings, whole = (1e6 * statistics.median(samples[each]) for each in ("crossings", "telens"))
+    times = {name: 1e6 * statistics.median(seconds) for name, seconds in samples.items()}
     yield Row(
         PADDLE_LINEAR[0],
         ratio(samples, "telens", "paddle"),
         "x",
         at_most(1.5),
         samples,
-        note=f"tensors cross to the core and back in {crossings:.0f} of {whole:.0f} us",
+        if_missed="LibTorch's operators and its autograd's node, which a product of any size pays, "
+        "take as long as all of Paddle's",
+        note=f"of {times['telens']:.0f} us {times['crossings']:.0f} are tensors that cross to the "
+        f"core and back over DLPack, {times['empty PyLayer']:.0f} what a PyLayer takes that "
+        f"computes nothing; paddle.nn.Linear takes {times['paddle']:.0f} us",
     )
 
 

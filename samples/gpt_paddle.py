@@ -31,7 +31,9 @@ import telens
 import telens.debug as debug
 import telens.paddle as te
 
-DEVIATION = 0.023  # standard deviation of initial weights, as in telens.pytorch
+# Standard deviations of initial weights, as in samples/gpt.py and telens.pytorch.
+EMBEDDING_DEVIATION = 0.02
+DEVIATION = 0.023
 
 
 class Model(paddle.nn.Layer):
@@ -40,7 +42,8 @@ class Model(paddle.nn.Layer):
     def __init__(self, layers: int, hidden: int, heads: int, max_sequence: int) -> None:
         super().__init__()
         normal = paddle.ParamAttr(initializer=paddle.nn.initializer.Normal(std=DEVIATION))
-        self.embedding = paddle.nn.Embedding(256, hidden, weight_attr=normal)
+        first = paddle.ParamAttr(initializer=paddle.nn.initializer.Normal(std=EMBEDDING_DEVIATION))
+        self.embedding = paddle.nn.Embedding(256, hidden, weight_attr=first)
         self.rotary = te.RotaryPositionEmbedding(hidden // heads, max_sequence)
         self.layers = paddle.nn.LayerList(
             te.TransformerLayer(

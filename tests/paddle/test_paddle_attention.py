@@ -73,6 +73,16 @@ def test_a_query_that_sees_no_key_gives_zeros():
     assert out[:, 2].any()
 
 
+@pytest.mark.parametrize("backend", ["transformer_engine", "paddle"])
+def test_a_mask_that_does_not_broadcast_is_refused(backend):
+    layer = te.DotProductAttention(4, 16, attn_mask_type="padding", backend=backend)
+    for shape in ([2, 8], [2, 1, 8, 7], [1, 2, 1, 8, 8]):
+        with pytest.raises(ValueError, match=r"broadcasts to \[batch.*\[2, 4, 8, 8\]"):
+            layer(*qkv(), paddle.zeros(shape, dtype="bool"))
+    for shape in ([8, 8], [2, 1, 1, 8], [1]):
+        layer(*qkv(), paddle.zeros(shape, dtype="bool"))
+
+
 def test_cross_attention_demands_a_mask():
     layer = te.DotProductAttention(4, 16, attention_type="cross", attn_mask_type="padding")
     with pytest.raises(ValueError, match="attention_mask"):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import telens
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = Path(os.environ.get("TELENS_COMMAND", ROOT / "build/bin/telens"))
 SMALL = ["--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "32", "--batch", "2"]
 SMALL += ["--seed", "3", "--text-bytes", "100000"]
 
@@ -56,3 +58,45 @@ def test_a_resumed_sample_goes_on_with_the_same_losses(tmp_path, recipe):
     options = ["--steps", 4, "--recipe", recipe]
     whole = sample(tmp_path, *options, "--save", saved, "--save-at", 2)
     assert sample(tmp_path, *options, "--resume", saved) == whole[2:]
+
+
+WATCHED = """
+watched:
+  enabled: True
+  layers:
+    layer_types: all
+  transformer_engine:
+    LogFp8TensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [underflows%, mse]
+  telens:
+    PrecisionLedger:
+      enabled: True
+"""
+
+
+def test_the_command_answers_on_the_run_of_a_sample_that_learns(tmp_path):
+    config = tmp_path / "watched.yaml"
+    config.write_text(WATCHED)
+    bits = sample(tmp_path, "--steps", 30, "--config", config, "--log-dir", tmp_path / "run")
+    losses = [struct.unpack(">f", bytes.fromhex(each))[0] for each in bits]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+    def ask(*words):
+        done = subprocess.run([COMMAND, *words, tmp_path / "run"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    layers = ["self_attention.layernorm_qkv", "self_attention.proj", "layernorm_mlp.fc1"]
+    layers = [f"model.layers.0.{each}" for each in [*layers, "layernorm_mlp.fc2"]] + ["model.head"]
+    for words in (["stats"], ["ledger"]):
+        table = ask(*words)
+        assert all(layer in table for layer in layers), table
+    rows = ask("ledger", "--format", "csv").splitlines()
+    # Two operands of three GEMMs of each layer; the first layer's input asks for a gradient, too.
+    assert len(rows) == 1 + 2 * 3 * len(layers)
+    assert all("under tensor scaling" in row for row in rows[1:])
+    page = ask("plot")
+    assert "loss" in page
+    assert "underflows%" in page

@@ -118,6 +118,8 @@ class DotProductAttention(paddle.nn.Layer):
             raise _C.UsageError("DotProductAttention: cross attention needs attention_mask")
         if self.attn_mask_type != "padding":
             attention_mask = None
+        if attention_mask is not None:
+            _check_mask_shape(attention_mask, query_layer, key_layer)
         if self.backend == "paddle":
             return self._forward_in_paddle(query_layer, key_layer, value_layer, attention_mask)
         options = {}
@@ -143,3 +145,17 @@ class DotProductAttention(paddle.nn.Layer):
         weights = self._softmax(scores, mask)
         weights = F.dropout(weights, self.attention_dropout, training=self.training)
         return paddle.matmul(weights, value).transpose([0, 2, 1, 3])
+
+
+def _check_mask_shape(mask: paddle.Tensor, query: paddle.Tensor, key: paddle.Tensor) -> None:
+    batch, queries, heads, _ = query.shape
+    full = [batch, heads, queries, key.shape[1]]
+    wanted = full[len(full) - len(mask.shape) :]
+    if len(mask.shape) > len(full) or any(
+        have not in (1, want) for have, want in zip(mask.shape, wanted, strict=True)
+    ):
+        raise _C.UsageError(
+            f"DotProductAttention: attention_mask has shape {mask.shape}; expected one that "
+            f"broadcasts to [batch, heads, seq_q, seq_kv], here {full}; what hides padded keys, "
+            "[batch, seq_kv], becomes one by unsqueeze([1, 2])"
+        )
