@@ -117,6 +117,7 @@ struct InspectTensorCall {
   bool rowwise_modified = false;
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
+  bool replicated = false;  // each rank of tensor_parallel has this tensor, whole
 };
 
 struct InspectPostquantizeCall {

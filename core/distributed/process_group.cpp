@@ -6,4 +6,6 @@ namespace telens {
 
 std::int64_t size_of(const c10d::ProcessGroup& group) { return group.getSize(); }
 
+std::int64_t rank_in(const c10d::ProcessGroup& group) { return group.getRank(); }
+
 }  // namespace telens

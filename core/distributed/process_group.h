@@ -17,5 +17,7 @@ using ProcessGroupPtr = std::shared_ptr<c10d::ProcessGroup>;
 
 // Ranks.
 TELENS_EXPORT std::int64_t size_of(const c10d::ProcessGroup& group);
+// This process's, from 0.
+TELENS_EXPORT std::int64_t rank_in(const c10d::ProcessGroup& group);
 
 }  // namespace telens

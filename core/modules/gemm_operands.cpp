@@ -143,7 +143,8 @@ void OperandBuilder::inspect(const GemmOperands& operands, bool first_microbatch
          .first_microbatch = first_microbatch,
          .recipe = context_.recipe.get(),
          .rowwise_modified = modifies(gemms_.first),
-         .columnwise_modified = modifies(second_needed ? gemms_.second : gemms_.first)});
+         .columnwise_modified = modifies(second_needed ? gemms_.second : gemms_.first),
+         .replicated = request_.gathered || layer_.parallel.replicates(request_.tensor_name)});
   }
   inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);
   if (second_needed) {

@@ -91,7 +91,8 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
                               .columnwise = nullptr,
                               .quantizer = nullptr,
                               .tensor_parallel = layer.hooks.tensor_parallel(),
-                              .bias = bias.defined() ? &bias : nullptr});
+                              .bias = bias.defined() ? &bias : nullptr,
+                              .replicated = layer.parallel.replicates(name)});
   }
   return output;
 }

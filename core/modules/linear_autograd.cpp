@@ -174,7 +174,8 @@ GemmOperands given_operands(const LinearArguments& arguments, Needs needs) {
                           {.tensor_name = TensorName::activation,
                            .tensor = matrix,
                            .dtype = input.scalar_type(),
-                           .second_needed = needs.wgrad});
+                           .second_needed = needs.wgrad,
+                           .gathered = arguments.call.input_is_whole});
 }
 
 bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name) {
@@ -203,7 +204,8 @@ ActivationOperands activation_operands(const LinearArguments& arguments, Needs n
                                              {.tensor_name = TensorName::activation,
                                               .tensor = whole,
                                               .dtype = arguments.input.scalar_type(),
-                                              .second_needed = needs.wgrad});
+                                              .second_needed = needs.wgrad,
+                                              .gathered = true});
     return {std::move(operands.first), std::move(operands.second)};
   }
   GemmOperands own = given_operands(arguments, needs);
@@ -368,7 +370,8 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
                                           .tensor = grad,
                                           .dtype = backward.dtype,
                                           .first_needed = backward.needs.dgrad,
-                                          .second_needed = backward.needs.wgrad});
+                                          .second_needed = backward.needs.wgrad,
+                                          .gathered = gathers && !by_parts});
     if (gathers && by_parts) gather(gradient, backward);
   }
   return gradient;

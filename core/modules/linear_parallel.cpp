@@ -42,6 +42,13 @@ std::int64_t LinearParallel::own_out_features(const char* module, std::int64_t o
                                       : out_features;
 }
 
+bool LinearParallel::replicates(TensorName name) const {
+  if (!is_divided() || sequence) return false;
+  const bool before = name == TensorName::activation || name == TensorName::dgrad;
+  const bool behind = name == TensorName::output || name == TensorName::gradient;
+  return mode == ParallelMode::column ? before : behind;
+}
+
 ParameterPlacement LinearParallel::weight_placement() const {
   if (mode == ParallelMode::none) return {};
   return {.partition_dim = mode == ParallelMode::row ? 1 : 0};

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/names.h"
 #include "core/distributed/collectives.h"
 #include "core/modules/parameter_options.h"
 #include "core/modules/parameter_placement.h"
@@ -30,6 +31,9 @@ struct LinearParallel {
   bool sums_dgrad() const { return mode == ParallelMode::column && size > 1; }
   // Inside the GEMM it would be added once a rank.
   bool adds_bias_to_sum() const { return mode == ParallelMode::row; }
+
+  // True if each rank has the tensor of the layer, whole: for statistics.
+  bool replicates(TensorName name) const;
 
   // Sizes of this rank's weight, of those of the whole one. Throw UsageError where there is a rest.
   std::int64_t own_in_features(const char* module, std::int64_t in_features) const;

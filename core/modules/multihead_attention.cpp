@@ -14,12 +14,20 @@ at::Tensor by_head(const at::Tensor& tensor, std::int64_t head_size) {
 // [..., groups, heads a group, size] -> [..., heads, size]
 at::Tensor join_groups(const at::Tensor& tensor) { return tensor.flatten(-3, -2); }
 
+ParameterOptions projection_parameters(const MultiheadAttentionOptions& options, bool output) {
+  ParameterOptions parameters =
+      output ? options.parameters.with_init_method(options.output_layer_init_method)
+             : options.parameters;
+  if (options.set_parallel_mode) parameters.parallel_mode = output ? "row" : "column";
+  return parameters;
+}
+
 }  // namespace
 
 MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
     : options_(std::move(options)) {
-  options_.parameters.settle_only_rank("MultiheadAttention");
   check_options();
+  divide_heads();
   const std::int64_t query_size = options_.num_attention_heads * head_size();
   const std::int64_t key_value_size = groups() * head_size();
   const bool split = !options_.fuse_qkv_params;
@@ -38,15 +46,24 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
   }
   core_attention_ = register_module(
       "core_attention", std::make_shared<DotProductAttention>(DotProductAttentionOptions{
-                            .num_attention_heads = options_.num_attention_heads,
+                            .num_attention_heads = own_heads(),
                             .kv_channels = head_size(),
-                            .num_gqa_groups = options_.num_gqa_groups,
+                            .num_gqa_groups = own_groups(),
                             .attention_dropout = options_.attention_dropout,
                             .qkv_format = options_.qkv_format,
                             .attn_mask_type = options_.attn_mask_type,
                             .softmax_scale = options_.softmax_scale}));
   proj_ = make_linear("proj", query_size, options_.hidden_size, {});
   if (!options_.name.empty()) set_debug_name(options_.name);
+}
+
+void MultiheadAttention::divide_heads() {
+  const char* module = "MultiheadAttention";
+  const LinearParallel parallel = linear_parallel(module, options_.parameters);
+  if (!options_.set_parallel_mode) return;
+  ranks_ = parallel.size;
+  divide(module, "num_attention_heads", options_.num_attention_heads, ranks_);
+  divide(module, "num_gqa_groups", groups(), ranks_);
 }
 
 void MultiheadAttention::check_options() const {
@@ -84,7 +101,7 @@ void MultiheadAttention::make_query_projection(std::int64_t out_features,
                           .bias = options_.bias,
                           .return_layernorm_output = options_.return_layernorm_output,
                           .zero_centered_gamma = options_.zero_centered_gamma,
-                          .parameters = options_.parameters,
+                          .parameters = projection_parameters(options_, false),
                           .parameters_split = std::move(split)}));
 }
 
@@ -92,17 +109,13 @@ std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::
                                                         std::int64_t out_features,
                                                         std::vector<ParameterPart> split) {
   const bool output = std::string_view(child) == "proj";
-  const ParameterOptions& parameters = options_.parameters;
-  return register_module(
-      child,
-      std::make_shared<Linear>(LinearOptions{
-          .in_features = in_features,
-          .out_features = out_features,
-          .bias = options_.bias,
-          .return_bias = output && options_.return_bias,
-          .parameters =
-              output ? parameters.with_init_method(options_.output_layer_init_method) : parameters,
-          .parameters_split = std::move(split)}));
+  return register_module(child, std::make_shared<Linear>(LinearOptions{
+                                    .in_features = in_features,
+                                    .out_features = out_features,
+                                    .bias = options_.bias,
+                                    .return_bias = output && options_.return_bias,
+                                    .parameters = projection_parameters(options_, output),
+                                    .parameters_split = std::move(split)}));
 }
 
 std::int64_t MultiheadAttention::head_size() const {
@@ -135,18 +148,19 @@ MultiheadAttention::QueryKeyValue MultiheadAttention::project(
     }
     const at::Tensor key_value = (*key_value_)(
         {.inp = *inputs.encoder_output, .is_first_microbatch = inputs.is_first_microbatch})[0];
-    const auto parts = interleaved() ? by_head(key_value, 2 * size).chunk(2, -1)
-                                     : key_value.unflatten(-1, {2 * groups(), size}).chunk(2, -2);
+    const auto parts = interleaved()
+                           ? by_head(key_value, 2 * size).chunk(2, -1)
+                           : key_value.unflatten(-1, {2 * own_groups(), size}).chunk(2, -2);
     return {by_head(projected, size), parts[0], parts[1], normalized};
   }
   if (interleaved()) {
     const std::int64_t heads_of_group = options_.num_attention_heads / groups();
-    const auto parts = projected.unflatten(-1, {groups(), heads_of_group + 2, size})
+    const auto parts = projected.unflatten(-1, {own_groups(), heads_of_group + 2, size})
                            .split_with_sizes({heads_of_group, 1, 1}, -2);
     return {join_groups(parts[0]), join_groups(parts[1]), join_groups(parts[2]), normalized};
   }
-  const std::int64_t heads = options_.num_attention_heads;
-  const auto parts = by_head(projected, size).split_with_sizes({heads, groups(), groups()}, -2);
+  const auto parts =
+      by_head(projected, size).split_with_sizes({own_heads(), own_groups(), own_groups()}, -2);
   return {parts[0], parts[1], parts[2], normalized};
 }
 

@@ -36,6 +36,7 @@ struct MultiheadAttentionOptions {
   std::string qkv_format = "sbhd";
   std::optional<double> softmax_scale = {};
   ParameterOptions parameters = ParameterOptions();
+  bool set_parallel_mode = false;
   std::string name = {};
 
   template <typename Visitor>
@@ -73,7 +74,10 @@ struct MultiheadAttentionOptions {
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
-    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
+    visit("set_parallel_mode", &Self::set_parallel_mode,
+          "divides the heads among the ranks of tp_group: the projections of query, key and value "
+          "by column, proj by row");
   }
 };
 
@@ -138,8 +142,13 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   bool interleaved() const { return options_.fuse_qkv_params && options_.qkv_weight_interleaved; }
   std::int64_t head_size() const;
   std::int64_t groups() const;
+  // This rank's.
+  std::int64_t own_heads() const { return options_.num_attention_heads / ranks_; }
+  std::int64_t own_groups() const { return groups() / ranks_; }
+  void divide_heads();
 
   MultiheadAttentionOptions options_;
+  std::int64_t ranks_ = 1;  // that share the heads
   // One of the two is set; in self attention it makes key and value too.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;

@@ -36,17 +36,6 @@ void ParameterOptions::settle_tensor_parallel_size(const char* module) {
   }
 }
 
-void ParameterOptions::settle_only_rank(const char* module) {
-  settle_tensor_parallel_size(module);
-  if (tp_size > 1) {
-    raise<UsageError>(
-        "{}: tp_size is {}, which divides its work among ranks; that is not there yet: use 1 "
-        "(Linear, LayerNormLinear and GroupedLinear take any size with parallel_mode=None, and "
-        "hand it to the calls of debug features)",
-        module, tp_size);
-  }
-}
-
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
   at::Tensor weight = at::empty(sizes, placement_of(*this));
   const at::NoGradGuard no_grad;

@@ -81,8 +81,6 @@ struct ParameterOptions {
   // tp_size becomes that of tp_group, where there is one: what layers hand to their calls, and what
   // a script reads of the module. Throws UsageError for a size below 1.
   void settle_tensor_parallel_size(const char* module);
-  // The same for a module that would have to divide its work. Throws UsageError above 1.
-  void settle_only_rank(const char* module);
 
   // The same with another init_method: output projections have one of their own.
   ParameterOptions with_init_method(InitMethod method) const {

@@ -7,7 +7,7 @@
 namespace telens {
 
 TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(std::move(options)) {
-  options_.parameters.settle_only_rank("TransformerLayer");
+  linear_parallel("TransformerLayer", options_.parameters);
   check_options();
   self_attention_ = register_module("self_attention",
                                     std::make_shared<MultiheadAttention>(attention_options(false)));
@@ -55,7 +55,8 @@ MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const 
           .normalization = options_.normalization,
           .qkv_format = options_.attn_input_format,
           .softmax_scale = options_.softmax_scale,
-          .parameters = options_.parameters};
+          .parameters = options_.parameters,
+          .set_parallel_mode = options_.set_parallel_mode};
 }
 
 LayerNormMLPOptions TransformerLayer::mlp_options() const {
@@ -68,6 +69,7 @@ LayerNormMLPOptions TransformerLayer::mlp_options() const {
           .output_layer_init_method = options_.output_layer_init_method,
           .return_layernorm_output = options_.apply_residual_connection_post_layernorm,
           .zero_centered_gamma = options_.zero_centered_gamma,
+          .set_parallel_mode = options_.set_parallel_mode,
           .parameters = options_.parameters};
 }
 
@@ -75,7 +77,8 @@ void TransformerLayer::make_output_norm() {
   const NormModuleOptions norm{.normalized_shape = {options_.hidden_size},
                                .eps = options_.layernorm_epsilon,
                                .zero_centered_gamma = options_.zero_centered_gamma,
-                               .parameters = options_.parameters};
+                               .parameters = options_.parameters,
+                               .sequence_parallel = options_.parameters.sequence_parallel};
   if (normalization_from_name(options_.normalization) == Normalization::layer_norm) {
     layernorm_ = register_module("layernorm", std::make_shared<LayerNorm>(norm));
   } else {

@@ -41,6 +41,7 @@ struct TransformerLayerOptions {
   std::string attn_input_format = "sbhd";
   std::optional<double> softmax_scale = {};
   ParameterOptions parameters = ParameterOptions();
+  bool set_parallel_mode = false;
   std::string name = {};
 
   template <typename Visitor>
@@ -86,7 +87,9 @@ struct TransformerLayerOptions {
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
-    ParameterOptions::describe_tensor_parallel_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
+    visit("set_parallel_mode", &Self::set_parallel_mode,
+          "divides heads and ffn_hidden_size among the ranks of tp_group");
   }
 };
 

@@ -100,6 +100,10 @@ Words with_index(const Message& message, std::size_t size) {
 
 }  // namespace
 
+void bring_nothing(AnySums& sums) {
+  std::visit([](auto& each) { clear(each); }, sums);
+}
+
 std::int64_t hash_of(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
 
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,

@@ -20,6 +20,9 @@ struct SharedSums {
   AnySums* sums;      // this rank's; replaced by the group's
 };
 
+// Takes what this rank has: it brings nothing to the group, and gets the group's all the same.
+void bring_nothing(AnySums& sums);
+
 // One gather of a fixed-size header (hash of the keys, sizes); where any rank has anything, one
 // more of the packed sums, with the keys in front if the hashes differ. So ranks may bring
 // different sums, or none, and every rank of the group has to call this. Merges in the order of

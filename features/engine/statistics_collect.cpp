@@ -14,6 +14,8 @@ namespace {
 // The exchanges of one collect().
 class Exchanges {
  public:
+  explicit Exchanges(const Reductions& reductions) : reductions_(reductions) {}
+
   void add(const debug::ReductionGroup& group) {
     if (has_several_ranks(group)) groups_.try_emplace(id_of(*group), group);
   }
@@ -25,7 +27,9 @@ class Exchanges {
     add(group);
     const std::uint64_t hash = observation.hash();
     std::vector<SharedSums>& shared = shared_[id_of(*group)];
+    const bool brings_nothing = observation.is_brought_by_another(*group, reductions_);
     for (Totals::Slot& each : totals.slots()) {
+      if (brings_nothing) bring_nothing(each.sums);
       shared.push_back({mixed(hash, each.key.hash()), &each.sums});
     }
   }
@@ -44,6 +48,7 @@ class Exchanges {
   }
 
  private:
+  const Reductions& reductions_;
   Groups groups_;
   std::map<std::string, std::vector<SharedSums>> shared_;
 };
@@ -94,7 +99,7 @@ std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& o
                                                            const Reductions& reductions,
                                                            Collected& collected) {
   std::vector<debug::ReductionGroup> shared_with(observations.size());
-  Exchanges exchanges;
+  Exchanges exchanges(reductions);
   const auto share_where = [&](bool weights, const auto& is_shared) {
     for (std::size_t i = 0; i < observations.size(); ++i) {
       if (observations[i]->is_weight() != weights) continue;

@@ -44,6 +44,11 @@ debug::ReductionGroup weight_group(const InspectTensorCall& call) {
   return shared ? share(call.tensor_parallel.group) : nullptr;
 }
 
+// The ranks that read the same tensor; null: this one alone.
+debug::ReductionGroup replica_group(const InspectTensorCall& call) {
+  return call.replicated ? share(call.tensor_parallel.group) : nullptr;
+}
+
 // Codes and scales are enough for the statistic.
 bool needs_no_original(const StatisticName& name) {
   return !name.what_if && name.statistic->needs == config::Needs::codes;
@@ -88,6 +93,7 @@ class Reading final : public TensorReading {
     if (is_nothing_to_read()) return;
     const auto observation = engine_.observation(layer_, call_, iteration_);
     for (const RowAddresses& each : addresses_) observation->address(each);
+    if (call_.replicated) observation->set_replicas(replica_group(call_));
     if (!observation->takes_reads()) return;
     const at::Tensor x = original();
     TensorObservation::Read read = prepared(x);

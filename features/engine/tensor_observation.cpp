@@ -204,6 +204,19 @@ debug::ReductionGroup TensorObservation::group(const Reductions& reductions) con
   return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
 }
 
+void TensorObservation::set_replicas(debug::ReductionGroup group) {
+  const std::lock_guard lock(mutex_);
+  replicas_ = std::move(group);
+}
+
+// Which ranks a group has is known of the world and of the tensor-parallel group itself alone.
+bool TensorObservation::is_brought_by_another(const c10d::ProcessGroup& group,
+                                              const Reductions& reductions) const {
+  if (!has_several_ranks(replicas_) || rank_in(*replicas_) == 0) return false;
+  const std::string id = id_of(group);
+  return id == id_of(*replicas_) || (reductions.world && id == id_of(*reductions.world));
+}
+
 bool TensorObservation::waits(const Reductions& reductions) const {
   if (!has_several_ranks(group(reductions))) return false;
   if (!is_weight()) return !reductions.tensors_are_due;

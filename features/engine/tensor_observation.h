@@ -72,6 +72,12 @@ class TensorObservation {
   // This rank's, of those sums on the host. Iterations of a tensor in their order.
   Totals totals(HostSums& sums, DefinedStatistics& defined) const;
 
+  // Each rank of the group reads the same: with others it counts once.
+  void set_replicas(debug::ReductionGroup group);
+
+  // True if another rank of the group brings what was read here as well.
+  bool is_brought_by_another(const c10d::ProcessGroup& group, const Reductions& reductions) const;
+
   // Sets the addresses of the rows.
   void address(const RowAddresses& addresses);
 
@@ -119,6 +125,7 @@ class TensorObservation {
   const std::uint64_t number_;
   const debug::ReductionGroup weight_group_;
   std::mutex mutex_;  // over what follows
+  debug::ReductionGroup replicas_;
   std::vector<Part> parts_;
   RowAddresses addresses_;
 };

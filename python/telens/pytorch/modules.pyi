@@ -341,8 +341,8 @@ class DotProductAttention(Module):
         attn_mask_type: str = "causal",
         softmax_scale: float | None = None,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
+        sequence_parallel: Any = False,
         window_size: Any = None,
         bottom_right_diagonal: Any = None,
         tp_size: Any = 1,
@@ -453,6 +453,8 @@ class MultiheadAttention(Module):
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    set_parallel_mode: bool
     def __init__(
         self,
         hidden_size: int,
@@ -482,12 +484,12 @@ class MultiheadAttention(Module):
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        set_parallel_mode: bool = False,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
         window_size: Any = None,
         bottom_right_diagonal: Any = None,
-        set_parallel_mode: Any = False,
         seq_length: Any = None,
         micro_batch_size: Any = None,
         rotary_pos_interleaved: Any = False,
@@ -581,6 +583,8 @@ class TransformerLayer(Module):
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
+    sequence_parallel: bool
+    set_parallel_mode: bool
     def __init__(
         self,
         hidden_size: int,
@@ -614,12 +618,12 @@ class TransformerLayer(Module):
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
+        sequence_parallel: bool = False,
+        set_parallel_mode: bool = False,
         *,
-        sequence_parallel: Any = False,
         get_rng_state_tracker: Any = None,
         window_size: Any = None,
         bottom_right_diagonal: Any = None,
-        set_parallel_mode: Any = False,
         seq_length: Any = None,
         micro_batch_size: Any = None,
         rotary_pos_interleaved: Any = False,

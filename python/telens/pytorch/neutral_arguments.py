@@ -52,11 +52,6 @@ def _any_value(value: Any, given: Given) -> bool:
     return True
 
 
-def _on_one_rank(*values: Any) -> Callable[[Any, Given], bool]:
-    """One of these values on one rank."""
-    return lambda value, given: given.get("tp_size", 1) == 1 and _is_one_of(value, values)
-
-
 def _without(*names: str) -> Callable[[Any, Given], bool]:
     """Any value where none of these arguments is given another than None or False."""
     return lambda value, given: not any(given.get(name) for name in names)
@@ -81,8 +76,7 @@ def _is_one_rank_alone(value: Any, given: Given) -> bool:
 
 _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
-_SWITCH = "False, or True on one rank (tp_size 1)"
-_SHARDED = "layers that are sharded over tp_group are not there yet"
+_HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
 _WINDOW = "sliding windows are not there yet"
 _SEQUENCES = "packed sequences (thd) are not there yet; hand over attention_mask"
 _BIAS = "biases of attention scores are not there yet"
@@ -93,8 +87,10 @@ _PACKED = "packed query, key and value are not there yet; hand over the three"
 
 _ALL = [
     # ---- tensor and sequence parallelism
-    _A("sequence_parallel", False, _SWITCH, _SHARDED, (None,), _on_one_rank(True)),
-    _A("set_parallel_mode", False, _SWITCH, _SHARDED, (), _on_one_rank(True)),
+    _A(
+        "sequence_parallel", False, "any boolean: attention has the whole sequence",
+        "it is a switch", (None, True),
+    ),
     _A(
         "get_rng_state_tracker", None, "None, or a function that returns a CudaRNGStatesTracker",
         "it is called", (), _is_callable,
@@ -146,8 +142,8 @@ _ALL = [
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
     _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
-    _A("tp_size", 1, "1: the heads of this rank are all there are", _SHARDED),
-    _A("tp_group", None, "None, or a group of one rank", _SHARDED, (), _is_one_rank_alone),
+    _A("tp_size", 1, "1: the heads of this rank are all there are", _HEADS),
+    _A("tp_group", None, "None, or a group of one rank", _HEADS, (), _is_one_rank_alone),
     _A("cp_group", None, "None", _CONTEXT),
     _A("cp_global_ranks", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
     _A("cp_stream", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
@@ -187,10 +183,9 @@ _ALL = [
 _BY_NAME = {each.name: each for each in _ALL}
 
 _TRACKER = "get_rng_state_tracker "
-_PARALLEL = "sequence_parallel " + _TRACKER
 _UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
 _BLOCK = (
-    "window_size bottom_right_diagonal set_parallel_mode seq_length micro_batch_size "
+    "window_size bottom_right_diagonal seq_length micro_batch_size "
     "rotary_pos_interleaved qk_norm_type qk_norm_eps qk_norm_before_rope softmax_type "
 )
 _ATTENTION_FORWARD = (
@@ -209,11 +204,12 @@ _CONSTRUCTORS = {
     "LayerNormLinear": _TRACKER + _UB + "ub_name delay_wgrad_compute symmetric_ar_type",
     "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size delay_wgrad_compute "
     "symmetric_ar_type activation_params checkpoint",
-    "DotProductAttention": _PARALLEL + "window_size bottom_right_diagonal tp_size tp_group "
+    "DotProductAttention": _TRACKER
+    + "sequence_parallel window_size bottom_right_diagonal tp_size tp_group "
     "layer_number attention_type cp_group cp_global_ranks cp_stream cp_comm_type softmax_type "
     "return_max_logit name",
-    "MultiheadAttention": _PARALLEL + _BLOCK + _UB,
-    "TransformerLayer": _PARALLEL + _BLOCK + _UB + "ub_tp_comm_overlap enc_dec_window_size "
+    "MultiheadAttention": _TRACKER + _BLOCK + _UB,
+    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap enc_dec_window_size "
     "enc_dec_bottom_right_diagonal drop_path_rate activation_params",
 }
 _FORWARDS = {

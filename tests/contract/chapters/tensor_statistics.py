@@ -339,4 +339,13 @@ STATEMENTS = (
         "  into.nan += part.nan;",
         "  into.nan = part.nan;",
     ),
+    Statement(
+        "Of divided layers they are those of the whole tensor: what each rank of `tp_group` has "
+        "whole counts once *(ours)*.",
+        "test_parallel_statistics.py::"
+        "test_statistics_of_a_divided_layer_are_those_of_whole_tensors",
+        "features/engine/statistics_collect.cpp",
+        "      if (brings_nothing) bring_nothing(each.sums);\n",
+        "",
+    ),
 )

@@ -316,4 +316,13 @@ STATEMENTS = (
         "return {sum_and_scatter_rows(grads[0], kept.group).wait(), at::Tensor()};",
         "return {grads[0].chunk(size_of(*kept.group))[0], at::Tensor()};",
     ),
+    Statement(
+        "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
+        "TransformerLayer: outputs and gradients are those of the whole layer.",
+        "test_parallel_transformer.py::"
+        "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
+        "core/modules/multihead_attention.cpp",
+        'output ? "row" : "column"',
+        'output ? "" : "column"',
+    ),
 )

@@ -1,0 +1,120 @@
+"""Attention and Transformer layers divided among ranks beside the whole ones."""
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_workers import run_ranks
+from parallel_helpers import Part, region, sum_over_ranks
+
+import telens
+import telens.pytorch as te
+
+HIDDEN, FFN, HEADS, SEQ, BATCH = 64, 128, 4, 16, 2
+
+
+def own_rows(name: str, whole: torch.Tensor, part: Part, heads: int, groups: int) -> torch.Tensor:
+    """This rank's part of a parameter of a layer with separate or interleaved query, key, value."""
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf.startswith("fc1"):  # gated: both halves of this rank's share
+        return torch.cat([part.of(each, 0) for each in whole.chunk(2)])
+    if leaf == "fc2_weight" or "proj.weight" in name:
+        return part.of(whole, 1)
+    divided = leaf.startswith(("query", "key", "value")) or ("qkv" in name and "norm_" not in leaf)
+    return part.of(whole, 0) if divided else whole
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    """Within 64 roundings of FP32 of the largest number: sums are added up in another order."""
+    bound = 64 * 2.0**-24 * max(expected.abs().max().item(), 1e-3)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=bound, msg=f"{what}: {{}}".format)
+
+
+def compare(case, whole, own, part: Part, sequence: bool, precision: str, groups: int) -> None:
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            parameter.copy_(own_rows(name, whole.get_parameter(name), part, HEADS, groups))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(SEQ, BATCH, HIDDEN, generator=generator)
+    gradient = torch.randn(SEQ, BATCH, HIDDEN, generator=generator)
+    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(SEQ)
+    rows = 0 if sequence else None
+    own_x = part.of(x, rows).clone().requires_grad_()
+    x.requires_grad_()
+    with region(precision, dist.group.WORLD):
+        expected = whole(x, rotary_pos_emb=angles)
+        found = own(own_x, rotary_pos_emb=angles)
+    expected.backward(gradient)
+    found.backward(part.of(gradient, rows))
+    close(found, part.of(expected, rows), (*case, "output"))
+    close(own_x.grad, part.of(x.grad, rows), (*case, "dgrad"))
+    for name, parameter in own.named_parameters():
+        grad = parameter.grad
+        if getattr(parameter, "sequence_parallel", False):
+            grad = sum_over_ranks(grad, dist.group.WORLD)
+        expected_grad = own_rows(name, whole.get_parameter(name).grad, part, HEADS, groups)
+        close(grad, expected_grad, (*case, name))
+
+
+def attention(rank, size, precision, sequence, groups, fused) -> None:
+    torch.manual_seed(1)
+    made = {"attention_dropout": 0.0, "num_gqa_groups": groups, "fuse_qkv_params": fused}
+    made |= {"input_layernorm": True, "device": "cpu"}
+    whole = te.MultiheadAttention(HIDDEN, HEADS, **made)
+    own = te.MultiheadAttention(
+        HIDDEN, HEADS, tp_group=dist.group.WORLD, set_parallel_mode=True,
+        sequence_parallel=sequence, **made,
+    )  # fmt: skip
+    case = ("MultiheadAttention", precision, sequence, groups, fused)
+    compare(case, whole, own, Part(rank, size), sequence, precision, groups)
+
+
+def transformer(rank, size, precision, sequence, groups, post_norm=False) -> None:
+    torch.manual_seed(1)
+    made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "num_gqa_groups": groups}
+    made |= {"activation": "swiglu", "fuse_qkv_params": True, "device": "cpu"}
+    made |= {"apply_residual_connection_post_layernorm": post_norm}
+    whole = te.TransformerLayer(HIDDEN, FFN, HEADS, **made)
+    own = te.TransformerLayer(
+        HIDDEN, FFN, HEADS, tp_size=size, set_parallel_mode=True, sequence_parallel=sequence,
+        seq_length=SEQ, **made,
+    )  # fmt: skip
+    own.set_tensor_parallel_group(dist.group.WORLD)
+    case = ("TransformerLayer", precision, sequence, groups, post_norm)
+    compare(case, whole, own, Part(rank, size), sequence, precision, groups)
+
+
+def refusals(rank: int) -> None:
+    divided = {"tp_size": 2, "set_parallel_mode": True, "device": "cpu"}
+    with pytest.raises(telens.UsageError, match="num_attention_heads is 3, which 2 tensor-paral"):
+        te.MultiheadAttention(48, 3, **divided)
+    with pytest.raises(telens.UsageError, match="num_gqa_groups is 1, which 2 tensor-parallel"):
+        te.TransformerLayer(64, 64, 4, num_gqa_groups=1, **divided)
+    layer = te.TransformerLayer(64, 64, 4, **divided)
+    with pytest.raises(telens.UsageError, match="tp_size is 2 and there is no tp_group"):
+        layer(torch.ones(16, 1, 64))
+    with pytest.raises(telens.UsageError, match="give it the heads of this rank"):
+        te.DotProductAttention(4, 16, tp_size=2)
+
+
+def two_ranks(rank: int) -> None:
+    refusals(rank)
+    for precision, sequence in itertools.product(["FP32", "MXFP8"], [False, True]):
+        for groups, fused in ((4, True), (2, True), (2, False)):
+            attention(rank, 2, precision, sequence, groups, fused)
+        transformer(rank, 2, precision, sequence, 2)
+    transformer(rank, 2, "FP32", True, 4, post_norm=True)
+
+
+def test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks():
+    run_ranks(two_ranks)
+
+
+def four_ranks(rank: int) -> None:
+    for sequence in (False, True):
+        transformer(rank, 4, "FP32", sequence, 4)
+
+
+def test_a_divided_transformer_layer_is_the_whole_one_on_4_ranks():
+    run_ranks(four_ranks, world_size=4)
