@@ -2,6 +2,7 @@
 """Trains a byte-level GPT on real text, watched by a debug configuration.
 
     python samples/gpt.py --config debug.yaml --log-dir logs --recipe delayed
+    torchrun --nproc-per-node 2 samples/gpt.py --tp 2 --sp
 
 The same model, text, batches and options as the C++ sample in samples/gpt: with the same seed, both
 compute the same bits.
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from ranks import Ranks, add_options
 
 import telens
 import telens.debug as debug
@@ -49,8 +51,11 @@ RECIPES = {
 class Model(torch.nn.Module):
     """A decoder of TELens modules; layers are named layers.<i>.... and head in configurations."""
 
-    def __init__(self, layers: int, hidden: int, heads: int, max_sequence: int) -> None:
+    def __init__(
+        self, layers: int, hidden: int, heads: int, max_sequence: int, ranks: Ranks | None = None
+    ) -> None:
         super().__init__()
+        self.ranks = ranks
         self.embedding = torch.nn.Parameter(torch.randn(256, hidden) * 0.02)
         angles = te.RotaryPositionEmbedding(hidden // heads)(max_sequence)
         self.register_buffer("angles", angles, persistent=False)
@@ -65,6 +70,7 @@ class Model(torch.nn.Module):
                 fuse_qkv_params=True,
                 name=f"layers.{i}",
                 device="cpu",
+                **(ranks.layer_options() if ranks else {}),
             )
             for i in range(layers)
         )
@@ -72,8 +78,10 @@ class Model(torch.nn.Module):
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --sp of this rank's rows."""
         hidden = torch.nn.functional.embedding(data, self.embedding)
+        if self.ranks:
+            hidden = self.ranks.own_sequence(hidden)
         for layer in self.layers:
             hidden = layer(hidden, rotary_pos_emb=self.angles)
         return self.head(self.norm(hidden))
@@ -160,17 +168,22 @@ def device_of(options: argparse.Namespace) -> torch.device:
 
 
 def forward_and_backward(
-    model: Model, recipe: str, inputs: torch.Tensor, targets: torch.Tensor
+    model: Model, recipe: str, inputs: torch.Tensor, targets: torch.Tensor, ranks: Ranks
 ) -> float:
     make_recipe = RECIPES[recipe]
     with (
         torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe != "fp32"),
-        te.autocast(recipe=make_recipe()) if make_recipe else contextlib.nullcontext(),
+        te.autocast(recipe=make_recipe(), amax_reduction_group=ranks.world)
+        if make_recipe
+        else contextlib.nullcontext(),
     ):
-        logits = model(inputs).float()
+        logits = model(ranks.own_batch(inputs)).float()
+        targets = ranks.own_sequence(ranks.own_batch(targets))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    loss.backward()
-    return loss.item()
+        share = loss * ranks.share_of_loss()
+    share.backward()
+    ranks.add_gradients(model)
+    return ranks.total_loss(share)
 
 
 def show_progress(first: int, step: int, steps: int, loss: float, begin: float) -> None:
@@ -185,21 +198,35 @@ def show_progress(first: int, step: int, steps: int, loss: float, begin: float) 
     sys.stdout.flush()
 
 
-def make_model(options: argparse.Namespace) -> Model:
-    return Model(options.layers, options.hidden, options.heads, options.sequence)
+def make_model(options: argparse.Namespace, ranks: Ranks | None = None) -> Model:
+    """The whole model, or this rank's part of it: a seed gives the same weights on any ranks."""
+    sizes = (options.layers, options.hidden, options.heads, options.sequence)
+    whole = Model(*sizes)
+    if ranks is None or ranks.tp == 1:
+        return whole
+    model = Model(*sizes, ranks)
+    ranks.copy_own_part(model, whole)
+    return model
 
 
 def train(
     options: argparse.Namespace,
     make_model: Callable[[argparse.Namespace], torch.nn.Module] = make_model,
+    ranks: Ranks | None = None,
 ) -> None:
-    """Trains what ``make_model`` makes on the CPU, a model of bytes [seq, batch]."""
+    """Trains what ``make_model`` makes on the CPU, a model of bytes [seq, batch].
+
+    With ranks ``make_model`` gets them too.
+    """
     text = Text(options.text, options.text_bytes)
-    print(f"{len(text.data)} bytes of text from {text.folder}")
+    one_rank = ranks is None
+    ranks = ranks or Ranks()
+    if ranks.is_first:
+        print(f"{len(text.data)} bytes of text from {text.folder}")
     torch.manual_seed(options.seed)
     device = device_of(options)
     # Made on the CPU: a seed gives the same weights on every device.
-    model = make_model(options).to(device)
+    model = (make_model(options) if one_rank else make_model(options, ranks)).to(device)
     adamw = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
     )
@@ -217,13 +244,13 @@ def train(
     with contextlib.ExitStack() as files:
         loss_file = (
             files.enter_context(open(options.loss_file, "w", buffering=1))
-            if options.loss_file
+            if options.loss_file and ranks.is_first
             else None
         )
         for step in range(first, options.steps):
             inputs, targets = text.batch(options.seed, step, options.sequence, options.batch)
             loss = forward_and_backward(
-                model, options.recipe, inputs.to(device), targets.to(device)
+                model, options.recipe, inputs.to(device), targets.to(device), ranks
             )
             for group in adamw.param_groups:
                 group["lr"] = learning_rate(options.learning_rate, step, options.steps)
@@ -233,7 +260,8 @@ def train(
             if loss_file:
                 print(struct.pack(">f", loss).hex(), file=loss_file)
             losses.append(loss)
-            show_progress(first, step, options.steps, loss, begin)
+            if ranks.is_first:
+                show_progress(first, step, options.steps, loss, begin)
             if options.save and step + 1 == (options.save_at or options.steps):
                 torch.save(
                     {
@@ -246,8 +274,9 @@ def train(
     if options.config:
         path = debug.run_path()
         debug.end_debug()
-        print(f"recorded in {path}")
-    if losses:
+        if ranks.is_first:
+            print(f"recorded in {path}")
+    if losses and ranks.is_first:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)
 
 
@@ -311,7 +340,16 @@ def make_parser(
 
 if __name__ == "__main__":
     try:
-        train(make_parser().parse_args())
+        parser = make_parser()
+        add_options(parser)
+        options = parser.parse_args()
+        ranks = Ranks(options.tp, options.sp, options.dp)
+        if ranks.tp > 1 and (options.save or options.resume):
+            raise telens.UsageError(
+                "--save and --resume want one rank (--tp 1): no rank has it all"
+            )
+        train(options, ranks=ranks)
+        ranks.finish()
     except telens.UsageError as error:
         print(f"gpt: {error}", file=sys.stderr)
         sys.exit(2)

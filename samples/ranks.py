@@ -1,0 +1,113 @@
+"""The ranks that train one model together: tensor, sequence and data parallel, started by torchrun.
+
+torchrun --nproc-per-node 2 samples/gpt.py --tp 2 --sp
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+
+import telens
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument(
+        "--sp", action="store_true", help="they divide the sequence between the layers too"
+    )
+    parser.add_argument("--dp", type=int, default=1, help="groups of ranks that share the batch")
+
+
+class Ranks:
+    """This process among tp * dp ranks; those of one tensor-parallel group are neighbors."""
+
+    def __init__(self, tp: int = 1, sequence_parallel: bool = False, dp: int = 1) -> None:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        if tp * dp != world:
+            raise telens.UsageError(
+                f"--tp {tp} --dp {dp} are {tp * dp} ranks and there are {world}; start them with "
+                f"torchrun --nproc-per-node {tp * dp}"
+            )
+        self.tp, self.dp = tp, dp
+        self.sequence_parallel = sequence_parallel and tp > 1
+        self.rank, self.tp_group, self.dp_group = 0, None, None
+        if world == 1:
+            return
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        # Every rank makes all groups, in one order.
+        for first in range(0, world, tp):
+            group = dist.new_group(list(range(first, first + tp)), group_desc="tensor_parallel")
+            if first <= self.rank < first + tp:
+                self.tp_group = group
+        for first in range(tp):
+            group = dist.new_group(list(range(first, world, tp)), group_desc="data_parallel")
+            if self.rank % tp == first:
+                self.dp_group = group
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def world(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.tp_group is not None else None
+
+    def layer_options(self) -> dict:
+        """What divided layers are made with."""
+        if self.tp == 1:
+            return {}
+        return {
+            "tp_group": self.tp_group,
+            "set_parallel_mode": True,
+            "sequence_parallel": self.sequence_parallel,
+        }
+
+    def own_batch(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's columns of [seq, batch]."""
+        return x.chunk(self.dp, 1)[self.rank // self.tp] if self.dp > 1 else x
+
+    def own_sequence(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of [seq, ...], under sequence parallelism."""
+        return x.chunk(self.tp)[self.rank % self.tp] if self.sequence_parallel else x
+
+    def copy_own_part(self, model: torch.nn.Module, whole: torch.nn.Module) -> None:
+        """The parameters of the whole model, or this rank's part of them."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                value = whole.get_parameter(name)
+                dim = getattr(parameter, "partition_dim", None)
+                if self.tp > 1 and dim is not None:
+                    value = value.chunk(self.tp, dim)[self.rank % self.tp]
+                parameter.copy_(value)
+
+    def share_of_loss(self) -> float:
+        """The factor of this rank's mean loss in the mean of all tokens."""
+        return 1 / (self.dp * (self.tp if self.sequence_parallel else 1))
+
+    def total_loss(self, share: torch.Tensor) -> float:
+        """The mean loss of all tokens, of each rank's share of it."""
+        total = share.detach().clone()
+        if self.sequence_parallel:
+            dist.all_reduce(total, group=self.tp_group)
+        if self.dp > 1:
+            dist.all_reduce(total, group=self.dp_group)
+        return total.item()
+
+    def add_gradients(self, model: torch.nn.Module) -> None:
+        """Adds up what ranks have of each gradient; layers leave this to their owner."""
+        for parameter in model.parameters():
+            is_divided = getattr(parameter, "tensor_model_parallel", False)
+            if self.sequence_parallel and not is_divided:  # that of this rank's rows
+                dist.all_reduce(parameter.grad, group=self.tp_group)
+            if self.dp > 1:
+                dist.all_reduce(parameter.grad, group=self.dp_group)
+
+    def finish(self) -> None:
+        if self.tp_group is not None:
+            dist.barrier()
+            dist.destroy_process_group()

@@ -1,0 +1,98 @@
+"""samples/gpt.py on two ranks that torchrun starts: the losses of one rank."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_gpt_in_python import BUILD, PYTHON_SAMPLE, SMALL
+
+import telens
+
+STEPS = 50
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+CONFIG = """\
+section:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats:
+      enabled: True
+      stats: [max, numel, l1_norm]
+      tensors: [activation, gradient, weight, output, dgrad]
+      freq: 5
+"""
+
+
+def losses(folder: Path, name: str, *options: object, ranks: int = 2) -> torch.Tensor:
+    file = folder / name
+    command = PYTHON_SAMPLE if ranks == 1 else [*TORCHRUN, PYTHON_SAMPLE[1]]
+    packages = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [*command, *SMALL, "--steps", str(STEPS), "--loss-file", file, *map(str, options)],
+        env=os.environ | {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    words = file.read_text().split()
+    assert len(words) == STEPS
+    return torch.tensor([struct.unpack(">f", bytes.fromhex(word))[0] for word in words])
+
+
+MXFP8 = ["--recipe", "mxfp8", "--hidden", 64]  # blocks of 32 features on each rank
+TP_SP = ["--recipe", "fp32", "--tp", 2, "--sp"]
+
+
+def watched(folder: Path, *options: object, ranks: int = 2) -> tuple[torch.Tensor, telens.Run]:
+    config = folder / "debug.yaml"
+    config.write_text(CONFIG)
+    logs = folder / f"logs of {ranks}"
+    found = losses(folder, "watched", *options, "--config", config, "--log-dir", logs, ranks=ranks)
+    return found, telens.open_run(logs)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return watched(tmp_path_factory.mktemp("whole"), "--recipe", "fp32", ranks=1)
+
+
+def compare(found: torch.Tensor, expected: torch.Tensor, first: float, all_steps: float) -> None:
+    """Sums are added up in another order: a rounding in the first step grows from step to step."""
+    assert (found[0] - expected[0]).abs() < first
+    assert (found - expected).abs().max() < all_steps
+
+
+FP32_BOUNDS = (1e-5, 2e-2)
+BF16_BOUNDS = (2e-2, 0.15)  # ranks' sums are rounded to BF16 before they are added
+
+
+def test_two_ranks_that_share_the_batch_learn_what_one_does(tmp_path, whole):
+    compare(losses(tmp_path, "two", "--recipe", "fp32", "--dp", 2), whole[0], *FP32_BOUNDS)
+
+
+def test_two_ranks_that_share_layers_in_mxfp8_learn_what_one_does(tmp_path):
+    alone = losses(tmp_path, "one", *MXFP8, ranks=1)
+    compare(losses(tmp_path, "two", *MXFP8, "--tp", 2, "--sp"), alone, *BF16_BOUNDS)
+
+
+def sums(run: telens.Run, statistic: str) -> dict:
+    records = run.records(statistic=statistic)
+    records = records[records["iteration"] == 0]
+    keys = zip(records["layer"], records["tensor"], strict=True)
+    return dict(zip(keys, records["value"], strict=True))
+
+
+def test_looking_changes_no_bit_and_statistics_are_those_of_the_whole_tensors(tmp_path, whole):
+    plain = losses(tmp_path, "plain", *TP_SP)
+    found, run = watched(tmp_path, *TP_SP)
+    assert torch.equal(plain, found)
+    compare(plain, whole[0], *FP32_BOUNDS)
+    assert sums(run, "numel") == sums(whole[1], "numel")
+    for key, value in sums(whole[1], "l1_norm").items():
+        if key[1] in ("activation", "weight", "output"):  # losses are shares: gradients too
+            assert sums(run, "l1_norm")[key] == pytest.approx(value, rel=1e-4), key
