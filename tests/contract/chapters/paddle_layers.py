@@ -13,6 +13,15 @@ DIVIDED = PARALLEL + "test_layers_divided_between_two_ranks_are_the_whole_layers
 SAME_BITS = LAYERS + "test_a_layer_has_the_bits_of_telens_pytorch"
 
 STATEMENTS = (
+    Statement(
+        "Arguments of layers, forwards and `fp8_autocast` have the names and defaults of "
+        "Transformer Engine's page for Paddle.",
+        "test_paddle_signatures.py::"
+        "test_arguments_have_the_names_and_defaults_of_transformer_engine",
+        FOLDER + "transformer_layer.py",
+        "        hidden_dropout: float = 0.1,",
+        "        hidden_dropout: float = 0.0,",
+    ),
     # ---- the layers
     Statement(
         "`Linear`, `LayerNorm`, `LayerNormLinear` and `LayerNormMLP` have the bits of "
@@ -166,6 +175,13 @@ STATEMENTS = (
         FOLDER + "dot_product_attention.py",
         'if self.attn_mask_type != "padding":',
         'if self.attn_mask_type == "no_mask":',
+    ),
+    Statement(
+        "A mask that does not broadcast to [batch, heads, seq_q, seq_kv] is refused *(ours)*.",
+        ATTENTION + "test_a_mask_that_does_not_broadcast_is_refused",
+        FOLDER + "dot_product_attention.py",
+        "        have not in (1, want) for have",
+        "        have == 0 for have",
     ),
     Statement(
         "Cross attention demands a mask.",
