@@ -23,9 +23,9 @@ constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
 constexpr int kReaderLeft = 128 + SIGPIPE;  // as a shell tells of a process that SIGPIPE ended
 
-constexpr std::array kSubcommands{add_info,   add_stats,    add_plot,       add_repair,
-                                  add_plan,   add_features, add_new_plugin, add_ledger,
-                                  add_blocks, add_whatif,   add_diagnose};
+constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
+                                  add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
+                                  add_diagnose, add_diff,       add_report};
 
 int refused(std::string_view message) {
   note(message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace telens::diagnosis {
@@ -14,9 +15,19 @@ constexpr double kSteps = 3;
 // Summary of the last points before a place.
 struct Past {
   double usual = 0;
-  double spread = 0;  // taken over the steps
-  double largest_step = 0;
+  double spread = 0;        // taken over the steps
+  double largest_step = 0;  // but for a spike
 };
+
+// The largest distance; of many the third largest: a spike of one point takes two steps.
+double largest_but_a_spike(const std::vector<double>& steps) {
+  constexpr std::size_t kMany = 8;
+  std::vector<double> sizes;
+  for (const double step : steps) sizes.push_back(std::abs(step));
+  std::ranges::sort(sizes, std::greater());
+  if (sizes.empty()) return 0;
+  return sizes.size() < kMany ? sizes.front() : sizes[2];
+}
 
 Past past_of(std::span<const double> values) {
   // The newest ones, and how steps vary: gradients fall by a factor of 10 while training begins.
@@ -26,9 +37,9 @@ Past past_of(std::span<const double> values) {
   std::vector<double> steps;
   for (std::size_t i = 1; i < values.size(); ++i) {
     steps.push_back(values[i] - values[i - 1]);
-    past.largest_step = std::max(past.largest_step, std::abs(steps.back()));
   }
   past.spread = spread(steps);
+  past.largest_step = largest_but_a_spike(steps);
   return past;
 }
 
@@ -100,6 +111,10 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t end = i;
     while (end < values.size() && leaves(end)) ++end;
     const std::size_t stays = end - i;
+    // A spike before a shift is none of it.
+    const bool goes_on = stays > 1 && std::abs(values[i + 1] - past.usual) >=
+                                          std::abs(values[i] - past.usual) + options.least_bits;
+    if (goes_on) continue;
     if (stays < options.sustained) {
       // A shift that the end of the run, or the last finite value, cuts short must be larger.
       const auto missing = static_cast<double>(options.sustained - stays);

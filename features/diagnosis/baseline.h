@@ -36,9 +36,9 @@ struct ShiftOptions {
 };
 
 // The first shift of a series of sizes: away from the median of the last points by least_bits and
-// by 4 spreads of the steps in the past, and by a step of 3 times the largest one of these, so that
-// a steady growth is none. What lasts for fewer points than `sustained`, since the run ends or
-// holds no number any more, has to be larger.
+// by 4 spreads of the steps in the past, and by a step of 3 times the largest one of these but for
+// a spike, so that a steady growth is none. A shift that lasts for fewer points than `sustained`,
+// since the run ends or holds no number any more, has to be larger.
 std::optional<Shift> first_shift(std::span<const Point> sizes, const ShiftOptions& options);
 
 struct RampOptions {

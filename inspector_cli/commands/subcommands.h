@@ -20,5 +20,7 @@ void add_whatif(CLI::App& app);
 void add_ledger(CLI::App& app);
 void add_blocks(CLI::App& app);
 void add_diagnose(CLI::App& app);
+void add_diff(CLI::App& app);
+void add_report(CLI::App& app);
 
 }  // namespace telens::cli

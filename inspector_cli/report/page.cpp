@@ -8,6 +8,7 @@
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/page_template.h"
+#include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/scale.h"
 #include "inspector_cli/terminal/json.h"
 #include "inspector_cli/terminal/layer_labels.h"
@@ -91,7 +92,8 @@ Json trouble_json(const Chart& chart) {
   return shown ? Json{{"bin", chart.bin_of(bad->iteration)}} : Json();
 }
 
-std::string page(const Chart& chart, Json charts) {
+// `sections`: what a report says beside the charts.
+std::string page(const Chart& chart, Json charts, Json sections = Json::array()) {
   Json iterations = Json::array();
   for (std::size_t b = 0; b < chart.bins; ++b) iterations.push_back(chart.iteration_of(b));
   Json ticks = Json::array();
@@ -101,13 +103,12 @@ std::string page(const Chart& chart, Json charts) {
   const Json data{{"run", json_text(chart.run_id)},        {"subtitle", json_text(chart.subtitle)},
                   {"headlines", headlines_json(chart)},    {"iterations", std::move(iterations)},
                   {"lastIteration", chart.last_iteration}, {"iterationTicks", std::move(ticks)},
-                  {"trouble", trouble_json(chart)},        {"charts", std::move(charts)}};
+                  {"trouble", trouble_json(chart)},        {"charts", std::move(charts)},
+                  {"sections", std::move(sections)}};
   return fmt::format("{}{}{}", kPageBegin, json_for_html(data), kPageEnd);
 }
 
-}  // namespace
-
-std::string draw_html(const Chart& chart) {
+Json charts_of(const Chart& chart) {
   Json charts = Json::array();
   for (const Line& scalar : chart.scalars) {
     charts.push_back(chart_json("lines", scalar.label, {scalar}, Scale({scalar})));
@@ -118,10 +119,10 @@ std::string draw_html(const Chart& chart) {
     charts.push_back(chart_json("map", panel.statistic + " of each layer's worst tensor",
                                 panel.layers, Scale(panel.layers)));
   }
-  return page(chart, std::move(charts));
+  return charts;
 }
 
-std::string draw_html(const HistogramChart& chart) {
+Json charts_of(const HistogramChart& chart) {
   Json charts = Json::array();
   for (const TensorHistogram& tensor : chart.tensors) {
     charts.push_back(chart_json(chart.one_iteration() ? "bars" : "map",
@@ -129,7 +130,26 @@ std::string draw_html(const HistogramChart& chart) {
                                 Scale::of_percentages()));
     charts.back()["unit"] = " %";
   }
-  return page(chart.frame, std::move(charts));
+  return charts;
+}
+
+bool have_same_bins(const Chart& a, const Chart& b) {
+  return a.bins == b.bins && a.first_iteration == b.first_iteration &&
+         a.last_iteration == b.last_iteration;
+}
+
+}  // namespace
+
+std::string draw_html(const Chart& chart) { return page(chart, charts_of(chart)); }
+
+std::string draw_html(const HistogramChart& chart) { return page(chart.frame, charts_of(chart)); }
+
+std::string draw_report(const Chart& chart, const HistogramChart* histograms, Json sections) {
+  Json charts = charts_of(chart);
+  if (histograms != nullptr && have_same_bins(chart, histograms->frame)) {
+    for (Json& each : charts_of(*histograms)) charts.push_back(std::move(each));
+  }
+  return page(chart, std::move(charts), std::move(sections));
 }
 
 }  // namespace telens::cli

@@ -1,7 +1,6 @@
 #include "features/diagnosis/rules/scale_reads.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -31,19 +30,30 @@ ScaleSeries from_scale_health(const Facts& facts, const Series& staleness) {
   return series;
 }
 
+// How many reads stand for an amax between the newest and the largest one before, with so many bits
+// added to the amaxes that they stand for.
+std::size_t explained(const std::vector<ScaleRead>& reads, const std::vector<double>& largest,
+                      double added) {
+  constexpr double kRounding = 0.6;  // bits: scales may be powers of two
+  std::size_t count = 0;
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    const double stands_for = reads[i].stands_for + added;
+    // Current scaling takes the amax of the same iteration.
+    const double newest = std::min(reads[i - 1].amax, reads[i].amax);
+    const double most = std::max(largest[i - 1], reads[i].amax);
+    if (stands_for > newest - kRounding && stands_for < most + kRounding) ++count;
+  }
+  return count;
+}
+
 // The amaxes that the scales stand for begin as log2(1 / scale); the largest value of the format is
-// still to be added.
-void add_largest_value(std::vector<ScaleRead>& reads) {
-  constexpr std::array kLargest{448.0, 57344.0};  // E4M3, E5M2
-  const auto off = [&](double largest) {
-    std::vector<double> distances;
-    for (const ScaleRead& read : reads) {
-      distances.push_back(std::abs(read.stands_for + std::log2(largest) - read.amax));
-    }
-    return median(std::move(distances));
-  };
-  const double largest = std::ranges::min(kLargest, {}, off);
-  for (ScaleRead& read : reads) read.stands_for += std::log2(largest);
+// still to be added: the one that explains more reads.
+void add_largest_value(std::vector<ScaleRead>& reads, const Series& amax) {
+  const double of_e4m3 = std::log2(448.0);
+  const double of_e5m2 = std::log2(57344.0);
+  const std::vector<double> largest = largest_amaxes(reads, amax);
+  const bool is_e5m2 = explained(reads, largest, of_e5m2) > explained(reads, largest, of_e4m3);
+  for (ScaleRead& read : reads) read.stands_for += is_e5m2 ? of_e5m2 : of_e4m3;
 }
 
 ScaleSeries from_scales(const Facts& facts, const Series& inverse) {
@@ -65,7 +75,7 @@ ScaleSeries from_scales(const Facts& facts, const Series& inverse) {
                                         ? std::optional(series.reads.back().stands_for - stands_for)
                                         : std::nullopt});
   }
-  if (!series.reads.empty()) add_largest_value(series.reads);
+  if (!series.reads.empty()) add_largest_value(series.reads, *amax);
   return series;
 }
 

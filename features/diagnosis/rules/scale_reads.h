@@ -31,7 +31,7 @@ struct ScaleSeries {
 
 // All tensors with one scale: from ScaleHealth, else from scale_inv_min and scale_inv_max, which
 // are equal in each read of such a tensor; cur_amax is needed for both. Without ScaleHealth the
-// format's largest value is the one that fits better, that of E4M3 or of E5M2.
+// format's largest value is the one that explains more reads, that of E4M3 or of E5M2.
 std::vector<ScaleSeries> scale_series(const Facts& facts);
 
 // As large as the largest amax of the tensor up to and with each read; infinite from the first amax

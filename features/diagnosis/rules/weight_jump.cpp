@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -13,8 +14,9 @@ namespace telens::diagnosis {
 namespace {
 
 constexpr double kLeast = 0.25;          // bits: a change of the norm by 19 % in one step
-constexpr double kLeastTogether = 0.03;  // bits, where most weights change in the same step
+constexpr double kLeastTogether = 0.01;  // bits, where most weights change in the same step
 constexpr std::size_t kLeastWeights = 3;
+constexpr double kTimesUsualTogether = 4;
 constexpr double kTimesUsual = 12;     // the usual change
 constexpr double kTimesLargest = 3;    // the largest change so far
 constexpr std::size_t kLeastPast = 5;  // changes
@@ -26,20 +28,34 @@ struct Jump {
   Place place;
   std::int64_t iteration = 0;
   double before = 0, after = 0;  // root mean squares
+  bool alone = false;            // a finding whatever other weights do
   double change() const { return std::abs(bits(after) - bits(before)); }
 };
 
-// Each that is larger than all before it by far.
+// Larger than the last changes by far: a sign where most weights do so in the same step.
+bool is_unusual(const Jump& jump, const std::vector<double>& changes) {
+  constexpr std::size_t kNewest = 6;
+  const auto newest = std::span(changes).last(std::min(kNewest, changes.size()));
+  const double usual = kTimesUsualTogether * median({newest.begin(), newest.end()});
+  const double largest = kTimesLargest * *std::ranges::max_element(newest);
+  return jump.change() > std::max({kLeastTogether, usual, largest});
+}
+
+bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes) {
+  const double usual = kTimesUsual * median(changes);
+  const double largest = kTimesLargest * *std::ranges::max_element(changes);
+  return jump.change() > std::max({kLeast, usual, largest});
+}
+
 std::vector<Jump> jumps_of(const Series& sizes) {
   std::vector<Jump> jumps;
   std::vector<double> changes;
   for (std::size_t i = 1; i < sizes.points.size(); ++i) {
-    const Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
-                    sizes.points[i].value};
+    Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
+              sizes.points[i].value};
     if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
-      const double usual = kTimesUsual * median(changes);
-      const double largest = kTimesLargest * *std::ranges::max_element(changes);
-      if (jump.change() > std::max({kLeastTogether, usual, largest})) jumps.push_back(jump);
+      jump.alone = is_unusual_alone(jump, changes);
+      if (jump.alone || is_unusual(jump, changes)) jumps.push_back(jump);
     }
     changes.push_back(jump.change());
   }
@@ -84,7 +100,7 @@ std::vector<Finding> find(const Facts& facts) {
     std::vector<Jump> together(begin, end);
     begin = end;
     if (together.size() < kLeastWeights || !are_most(together.size(), weights.size())) {
-      std::erase_if(together, [](const Jump& jump) { return jump.change() < kLeast; });
+      std::erase_if(together, [](const Jump& jump) { return !jump.alone; });
     }
     if (together.empty()) continue;
     found.push_back(finding_of(facts, together, weights.size()));
@@ -96,22 +112,24 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule weight_jump() {
-  return {.cause = "weight_jump",
-          .title = "a weight that changes much more in one step than ever before",
-          .doc =
-              "The root mean square of a weight changes by a fifth and more, by 12 times the "
-              "usual change and 3 times the largest one so far; 2 % are enough where most weights "
-              "do. Then it is "
-              "the learning rate or the optimizer, else a single parameter.",
-          .stage = Stage::update,
-          .required = {kSizes},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
-          .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
-          .next_step =
-              "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "
-              "debug.record(\"lr\", ...) beside it",
-          .find = find};
+  return {
+      .cause = "weight_jump",
+      .title = "a weight that changes much more in one step than ever before",
+      .doc =
+          "The root mean square of a weight changes by a fifth and more, by 12 times the "
+          "usual change and 3 times the largest one so far; 0.7 %, and 4 times the last changes, "
+          "are enough where most weights "
+          "do. Then it is "
+          "the learning rate or the optimizer, else a single parameter.",
+      .stage = Stage::update,
+      .required = {kSizes},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+      .next_step =
+          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "
+          "debug.record(\"lr\", ...) beside it",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

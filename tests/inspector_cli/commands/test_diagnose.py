@@ -244,6 +244,110 @@ def test_a_spike_of_the_loss_alone_has_no_numeric_cause(findings, training):
     assert "data" in found[0]["summary"]
 
 
+def test_a_jump_while_gradients_still_fall_fast(findings, training):
+    for layer in LAYERS:
+        for step in range(STEPS):
+            training.scale(layer, "gradient", step, 0.75 if step < 12 else 1, last=STEPS - 1)
+    training.scale("layers.0.fc2", "gradient", 7, 50, last=7)  # a spike in the past
+    training.scale("layers.0.fc2", "gradient", 12, 30)
+    found = findings(training)
+    assert [where(each) for each in found] == [
+        ("exploding_gradients", "layers.0.fc2", "gradient", 12)
+    ]
+
+
+def test_infinite_gradients_of_a_skipped_step_are_a_loss_scalers(findings, training):
+    frozen = {}
+    for layer in LAYERS:
+        for step in (9, 10):
+            training.values[step, layer, "gradient", "nonfinite"] = 7
+        for statistic in ("l2_norm", "std", "mean", "cur_amax"):
+            frozen[layer, statistic] = training.values[9, layer, "weight", statistic]
+            for step in (10, 11):  # no weight moves
+                training.values[step, layer, "weight", statistic] = frozen[layer, statistic]
+    assert findings(training) == []
+    training.values[11, LAYERS[0], "weight", "l2_norm"] *= 1.001
+    assert [each["cause"] for each in findings(training)] == ["nonfinite"]
+
+
+def test_a_gain_that_decays_step_by_step(findings, training):
+    for step in range(STEPS):
+        training.put(step, "layers.1.fc1", "activation", 1 + 0.01 * (step % 2))
+    for step in range(15, STEPS):
+        training.scale("layers.1.fc1", "activation", step, 0.88)
+    found = findings(training)
+    assert [where(each) for each in found] == [("dead_gain", "layers.1.fc1", "activation", 15)]
+
+
+def test_a_mean_that_drifts(findings, training):
+    for step in range(12, STEPS):
+        training.values[step, "layers.0.fc2", "activation", "mean"] += 0.3 * (step - 11)
+    found = findings(training)
+    assert [where(each) for each in found] == [("drifting_mean", "layers.0.fc2", "activation", 12)]
+
+
+def test_units_that_die(findings, training):
+    for step in range(STEPS):
+        share = 0.5 if step < 16 else 0.85
+        training.values[step, "layers.0.fc2", "activation", "zeros"] = int(4096 * share)
+    found = findings(training)
+    assert [where(each) for each in found] == [("dead_units", "layers.0.fc2", "activation", 16)]
+
+
+def test_a_weight_that_goes_to_and_fro(findings, training):
+    for step in range(14, STEPS):
+        training.values[step, "layers.1.fc2", "weight", "mean"] += 0.002 * (-1) ** step
+    found = findings(training)
+    assert [where(each) for each in found] == [
+        ("oscillating_weights", "layers.1.fc2", "weight", 14)
+    ]
+
+
+def test_an_expert_that_gets_nothing(findings, training):
+    for step in range(STEPS):
+        for expert in range(3):
+            layer = f"moe.gemm_{expert}"
+            training.put(step, layer, "activation", 1 + 0.01 * (step % 3))
+            if expert == 1 and step >= 18:
+                for statistic in ("numel", "cur_amax", "l2_norm", "std"):
+                    training.values[step, layer, "activation", statistic] = 0
+    found = findings(training)
+    assert ("dead_expert", "moe.gemm_1", "activation", 18) in [
+        where(each) for each in found + found[0]["consequences"]
+    ]
+
+
+def test_scales_are_read_from_casts_where_there_is_no_scale_health(findings, training):
+    for layer in LAYERS:
+        for step in range(1, STEPS):
+            before = training.values[step - 1, layer, "activation", "cur_amax"]
+            wrong = 16 if layer == "layers.1.fc1" and step >= 17 else 1
+            for statistic in ("scale_inv_min", "scale_inv_max"):
+                training.values[step, layer, "activation", statistic] = wrong * before / 448
+    found = findings(training)
+    assert [where(each) for each in found] == [("wrong_scale", "layers.1.fc1", "activation", 17)]
+
+
+def test_a_layer_whose_casts_end_left_low_precision(findings, training):
+    for layer in LAYERS:
+        for step in range(STEPS):
+            if layer != "layers.0.fc2" or step < 13:
+                training.values[step, layer, "activation", "underflows%"] = 0.1
+    found = findings(training)
+    assert [where(each) for each in found] == [("gemm_precision", "layers.0.fc2", "activation", 13)]
+
+
+def test_norms_are_not_needed_where_there_are_deviations(findings, training):
+    for key in [key for key in training.values if key[3] in ("l2_norm", "numel")]:
+        del training.values[key]
+    assert findings(training) == []
+    training.scale("layers.0.fc1", "activation", 20, 30)
+    found = findings(training)
+    assert [where(each) for each in found] == [
+        ("activation_jump", "layers.0.fc1", "activation", 20)
+    ]
+
+
 def test_what_follows_lies_under_its_origin(findings, training):
     training.scale("layers.0.fc1", "weight", 14, 50)
     for layer in LAYERS:

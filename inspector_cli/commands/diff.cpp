@@ -1,0 +1,182 @@
+// telens diff: where two runs part first, and what follows from it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "features/diagnosis/facts.h"
+#include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/run_difference.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/json.h"
+#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr int kDifferenceSchema = 1;
+
+struct DiffOptions {
+  std::string a, b, spread;
+  std::vector<std::string> map;  // "text in A's names=text in B's"
+  Format format = Format::table;
+  int top = 20;
+};
+
+LayerMap layer_map(const std::vector<std::string>& texts) {
+  LayerMap map;
+  for (const std::string& text : texts) {
+    const auto at = text.find('=');
+    if (at == 0 || at == std::string::npos) {
+      raise<UsageError>(
+          "--map {}: expected A=B, a part of a layer's name in the first run and what "
+          "stands for it in the second one",
+          text);
+    }
+    map.emplace_back(text.substr(0, at), text.substr(at + 1));
+  }
+  return map;
+}
+
+diagnosis::Facts facts_of(const std::string& path) {
+  const record::RunReader run = open_run(path);
+  return {run, compared_statistics()};
+}
+
+std::string where(const Divergence& each, const diagnosis::Facts& facts) {
+  return each.layer.empty() ? each.quantity : label_of(each.place, facts) + ", " + each.quantity;
+}
+
+Json divergence_json(const Divergence& each) {
+  Json object;
+  object["layer"] = each.layer.empty() ? Json() : json_text(each.layer);
+  object["tensor"] = each.place.tensor ? Json(telens::name_of(*each.place.tensor)) : Json();
+  object["gemm"] = each.place.gemm ? Json(telens::name_of(*each.place.gemm)) : Json();
+  object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
+  object["quantity"] = json_text(each.quantity);
+  object["first_iteration"] = each.first;
+  object["a"] = json_number(each.a);
+  object["b"] = json_number(each.b);
+  object["difference"] = json_number(each.difference);
+  object["tolerance"] = json_number(each.tolerance);
+  return object;
+}
+
+Json names_json(const std::vector<std::string>& names) {
+  Json list = Json::array();
+  for (const std::string& name : names) list.push_back(json_text(name));
+  return list;
+}
+
+void print_json(const RunDifference& difference, const DiffOptions& options) {
+  Json object;
+  object["schema_version"] = kDifferenceSchema;
+  object["a"] = json_text(options.a);
+  object["b"] = json_text(options.b);
+  object["compared"] = difference.compared;
+  object["divergences"] = Json::array();
+  for (const Divergence& each : difference.divergences) {
+    object["divergences"].push_back(divergence_json(each));
+  }
+  object["only_in_a"] = names_json(difference.only_in_a);
+  object["only_in_b"] = names_json(difference.only_in_b);
+  fmt::print("{}\n", json_line(object));
+}
+
+void print_unmatched(std::string_view run, const std::vector<std::string>& layers) {
+  constexpr std::size_t kShown = 3;
+  if (layers.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, layers.size()); ++i) {
+    names += (i == 0 ? "" : ", ") + printable(layers[i]);
+  }
+  const std::string more =
+      layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : "";
+  fmt::print("only in {}: {}{} (--map A=B aligns other names)\n", run, names, more);
+}
+
+void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
+                const DiffOptions& options) {
+  const auto& all = difference.divergences;
+  if (all.empty()) {
+    fmt::print("no divergence beyond the tolerance, by {} series\n", difference.compared);
+  } else {
+    const Divergence& first = all.front();
+    fmt::print(
+        "The runs part in iteration {}: {} is {:.4g} in A and {:.4g} in B, {:.3g} % apart; "
+        "{:.3g} % is to be expected.\n",
+        first.first, where(first, facts), first.a, first.b, 100 * first.difference,
+        100 * first.tolerance);
+    if (all.size() > 1) fmt::print("It spreads to {} more:\n\n", all.size() - 1);
+    Table table({"iteration", "layer", "tensor", "gemm", "quantity", "A", "B", "difference %",
+                 "tolerance %"});
+    for (const Divergence& each : all) {
+      table.add({each.first, each.layer,
+                 std::string(each.place.tensor ? telens::name_of(*each.place.tensor) : ""),
+                 std::string(each.place.gemm ? telens::name_of(*each.place.gemm) : ""),
+                 each.quantity, each.a, each.b, 100 * each.difference, 100 * each.tolerance});
+    }
+    table.drop_where_empty("gemm");
+    if (options.top > 0) table.keep_first(static_cast<std::size_t>(options.top));
+    const int width = stdout_is_terminal() ? terminal_width() : 0;
+    if (all.size() > 1)
+      fmt::print("{}", table.render(Format::table, static_cast<std::size_t>(width)));
+  }
+  print_unmatched("A", difference.only_in_a);
+  print_unmatched("B", difference.only_in_b);
+}
+
+void run_diff(const DiffOptions& options) {
+  const LayerMap map = layer_map(options.map);
+  const diagnosis::Facts a = facts_of(options.a);
+  const diagnosis::Facts b = facts_of(options.b);
+  std::optional<diagnosis::Facts> spread;
+  if (!options.spread.empty()) spread.emplace(facts_of(options.spread));
+  const RunDifference difference = compare_runs(a, b, spread ? &*spread : nullptr, map);
+  if (difference.compared == 0) {
+    raise<UsageError>(
+        "{} and {} have nothing in common: expected LogTensorStats (l2_norm, std or cur_amax) of "
+        "the same layers and iterations; --map A=B aligns other names of layers",
+        options.a, options.b);
+  }
+  if (options.format == Format::json) {
+    print_json(difference, options);
+  } else {
+    print_text(difference, a, options);
+  }
+  if (!difference.divergences.empty()) throw BadRun();
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app) {
+  auto options = std::make_shared<DiffOptions>();
+  CLI::App* command = app.add_subcommand(
+      "diff",
+      "Where two runs part first, beyond what their formats and chance explain, and what it\n"
+      "spreads to. Exit code 1 if they do.");
+  command->add_option("A", options->a, "The run that is trusted")->required();
+  command->add_option("B", options->b, "The other run")->required();
+  command->add_option("--spread", options->spread,
+                      "A third run, as A but for its seed: how far it is from A is chance");
+  command->add_option(
+      "--map", options->map,
+      "FROM=TO: layers of A with FROM in their names are those of B with TO; may be "
+      "repeated");
+  add_choice<Format>(*command, "--format", options->format,
+                     {{"table", Format::table}, {"json", Format::json}}, "table, or json");
+  command->add_option("--top", options->top, "Rows of the table; 0: all");
+  command->callback([options] { run_diff(*options); });
+}
+
+}  // namespace telens::cli

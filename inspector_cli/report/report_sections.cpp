@@ -1,0 +1,160 @@
+// What a report says beside its charts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/report_page.h"
+
+namespace telens::cli {
+namespace {
+
+using diagnosis::Facts;
+using diagnosis::Finding;
+using diagnosis::GemmState;
+
+// More than a reader looks at, and what keeps a page small.
+constexpr std::size_t kMostFindings = 20;
+constexpr std::size_t kMostConsequences = 10;
+constexpr std::size_t kMostLedgerRows = 200;
+
+Json section(std::string_view title, std::string_view place) {
+  return {{"title", title}, {"place", place}};
+}
+
+std::string iterations_of(const Finding& finding) {
+  return finding.first == finding.last
+             ? fmt::format("iteration {}", finding.first)
+             : fmt::format("iterations {} to {}", finding.first, finding.last);
+}
+
+std::string evidence_of(const Finding& finding) {
+  std::string text;
+  for (const diagnosis::Evidence& each : finding.evidence) {
+    const std::string what = each.what.empty() ? "" : fmt::format(" ({})", each.what);
+    text += fmt::format("{}{} {:.4g}{} in iteration {}", text.empty() ? "" : "; ", each.statistic,
+                        each.value, what, each.iteration);
+  }
+  return text;
+}
+
+std::string consequences_of(const diagnosis::Ranked& ranked, const Facts& facts) {
+  std::string text;
+  const std::size_t shown = std::min(kMostConsequences, ranked.consequences.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Finding& each = ranked.consequences[i];
+    text += fmt::format("{}{} of {} from {}", i == 0 ? "" : "; ", each.cause,
+                        label_of(each.place, facts), each.first);
+  }
+  const std::size_t more = ranked.consequences.size() - shown;
+  return more == 0 ? text : text + fmt::format("; and {} more", more);
+}
+
+Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Facts& facts,
+                  const std::string& run) {
+  const Finding& finding = ranked.finding;
+  const diagnosis::Rule& rule = diagnosis::rule_of(finding.cause);
+  Json rows = Json::array();
+  const auto add = [&rows](std::string_view name, const std::string& text) {
+    if (!text.empty()) rows.push_back({name, json_text(text)});
+  };
+  add("found", finding.summary);
+  add("evidence", evidence_of(finding));
+  add("sure", fmt::format("{:.0f} %", 100 * finding.confidence));
+  add("or else", std::string(rule.alternatives));
+  add("next", next_step(finding, facts, run));
+  add("follows", consequences_of(ranked, facts));
+  return {{"head", json_text(fmt::format("{}. {} ({}): {}, {}", number, rule.title, finding.cause,
+                                         label_of(finding.place, facts), iterations_of(finding)))},
+          {"rows", std::move(rows)}};
+}
+
+Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
+                      const std::string& run) {
+  Json findings = section("Findings", "before");
+  const std::size_t asked = diagnosis::rules().size() - diagnosis.unasked.size();
+  findings["note"] =
+      diagnosis.findings.empty()
+          ? fmt::format("No finding, by {} of {} rules.", asked, diagnosis::rules().size())
+          : fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size());
+  findings["findings"] = Json::array();
+  const std::size_t shown = std::min(kMostFindings, diagnosis.findings.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    findings["findings"].push_back(finding_json(diagnosis.findings[i], i + 1, facts, run));
+  }
+  return findings;
+}
+
+// Each operand and what it ran in, with how many layers did.
+Json ledger_section(const Facts& facts) {
+  using Key = std::tuple<std::string, std::string, std::string, std::string>;
+  std::map<Key, std::set<std::int32_t>> layers;
+  std::map<Key, std::int64_t> first;
+  for (const GemmState& state : facts.gemm_states()) {
+    for (const TensorName tensor : kAllTensors) {
+      const std::string name(telens::name_of(tensor));
+      const std::string ran = state.detail(name + " ran");
+      if (ran.empty() || !state.place.gemm) continue;
+      const Key key{std::string(telens::name_of(*state.place.gemm)), name, ran,
+                    state.detail(name + " cause")};
+      layers[key].insert(state.place.layer);
+      const auto [at, is_new] = first.try_emplace(key, state.iteration);
+      if (!is_new) at->second = std::min(at->second, state.iteration);
+    }
+  }
+  Json rows = Json::array();
+  for (const auto& [key, ids] : layers) {
+    if (rows.size() == kMostLedgerRows) break;
+    const auto& [gemm, tensor, ran, cause] = key;
+    rows.push_back({gemm, tensor, json_text(ran), json_text(cause), std::to_string(ids.size()),
+                    json_text(facts.layer_name(*ids.begin())), std::to_string(first.at(key))});
+  }
+  Json ledger = section("What GEMMs ran in", "after");
+  ledger["table"] = {
+      {"columns", {"GEMM", "operand", "ran", "why", "layers", "the first one", "from iteration"}},
+      {"rows", std::move(rows)}};
+  return ledger;
+}
+
+Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
+  Json rows = Json::array();
+  for (const auto& [rule, lacks] : diagnosis.unasked) {
+    rows.push_back(
+        {json_text(rule->title), fmt::format("{}", fmt::join(lacks, ", ")), rule->recorded_by});
+  }
+  Json unasked = section("Not looked for", "after");
+  unasked["table"] = {{"columns", {"what", "lacks", "recorded by"}}, {"rows", std::move(rows)}};
+  return unasked;
+}
+
+Json environment_section(const record::RunReader& run) {
+  Json rows = Json::array();
+  for (const auto& [name, value] : run.environment()) {
+    rows.push_back({json_text(name), json_text(value)});
+  }
+  Json environment = section("Environment", "after");
+  environment["table"] = {{"columns", {"", ""}}, {"rows", std::move(rows)}};
+  return environment;
+}
+
+}  // namespace
+
+Json report_sections(const record::RunReader& run, const Facts& facts,
+                     const diagnosis::Diagnosis& diagnosis, const std::string& name) {
+  Json sections = Json::array();
+  sections.push_back(findings_section(diagnosis, facts, name));
+  if (!facts.gemm_states().empty()) sections.push_back(ledger_section(facts));
+  if (!diagnosis.unasked.empty()) sections.push_back(unasked_section(diagnosis));
+  Json config = section("Configuration", "after");
+  config["text"] = json_text(run.config_text());
+  sections.push_back(std::move(config));
+  sections.push_back(environment_section(run));
+  return sections;
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,44 @@
+// Where two runs part: their tensors aligned by layer, tensor, GEMM and iteration, against what
+// formats, depth and chance explain.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "features/diagnosis/facts.h"
+
+namespace telens::cli {
+
+// A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
+// on.
+struct Divergence {
+  diagnosis::Place place;  // in A
+  std::string layer;       // its name in A; "": a scalar
+  std::string quantity;    // "root mean square", "cur_amax", or the scalar's name
+  std::int64_t first = 0;  // iteration
+  double a = 0, b = 0;     // in that iteration
+  double difference = 0;   // |a - b| / max(|a|, |b|); infinite where one is no number
+  double tolerance = 0;
+};
+
+struct RunDifference {
+  std::vector<Divergence> divergences;            // by iteration, then in the order of training
+  std::size_t compared = 0;                       // series with common iterations
+  std::vector<std::string> only_in_a, only_in_b;  // layers
+};
+
+// Texts that are replaced in the names of A's layers, the first one that is found in each.
+using LayerMap = std::vector<std::pair<std::string, std::string>>;
+
+// `spread`: a third run, of another seed, whose distance from A says what is chance. nullptr: how
+// A varies from one iteration to the next says it.
+RunDifference compare_runs(const diagnosis::Facts& a, const diagnosis::Facts& b,
+                           const diagnosis::Facts* spread, const LayerMap& map);
+
+// The statistics that compare_runs reads.
+std::vector<std::string_view> compared_statistics();
+
+}  // namespace telens::cli

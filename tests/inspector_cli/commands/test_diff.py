@@ -1,0 +1,113 @@
+"""telens diff, on pairs of runs whose every number is known."""
+
+import json
+import math
+import random
+
+import pytest
+from conftest import ROOT, Lines
+
+STEPS = 20
+LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run: noise of its seed, and a factor on what `planted` names from a step on."""
+
+    def write(name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.01):
+        draw = random.Random(seed)
+        lines = Lines()
+        for step in range(STEPS):
+            for layer in LAYERS:
+                for tensor, size in (("activation", 1.0), ("gradient", 1e-3)):
+                    rms = size * (1 + noise * draw.gauss(0, 1))
+                    if (layer, tensor) in planted and step >= at:
+                        rms *= factor
+                    named = layer.replace("layers", prefix)
+                    lines.record(step, named, tensor, "l2_norm", rms * math.sqrt(4096))
+                    lines.record(step, named, tensor, "numel", 4096)
+            lines.scalar(step, "loss", 4 - 0.1 * step + 0.02 * draw.gauss(0, 1))
+        return lines.write(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def diff(telens):
+    def diff(*arguments):
+        result = telens("diff", *arguments, "--format", "json")
+        assert result.returncode in (0, 1), result.stderr
+        told = json.loads(result.stdout)
+        assert result.returncode == bool(told["divergences"])
+        return told
+
+    return diff
+
+
+def test_runs_that_differ_by_noise_do_not_part(write, diff):
+    told = diff(write("a", 1), write("b", 2))
+    assert told["divergences"] == []
+    assert told["compared"] == 2 * len(LAYERS) + 1
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_planted_layer_is_named_before_what_follows(write, diff, spread):
+    behind = [("layers.1.fc1", "activation"), ("layers.1.fc2", "activation")]
+    gradients = [(layer, "gradient") for layer in LAYERS]
+    a, b = write("a", 1), write("b", 2, behind + gradients, 12, 1.5)
+    third = ("--spread", write("c", 3)) if spread else ()
+    told = diff(a, b, *third)["divergences"]
+    first = told[0]
+    assert (first["layer"], first["tensor"], first["first_iteration"]) == (
+        "layers.1.fc1",
+        "activation",
+        12,
+    )
+    assert first["difference"] == pytest.approx(1 / 3, abs=0.05)
+    assert first["difference"] > first["tolerance"]
+    assert [each["layer"] for each in told[1:3]] == ["layers.1.fc2", "layers.1.fc2"]
+    assert len(told) == 2 + len(LAYERS)
+
+
+def test_a_spread_as_large_as_the_difference_is_chance(write, diff):
+    victim = [("layers.0.fc2", "activation")]
+    a, b = write("a", 1), write("b", 2, victim, 5, 1.5)
+    c = write("c", 3, victim, 0, 1.4)
+    assert diff(a, b)["divergences"] != []
+    assert diff(a, b, "--spread", c)["divergences"] == []
+
+
+def test_a_single_iteration_is_chance_but_not_at_the_end(write, diff):
+    victim = [("layers.0.fc2", "activation")]
+    a = write("a", 1)
+    last = diff(a, write("b", 2, victim, STEPS - 1, 3))["divergences"]
+    assert [each["first_iteration"] for each in last] == [STEPS - 1]
+
+
+def test_other_names_of_layers_are_mapped(write, diff, telens):
+    a, b = write("a", 1), write("b", 2, [("layers.1.fc1", "activation")], 8, 2, prefix="h")
+    told = diff(a, b)
+    assert told["compared"] == 1  # the loss
+    assert told["only_in_a"] == LAYERS
+    told = diff(a, b, "--map", "layers=h")
+    assert told["only_in_a"] == told["only_in_b"] == []
+    assert told["divergences"][0]["layer"] == "layers.1.fc1"
+    wrong = telens("diff", a, b, "--map", "layers")
+    assert wrong.returncode == 2
+    assert "expected A=B" in wrong.stderr
+
+
+def test_the_text_names_the_first_and_what_it_spreads_to(write, telens):
+    a = write("a", 1)
+    b = write("b", 2, [("layers.0.fc1", "activation"), ("layers.0.fc2", "activation")], 9, 2)
+    text = telens("diff", a, b).stdout
+    assert text.startswith("The runs part in iteration 9: layers.0.fc1 activation")
+    assert "It spreads to 1 more" in text
+    assert "layers.0.fc2" in text
+
+
+def test_the_documentation_has_the_keys(write, diff):
+    documentation = (ROOT / "docs/command.md").read_text()
+    for key in diff(write("a", 1), write("b", 2)):
+        assert f"`{key}`" in documentation
