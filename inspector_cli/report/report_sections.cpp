@@ -1,4 +1,4 @@
-// What a report says beside its charts.
+// The parts of a report beside its charts.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -98,7 +98,7 @@ double error_at(const Facts& facts, const Place& place, double of_gemm) {
   return of_gemm * std::sqrt(before);
 }
 
-// What is compared of a run.
+// A series that is compared, and its name.
 struct Quantity {
   Series series;
   std::string name;
@@ -247,7 +247,7 @@ void compare_tensors(const Facts& a, const Facts& b, const Facts* spread, const 
 
 std::optional<Series> loss_of(const Facts& facts) {
   for (const diagnosis::Scalars& each : facts.scalars()) {
-    if (each.name == "loss") return Series{.points = each.points};
+    if (each.name == "loss") return Series{.place = {}, .points = each.points};
   }
   return std::nullopt;
 }

@@ -15,12 +15,12 @@ namespace telens::cli {
 // A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
 // on.
 struct Divergence {
-  diagnosis::Place place;  // in A
-  std::string layer;       // its name in A; "": a scalar
-  std::string quantity;    // "root mean square", "cur_amax", or the scalar's name
-  std::int64_t first = 0;  // iteration
-  double a = 0, b = 0;     // in that iteration
-  double difference = 0;   // |a - b| / max(|a|, |b|); infinite where one is no number
+  diagnosis::Place place = {};  // in A
+  std::string layer = {};       // its name in A; "": a scalar
+  std::string quantity = {};    // "root mean square", "cur_amax", or the scalar's name
+  std::int64_t first = 0;       // iteration
+  double a = 0, b = 0;          // in that iteration
+  double difference = 0;        // |a - b| / max(|a|, |b|); infinite where one is no number
   double tolerance = 0;
 };
 

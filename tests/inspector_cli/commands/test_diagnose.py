@@ -338,10 +338,9 @@ def test_a_layer_whose_casts_end_left_low_precision(findings, training):
 
 
 def test_norms_are_not_needed_where_there_are_deviations(findings, training):
+    training.scale("layers.0.fc1", "activation", 20, 30)
     for key in [key for key in training.values if key[3] in ("l2_norm", "numel")]:
         del training.values[key]
-    assert findings(training) == []
-    training.scale("layers.0.fc1", "activation", 20, 30)
     found = findings(training)
     assert [where(each) for each in found] == [
         ("activation_jump", "layers.0.fc1", "activation", 20)

@@ -15,7 +15,7 @@ LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
 def write(tmp_path):
     """Writes a run: noise of its seed, and a factor on what `planted` names from a step on."""
 
-    def write(name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.01):
+    def write(name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.0005):
         draw = random.Random(seed)
         lines = Lines()
         for step in range(STEPS):
@@ -64,7 +64,7 @@ def test_the_planted_layer_is_named_before_what_follows(write, diff, spread):
         "activation",
         12,
     )
-    assert first["difference"] == pytest.approx(1 / 3, abs=0.05)
+    assert first["difference"] == pytest.approx(1 / 3, abs=0.01)
     assert first["difference"] > first["tolerance"]
     assert [each["layer"] for each in told[1:3]] == ["layers.1.fc2", "layers.1.fc2"]
     assert len(told) == 2 + len(LAYERS)
