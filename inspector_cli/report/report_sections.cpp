@@ -21,7 +21,7 @@ using diagnosis::GemmState;
 // More than a reader looks at, and what keeps a page small.
 constexpr std::size_t kMostFindings = 20;
 constexpr std::size_t kMostConsequences = 10;
-constexpr std::size_t kMostLedgerRows = 200;
+constexpr std::size_t kMostGemmRows = 200;
 
 Json section(std::string_view title, std::string_view place) {
   return {{"title", title}, {"place", place}};
@@ -91,7 +91,7 @@ Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
 }
 
 // Each operand and what it ran in, with how many layers did.
-Json ledger_section(const Facts& facts) {
+Json gemms_section(const Facts& facts) {
   using Key = std::tuple<std::string, std::string, std::string, std::string>;
   std::map<Key, std::set<std::int32_t>> layers;
   std::map<Key, std::int64_t> first;
@@ -109,16 +109,16 @@ Json ledger_section(const Facts& facts) {
   }
   Json rows = Json::array();
   for (const auto& [key, ids] : layers) {
-    if (rows.size() == kMostLedgerRows) break;
+    if (rows.size() == kMostGemmRows) break;
     const auto& [gemm, tensor, ran, cause] = key;
     rows.push_back({gemm, tensor, json_text(ran), json_text(cause), std::to_string(ids.size()),
                     json_text(facts.layer_name(*ids.begin())), std::to_string(first.at(key))});
   }
-  Json ledger = section("What GEMMs ran in", "after");
-  ledger["table"] = {
+  Json gemms = section("What GEMMs ran in", "after");
+  gemms["table"] = {
       {"columns", {"GEMM", "operand", "ran", "why", "layers", "the first one", "from iteration"}},
       {"rows", std::move(rows)}};
-  return ledger;
+  return gemms;
 }
 
 Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
@@ -148,7 +148,7 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name) {
   Json sections = Json::array();
   sections.push_back(findings_section(diagnosis, facts, name));
-  if (!facts.gemm_states().empty()) sections.push_back(ledger_section(facts));
+  if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
   if (!diagnosis.unasked.empty()) sections.push_back(unasked_section(diagnosis));
   Json config = section("Configuration", "after");
   config["text"] = json_text(run.config_text());

@@ -43,8 +43,8 @@ double distance(double a, double b) {
   return std::abs(a - b) / std::max(std::abs(a), std::abs(b));
 }
 
-// The unit of the coarsest format that an operand of the run was cast to, by its ledger; without
-// one, that of E5M2 where casts were recorded, else that of BF16.
+// The unit of the coarsest format that an operand of the run was cast to, by what its GEMMs ran in;
+// without one, that of E5M2 where casts were recorded, else that of BF16.
 double coarsest_unit(const Facts& facts) {
   double coarsest = kUnitOfBf16;
   for (const diagnosis::GemmState& state : facts.gemm_states()) {
