@@ -86,5 +86,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   telens::cli::hold_standard_streams();
+  // A file beyond the shell's limit of its size is an output that could not be written, as any.
+  std::signal(SIGXFSZ, SIG_IGN);
   return telens::cli::run(argc, argv);
 }

@@ -11,6 +11,8 @@
 // num_out_tokens is -1, which counts the routed tokens.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_assert_async.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -46,6 +48,9 @@ at::Tensor count_up(std::int64_t end, const at::Tensor& like) {
 at::Tensor mask_row_id_map(const at::Tensor& routing_map, std::int64_t rows) {
   const std::int64_t tokens = routing_map.size(0);
   const std::int64_t experts = routing_map.size(1);
+  if (tokens == 0 || experts == 0) {
+    return at::zeros({tokens, 2 * experts + 1}, routing_map.options().dtype(at::kInt));
+  }
   const at::Tensor routed = routing_map.to(at::kBool);
   const at::Tensor pairs = at::nonzero_static(routed.t(), rows);
   // Pairs beyond the routed ones are -1: they go to a row behind the last token.
@@ -180,6 +185,10 @@ void check_chunks(const at::Tensor& split_sizes, const at::Tensor& sorted_index)
         "each for every chunk",
         c10::str(split_sizes.sizes()), c10::str(sorted_index.sizes()));
   }
+  // A GPU finds it when it comes to it: nothing waits here.
+  const at::Tensor in_order = std::get<0>(sorted_index.to(at::kLong).sort());
+  at::_assert_async(in_order.eq(count_up(sorted_index.numel(), in_order)).all(),
+                    "moe_sort_chunks_by_index: sorted_index must have each chunk's number once");
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_sort_chunks(const at::Tensor& inp,
@@ -194,6 +203,11 @@ std::tuple<at::Tensor, at::Tensor> moe_sort_chunks(const at::Tensor& inp,
   const at::Tensor ends =
       starts.scatter(0, sorted, sorted_sizes.cumsum(0) - sorted_sizes);  // where each chunk goes
   const std::int64_t rows = inp.size(0);
+  if (probs && probs->numel() != rows) {
+    raise<ShapeError>(
+        "moe_sort_chunks_by_index: probs are {}; expected one for each of the {} rows",
+        c10::str(probs->sizes()), rows);
+  }
   const at::Tensor places =
       (count_up(rows, inp) + at::repeat_interleave(ends - starts, sizes, 0, rows)).to(at::kInt);
   at::Tensor permuted =

@@ -90,8 +90,10 @@ bool DelayedScalingQuantizer::quantizes_as(const Quantizer& other) const {
 }
 
 std::shared_ptr<Quantizer> DelayedScalingQuantizer::frozen_at(at::Tensor scale) const {
-  return std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
-                                                   usage(), updates_);
+  auto frozen = std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
+                                                          usage(), updates_);
+  frozen->reduce_amax_over(amax_reduction_group());  // for features, which scale anew
+  return frozen;
 }
 
 std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,

@@ -112,9 +112,13 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
   }
   std::memset(bytes, 0, count);
   if (type == H5FD_MEM_DRAW) return kFine;
-  auto refused = excess_of(block);
-  if (!refused) refused = own(file).trees.refusal(address, block);
-  return refused ? fail(refused->c_str()) : kFine;
+  try {
+    auto refused = excess_of(block);
+    if (!refused) refused = own(file).trees.refusal(address, block);
+    return refused ? fail(refused->c_str()) : kFine;
+  } catch (const std::bad_alloc&) {  // no exception may pass HDF5, which is C
+    return fail("no memory is left");
+  }
 }
 
 herr_t write_nothing(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, haddr_t /*begin*/,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/base/printable.h"
 #include "features/record/joined_segment.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
@@ -56,6 +57,7 @@ class RunReader::Impl {
         warn_(without(error));
       }
     }
+    warn_of_other_runs();
     find_superseded();
     for (const auto& segment : joined_) segments_.push_back(segment.about);
     for (JoinedSegment& segment : joined_) tell(segment);
@@ -160,6 +162,17 @@ class RunReader::Impl {
     segment.about.records = about.records;
     if (warn_) {
       warn_(fmt::format("{}: damaged: {}; the run is read without", about.path, describe(damage)));
+    }
+  }
+
+  // Their ranks and iterations are taken for those of one run.
+  void warn_of_other_runs() const {
+    if (!warn_) return;
+    const std::string& run_id = joined_.front().about.run_id;
+    for (const JoinedSegment& each : joined_) {
+      if (each.about.run_id == run_id) continue;
+      warn_(fmt::format("{}: of run {}, beside files of run {}; give each run a folder of its own",
+                        each.about.path, printable(each.about.run_id), printable(run_id)));
     }
   }
 

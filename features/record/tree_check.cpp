@@ -46,6 +46,20 @@ std::size_t header_prefix(std::uint64_t flags) {
   return 6 + ((flags & kHasTimes) != 0 ? 16 : 0) + ((flags & kHasPhases) != 0 ? 4 : 0) + size_bytes;
 }
 
+// HDF5 reads so many whatever the tree says.
+std::uint64_t bytes_of_record(std::uint8_t kind) {
+  switch (kind) {
+    case kLinkNames:
+      return 11;
+    case kLinkOrder:
+      return 15;
+    case kAttributeNames:
+      return 17;
+    default:
+      return 13;  // kAttributeOrder
+  }
+}
+
 bool has_creation_order(std::uint64_t flags) { return (flags & 0x04) != 0; }
 
 }  // namespace
@@ -131,7 +145,10 @@ std::optional<std::string> TreeCheck::check_tree_header(std::uint64_t address,
     return fmt::format("block BTHD, kind of tree: expected {} here, came {}", place->second, kind);
   }
   const std::uint64_t node_bytes = number(block, 6, 4);
-  const std::uint64_t record_bytes = std::max<std::uint64_t>(number(block, 10, 2), 1);
+  const std::uint64_t record_bytes = bytes_of_record(place->second);
+  if (const std::uint64_t came = number(block, 10, 2); came != record_bytes) {
+    return fmt::format("block BTHD, bytes of a record: expected {}, came {}", record_bytes, came);
+  }
   const std::uint64_t levels = number(block, 12, 2);
   const std::uint64_t root = number(block, 16, kAddressBytes);
   const std::uint64_t records = number(block, 24, 2);

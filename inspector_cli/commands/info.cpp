@@ -241,11 +241,12 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
 void run_info(const InfoOptions& options) {
   const std::string chosen = choose_run(options.run);
   // With --config and --environment stdout is theirs alone.
-  record::RunReader run(chosen, [&](const std::string& damage) {
+  record::RunReader run(chosen, [&](const std::string& trouble) {
     if (options.config || options.environment) {
-      note(damage);
+      note(trouble);
     } else {
-      line("damaged", coloured(damage, Colour::red));
+      const bool is_damage = trouble.find("damaged") != std::string::npos;
+      line(is_damage ? "damaged" : "warning", coloured(trouble, Colour::red));
     }
   });
   if (options.config) {

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "core/base/error.h"
 #include "features/record/run_reader.h"
@@ -16,8 +17,11 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-std::vector<std::string> from_lines(std::istream& file, const std::string& path) {
-  const std::string all(std::istreambuf_iterator<char>(file), {});
+// `beginning` has been read already: a pipe gives it once.
+std::vector<std::string> from_lines(std::string beginning, std::istream& file,
+                                    const std::string& path) {
+  const std::string all =
+      std::move(beginning) + std::string(std::istreambuf_iterator<char>(file), {});
   if (const auto bad = config::first_bad_byte(all)) {
     raise<UsageError>(
         "--layers '{}' is not a text in UTF-8 (byte {:#04x} in line {}); give a file with one "
@@ -36,20 +40,18 @@ std::vector<std::string> from_lines(std::istream& file, const std::string& path)
 }
 
 // HDF5 files begin with these bytes (its File Format Specification, section II.A).
-bool is_hdf5(std::istream& file) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  std::string beginning(kSignature.size(), '\0');
-  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
-  const bool same =
-      file.gcount() == static_cast<std::streamsize>(kSignature.size()) && beginning == kSignature;
-  file.clear();
-  file.seekg(0);
-  return same;
-}
+constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 
 std::vector<std::string> from_path(const std::string& path) {
   const auto from_run = [&] { return open_run(path).names(record::Dictionary::layer); };
   if (std::filesystem::is_directory(path)) return from_run();
+  const auto type = std::filesystem::status(path).type();
+  if (type == std::filesystem::file_type::character || type == std::filesystem::file_type::block) {
+    raise<UsageError>(
+        "--layers '{}' is a device; give a file with one layer name a line, a run, or - for "
+        "standard input",
+        path);
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     raise<UsageError>(
@@ -57,14 +59,17 @@ std::vector<std::string> from_path(const std::string& path) {
         "standard input",
         path);
   }
-  if (is_hdf5(file)) return from_run();
-  return from_lines(file, path);
+  std::string beginning(kSignature.size(), '\0');
+  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  beginning.resize(static_cast<std::size_t>(file.gcount()));
+  if (beginning == kSignature) return from_run();
+  return from_lines(std::move(beginning), file, path);
 }
 
 }  // namespace
 
 std::vector<std::string> read_layer_names(const std::string& path) {
-  std::vector<std::string> names = path == "-" ? from_lines(std::cin, path) : from_path(path);
+  std::vector<std::string> names = path == "-" ? from_lines({}, std::cin, path) : from_path(path);
   if (names.empty()) {
     raise<UsageError>("--layers '{}' holds no layer names; expected one a line, or a run", path);
   }

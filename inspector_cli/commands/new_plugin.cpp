@@ -14,6 +14,7 @@
 #include "inspector_cli/commands/reserved_names.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/shell_word.h"
 
 namespace telens::cli {
 namespace {
@@ -111,15 +112,6 @@ void make_project(const NewPluginOptions& options, const std::filesystem::path& 
   }
 }
 
-// As a shell takes it for one word.
-std::string quoted(const std::string& text) {
-  const bool plain = std::ranges::all_of(text, [](char c) {
-    return is_upper(c) || is_lower(c) || is_digit(c) ||
-           std::string_view("/._-+").find(c) != std::string_view::npos;
-  });
-  return plain ? text : fmt::format("'{}'", replaced(text, "'", R"('\'')"));
-}
-
 void run_new_plugin(const NewPluginOptions& options) {
   if (options.cpp == options.python) {
     raise<UsageError>("new-plugin: say in which language: --cpp or --python");
@@ -133,7 +125,7 @@ void run_new_plugin(const NewPluginOptions& options) {
   }
   make_project(options, project);
   fmt::print("{}\n", project.string());
-  fmt::print("next: cd {} && {}\n", quoted(project.string()),
+  fmt::print("next: cd {} && {}\n", shell_word(project.string()),
              options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
                            "--build build && ctest --test-dir build"
                          : "python -m pytest");

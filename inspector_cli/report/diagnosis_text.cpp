@@ -9,6 +9,7 @@
 
 #include "core/base/printable.h"
 #include "features/diagnosis/rules.h"
+#include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -146,7 +147,7 @@ std::string label_of(const Place& place, const Facts& facts) {
 
 std::string next_step(const Finding& finding, const Facts& facts, const std::string& run) {
   std::string text(diagnosis::rule_of(finding.cause).next_step);
-  replace_all(text, "RUN", run);
+  replace_all(text, "RUN", shell_word(run));
   replace_all(text, "{layer}", facts.layer_name(finding.place.layer));
   replace_all(text, "{rank}", std::to_string(std::max(0, finding.place.rank)));
   return printable(text);

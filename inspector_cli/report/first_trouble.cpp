@@ -9,6 +9,7 @@
 
 #include "core/base/printable.h"
 #include "features/statistics/statistic_name.h"
+#include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -294,7 +295,7 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
 void print_pointer(const std::string& run) {
   // A command that is wrapped cannot be copied: a path that does not fit is left to the reader.
   std::string line =
-      fmt::format("what went wrong first, and why: telens diagnose {}", printable(run));
+      fmt::format("what went wrong first, and why: telens diagnose {}", printable(shell_word(run)));
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   if (line.size() > width) line = "what went wrong first, and why: telens diagnose RUN";
   fmt::print("{}\n", coloured(line, Colour::dim));

@@ -157,6 +157,15 @@ def test_numbers_of_a_dict_stay_numbers(register, tmp_path, number):
     assert seen == [number]
 
 
+def test_characters_of_a_dict_beyond_16_bits_stay_themselves():
+    """A backslash before one is a character too."""
+    name = "block \\ud83d \N{FIRE} \\N{FIRE}"
+    config = section({"LogTensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["max"]}})
+    (own,) = config.values()
+    own["layers"] = {"layer_types": [name]}
+    assert debug.plan(config, name).rows
+
+
 def test_what_no_configuration_can_hold_is_an_error_that_names_its_key(tmp_path):
     config = section({"LogTensorStats": {"enabled": True, "stats": ["max", object()]}})
     key = r"section\.transformer_engine\.LogTensorStats\.stats\[1\]"

@@ -121,6 +121,24 @@ def test_chunks_are_sorted_as_cat_sorts_them(dtype):
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(telens.ShapeError, match=r"split_sizes are 3 rows in all; inp has 8"):
         te.moe_sort_chunks_by_index(torch.randn(8, 4), torch.tensor([1, 2]), torch.tensor([1, 0]))
+
+
+def test_chunks_are_sorted_by_an_order_of_all_and_with_a_probability_each():
+    sizes = torch.tensor([1, 2])
+    with pytest.raises(RuntimeError, match="each chunk's number once"):
+        te.moe_sort_chunks_by_index(torch.randn(3, 4), sizes, torch.tensor([0, 0]))
+    with pytest.raises(telens.ShapeError, match="one for each of the 3 rows"):
+        te.moe_sort_chunks_by_index_with_probs(
+            torch.randn(3, 4), torch.rand(4), sizes, torch.tensor([1, 0])
+        )
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(0, 4), (3, 0)])
+def test_a_rank_without_tokens_or_experts_has_a_fixed_number_of_empty_rows(tokens, experts):
+    routing = torch.zeros(tokens, experts, dtype=torch.bool)
+    rows, row_id_map = te.moe_permute(torch.randn(tokens, 8), routing, num_out_tokens=4)
+    assert torch.equal(rows, torch.zeros(4, 8))
+    assert torch.equal(te.moe_unpermute(rows, row_id_map), torch.zeros(tokens, 8))
     with pytest.raises(telens.ShapeError, match=r"routing_map is \[5, 4\]"):
         te.moe_permute(torch.randn(4, 8), ROUTING)
     with pytest.raises(telens.UsageError, match="map_type must be one of mask, index"):

@@ -10,6 +10,8 @@ from typing import Any
 from telens import _C
 from telens._names import among, nearest, refusal
 
+_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
+
 # Others take nearest and refusal from here.
 __all__ = ["nearest", "refusal"]
 
@@ -54,7 +56,7 @@ def number(function: str, argument: str, value: Any) -> float:
     try:
         if not isinstance(value, str | bytes):
             return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     expected = "a number or a tensor of one element"
     if hasattr(value, "shape"):
@@ -72,9 +74,11 @@ def one_of(function: str, argument: str, value: Any, names: tuple[str, ...]) -> 
 
 def level(function: str, value: Any) -> int:
     """A level of ``logging``, given as its number or its name."""
-    known = logging.getLevelNamesMapping()
     if isinstance(value, str):
-        return known[one_of(function, "level", value.upper(), tuple(known))]
+        number = logging.getLevelName(value.upper())  # of a name that it knows its number
+        if isinstance(number, int):
+            return number
+        one_of(function, "level", value.upper(), _LEVELS)  # says which is nearest
     if isinstance(value, bool) or not isinstance(value, int):
         raise refusal(function, "level", "a level of logging, such as logging.INFO", value)
     return value

@@ -41,7 +41,7 @@ def _text(function: str, place: str, value: Any, level: int = 0) -> str:
     if isinstance(value, Mapping):
         inside = f"{place}." if place else ""
         items = (
-            f"{json.dumps(str(key))}: {_text(function, f'{inside}{key}', each, level + 1)}"
+            f"{_string(str(key))}: {_text(function, f'{inside}{key}', each, level + 1)}"
             for key, each in value.items()
         )
         return "{" + ", ".join(items) + "}"
@@ -53,7 +53,7 @@ def _text(function: str, place: str, value: Any, level: int = 0) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if value is None or isinstance(value, str | bool):
-        return json.dumps(value)
+        return _string(value) if isinstance(value, str) else json.dumps(value)
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float):
@@ -64,6 +64,14 @@ def _text(function: str, place: str, value: Any, level: int = 0) -> str:
         f"{function}: the configuration's key '{place}' has a {type(value).__name__}; a "
         "configuration has strings, numbers, booleans, None, lists and dicts"
     )
+
+
+def _string(value: str) -> str:
+    """In quotes. YAML escapes what lies beyond 16 bits as one number, JSON as two."""
+    characters = (
+        json.dumps(each)[1:-1] if ord(each) <= 0xFFFF else f"\\U{ord(each):08x}" for each in value
+    )
+    return '"' + "".join(characters) + '"'
 
 
 def _number(value: float) -> str:

@@ -165,7 +165,7 @@ class Module(torch.nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        # A checkpoint of plain torch modules has none; amax histories then start empty.
+        # A checkpoint of plain torch modules has none; amax histories then stay as they are.
         if prefix + EXTRA_STATE in missing_keys:
             missing_keys.remove(prefix + EXTRA_STATE)
 

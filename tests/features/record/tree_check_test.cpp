@@ -35,9 +35,9 @@ std::string object_header(const std::string& messages) {
          messages + "sum.";
 }
 
-std::string tree_header(std::uint8_t kind, std::uint16_t levels, std::uint16_t records) {
+std::string tree_header(std::uint8_t kind, std::uint16_t levels, std::uint16_t records,
+                        std::uint16_t record_bytes = 17) {
   const std::uint32_t node_bytes = 512;
-  const std::uint16_t record_bytes = 17;
   return std::string("BTHD\0", 5) + bytes_of(kind) + bytes_of(node_bytes) + bytes_of(record_bytes) +
          bytes_of(levels) + std::string(2, '\0') + bytes_of(kRoot) + bytes_of(records) +
          std::string(12, '\0');
@@ -80,7 +80,7 @@ TEST(TreeCheck, reads_on_where_a_header_goes_on) {
   EXPECT_EQ(trees.refusal(next, part), "block OCHK: expected where a header goes on");
   trees.refusal(0, object_header(message_of(kContinuation, bytes_of(next))));
   EXPECT_EQ(trees.refusal(next, part), std::nullopt);
-  EXPECT_EQ(trees.refusal(kTree, tree_header(5, 0, 1)), std::nullopt);
+  EXPECT_EQ(trees.refusal(kTree, tree_header(5, 0, 1, 11)), std::nullopt);
 }
 
 TEST(TreeCheck, counts_the_records_that_a_node_holds) {
@@ -91,6 +91,13 @@ TEST(TreeCheck, counts_the_records_that_a_node_holds) {
   EXPECT_EQ(trees.refusal(kTree, tree_header(8, 1, 18)), std::nullopt);
   EXPECT_EQ(trees.refusal(kTree, tree_header(8, 1, 19)),
             "block BTHD, records of the root: expected 0 to 18, came 19");
+}
+
+TEST(TreeCheck, knows_the_bytes_of_a_record) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  EXPECT_EQ(trees.refusal(kTree, tree_header(8, 0, 1, 1)),
+            "block BTHD, bytes of a record: expected 17, came 1");
 }
 
 TEST(TreeCheck, counts_the_records_of_each_child) {

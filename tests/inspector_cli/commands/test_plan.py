@@ -1,6 +1,7 @@
 """telens plan: what a configuration does to layers, before anything runs."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -84,6 +85,28 @@ def test_the_names_come_from_standard_input_too(config):
         input=LAYERS, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert len(rows_of(result)) == 6
+
+
+def test_the_names_come_whole_from_a_pipe_with_a_name(config):
+    reader, writer = os.pipe()
+    os.write(writer, LAYERS.encode())
+    os.close(writer)
+    result = subprocess.run(
+        [COMMAND, "plan", config, "--layers", f"/dev/fd/{reader}", "--format", "csv"],
+        pass_fds=[reader], capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(reader)
+    names = subprocess.run(
+        [COMMAND, "plan", config, "--layers", "-", "--format", "csv"],
+        input=LAYERS, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.stdout == names.stdout != ""
+
+
+def test_a_device_has_no_names(telens, config):
+    expect_one_line_error(
+        telens("plan", config, "--layers", "/dev/zero"), "'/dev/zero' is a device"
+    )
 
 
 @pytest.mark.parametrize("where", ["", "telens/run", "telens/run/rank00000.h5"])

@@ -1,5 +1,7 @@
 """A log_dir in which a training was started more than once."""
 
+import shlex
+
 import h5py
 import pytest
 from command_results import expect_one_line_error, rows_of
@@ -83,3 +85,24 @@ def test_many_older_runs_are_counted(telens, write_run, tmp_path):
 
 def test_repair_wants_to_be_told_which(telens, log_dir):
     expect_one_line_error(telens("repair", log_dir), "3 runs", "telens/alpha", "telens/gamma")
+
+
+def test_files_of_two_runs_in_one_folder_are_told(telens, log_dir):
+    alpha, beta = (log_dir / f"telens/{run}/rank00000.h5" for run in ("alpha", "beta"))
+    beta.rename(alpha.with_name("rank00001.h5"))
+    result = telens("info", alpha.parent)
+    assert result.returncode == 0
+    assert result.stdout.startswith("warning ")
+    assert "rank00001.h5: of run beta, beside files of run alpha" in result.stdout
+    assert "of run beta, beside files of run alpha" in telens("stats", alpha.parent).stderr
+
+
+def test_a_command_that_is_offered_for_copying_names_the_run_as_a_shell_reads_it(
+    telens, write_run, tmp_path
+):
+    folder = tmp_path / "it's $(a) run"
+    write_run("run", 5, folder)
+    result = telens("info", folder / "telens/run")
+    command = result.stdout.splitlines()[-1].split(": ", 1)[1]
+    assert command.startswith("telens diagnose ")
+    assert shlex.split(command)[2:] == [str(folder / "telens/run")]

@@ -87,7 +87,7 @@ def test_a_pipe_whose_reader_left_is_nothing_to_tell(arguments_of, name, ignored
 def limited(size):
     import resource
 
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as a shell has it, and Python has not
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
