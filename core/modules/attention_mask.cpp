@@ -1,7 +1,7 @@
 #include "core/modules/attention_mask.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/arange.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -73,26 +73,34 @@ Padding padding_of(const std::vector<at::Tensor>& masks, const AttentionSizes& s
   return {query, key};
 }
 
-// [batch, 1, seq_q, seq_kv]: neither a padded query nor a padded key takes part. Diagonals go by a
-// sample's own positions, padding not counted, wherever it lies: in a batch samples differ in how
-// much longer their keys are than their queries.
-at::Tensor padded_allowed(Causality causality, const Padding& padding) {
+// Diagonals go by a sample's own positions, padding not counted, wherever it lies: in a batch
+// samples differ in how much longer their keys are than their queries.
+at::Tensor padded_distances(bool bottom_right, const Padding& padding) {
   const at::Tensor own_query = padding.query.logical_not().transpose(2, 3);
   const at::Tensor own_key = padding.key.logical_not();
-  const at::Tensor allowed = own_query.logical_and(own_key);
-  if (causality == Causality::none) return allowed;
-  at::Tensor last_key = own_query.cumsum(2);  // that a query sees, counted from 1
-  if (causality == Causality::bottom_right) {
-    last_key = last_key + (own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));
+  at::Tensor diagonal = own_query.cumsum(2);
+  if (bottom_right) {
+    diagonal = diagonal + (own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));
   }
-  return allowed.logical_and(own_key.cumsum(3) <= last_key);
+  return own_key.cumsum(3) - diagonal;
 }
 
-at::Tensor causal_allowed(Causality causality, const AttentionSizes& sizes,
-                          const at::Device& device) {
-  const std::int64_t shift = causality == Causality::bottom_right ? sizes.seq_kv - sizes.seq_q : 0;
-  return at::ones({sizes.seq_q, sizes.seq_kv}, at::TensorOptions().dtype(at::kBool).device(device))
-      .tril(shift);
+at::Tensor plain_distances(bool bottom_right, const AttentionSizes& sizes,
+                           const at::Device& device) {
+  const auto integers = at::TensorOptions().dtype(at::kLong).device(device);
+  const std::int64_t shift = bottom_right ? sizes.seq_kv - sizes.seq_q : 0;
+  return at::arange(sizes.seq_kv, integers) - at::arange(sizes.seq_q, integers).unsqueeze(1) -
+         shift;
+}
+
+bool is_bottom_right(const AttentionMaskType& type, const AttentionSpan& span) {
+  return type.causality == Causality::none ? span.bottom_right
+                                           : type.causality == Causality::bottom_right;
+}
+
+// Neither a padded query nor a padded key takes part: [batch, 1, seq_q, seq_kv].
+at::Tensor own_positions(const Padding& padding) {
+  return padding.query.logical_not().transpose(2, 3).logical_and(padding.key.logical_not());
 }
 
 AttentionMask mask_of(const at::Tensor& allowed) {
@@ -114,26 +122,82 @@ AttentionMaskType mask_type_from_name(std::string_view name) {
   return found->type;
 }
 
-AttentionMask make_attention_mask(const AttentionMaskType& type,
-                                  const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
-                                  const at::Device& device) {
+AttentionSpan attention_span(const AttentionMaskType& type, const std::optional<WindowSize>& window,
+                             std::optional<bool> bottom_right) {
+  AttentionSpan span{.bottom_right = bottom_right.value_or(true)};
+  if (!window) return span;
+  const bool causal = type.causality != Causality::none;
+  const auto refuse = [&] {
+    raise<UsageError>(
+        "window_size is ({}); expected two numbers, left and right, {}", fmt::join(*window, ", "),
+        causal ? "(-1, 0) or (left, 0) for a causal mask" : "(-1, -1) or both 0 or more");
+  };
+  if (window->size() != 2 || window->front() < -1 || window->back() < -1) refuse();
+  span.left = window->front();
+  span.right = window->back();
+  if (causal) {
+    if (span.right > 0) {
+      TORCH_WARN("window_size (", span.left, ", ", span.right, ") of a causal mask is taken as (",
+                 span.left, ", 0)");
+    }
+    span.right = -1;  // the type sees to it
+  } else if (span.left == -1 && span.right == 0) {
+    TORCH_WARN("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
+    span.right = -1;
+  } else if ((span.left < 0) != (span.right < 0)) {
+    refuse();
+  }
+  return span;
+}
+
+namespace {
+
+void check_masks(const AttentionMaskType& type, const std::vector<at::Tensor>& masks) {
   const bool needs_tensor = type.padding || type.arbitrary;
   if (needs_tensor && (masks.empty() || masks.size() > 2)) {
     raise<UsageError>(
-        "attn_mask_type {} needs attention_mask: one tensor, or for padding two; got {}",
-        type.padding ? "padding" : "arbitrary", masks.size());
+        "attn_mask_type {} needs attention_mask{}: one tensor, or for padding two; got {}",
+        type.padding ? "padding" : "arbitrary", type.padding ? " or cu_seqlens_q" : "",
+        masks.size());
   }
+}
+
+}  // namespace
+
+at::Tensor diagonal_distances(const AttentionMaskType& type, const AttentionSpan& span,
+                              const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
+                              const at::Device& device) {
+  check_masks(type, masks);
+  const bool bottom_right = is_bottom_right(type, span);
+  return type.padding ? padded_distances(bottom_right, padding_of(masks, sizes))
+                      : plain_distances(bottom_right, sizes, device);
+}
+
+AttentionMask make_attention_mask(const AttentionMaskType& type, const AttentionSpan& span,
+                                  const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
+                                  const at::Device& device) {
+  check_masks(type, masks);
+  const bool causal = type.causality != Causality::none;
+  at::Tensor allowed;
   if (type.arbitrary) {
     check_boolean(masks.front());
-    return mask_of(masks.front().logical_not());
+    allowed = masks.front().logical_not();
+  } else if (type.padding) {
+    allowed = own_positions(padding_of(masks, sizes));
+  } else if (!span.has_window() &&
+             (type.causality != Causality::bottom_right || sizes.seq_q == sizes.seq_kv)) {
+    return {.is_causal = causal};
   }
-  if (type.padding) {
-    return mask_of(padded_allowed(type.causality, padding_of(masks, sizes)));
+  if (causal || span.has_window()) {
+    const at::Tensor distances = diagonal_distances(type, span, masks, sizes, device);
+    const auto limit = [&](const at::Tensor& within) {
+      allowed = allowed.defined() ? allowed.logical_and(within) : within;
+    };
+    if (causal) limit(distances <= 0);
+    if (span.left >= 0) limit(distances >= -span.left);
+    if (span.right >= 0) limit(distances <= span.right);
   }
-  if (type.causality == Causality::bottom_right && sizes.seq_q != sizes.seq_kv) {
-    return mask_of(causal_allowed(type.causality, sizes, device));
-  }
-  return {.is_causal = type.causality != Causality::none};
+  return mask_of(allowed);
 }
 
 }  // namespace telens

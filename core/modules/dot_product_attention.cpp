@@ -1,29 +1,112 @@
 #include "core/modules/dot_product_attention.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/modules/activation_dtype.h"
+#include "core/modules/attention_bias.h"
+#include "core/modules/attention_scores.h"
+#include "core/modules/checkpointed_call.h"
+#include "core/modules/packed_sequences.h"
+#include "core/modules/parameter_options.h"
 #include "core/modules/qkv_format.h"
 
 namespace telens {
+namespace {
+
+constexpr const char* kVanilla = "vanilla";
+constexpr const char* kLearnable = "learnable";
+
+const std::optional<at::Tensor>& first_given(const std::optional<at::Tensor>& first,
+                                             const std::optional<at::Tensor>& second) {
+  return first ? first : second;
+}
+
+// What a learnable softmax or a bias adds to the tensors that want gradients.
+at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
+  return tensor.value_or(at::Tensor());
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+// The same bits as attend_heads, with nothing kept for the backward but what comes in.
+at::Tensor attend_checkpointed(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+  // The backward is outside of torch.autocast.
+  return checkpointed_call(
+      [how = ScoredAttention{.mask = how.mask,
+                             .has_sink = how.has_sink,
+                             .dropout = how.dropout,
+                             .scale = how.scale,
+                             .grouped = how.grouped}](const std::vector<at::Tensor>& inputs) {
+        ScoredAttention again = how;
+        again.bias = if_defined(inputs[3]);
+        again.offset = if_defined(inputs[4]);
+        return attend_heads({inputs[0], inputs[1], inputs[2]}, again);
+      },
+      {to_activation_dtype(heads.query), to_activation_dtype(heads.key),
+       to_activation_dtype(heads.value), or_undefined(how.bias), or_undefined(how.offset)});
+}
+
+}  // namespace
 
 DotProductAttention::DotProductAttention(DotProductAttentionOptions options)
     : options_(std::move(options)) {
-  batch_dim_of(options_.qkv_format);
-  mask_type_from_name(options_.attn_mask_type);
+  check_options();
+  if (options_.scores.softmax_type == kLearnable) {
+    const ParameterOptions parameters{.params_dtype = at::kFloat, .device = options_.device};
+    register_slot("softmax_offset", softmax_offset_,
+                  parameters.make_constant({1, options_.num_attention_heads, 1, 1}, 0));
+  }
+}
+
+void DotProductAttention::check_options() const {
+  check_qkv_format(options_.qkv_format);
+  const AttentionMaskType type = mask_type_from_name(options_.attn_mask_type);
+  attention_span(type, options_.scores.window_size, {});
   const std::int64_t heads = options_.num_attention_heads;
-  const std::int64_t groups = options_.num_gqa_groups.value_or(heads);
-  if (heads < 1 || groups < 1 || heads % groups != 0) {
+  if (heads < 1 || groups() < 1 || heads % groups() != 0) {
     raise<UsageError>(
         "DotProductAttention: {} heads in {} groups; the groups must divide the heads", heads,
-        groups);
+        groups());
+  }
+  const std::vector<std::int64_t>& channels = options_.kv_channels;
+  if (channels.empty() || channels.size() > 2 ||
+      std::any_of(channels.begin(), channels.end(), [](std::int64_t size) { return size < 1; })) {
+    raise<UsageError>(
+        "DotProductAttention: kv_channels is ({}); expected one size of a head, or that of queries "
+        "and keys and that of values",
+        fmt::join(channels, ", "));
+  }
+  const std::string& softmax = options_.scores.softmax_type;
+  if (softmax != kVanilla && softmax != "off-by-one" && softmax != kLearnable) {
+    raise<UsageError>("softmax_type '{}' is unknown; expected vanilla, off-by-one or learnable",
+                      softmax);
+  }
+}
+
+std::int64_t DotProductAttention::groups() const {
+  return options_.num_gqa_groups.value_or(options_.num_attention_heads);
+}
+
+void DotProductAttention::check_channels(const DotProductAttentionInputs& inputs) const {
+  const std::vector<std::int64_t>& channels = options_.kv_channels;
+  if (channels.size() == 2 &&
+      (inputs.query_layer.size(-1) != channels[0] || inputs.value_layer.size(-1) != channels[1])) {
+    raise<ShapeError>(
+        "DotProductAttention: query_layer is {} and value_layer {}; kv_channels ({}) are their "
+        "last sizes",
+        inputs.query_layer.sizes(), inputs.value_layer.sizes(), fmt::join(channels, ", "));
   }
 }
 
 void DotProductAttention::check(const DotProductAttentionInputs& inputs,
                                 std::int64_t batch_dim) const {
-  const std::int64_t groups = options_.num_gqa_groups.value_or(options_.num_attention_heads);
   const auto check_one = [&](const char* name, const at::Tensor& tensor, std::int64_t heads) {
     if (tensor.dim() != 4 || tensor.size(2) != heads ||
         tensor.size(batch_dim) != inputs.query_layer.size(batch_dim)) {
@@ -34,37 +117,112 @@ void DotProductAttention::check(const DotProductAttentionInputs& inputs,
     }
   };
   check_one("query_layer", inputs.query_layer, options_.num_attention_heads);
-  check_one("key_layer", inputs.key_layer, groups);
-  check_one("value_layer", inputs.value_layer, groups);
+  check_one("key_layer", inputs.key_layer, groups());
+  check_one("value_layer", inputs.value_layer, groups());
+  check_channels(inputs);
+}
+
+AttentionMaskType DotProductAttention::mask_type(const DotProductAttentionInputs& inputs) const {
+  return mask_type_from_name(inputs.attn_mask_type.value_or(options_.attn_mask_type));
+}
+
+std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
+    const Heads& heads, const DotProductAttentionInputs& inputs) {
+  const ScoreArguments& scores = inputs.scores;
+  const AttentionMaskType type = mask_type(inputs);
+  const AttentionSpan span =
+      attention_span(type, scores.window_size ? scores.window_size : options_.scores.window_size,
+                     scores.bottom_right_diagonal ? scores.bottom_right_diagonal
+                                                  : options_.scores.bottom_right_diagonal);
+  const AttentionSizes sizes{
+      .batch = heads.query.size(0), .seq_q = heads.query.size(2), .seq_kv = heads.key.size(2)};
+  const at::Device device = heads.query.device();
+  const double scale =
+      options_.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(heads.query.size(-1))));
+  at::Tensor distances;
+  if (is_alibi(scores.core_attention_bias_type)) {
+    distances = diagonal_distances(type, span, heads.masks, sizes, device);
+  }
+  const ScoredAttention how{
+      .mask = make_attention_mask(type, span, heads.masks, sizes, device),
+      .bias = attention_bias(
+          scores, {.heads = options_.num_attention_heads, .scale = scale, .distances = distances}),
+      .has_sink = options_.scores.softmax_type != kVanilla,
+      .offset = if_defined(softmax_offset_),
+      .dropout = is_training() ? options_.attention_dropout : 0.0,
+      .scale = scale,
+      .grouped = groups() != options_.num_attention_heads};
+  const QueryKeyValueHeads qkv{heads.query, heads.key, heads.value};
+  at::Tensor attended =
+      scores.checkpoint_core_attention ? attend_checkpointed(qkv, how) : attend_heads(qkv, how);
+  return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
+}
+
+Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inputs) {
+  const ScoreArguments& scores = inputs.scores;
+  if (!mask_type(inputs).padding || !scores.cu_seqlens_q) {
+    raise<UsageError>(
+        "DotProductAttention: qkv_format thd needs cu_seqlens_q and a padding mask (padding, "
+        "padding_causal or padding_causal_bottom_right)");
+  }
+  if (inputs.query_layer.dim() != 3 || inputs.key_layer.dim() != 3 ||
+      inputs.value_layer.dim() != 3) {
+    raise<ShapeError>(
+        "DotProductAttention: query_layer is {}, key_layer {}, value_layer {}; qkv_format thd "
+        "takes [tokens, heads, size]",
+        inputs.query_layer.sizes(), inputs.key_layer.sizes(), inputs.value_layer.sizes());
+  }
+  check_channels(inputs);
+  const std::int64_t tokens = inputs.query_layer.size(0);
+  const PackedSequences queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q,
+                                                   scores.cu_seqlens_q_padded, scores.max_seqlen_q);
+  const PackedSequences keys = packed_sequences(
+      "cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
+      scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
+                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded),
+      scores.max_seqlen_kv);
+  const auto by_head = [](const at::Tensor& tensor, const PackedSequences& sequences) {
+    return unpack_sequences(tensor, sequences).transpose(1, 2);
+  };
+  const auto [attended, largest] = attend({.query = by_head(inputs.query_layer, queries),
+                                           .key = by_head(inputs.key_layer, keys),
+                                           .value = by_head(inputs.value_layer, keys),
+                                           .masks = {queries.padding, keys.padding}},
+                                          inputs);
+  Outputs outputs{pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens)};
+  if (largest.defined()) outputs.push_back(largest);
+  return outputs;
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
-  const std::int64_t batch_dim = batch_dim_of(inputs.qkv_format.value_or(options_.qkv_format));
+  const std::string& format = inputs.qkv_format ? *inputs.qkv_format : options_.qkv_format;
+  check_qkv_format(format);
+  if (format == "thd") return attend_packed(inputs);
+  const std::int64_t batch_dim = batch_dim_of(format);
   const std::int64_t seq_dim = 1 - batch_dim;
   check(inputs, batch_dim);
-  const AttentionMaskType type =
-      mask_type_from_name(inputs.attn_mask_type.value_or(options_.attn_mask_type));
-  const AttentionSizes sizes{.batch = inputs.query_layer.size(batch_dim),
-                             .seq_q = inputs.query_layer.size(seq_dim),
-                             .seq_kv = inputs.key_layer.size(seq_dim)};
-  const AttentionMask mask =
-      make_attention_mask(type, inputs.attention_mask, sizes, inputs.query_layer.device());
-
   // LibTorch has [batch, head, seq, dim].
   const auto arranged = [&](const at::Tensor& tensor) {
     return tensor.permute({batch_dim, 2, seq_dim, 3});
   };
-  const bool grouped = options_.num_gqa_groups.value_or(options_.num_attention_heads) !=
-                       options_.num_attention_heads;
-  at::Tensor attended = at::scaled_dot_product_attention(
-      arranged(inputs.query_layer), arranged(inputs.key_layer), arranged(inputs.value_layer),
-      mask.allowed, is_training() ? options_.attention_dropout : 0.0, mask.is_causal,
-      options_.softmax_scale, grouped);
-  if (mask.blind) attended = attended.masked_fill(*mask.blind, 0.0);
+  Heads heads{.query = arranged(inputs.query_layer),
+              .key = arranged(inputs.key_layer),
+              .value = arranged(inputs.value_layer),
+              .masks = inputs.attention_mask};
+  const ScoreArguments& scores = inputs.scores;
+  if (heads.masks.empty() && scores.cu_seqlens_q && mask_type(inputs).padding) {
+    heads.masks = {
+        padding_mask("cu_seqlens_q", *scores.cu_seqlens_q, heads.query.size(2)),
+        padding_mask("cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
+                     heads.key.size(2))};
+  }
+  const auto [attended, largest] = attend(heads, inputs);
   // [batch, head, seq, dim] -> [seq, batch, head * dim] or [batch, seq, head * dim]
   const at::Tensor by_position =
       batch_dim == 0 ? attended.permute({0, 2, 1, 3}) : attended.permute({2, 0, 1, 3});
-  return {by_position.flatten(2)};
+  Outputs outputs{by_position.flatten(2)};
+  if (largest.defined()) outputs.push_back(largest);
+  return outputs;
 }
 
 at::Tensor DotProductAttention::extra_state() const {

@@ -1,10 +1,13 @@
-// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), through LibTorch.
+// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), through LibTorch: with Transformer
+// Engine's masks, windows, biases and softmaxes.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/modules/attention_arguments.h"
 #include "core/modules/attention_mask.h"
 #include "core/modules/module.h"
 
@@ -12,27 +15,36 @@ namespace telens {
 
 struct DotProductAttentionOptions {
   std::int64_t num_attention_heads = 0;
-  std::int64_t kv_channels = 0;
+  std::vector<std::int64_t> kv_channels = {};  // one number, or that of keys and that of values
   std::optional<std::int64_t> num_gqa_groups = {};
   double attention_dropout = 0.0;
   std::string qkv_format = "sbhd";
   std::string attn_mask_type = "causal";
   std::optional<double> softmax_scale = {};
+  ScoreOptions scores = ScoreOptions();
+  bool return_max_logit = false;
+  std::optional<at::Device> device = {};  // of softmax_offset
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
     using Self = DotProductAttentionOptions;
     visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
-    visit("kv_channels", &Self::kv_channels, "size of a head");
+    visit("kv_channels", &Self::kv_channels,
+          "size of a head: one number, or that of queries and keys and that of values");
     visit("num_gqa_groups", &Self::num_gqa_groups,
           "heads of key and value; None: as many as the query's");
     visit("attention_dropout", &Self::attention_dropout,
           "probability of dropping an attention weight in training");
-    visit("qkv_format", &Self::qkv_format, "sbhd: [seq, batch, head, dim]; bshd");
+    visit("qkv_format", &Self::qkv_format,
+          "sbhd: [seq, batch, head, dim]; bshd; thd: [tokens, head, dim], packed sequences");
     visit("attn_mask_type", &Self::attn_mask_type,
           "no_mask, padding, causal, padding_causal, causal_bottom_right, "
           "padding_causal_bottom_right or arbitrary");
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
+    ScoreOptions::describe_in<Self>(visit, &Self::scores);
+    visit("return_max_logit", &Self::return_max_logit,
+          "returns each head's largest score too, after scale, bias and mask");
+    visit("device", &Self::device, "where softmax_offset is made; None: as other modules");
   }
 };
 
@@ -43,6 +55,7 @@ struct DotProductAttentionInputs {
   std::vector<at::Tensor> attention_mask = {};
   std::optional<std::string> qkv_format = {};
   std::optional<std::string> attn_mask_type = {};
+  ScoreArguments scores = ScoreArguments();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -51,10 +64,12 @@ struct DotProductAttentionInputs {
     visit("key_layer", &Self::key_layer, "[seq_kv, batch, groups, kv_channels] for sbhd");
     visit("value_layer", &Self::value_layer, "[seq_kv, batch, groups, channels] for sbhd");
     visit("attention_mask", &Self::attention_mask,
-          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or of query and key; "
+          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or of query and key (or "
+          "cu_seqlens tell); "
           "arbitrary: broadcast to [batch, heads, seq_q, seq_kv]");
     visit("qkv_format", &Self::qkv_format, "None: the module's");
     visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
+    ScoreArguments::describe_in<Self>(visit, &Self::scores);
   }
 };
 
@@ -64,8 +79,9 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   explicit DotProductAttention(DotProductAttentionOptions options);
 
-  // [seq_q, batch, heads * value channels], or [batch, seq_q, ...] for bshd. The rows of a query
-  // that may look at nothing are 0.
+  // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
+  // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
+  // 0, as are tokens of thd that belong to no sequence.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
@@ -74,9 +90,27 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   const DotProductAttentionOptions& options() const { return options_; }
 
  private:
+  // Of queries, keys and values in any layout: [batch, heads, seq, size] and what masks them.
+  struct Heads {
+    at::Tensor query;
+    at::Tensor key;
+    at::Tensor value;
+    std::vector<at::Tensor> masks;
+  };
+
+  void check_options() const;
   void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
+  void check_channels(const DotProductAttentionInputs& inputs) const;
+  AttentionMaskType mask_type(const DotProductAttentionInputs& inputs) const;
+  Outputs attend_packed(const DotProductAttentionInputs& inputs);
+  // ([batch, heads, seq, size], largest scores or undefined)
+  std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,
+                                           const DotProductAttentionInputs& inputs);
+
+  std::int64_t groups() const;
 
   DotProductAttentionOptions options_;
+  at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
 };
 
 }  // namespace telens

@@ -1,6 +1,8 @@
 #include "core/modules/multihead_attention.h"
 
+#include "core/modules/layer_norm.h"
 #include "core/modules/qkv_format.h"
+#include "core/modules/rms_norm.h"
 #include "core/modules/rotary_embedding.h"
 
 namespace telens {
@@ -9,6 +11,14 @@ namespace {
 // [..., heads * size] -> [..., heads, size]
 at::Tensor by_head(const at::Tensor& tensor, std::int64_t head_size) {
   return tensor.unflatten(-1, {-1, head_size});
+}
+
+constexpr std::string_view kL2Normalization = "L2Normalization";
+
+// x / sqrt(sum(x^2) + eps) of each head, in FP32 (FP64 for FP64), rounded once.
+at::Tensor divided_by_norm(const at::Tensor& x, double eps) {
+  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  return (wide * (wide.square().sum(-1, /*keepdim=*/true) + eps).rsqrt()).to(x.scalar_type());
 }
 
 // [..., groups, heads a group, size] -> [..., heads, size]
@@ -47,12 +57,15 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
   core_attention_ = register_module(
       "core_attention", std::make_shared<DotProductAttention>(DotProductAttentionOptions{
                             .num_attention_heads = own_heads(),
-                            .kv_channels = head_size(),
+                            .kv_channels = {head_size()},
                             .num_gqa_groups = own_groups(),
                             .attention_dropout = options_.attention_dropout,
                             .qkv_format = options_.qkv_format,
                             .attn_mask_type = options_.attn_mask_type,
-                            .softmax_scale = options_.softmax_scale}));
+                            .softmax_scale = options_.softmax_scale,
+                            .scores = options_.scores,
+                            .device = options_.parameters.device}));
+  make_query_key_norms();
   proj_ = make_linear("proj", query_size, options_.hidden_size, {});
   if (!options_.name.empty()) set_debug_name(options_.name);
 }
@@ -82,6 +95,26 @@ void MultiheadAttention::check_options() const {
   if (options_.return_layernorm_output && !options_.input_layernorm) {
     raise<UsageError>("MultiheadAttention: return_layernorm_output needs input_layernorm=True");
   }
+}
+
+void MultiheadAttention::make_query_key_norms() {
+  const std::string& type = options_.qk_norm_type;
+  if (type.empty() || type == kL2Normalization) return;
+  if (type != "RMSNorm" && type != "LayerNorm") {
+    raise<UsageError>(
+        "MultiheadAttention: qk_norm_type '{}' is unknown; expected L2Normalization, RMSNorm or "
+        "LayerNorm",
+        type);
+  }
+  const NormModuleOptions norm{.normalized_shape = {head_size()},
+                               .eps = options_.qk_norm_eps,
+                               .parameters = options_.parameters};
+  const auto make = [&](const char* child) -> std::shared_ptr<CallableModule<NormInputs>> {
+    if (type == "RMSNorm") return register_module(child, std::make_shared<RMSNorm>(norm));
+    return register_module(child, std::make_shared<LayerNorm>(norm));
+  };
+  query_norm_ = make("q_norm");
+  key_norm_ = make("k_norm");
 }
 
 void MultiheadAttention::make_query_projection(std::int64_t out_features,
@@ -170,25 +203,45 @@ void MultiheadAttention::rotate(QueryKeyValue& qkv, const std::vector<at::Tensor
     raise<UsageError>("MultiheadAttention: rotary_pos_emb has {} tensors; expected one or two",
                       angles.size());
   }
+  if (options_.qkv_format == "thd") {
+    raise<UsageError>(
+        "MultiheadAttention: rotary_pos_emb of packed sequences (thd) is not there yet; rotate "
+        "queries and keys before DotProductAttention");
+  }
   const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
   qkv.query = apply_rotary_embedding(qkv.query, angles.front(), batch_dim);
   qkv.key = apply_rotary_embedding(qkv.key, angles.back(), batch_dim);
 }
 
+void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
+  if (query_norm_) {
+    qkv.query = (*query_norm_)({.inp = qkv.query.contiguous()})[0];
+    qkv.key = (*key_norm_)({.inp = qkv.key.contiguous()})[0];
+  } else if (!options_.qk_norm_type.empty()) {
+    qkv.query = divided_by_norm(qkv.query, options_.qk_norm_eps);
+    qkv.key = divided_by_norm(qkv.key, options_.qk_norm_eps);
+  }
+}
+
 Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
-  if (inputs.hidden_states.dim() != 3) {
-    raise<ShapeError>(
-        "MultiheadAttention: hidden_states has {} dimensions; expected 3, of {}",
-        inputs.hidden_states.dim(),
-        options_.qkv_format == "bshd" ? "[batch, seq, hidden]" : "[seq, batch, hidden]");
+  const bool packed = options_.qkv_format == "thd";
+  if (inputs.hidden_states.dim() != (packed ? 2 : 3)) {
+    raise<ShapeError>("MultiheadAttention: hidden_states has {} dimensions; expected {}",
+                      inputs.hidden_states.dim(),
+                      packed                          ? "2, of [tokens, hidden]"
+                      : options_.qkv_format == "bshd" ? "3, of [batch, seq, hidden]"
+                                                      : "3, of [seq, batch, hidden]");
   }
   QueryKeyValue qkv = project(inputs);
+  if (options_.qk_norm_before_rope) normalize(qkv);
   rotate(qkv, inputs.rotary_pos_emb);
+  if (!options_.qk_norm_before_rope) normalize(qkv);
   const Outputs attended = (*core_attention_)({.query_layer = qkv.query,
                                                .key_layer = qkv.key,
                                                .value_layer = qkv.value,
                                                .attention_mask = inputs.attention_mask,
-                                               .attn_mask_type = inputs.attn_mask_type});
+                                               .attn_mask_type = inputs.attn_mask_type,
+                                               .scores = inputs.scores});
   Outputs outputs =
       (*proj_)({.inp = attended[0], .is_first_microbatch = inputs.is_first_microbatch});
   if (options_.return_layernorm_output) outputs.push_back(qkv.normalized);

@@ -10,6 +10,7 @@
 #include "core/modules/layer_norm_linear.h"
 #include "core/modules/linear.h"
 #include "core/modules/module.h"
+#include "core/modules/norm_inputs.h"
 #include "core/modules/parameter_options.h"
 
 namespace telens {
@@ -35,6 +36,10 @@ struct MultiheadAttentionOptions {
   std::string normalization = "LayerNorm";
   std::string qkv_format = "sbhd";
   std::optional<double> softmax_scale = {};
+  ScoreOptions scores = ScoreOptions();
+  std::string qk_norm_type = {};  // empty: none
+  double qk_norm_eps = 1e-6;
+  bool qk_norm_before_rope = false;
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
   std::string name = {};
@@ -70,8 +75,15 @@ struct MultiheadAttentionOptions {
           "a fused weight is ordered by head: query, key, value of the first, of the second, ...");
     visit("bias", &Self::bias, "the projections add learned biases");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
-    visit("qkv_format", &Self::qkv_format, "sbhd: inputs are [seq, batch, hidden]; bshd");
+    visit("qkv_format", &Self::qkv_format,
+          "sbhd: inputs are [seq, batch, hidden]; bshd; thd: [tokens, hidden]");
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
+    ScoreOptions::describe_in<Self>(visit, &Self::scores);
+    visit("qk_norm_type", &Self::qk_norm_type,
+          "normalizes each head of query and key: L2Normalization, RMSNorm or LayerNorm");
+    visit("qk_norm_eps", &Self::qk_norm_eps, "added to their squares");
+    visit("qk_norm_before_rope", &Self::qk_norm_before_rope,
+          "normalizes before the rotary embedding, not after it");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
@@ -88,6 +100,7 @@ struct MultiheadAttentionInputs {
   std::optional<std::string> attn_mask_type = {};
   std::optional<bool> is_first_microbatch = {};
   std::vector<at::Tensor> rotary_pos_emb = {};
+  ScoreArguments scores = ScoreArguments();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -100,11 +113,13 @@ struct MultiheadAttentionInputs {
           "True: quantize the weights and keep them; False: use the kept ones; None: neither");
     visit("rotary_pos_emb", &Self::rotary_pos_emb,
           "angles [seq, 1, 1, channels] of query and key, or one tensor for both");
+    ScoreArguments::describe_in<Self>(visit, &Self::scores);
   }
 };
 
 // Children, by Transformer Engine's names: layernorm_qkv or qkv (self), layernorm_query or
-// query_layer, and key_value (cross), core_attention, proj.
+// query_layer, and key_value (cross), q_norm and k_norm (qk_norm_type with weights),
+// core_attention, proj.
 class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentionInputs> {
  public:
   using Options = MultiheadAttentionOptions;
@@ -136,6 +151,8 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   std::pair<at::Tensor, at::Tensor> project_query(const MultiheadAttentionInputs& inputs);
   QueryKeyValue project(const MultiheadAttentionInputs& inputs);
   void rotate(QueryKeyValue& qkv, const std::vector<at::Tensor>& angles) const;
+  void make_query_key_norms();
+  void normalize(QueryKeyValue& qkv) const;
 
   bool is_cross() const { return options_.attention_type == "cross"; }
   // A weight of separate parameters has them one after the other.
@@ -153,6 +170,9 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
   std::shared_ptr<Linear> key_value_;  // of cross attention
+  // Of heads; none for L2Normalization, which has no weight.
+  std::shared_ptr<CallableModule<NormInputs>> query_norm_;
+  std::shared_ptr<CallableModule<NormInputs>> key_norm_;
   std::shared_ptr<DotProductAttention> core_attention_;
   std::shared_ptr<Linear> proj_;
 };

@@ -8,16 +8,17 @@
 
 namespace telens {
 
-// Where the batch dimension stands: 1 for sbhd ([seq, batch, ...]), 0 for bshd. Throws UsageError
-// for anything else.
-inline std::int64_t batch_dim_of(std::string_view qkv_format) {
-  if (qkv_format == "sbhd") return 1;
-  if (qkv_format == "bshd") return 0;
-  if (qkv_format == "thd") {
-    raise<UsageError>(
-        "qkv_format thd (packed sequences) is not supported; use sbhd or bshd with a padding mask");
+// Throws UsageError for anything but sbhd ([seq, batch, ...]), bshd and thd ([tokens, ...]).
+inline void check_qkv_format(std::string_view qkv_format) {
+  if (qkv_format != "sbhd" && qkv_format != "bshd" && qkv_format != "thd") {
+    raise<UsageError>("qkv_format '{}' is unknown; expected sbhd, bshd or thd", qkv_format);
   }
-  raise<UsageError>("qkv_format '{}' is unknown; expected sbhd or bshd", qkv_format);
+}
+
+// Where the batch dimension stands: 1 for sbhd, 0 for bshd.
+inline std::int64_t batch_dim_of(std::string_view qkv_format) {
+  check_qkv_format(qkv_format);
+  return qkv_format == "sbhd" ? 1 : 0;
 }
 
 }  // namespace telens

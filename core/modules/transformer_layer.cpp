@@ -1,10 +1,24 @@
 #include "core/modules/transformer_layer.h"
 
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/rand.h>
 
 #include "core/modules/activation_dtype.h"
 
 namespace telens {
+namespace {
+
+// x / keep where a number drawn for each index of the first dimension keeps it, else 0
+// (https://arxiv.org/abs/1603.09382).
+at::Tensor drop_path(const at::Tensor& x, double rate) {
+  const double keep = 1 - rate;
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
+  sizes[0] = x.size(0);
+  const at::Tensor kept = (at::rand(sizes, x.options().dtype(at::kFloat)) + keep).floor();
+  return x.div(keep) * kept.to(x.scalar_type());
+}
+
+}  // namespace
 
 TransformerLayer::TransformerLayer(TransformerLayerOptions options) : options_(std::move(options)) {
   linear_parallel("TransformerLayer", options_.parameters);
@@ -55,6 +69,14 @@ MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const 
           .normalization = options_.normalization,
           .qkv_format = options_.attn_input_format,
           .softmax_scale = options_.softmax_scale,
+          .scores =
+              cross ? ScoreOptions{.window_size = options_.enc_dec_window_size,
+                                   .bottom_right_diagonal = options_.enc_dec_bottom_right_diagonal,
+                                   .softmax_type = options_.scores.softmax_type}
+                    : options_.scores,
+          .qk_norm_type = options_.qk_norm_type,
+          .qk_norm_eps = options_.qk_norm_eps,
+          .qk_norm_before_rope = options_.qk_norm_before_rope,
           .parameters = options_.parameters,
           .set_parallel_mode = options_.set_parallel_mode};
 }
@@ -86,16 +108,35 @@ void TransformerLayer::make_output_norm() {
   }
 }
 
-at::Tensor TransformerLayer::add_to(const at::Tensor& residual, const at::Tensor& x) const {
-  if (!is_training() || options_.hidden_dropout == 0) return residual + x;
-  return residual + at::dropout(x, options_.hidden_dropout, true);
+at::Tensor TransformerLayer::add_to(const at::Tensor& residual, const at::Tensor& x,
+                                    bool drops_path) const {
+  if (!is_training()) return residual + x;
+  at::Tensor added = x;
+  if (options_.hidden_dropout != 0) added = at::dropout(added, options_.hidden_dropout, true);
+  if (drops_path && options_.drop_path_rate != 0) added = drop_path(added, options_.drop_path_rate);
+  return residual + added;
 }
 
 at::Tensor TransformerLayer::attend(MultiheadAttention& attention,
                                     const MultiheadAttentionInputs& inputs) {
   const Outputs outputs = attention(inputs);
   const bool normalized = attention.options().return_layernorm_output;
-  return add_to(normalized ? outputs.back() : inputs.hidden_states, outputs[0]);
+  return add_to(normalized ? outputs.back() : inputs.hidden_states, outputs[0],
+                &attention == self_attention_.get());
+}
+
+MultiheadAttentionInputs TransformerLayer::cross_inputs(const TransformerLayerInputs& inputs,
+                                                        const at::Tensor& hidden) const {
+  MultiheadAttentionInputs cross{.hidden_states = hidden,
+                                 .attention_mask = inputs.enc_dec_attn_mask,
+                                 .encoder_output = inputs.encoder_output,
+                                 .attn_mask_type = inputs.enc_dec_attn_mask_type,
+                                 .is_first_microbatch = inputs.is_first_microbatch,
+                                 .rotary_pos_emb = inputs.rotary_pos_emb,
+                                 .scores = inputs.scores};
+  cross.scores.window_size = inputs.enc_dec_window_size;
+  cross.scores.bottom_right_diagonal = inputs.enc_dec_bottom_right_diagonal;
+  return cross;
 }
 
 Outputs TransformerLayer::forward(const TransformerLayerInputs& inputs) {
@@ -104,26 +145,23 @@ Outputs TransformerLayer::forward(const TransformerLayerInputs& inputs) {
                                       .attention_mask = inputs.attention_mask,
                                       .attn_mask_type = inputs.self_attn_mask_type,
                                       .is_first_microbatch = inputs.is_first_microbatch,
-                                      .rotary_pos_emb = inputs.rotary_pos_emb};
+                                      .rotary_pos_emb = inputs.rotary_pos_emb,
+                                      .scores = inputs.scores};
   at::Tensor output;
   if (options_.parallel_attention_mlp) {
     const at::Tensor attended = (*self_attention_)(self)[0];
     const at::Tensor transformed =
         (*layernorm_mlp_)({.inp = input, .is_first_microbatch = inputs.is_first_microbatch})[0];
-    output = add_to(input, attended + transformed);
+    output = add_to(input, attended + transformed, true);
   } else {
     at::Tensor hidden = attend(*self_attention_, self);
     if (inter_attention_) {
-      hidden = attend(*inter_attention_, {.hidden_states = hidden,
-                                          .attention_mask = inputs.enc_dec_attn_mask,
-                                          .encoder_output = inputs.encoder_output,
-                                          .attn_mask_type = inputs.enc_dec_attn_mask_type,
-                                          .is_first_microbatch = inputs.is_first_microbatch});
+      hidden = attend(*inter_attention_, cross_inputs(inputs, hidden));
     }
     const Outputs transformed =
         (*layernorm_mlp_)({.inp = hidden, .is_first_microbatch = inputs.is_first_microbatch});
     const bool normalized = options_.apply_residual_connection_post_layernorm;
-    output = add_to(normalized ? transformed.back() : hidden, transformed[0]);
+    output = add_to(normalized ? transformed.back() : hidden, transformed[0], true);
   }
   if (layernorm_) output = (*layernorm_)({.inp = output})[0];
   return {output};

@@ -40,6 +40,13 @@ struct TransformerLayerOptions {
   std::string normalization = "LayerNorm";
   std::string attn_input_format = "sbhd";
   std::optional<double> softmax_scale = {};
+  ScoreOptions scores = ScoreOptions();
+  std::optional<WindowSize> enc_dec_window_size = {};
+  std::optional<bool> enc_dec_bottom_right_diagonal = {};
+  std::string qk_norm_type = {};
+  double qk_norm_eps = 1e-6;
+  bool qk_norm_before_rope = false;
+  double drop_path_rate = 0.0;
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
   std::string name = {};
@@ -83,8 +90,20 @@ struct TransformerLayerOptions {
     visit("activation", &Self::activation, "as LayerNormMLP's");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
     visit("attn_input_format", &Self::attn_input_format,
-          "sbhd: inputs are [seq, batch, hidden]; bshd");
+          "sbhd: inputs are [seq, batch, hidden]; bshd; thd: [tokens, hidden]");
     visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
+    ScoreOptions::describe_in<Self>(visit, &Self::scores);
+    visit("enc_dec_window_size", &Self::enc_dec_window_size,
+          "window_size of a decoder's cross attention");
+    visit("enc_dec_bottom_right_diagonal", &Self::enc_dec_bottom_right_diagonal,
+          "bottom_right_diagonal of a decoder's cross attention");
+    visit("qk_norm_type", &Self::qk_norm_type, "as MultiheadAttention's");
+    visit("qk_norm_eps", &Self::qk_norm_eps, "as MultiheadAttention's");
+    visit("qk_norm_before_rope", &Self::qk_norm_before_rope, "as MultiheadAttention's");
+    visit(
+        "drop_path_rate", &Self::drop_path_rate,
+        "probability of dropping, in training, what self attention and MLP add, for each index of "
+        "the first dimension");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
@@ -102,6 +121,9 @@ struct TransformerLayerInputs {
   std::optional<std::string> enc_dec_attn_mask_type = {};
   std::optional<bool> is_first_microbatch = {};
   std::vector<at::Tensor> rotary_pos_emb = {};
+  ScoreArguments scores = ScoreArguments();
+  std::optional<WindowSize> enc_dec_window_size = {};
+  std::optional<bool> enc_dec_bottom_right_diagonal = {};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -116,6 +138,10 @@ struct TransformerLayerInputs {
           "True: quantize the weights and keep them; False: use the kept ones; None: neither");
     visit("rotary_pos_emb", &Self::rotary_pos_emb,
           "angles [seq, 1, 1, channels] of query and key, or one tensor for both");
+    ScoreArguments::describe_in<Self>(visit, &Self::scores);
+    visit("enc_dec_window_size", &Self::enc_dec_window_size, "None: the module's");
+    visit("enc_dec_bottom_right_diagonal", &Self::enc_dec_bottom_right_diagonal,
+          "None: the module's");
   }
 };
 
@@ -140,8 +166,10 @@ class TELENS_EXPORT TransformerLayer : public CallableModule<TransformerLayerInp
   LayerNormMLPOptions mlp_options() const;
   void make_output_norm();
 
-  // residual + dropout(x)
-  at::Tensor add_to(const at::Tensor& residual, const at::Tensor& x) const;
+  // residual + x after hidden_dropout and, where it is a branch's, drop_path_rate
+  at::Tensor add_to(const at::Tensor& residual, const at::Tensor& x, bool drops_path) const;
+  MultiheadAttentionInputs cross_inputs(const TransformerLayerInputs& inputs,
+                                        const at::Tensor& hidden) const;
   at::Tensor attend(MultiheadAttention& attention, const MultiheadAttentionInputs& inputs);
 
   TransformerLayerOptions options_;

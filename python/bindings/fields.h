@@ -135,9 +135,12 @@ void read_field(const char* name, py::handle value, T& field) {
   } else if constexpr (std::is_same_v<T, ProcessGroupPtr>) {
     field = to_process_group(py::reinterpret_borrow<py::object>(value));
   } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
-    const bool one = PyLong_Check(value.ptr());
-    field = cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(value))
-                                              : py::reinterpret_borrow<py::object>(value));
+    // A tensor of numbers is read, which waits for its device.
+    const py::object numbers = THPVariable_Check(value.ptr())
+                                   ? value.attr("tolist")()
+                                   : py::reinterpret_borrow<py::object>(value);
+    const bool one = PyLong_Check(numbers.ptr());
+    field = cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(numbers)) : numbers);
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
     const bool one = THPVariable_Check(value.ptr());
     field = value.is_none()

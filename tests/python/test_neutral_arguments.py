@@ -157,19 +157,14 @@ def test_every_argument_of_a_forward_is_taken_at_its_default(name):
 
 WRONG = {
     "parallel_mode": "diagonal", "sequence_parallel": "yes", "set_parallel_mode": 1,
-    "return_layernorm_output_gathered": "no", "bottom_right_diagonal": "left",
-    "enc_dec_bottom_right_diagonal": 1, "get_rng_state_tracker": 3,
-    "window_size": (8, 0), "enc_dec_window_size": (8, 8), "sm_margin": 4,
-    "softmax_type": "off-by-one",
+    "return_layernorm_output_gathered": "no", "get_rng_state_tracker": 3, "sm_margin": 4,
     "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 4,
-    "core_attention_bias_type": "alibi", "drop_path_rate": 0.1, "tp_size": 2, "tp_group": object(),
-    "qk_norm_type": "RMSNorm",
+    "tp_size": 2, "tp_group": object(), "pad_between_seqs": "yes",
 }  # fmt: skip
 # Arguments that take any value, each by itself.
 FREE = {
-    "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "qk_norm_eps",
-    "qk_norm_before_rope", "cp_global_ranks", "cp_stream", "cp_comm_type", "max_seqlen_q",
-    "max_seqlen_kv", "fast_zero_fill", "qkv_interleave_dim",
+    "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "cp_global_ranks",
+    "cp_stream", "cp_comm_type", "fast_zero_fill", "qkv_interleave_dim",
 }  # fmt: skip
 OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
             "ub_bulk_wgrad"}  # fmt: skip
@@ -218,6 +213,7 @@ WITHOUT_EFFECT = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:window_size")
 @pytest.mark.parametrize("arguments", WITHOUT_EFFECT)
 @pytest.mark.parametrize("mask", ["causal", "causal_bottom_right", "no_mask"])
 def test_what_the_mask_decides_is_taken_for_every_mask(mask, arguments):
@@ -228,14 +224,6 @@ def test_what_the_mask_decides_is_taken_for_every_mask(mask, arguments):
     made = make("DotProductAttention", attn_mask_type=mask, **arguments)
     assert torch.equal(made(q[:5], k, v), expected)
     assert torch.equal(plain(q[:5], k, v, **arguments), expected)
-
-
-def test_a_window_that_hides_something_is_refused_in_words_that_are_true_of_every_mask():
-    for mask in ("causal", "no_mask"):
-        with pytest.raises(
-            telens.UsageError, match=r"what works is None, \(-1, -1\) or \(-1, 0\)$"
-        ):
-            make("DotProductAttention", attn_mask_type=mask, window_size=(-1, 4))
 
 
 def test_other_names_of_arguments_are_taken():

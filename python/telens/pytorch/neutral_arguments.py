@@ -57,11 +57,6 @@ def _without(*names: str) -> Callable[[Any, Given], bool]:
     return lambda value, given: not any(given.get(name) for name in names)
 
 
-def _is_no_window(value: Any, given: Given) -> bool:
-    """(-1, -1) and (-1, 0), which Transformer Engine takes for each other as the mask wants it."""
-    return isinstance(value, tuple | list) and tuple(value) in ((-1, -1), (-1, 0))
-
-
 def _is_callable(value: Any, given: Given) -> bool:
     return callable(value)
 
@@ -77,12 +72,8 @@ def _is_one_rank_alone(value: Any, given: Given) -> bool:
 _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
 _HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
-_WINDOW = "sliding windows are not there yet"
-_SEQUENCES = "packed sequences (thd) are not there yet; hand over attention_mask"
-_BIAS = "biases of attention scores are not there yet"
 _CONTEXT = "context parallelism is not there yet"
 _SCORES = "functions of attention scores are not there yet"
-_QK_NORM = "norms of query and key are not there yet"
 _PACKED = "packed query, key and value are not there yet; hand over the three"
 
 _ALL = [
@@ -124,21 +115,7 @@ _ALL = [
     _A("dgrad_out", None, "None", "gradients into memory of one's own are not there yet"),
     _A("fp8_grad", False, "False", "a layer behind a norm does not round its input's gradient"),
     # ---- attention
-    *(
-        _A(name, None, "None, (-1, -1) or (-1, 0)", _WINDOW, (), _is_no_window)
-        for name in ("window_size", "enc_dec_window_size")
-    ),
-    *(
-        _A(name, None, "any boolean: the mask type tells", "it is a switch", (False, True))
-        for name in ("bottom_right_diagonal", "enc_dec_bottom_right_diagonal")
-    ),
-    _A("softmax_type", "vanilla", "vanilla", "other softmaxes are not there yet"),
-    _A("return_max_logit", False, "False", "the largest logit is not returned so far"),
     _A("rotary_pos_interleaved", False, "False", "interleaved rotary embeddings are not there yet"),
-    _A("qk_norm_type", None, "None", _QK_NORM),
-    _A("qk_norm_eps", 1e-6, "any value without qk_norm_type", _QK_NORM, (), _any_value),
-    _A("qk_norm_before_rope", False, "any value without qk_norm_type", _QK_NORM, (), _any_value),
-    _A("drop_path_rate", 0.0, "0", "stochastic depth is not there yet", (0,)),
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
     _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
@@ -149,24 +126,8 @@ _ALL = [
     _A("cp_stream", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
     _A("cp_comm_type", "p2p", "any value without cp_group", _CONTEXT, (), _without("cp_group")),
     # ---- of attention's forward
-    *(
-        _A(name, None, "None", _SEQUENCES)
-        for name in (
-            "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded",
-        )
-    ),
-    *(
-        _A(name, None, "any value: tensors tell", "", (), _any_value)
-        for name in ("max_seqlen_q", "max_seqlen_kv")
-    ),
-    _A("pad_between_seqs", None, "None or False", _SEQUENCES, (False,)),
-    _A(
-        "checkpoint_core_attention", False, "False",
-        "wrap the module in telens.pytorch.checkpoint",
-    ),
-    _A("core_attention_bias_type", "no_bias", "no_bias", _BIAS),
-    _A("core_attention_bias", None, "None", _BIAS),
-    _A("alibi_slopes", None, "None", _BIAS),
+    _A("pad_between_seqs", None, "any boolean: cu_seqlens_q_padded tells", "it is a switch",
+       (False, True)),
     _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
     _A("inference_params", None, "None", "caches of keys and values are not there yet"),
     _A("fp8_output", False, "False", "attention in FP8 is not there yet"),
@@ -184,15 +145,8 @@ _BY_NAME = {each.name: each for each in _ALL}
 
 _TRACKER = "get_rng_state_tracker "
 _UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
-_BLOCK = (
-    "window_size bottom_right_diagonal seq_length micro_batch_size "
-    "rotary_pos_interleaved qk_norm_type qk_norm_eps qk_norm_before_rope softmax_type "
-)
-_ATTENTION_FORWARD = (
-    "window_size bottom_right_diagonal checkpoint_core_attention core_attention_bias_type "
-    "core_attention_bias alibi_slopes fast_zero_fill inference_params cu_seqlens_q cu_seqlens_kv "
-    "cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv pad_between_seqs "
-)
+_BLOCK = "seq_length micro_batch_size rotary_pos_interleaved "
+_ATTENTION_FORWARD = "fast_zero_fill inference_params pad_between_seqs "
 _CONSTRUCTORS = {
     "Linear": _TRACKER + _UB + "rng_tracker_name ub_name delay_wgrad_compute "
     "symmetric_ar_type save_original_input",
@@ -205,12 +159,10 @@ _CONSTRUCTORS = {
     "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size delay_wgrad_compute "
     "symmetric_ar_type activation_params checkpoint",
     "DotProductAttention": _TRACKER
-    + "sequence_parallel window_size bottom_right_diagonal tp_size tp_group "
-    "layer_number attention_type cp_group cp_global_ranks cp_stream cp_comm_type softmax_type "
-    "return_max_logit name",
+    + "sequence_parallel tp_size tp_group layer_number attention_type cp_group "
+    "cp_global_ranks cp_stream cp_comm_type name",
     "MultiheadAttention": _TRACKER + _BLOCK + _UB,
-    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap enc_dec_window_size "
-    "enc_dec_bottom_right_diagonal drop_path_rate activation_params",
+    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap activation_params",
 }
 _FORWARDS = {
     "GroupedLinear": "out dgrad_out",
@@ -219,7 +171,7 @@ _FORWARDS = {
     "score_mod_bprop score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer "
     "qkv_interleave_dim",
     "MultiheadAttention": _ATTENTION_FORWARD,
-    "TransformerLayer": _ATTENTION_FORWARD + "enc_dec_window_size enc_dec_bottom_right_diagonal",
+    "TransformerLayer": _ATTENTION_FORWARD,
 }
 # Where a module's default is another, or more changes nothing.
 _OF_ONE_MODULE = {

@@ -30,6 +30,9 @@ EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 PERMUTED = "test_permutation.py::"
 PERMUTATION = "python/telens/pytorch/permutation.py"
 MAPS = "core/modules/moe_permutation.cpp"
+ATTENTION = "test_attention.py::"
+MASKS = "core/modules/attention_mask.cpp"
+DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
 STATEMENTS = (
     Statement(
@@ -324,5 +327,78 @@ STATEMENTS = (
         "core/modules/multihead_attention.cpp",
         'output ? "row" : "column"',
         'output ? "" : "column"',
+    ),
+    Statement(
+        "Attention takes `window_size`, with every mask.",
+        DRAWN,
+        MASKS,
+        "if (span.left >= 0) limit(distances >= -span.left);",
+        "",
+    ),
+    Statement(
+        "`bottom_right_diagonal` moves the diagonal of windows and ALiBi, by each sample's lengths "
+        "under padding.",
+        DRAWN,
+        MASKS,
+        "own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true)",
+        "own_key.size(3) - own_query.size(2)",
+    ),
+    Statement(
+        "`core_attention_bias_type` is pre_scale_bias, post_scale_bias or alibi, with slopes of "
+        "one's own.",
+        DRAWN,
+        "core/modules/attention_bias.cpp",
+        'type == "pre_scale_bias" ? bias * context.scale : bias',
+        "bias",
+    ),
+    Statement(
+        "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
+        ATTENTION + "test_a_bias_keeps_its_digits_beside_tensors_in_bf16",
+        "core/modules/attention_scores.cpp",
+        "return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;",
+        "return query.scalar_type();",
+    ),
+    Statement(
+        "`softmax_type` is vanilla, off-by-one or learnable, whose `softmax_offset` is trained.",
+        DRAWN,
+        "core/modules/attention_scores.cpp",
+        "how.offset ? how.offset->to(mask.scalar_type())",
+        "false ? how.offset->to(mask.scalar_type())",
+    ),
+    Statement(
+        "Packed sequences (thd) are attended one by one, with and without gaps between them.",
+        DRAWN,
+        "core/modules/packed_sequences.cpp",
+        "(starts ? *starts : cu_seqlens)",
+        "cu_seqlens",
+    ),
+    Statement(
+        "`return_max_logit` returns each head's largest score that a query sees.",
+        DRAWN,
+        "core/modules/attention_scores.cpp",
+        "if (how.mask.blind) mask = mask->masked_fill(*how.mask.blind, kNothing);",
+        "",
+    ),
+    Statement(
+        "`checkpoint_core_attention` changes no bit, with dropout.",
+        ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits",
+        "core/modules/checkpointed_call.cpp",
+        "set_state(first.generator, first.random_state);",
+        "",
+    ),
+    Statement(
+        "`qk_norm_type` normalizes each head of query and key, before or after the rotary "
+        "embedding.",
+        ATTENTION + "test_query_and_key_are_normalized_head_by_head",
+        "core/modules/multihead_attention.cpp",
+        "if (options_.qk_norm_before_rope) normalize(qkv);",
+        "normalize(qkv);",
+    ),
+    Statement(
+        "`drop_path_rate` drops whole branches for an index of the first dimension, in training.",
+        ATTENTION + "test_a_path_is_dropped_for_whole_positions_and_only_in_training",
+        "core/modules/transformer_layer.cpp",
+        "sizes[0] = x.size(0);",
+        "sizes[1] = x.size(1);",
     ),
 )

@@ -60,7 +60,7 @@ void expect_as_reference(const DotProductAttentionOptions& options, const Sequen
 }
 
 DotProductAttentionOptions with_mask(const std::string& type) {
-  return {.num_attention_heads = 4, .kv_channels = 8, .attn_mask_type = type};
+  return {.num_attention_heads = 4, .kv_channels = {8}, .attn_mask_type = type};
 }
 
 TEST_F(Attention, equals_softmax_in_double_precision_under_every_mask) {

@@ -95,7 +95,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_layer_norm_mlp_for_every_
 TEST_P(FiniteDifferences, agree_with_every_gradient_of_dot_product_attention) {
   for (const std::string mask : {"no_mask", "causal", "causal_bottom_right", "padding"}) {
     SCOPED_TRACE(mask);
-    DotProductAttentionOptions options{.num_attention_heads = 4, .kv_channels = 3};
+    DotProductAttentionOptions options{.num_attention_heads = 4, .kv_channels = {3}};
     options.num_gqa_groups = 2;
     options.attn_mask_type = mask;
     DotProductAttention module(options);

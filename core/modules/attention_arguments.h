@@ -1,0 +1,81 @@
+// What DotProductAttention is told about scores, and the modules around it pass on: Transformer
+// Engine's arguments.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace telens {
+
+// (left, right): query i sees keys i - left .. i + right; -1: no limit.
+using WindowSize = std::vector<std::int64_t>;
+
+// Of a module.
+struct ScoreOptions {
+  std::optional<WindowSize> window_size = {};
+  std::optional<bool> bottom_right_diagonal = {};
+  std::string softmax_type = "vanilla";
+
+  template <typename Owner, typename Visitor>
+  static void describe_in(Visitor&& visit, ScoreOptions Owner::*member) {
+    visit.nested("window_size", member, &ScoreOptions::window_size,
+                 "(left, right): query i sees keys i - left to i + right; -1 and None: no limit");
+    visit.nested("bottom_right_diagonal", member, &ScoreOptions::bottom_right_diagonal,
+                 "the last query's diagonal is the last key's, for windows and ALiBi of masks that "
+                 "are not causal; None: True");
+    visit.nested("softmax_type", member, &ScoreOptions::softmax_type,
+                 "vanilla; off-by-one: exp(0) is added to the sum; learnable: exp(softmax_offset) "
+                 "is, a parameter of each head");
+  }
+};
+
+// Of a forward.
+struct ScoreArguments {
+  std::optional<WindowSize> window_size = {};
+  std::optional<bool> bottom_right_diagonal = {};
+  bool checkpoint_core_attention = false;
+  std::string core_attention_bias_type = "no_bias";
+  std::optional<at::Tensor> core_attention_bias = {};
+  std::optional<at::Tensor> alibi_slopes = {};
+  std::optional<at::Tensor> cu_seqlens_q = {};
+  std::optional<at::Tensor> cu_seqlens_kv = {};
+  std::optional<at::Tensor> cu_seqlens_q_padded = {};
+  std::optional<at::Tensor> cu_seqlens_kv_padded = {};
+  std::optional<std::int64_t> max_seqlen_q = {};
+  std::optional<std::int64_t> max_seqlen_kv = {};
+
+  template <typename Owner, typename Visitor>
+  static void describe_in(Visitor&& visit, ScoreArguments Owner::*member) {
+    using Self = ScoreArguments;
+    visit.nested("window_size", member, &Self::window_size, "None: the module's");
+    visit.nested("bottom_right_diagonal", member, &Self::bottom_right_diagonal,
+                 "None: the module's");
+    visit.nested("checkpoint_core_attention", member, &Self::checkpoint_core_attention,
+                 "the backward computes the attention anew; nothing inside is kept");
+    visit.nested("core_attention_bias_type", member, &Self::core_attention_bias_type,
+                 "no_bias; pre_scale_bias: (Q K^T + bias) * scale; post_scale_bias: Q K^T * scale "
+                 "+ bias; alibi: as the latter, with -slope * distance");
+    visit.nested("core_attention_bias", member, &Self::core_attention_bias,
+                 "broadcast to [batch, heads, seq_q, seq_kv]");
+    visit.nested("alibi_slopes", member, &Self::alibi_slopes,
+                 "FP32 [heads] or [batch, heads]; None: ALiBi's own");
+    visit.nested("cu_seqlens_q", member, &Self::cu_seqlens_q,
+                 "int32 [batch + 1], sums of the sequences' lengths: of packed sequences (thd), or "
+                 "in place of a padding mask");
+    visit.nested("cu_seqlens_kv", member, &Self::cu_seqlens_kv,
+                 "the same of the keys; None: the query's");
+    visit.nested("cu_seqlens_q_padded", member, &Self::cu_seqlens_q_padded,
+                 "where sequences begin in thd, if there is padding between them");
+    visit.nested("cu_seqlens_kv_padded", member, &Self::cu_seqlens_kv_padded,
+                 "the same of the keys");
+    visit.nested("max_seqlen_q", member, &Self::max_seqlen_q,
+                 "the longest sequence of thd; None: asks the device");
+    visit.nested("max_seqlen_kv", member, &Self::max_seqlen_kv, "the same of the keys");
+  }
+};
+
+}  // namespace telens

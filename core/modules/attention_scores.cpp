@@ -1,0 +1,118 @@
+#include "core/modules/attention_scores.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace telens {
+namespace {
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+// A boolean mask of what is_causal means: top left.
+at::Tensor causal_mask(const QueryKeyValueHeads& heads) {
+  return at::ones({heads.query.size(2), heads.key.size(2)}, heads.query.options().dtype(at::kBool))
+      .tril();
+}
+
+// Boolean, or nothing where every key is seen.
+std::optional<at::Tensor> boolean_mask(const QueryKeyValueHeads& heads,
+                                       const ScoredAttention& how) {
+  return how.mask.is_causal ? std::optional(causal_mask(heads)) : how.mask.allowed;
+}
+
+// FP64 for FP64, else FP32: BF16 has too few digits for a distance times a slope.
+at::ScalarType bias_dtype(const at::Tensor& query) {
+  return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// [..., heads or 1, seq_q, seq_kv], -Inf where nothing is seen.
+at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+  const at::ScalarType dtype = bias_dtype(heads.query);
+  const std::optional<at::Tensor> seen = boolean_mask(heads, how);
+  at::Tensor bias = how.bias ? how.bias->to(dtype)
+                             : at::zeros({heads.query.size(2), heads.key.size(2)},
+                                         heads.query.options().dtype(dtype));
+  return seen ? at::where(*seen, bias, at::full({}, kNothing, bias.options())) : bias;
+}
+
+// A column of the sink's scores behind the others.
+at::Tensor with_sink_column(const at::Tensor& mask, const QueryKeyValueHeads& heads,
+                            const ScoredAttention& how) {
+  const std::int64_t batch = mask.dim() == 4 ? mask.size(0) : 1;
+  const at::Tensor whole =
+      mask.expand({batch, heads.query.size(1), heads.query.size(2), heads.key.size(2)});
+  const at::Tensor column =
+      how.offset ? how.offset->to(mask.scalar_type()) : at::zeros({1, 1, 1, 1}, mask.options());
+  return at::cat({whole, column.expand({batch, whole.size(1), whole.size(2), 1})}, -1);
+}
+
+at::Tensor with_zeros(const at::Tensor& tensor) {
+  return at::cat({tensor, at::zeros_like(tensor.narrow(2, 0, 1))}, 2);
+}
+
+// A query that sees nothing was allowed everything (AttentionMask::blind).
+at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) {
+  return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
+}
+
+}  // namespace
+
+at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+  std::optional<at::Tensor> mask = how.mask.allowed;
+  bool causal = how.mask.is_causal;
+  if (how.bias || how.has_sink) {
+    mask = additive_mask(heads, how);
+    causal = false;
+  }
+  if (how.has_sink && heads.key.size(2) > 0) {
+    mask = with_sink_column(*mask, heads, how);
+    return without_blind(at::scaled_dot_product_attention(
+                             heads.query, with_zeros(heads.key), with_zeros(heads.value), mask,
+                             how.dropout, false, how.scale, how.grouped),
+                         how.mask);
+  }
+  return without_blind(
+      at::scaled_dot_product_attention(heads.query, heads.key, heads.value, mask, how.dropout,
+                                       causal, how.scale, how.grouped),
+      how.mask);
+}
+
+at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kQueries = 128;
+  const at::ScalarType dtype = bias_dtype(heads.query);
+  const std::int64_t count = heads.query.size(1);
+  const at::Tensor keys =
+      heads.key.to(dtype)
+          .repeat_interleave(count / std::max<std::int64_t>(1, heads.key.size(1)), 1)
+          .transpose(-1, -2);
+  at::Tensor largest = at::full({count}, kNothing, heads.query.options().dtype(at::kFloat));
+  if (heads.key.size(2) == 0) return largest;
+  std::optional<at::Tensor> mask;
+  if (how.bias || how.mask.allowed || how.mask.is_causal) {
+    mask = additive_mask(heads, how);
+    if (how.mask.blind) mask = mask->masked_fill(*how.mask.blind, kNothing);
+  }
+  for (std::int64_t first = 0; first < heads.query.size(2); first += kQueries) {
+    const std::int64_t queries = std::min(kQueries, heads.query.size(2) - first);
+    at::Tensor scores =
+        at::matmul(heads.query.narrow(2, first, queries).to(dtype), keys) * how.scale;
+    if (mask) {
+      scores = scores + (mask->size(-2) == 1 ? *mask : mask->narrow(-2, first, queries));
+    }
+    largest = at::maximum(largest, scores.amax({0, 2, 3}).to(at::kFloat));
+  }
+  return largest;
+}
+
+}  // namespace telens

@@ -1,0 +1,59 @@
+"""samples/moe.py: trains in FP8, and each expert is watched as a layer of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import telens
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TELENS_LIBRARY", ROOT / "build/lib/libtelens.so")).parents[1]
+SMALL = ["--layers", "1", "--hidden", "64", "--heads", "4", "--sequence", "32", "--batch", "4"]
+SMALL += ["--experts", "4", "--expert-size", "32", "--text-bytes", "100000", "--device", "cpu"]
+CONFIG = """\
+section:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats: {enabled: True, stats: [max], tensors: [activation]}
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, str(ROOT / "samples/moe.py"), *SMALL, *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def mean_loss(printed: str) -> float:
+    (line,) = [line for line in printed.splitlines() if line.startswith("mean loss")]
+    return float(line.split(":")[1].split()[0])
+
+
+def test_it_learns_in_fp8_and_each_expert_is_recorded(tmp_path):
+    (tmp_path / "debug.yaml").write_text(CONFIG)
+    steps = ("--steps", "40", "--recipe", "delayed")
+    done = run(tmp_path, *steps, "--config", "debug.yaml")
+    assert done.returncode == 0, done.stderr
+    assert mean_loss(done.stdout) < 4.5  # all bytes alike: 5.55
+    experts = {f"layers.0.experts.{fc}.gemm_{i}" for fc in ("fc1", "fc2") for i in range(4)}
+    rows = telens.open_run(tmp_path).records(tensor="activation")
+    assert experts <= set(rows["layer"])
+    shown = subprocess.run(
+        [BUILD / "bin/telens", "stats", tmp_path, "--layer", "gemm_3"],
+        capture_output=True,
+        text=True,
+    )
+    assert "layers.0.experts.fc1.gemm_3" in shown.stdout + shown.stderr
+
+
+def test_more_choices_than_experts_are_refused(tmp_path):
+    done = run(tmp_path, "--top-k", "5")
+    assert done.returncode == 2
+    assert done.stderr == "moe: --top-k is 5; expected 1 to 4, the number of experts\n"
