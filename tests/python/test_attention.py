@@ -204,7 +204,7 @@ def test_a_bias_keeps_its_digits_beside_tensors_in_bf16():
     distances = torch.arange(seq).double()
     weights = (-(distances[:, None] - distances).abs() * 2.0**-6).softmax(-1)[:, 0]
     # A distance of 513 has ten digits, BF16 eight: rounded, its weight would be off by 3 %.
-    torch.testing.assert_close(out[:, 0, 0].double(), weights, rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(out[:, 0, 0].double(), weights, rtol=2**-7, atol=1e-6)
 
 
 def test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits():

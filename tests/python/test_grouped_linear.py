@@ -107,6 +107,14 @@ def test_its_splits_may_be_any_sequence_of_whole_numbers():
         layer(x, [16.5, 0, 31.5])
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_m_splits_may_be_a_tensor(dtype):
+    layer, (x, _) = grouped(), inputs()
+    assert torch.equal(layer(x, torch.tensor(SPLITS, dtype=dtype)), layer(x, SPLITS))
+    with pytest.raises(TypeError, match="argument 'm_splits' must be"):
+        layer(x, torch.tensor(SPLITS, dtype=torch.float32))
+
+
 @pytest.mark.parametrize(
     ("splits", "message"),
     [

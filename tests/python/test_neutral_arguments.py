@@ -164,7 +164,7 @@ WRONG = {
 # Arguments that take any value, each by itself.
 FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "cp_global_ranks",
-    "cp_stream", "cp_comm_type", "fast_zero_fill", "qkv_interleave_dim",
+    "cp_stream", "cp_comm_type", "fast_zero_fill", "qkv_interleave_dim", "inference_params",
 }  # fmt: skip
 OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
             "ub_bulk_wgrad"}  # fmt: skip

@@ -11,6 +11,7 @@ from telens.pytorch import (
     fp8,
     graph,
     hugging_face,
+    inference_params,
     modules,
     permutation,
     quantization,
@@ -28,6 +29,7 @@ from telens.pytorch.conversion_notes import *  # noqa: F403
 from telens.pytorch.cpu_offload import *  # noqa: F403
 from telens.pytorch.graph import *  # noqa: F403
 from telens.pytorch.hugging_face import *  # noqa: F403
+from telens.pytorch.inference_params import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
 from telens.pytorch.permutation import *  # noqa: F403
@@ -53,6 +55,7 @@ __all__ = [
     *cpu_offload.__all__,
     *graph.__all__,
     *hugging_face.__all__,
+    *inference_params.__all__,
     *permutation.__all__,
     *quantization.__all__,
     *rng_tracker.__all__,

@@ -11,6 +11,7 @@ from telens import _C
 from telens._names import refusal
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
+from telens.pytorch.inference_params import cached
 from telens.pytorch.neutral_arguments import (
     NeutralArgument,
     constructor_arguments,
@@ -67,6 +68,9 @@ class Module(torch.nn.Module):
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
+            if kwargs.get("inference_params") is not None:
+                with cached(self, args, kwargs) as kwargs:
+                    return self.forward(*args, **kwargs)
             kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
         return self._telens_call(self, args, kwargs)
 

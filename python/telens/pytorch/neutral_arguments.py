@@ -129,7 +129,7 @@ _ALL = [
     _A("pad_between_seqs", None, "any boolean: cu_seqlens_q_padded tells", "it is a switch",
        (False, True)),
     _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
-    _A("inference_params", None, "None", "caches of keys and values are not there yet"),
+    _A("inference_params", None, "None, or an InferenceParams", "it is none"),
     _A("fp8_output", False, "False", "attention in FP8 is not there yet"),
     _A("bf16_backward", False, "False", "attention in FP8 is not there yet"),
     _A("num_splits", 1, "1", "the split is the kernel's own affair"),

@@ -94,7 +94,6 @@ ADVICE = {
     "initialize_ub": _USERBUFFERS,
     "destroy_ub": _USERBUFFERS,
     "UserBufferQuantizationMode": _USERBUFFERS,
-    "InferenceParams": "caches of keys and values are not there yet",
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",

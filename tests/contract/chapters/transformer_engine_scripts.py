@@ -31,6 +31,8 @@ PERMUTED = "test_permutation.py::"
 PERMUTATION = "python/telens/pytorch/permutation.py"
 MAPS = "core/modules/moe_permutation.cpp"
 ATTENTION = "test_attention.py::"
+CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
+CACHES = "python/telens/pytorch/inference_params.py"
 MASKS = "core/modules/attention_mask.cpp"
 DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
@@ -400,5 +402,27 @@ STATEMENTS = (
         "core/modules/transformer_layer.cpp",
         "sizes[0] = x.size(0);",
         "sizes[1] = x.size(1);",
+    ),
+    Statement(
+        "Generation with `InferenceParams`, paged or not, is that of a full recomputation, while "
+        "sequences end and others begin.",
+        CACHED,
+        CACHES,
+        "pages[i // size] * size + i % size",
+        "pages[0] * size + i % size",
+    ),
+    Statement(
+        "Rotary embeddings of new tokens are those of their place in the sequence.",
+        CACHED,
+        CACHES,
+        "torch.arange(count, device=angles.device)[:, None] + first",
+        "torch.arange(count, device=angles.device)[:, None] + 0 * first",
+    ),
+    Statement(
+        "`m_splits` of GroupedLinear is a list or a tensor.",
+        "test_grouped_linear.py::test_m_splits_may_be_a_tensor",
+        "python/bindings/fields.h",
+        'value.attr("tolist")()',
+        'value.attr("tolist")()[py::int_(0)]',
     ),
 )
