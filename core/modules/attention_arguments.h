@@ -1,5 +1,5 @@
-// What DotProductAttention is told about scores, and the modules around it pass on: Transformer
-// Engine's arguments.
+// Transformer Engine's arguments about scores: DotProductAttention takes them, the modules around
+// it pass them on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace telens {
 // (left, right): query i sees keys i - left .. i + right; -1: no limit.
 using WindowSize = std::vector<std::int64_t>;
 
-// Of a module.
+// The arguments of a constructor.
 struct ScoreOptions {
   std::optional<WindowSize> window_size = {};
   std::optional<bool> bottom_right_diagonal = {};
@@ -33,7 +33,7 @@ struct ScoreOptions {
   }
 };
 
-// Of a forward.
+// The arguments of a forward.
 struct ScoreArguments {
   std::optional<WindowSize> window_size = {};
   std::optional<bool> bottom_right_diagonal = {};

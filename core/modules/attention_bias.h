@@ -1,4 +1,4 @@
-// What is added to the scores of attention before the softmax.
+// The terms that attention adds to its scores before the softmax.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ at::Tensor alibi_slopes(std::int64_t heads, const at::Device& device);
 
 struct BiasContext {
   std::int64_t heads;
-  double scale;          // of the scores
+  double scale;          // factor of Q K^T
   at::Tensor distances;  // diagonal_distances(); of alibi alone
 };
 

@@ -29,7 +29,7 @@ struct AttentionMaskType {
 // arbitrary; also "causal,padding" and "padding,causal". Throws UsageError naming them.
 AttentionMaskType mask_type_from_name(std::string_view name);
 
-// Which diagonals a query sees around its own, whatever the type says: -1 for no limit. The
+// The diagonals that a query sees around its own, whatever the type says: -1 for no limit. The
 // diagonals of causal types are their own; bottom_right is for the others.
 struct AttentionSpan {
   std::int64_t left = -1;

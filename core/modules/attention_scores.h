@@ -12,7 +12,7 @@ namespace telens {
 
 struct ScoredAttention {
   AttentionMask mask;
-  std::optional<at::Tensor> bias = {};    // of the scaled scores, broadcast to all of them
+  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcast to all
   bool has_sink = false;                  // exp(offset) is added to the softmax's sum
   std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nothing: 0
   double dropout = 0;

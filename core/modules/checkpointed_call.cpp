@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the second call needs besides its inputs.
+// The second call needs these besides its inputs.
 struct FirstCall : torch::CustomClassHolder {
   TensorFunction function;
   at::Generator generator;

@@ -26,7 +26,6 @@ const std::optional<at::Tensor>& first_given(const std::optional<at::Tensor>& fi
   return first ? first : second;
 }
 
-// What a learnable softmax or a bias adds to the tensors that want gradients.
 at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
   return tensor.value_or(at::Tensor());
 }

@@ -23,7 +23,7 @@ struct DotProductAttentionOptions {
   std::optional<double> softmax_scale = {};
   ScoreOptions scores = ScoreOptions();
   bool return_max_logit = false;
-  std::optional<at::Device> device = {};  // of softmax_offset
+  std::optional<at::Device> device = {};  // softmax_offset is made here
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -90,7 +90,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   const DotProductAttentionOptions& options() const { return options_; }
 
  private:
-  // Of queries, keys and values in any layout: [batch, heads, seq, size] and what masks them.
+  // Queries, keys and values of any layout as [batch, heads, seq, size], and their masks.
   struct Heads {
     at::Tensor query;
     at::Tensor key;

@@ -68,7 +68,7 @@ at::Tensor mask_row_id_map(const at::Tensor& routing_map, std::int64_t rows) {
   return map;
 }
 
-// What the map of a mask says of each token, [tokens, experts].
+// A mask's map read token by token, [tokens, experts].
 struct MaskPlaces {
   at::Tensor place;   // int32
   at::Tensor expert;  // int64; 0 where there is no place

@@ -170,7 +170,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
   std::shared_ptr<Linear> key_value_;  // of cross attention
-  // Of heads; none for L2Normalization, which has no weight.
+  // They normalize heads; L2Normalization has no weight and no module.
   std::shared_ptr<CallableModule<NormInputs>> query_norm_;
   std::shared_ptr<CallableModule<NormInputs>> key_norm_;
   std::shared_ptr<DotProductAttention> core_attention_;

@@ -1,4 +1,4 @@
-// What every backend's kernels of row_exchange.h check before they run.
+// Every backend's kernels of row_exchange.h check their arguments by these functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>

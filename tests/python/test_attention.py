@@ -214,7 +214,7 @@ def test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits():
         torch.manual_seed(3)
         qkv = [torch.randn(16, 2, 4, 8, requires_grad=True) for _ in range(3)]
         out = module(*qkv, checkpoint_core_attention=checkpoint)
-        torch.rand(1)  # what the model draws between the forward and the backward
+        torch.rand(1)  # the model draws between the forward and the backward
         out.square().sum().backward()
         return [out, *(t.grad for t in qkv), torch.rand(3)]
 
