@@ -19,7 +19,7 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
     if (!has_any) names.emplace_back(names_of_entry.front());
   }
   const auto recorded = [&](std::string_view statistic) { return facts.has(statistic); };
-  const bool has_other = std::ranges::any_of(rule.optional, recorded);
+  const bool has_other = std::ranges::any_of(rule.instead_of_ledger, recorded);
   if (rule.needs_ledger && facts.gemm_states().empty() && !has_other) {
     names.emplace_back("a ledger");
   }

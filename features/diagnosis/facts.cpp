@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
 namespace telens::diagnosis {
 namespace {
@@ -58,6 +59,7 @@ Turn turn_of(const Place& place) {
 
 Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics) {
   read_names(run);
+  read_resumes(run);
   read_warm_up(run);
   read_series(run, statistics);
   put_in_order();
@@ -87,9 +89,22 @@ void Facts::read_names(const record::RunReader& run) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     statistics_.emplace(names[i], static_cast<std::int32_t>(i));
   }
+}
+
+void Facts::read_resumes(const record::RunReader& run) {
   std::set<int> ranks;
+  std::map<int, const record::Segment*> before;  // by rank, with records
   for (const record::Segment& segment : run.segments()) {
-    if (!ranks.insert(segment.rank).second && !segment.continues) resumed_ = true;
+    ranks.insert(segment.rank);
+    if (segment.records == 0) continue;
+    const record::Segment* last = std::exchange(before[segment.rank], &segment);
+    if (segment.continues || segment.segment == 0) continue;
+    Resume resume{.first = segment.first_iteration};
+    if (last != nullptr) {
+      resume.last_before = std::min(last->last_iteration, last->superseded_from - 1);
+      if (resume.last_before < last->first_iteration) continue;  // it begins anew
+    }
+    resumes_.push_back(resume);
   }
   ranks_ = static_cast<int>(ranks.size());
 }

@@ -33,6 +33,12 @@ struct Scalars {
   std::vector<Point> points;
 };
 
+// Another process goes on with the run; what it repeats counts as its own.
+struct Resume {
+  std::int64_t last_before = INT64_MIN;  // iteration; not known where the files before are gone
+  std::int64_t first = 0;                // iteration that it recorded
+};
+
 // When a tensor comes up within an iteration: forward through the layers in the order of their ids,
 // then backward.
 using Turn = std::tuple<int, std::int32_t, int>;
@@ -68,7 +74,8 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
-  bool is_resumed() const { return resumed_; }
+  // Of each rank, in the order of time.
+  const std::vector<Resume>& resumes() const { return resumes_; }
 
  private:
   using Key = std::tuple<std::int32_t, int, int, int, std::int32_t>;
@@ -78,6 +85,7 @@ class Facts {
   static Key key_of(const Place& place, std::int32_t statistic);
 
   void read_names(const record::RunReader& run);
+  void read_resumes(const record::RunReader& run);
   void read_warm_up(const record::RunReader& run);
   void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
   void read_scalars(const record::RunReader& run);
@@ -97,7 +105,7 @@ class Facts {
   std::int64_t first_ = INT64_MAX;
   std::int64_t last_ = INT64_MIN;
   int ranks_ = 0;
-  bool resumed_ = false;
+  std::vector<Resume> resumes_;
 };
 
 }  // namespace telens::diagnosis

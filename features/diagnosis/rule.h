@@ -32,7 +32,8 @@ struct Rule {
   // Statistics that it reads; those of `required` it cannot do without. "a|b": either will do.
   std::vector<std::string_view> required = {};
   std::vector<std::string_view> optional = {};
-  bool needs_ledger = false;      // or one of `optional`
+  bool needs_ledger = false;
+  std::vector<std::string_view> instead_of_ledger = {};  // statistics, any of which will do
   std::string_view recorded_by;   // features of a configuration that record them
   std::string_view alternatives;  // other possible causes, and how to tell them apart
   std::string_view next_step;     // YAML or a command; {layer} stands for the layer's name

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,8 @@
 namespace telens::diagnosis {
 namespace {
 
-constexpr std::int64_t kLeastIdle = 5;  // iterations up to the end of the run
-constexpr std::size_t kLeastReads = 4;  // before
+constexpr std::ptrdiff_t kLeastIdle = 5;  // reads of the group up to the end of the run
+constexpr std::size_t kLeastReads = 4;    // before
 constexpr std::string_view kExpert = ".gemm_";
 
 // "moe.gemm_3" -> "moe"; "" for a layer that is no map of a grouped one.
@@ -28,8 +30,13 @@ struct Use {
   std::int64_t last = 0;
 };
 
-std::map<std::string, std::vector<Use>> uses(const Facts& facts) {
-  std::map<std::string, std::vector<Use>> groups;
+struct Group {
+  std::vector<Use> experts;
+  std::set<std::int64_t> iterations;  // in which any of them was used
+};
+
+std::map<std::string, Group> uses(const Facts& facts) {
+  std::map<std::string, Group> groups;
   for (const Series* amax : facts.with("cur_amax")) {
     const std::string group = group_of(facts.layer_name(amax->place.layer));
     if (group.empty() || amax->place.tensor != TensorName::activation) continue;
@@ -37,29 +44,31 @@ std::map<std::string, std::vector<Use>> uses(const Facts& facts) {
     Use use{.place = amax->place};
     for (const Point& point : amax->points) {
       if (count != nullptr && count->at(point.iteration) == 0) continue;
-      if (count == nullptr && !(point.value > 0)) continue;
+      if (count == nullptr && point.value == 0) continue;  // a NaN went through it
       ++use.reads;
       use.last = point.iteration;
+      groups[group].iterations.insert(point.iteration);
     }
-    groups[group].push_back(use);
+    groups[group].experts.push_back(use);
   }
   return groups;
 }
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
-  for (const auto& [group, experts] : uses(facts)) {
-    const std::int64_t end = std::ranges::max(experts, {}, &Use::last).last;
-    for (const Use& use : experts) {
-      if (use.reads < kLeastReads || end - use.last < kLeastIdle) continue;
+  for (const auto& [name, group] : uses(facts)) {
+    for (const Use& use : group.experts) {
+      const auto missed = group.iterations.upper_bound(use.last);
+      const auto idle = std::distance(missed, group.iterations.end());
+      if (use.reads < kLeastReads || idle < kLeastIdle) continue;
       found.push_back(
           {.cause = "dead_expert",
            .place = use.place,
-           .first = use.last + 1,
-           .last = end,
+           .first = *missed,
+           .last = *group.iterations.rbegin(),
            .confidence = kProbable,
-           .summary = fmt::format("nothing goes through it for {} iterations, others of {} go on",
-                                  end - use.last, group),
+           .summary = fmt::format(
+               "nothing goes through it in {} recorded iterations, others of {} go on", idle, name),
            .evidence = {{"numel", use.place, use.last, 0, "the last iteration with anything"}}});
     }
   }
@@ -72,7 +81,8 @@ Rule dead_expert() {
   return {.cause = "dead_expert",
           .title = "an expert that gets no tokens any more",
           .doc =
-              "A map of a grouped layer had inputs and has none in the last 5 iterations and more, "
+              "A map of a grouped layer had inputs and has none in the last 5 recorded iterations "
+              "and more, "
               "while others of its group have.",
           .stage = Stage::values,
           .required = {"cur_amax"},

@@ -38,8 +38,8 @@ std::optional<Drift> first_drift(const std::vector<Point>& points) {
   const auto is_far = [](const Point& point) { return point.value >= kFar; };
   const auto far = std::ranges::find_if(points, is_far);
   if (far == points.end()) return std::nullopt;
-  const auto rest = std::min<std::ptrdiff_t>(kSustained, points.end() - far);
-  if (!std::all_of(far, far + rest, is_far)) return std::nullopt;
+  const auto rest = static_cast<std::size_t>(points.end() - far);
+  if (rest < kSustained || !std::all_of(far, far + kSustained, is_far)) return std::nullopt;
   const auto reached = static_cast<std::size_t>(far - points.begin());
   // Back to where it left its past.
   for (std::size_t first = reached > kWithin ? reached - kWithin : 0; first <= reached; ++first) {
@@ -90,7 +90,8 @@ Rule drifting_mean() {
           .title = "a mean or a bias that drifts away from zero",
           .doc =
               "The mean of an activation or a weight, within half a standard deviation of zero "
-              "before, goes to 2 and more within 16 iterations, and stays. A format without an "
+              "before, goes to 2 and more within 16 iterations, and stays for 3 and more. A format "
+              "without an "
               "offset spends its range on the mean then. Inputs that have a mean from the start, "
               "as behind ReLU, are no finding.",
           .stage = Stage::values,

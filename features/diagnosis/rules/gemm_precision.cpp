@@ -196,6 +196,7 @@ Rule gemm_precision() {
       .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
                    "std"},
       .needs_ledger = true,
+      .instead_of_ledger = {kOfCasts.begin(), kOfCasts.end()},
       .recorded_by = "PrecisionLedger, or LogFp8TensorStats beside LogTensorStats",
       .alternatives = "A layer that was left out of fp8_autocast on purpose.",
       .next_step =

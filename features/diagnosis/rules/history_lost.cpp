@@ -61,21 +61,23 @@ std::vector<Finding> all_scales_reset(const Facts& facts) {
   return {};
 }
 
-// The run goes on from a later iteration, and its layers begin without a history.
-std::vector<Finding> lost_at_start(const Facts& facts) {
-  const std::int64_t first = facts.first_iteration();
-  if (first <= 0) return {};
-  for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
-    const auto& warm_up = facts.warm_up(layer);
-    if (warm_up.empty() || *warm_up.begin() > first) continue;
-    return {{.cause = "history_lost",
-             .place = {.layer = layer},
-             .first = *warm_up.begin(),
-             .last = *warm_up.rbegin(),
-             .confidence = kProbable,
-             .summary = fmt::format("the run goes on from iteration {} without an amax history",
-                                    *warm_up.begin()),
-             .evidence = {{"warm_up", {.layer = layer}, *warm_up.begin(), 1, "event"}}}};
+// Another process goes on with the run, and a layer begins without a history in it. The number of
+// the first iteration says nothing: a program may count from any.
+std::vector<Finding> lost_in_resume(const Facts& facts) {
+  for (const auto& [last_before, first] : facts.resumes()) {
+    for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
+      const auto& warm_up = facts.warm_up(layer);
+      const auto begin = warm_up.upper_bound(last_before);
+      if (begin == warm_up.end() || *begin > first) continue;
+      return {{.cause = "history_lost",
+               .place = {.layer = layer},
+               .first = *begin,
+               .last = *warm_up.rbegin(),
+               .confidence = kProbable,
+               .summary =
+                   fmt::format("the run goes on from iteration {} without an amax history", *begin),
+               .evidence = {{"warm_up", {.layer = layer}, *begin, 1, "event"}}}};
+    }
   }
   return {};
 }
@@ -87,7 +89,7 @@ std::vector<Finding> find(const Facts& facts) {
   }
   if (lost.empty()) {
     auto reset = all_scales_reset(facts);
-    return reset.empty() ? lost_at_start(facts) : reset;
+    return reset.empty() ? lost_in_resume(facts) : reset;
   }
   const auto [first, layer] = *std::ranges::min_element(lost);
   return {{.cause = "history_lost",

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kSteps = 7;      // on end that go to and fro
 constexpr double kTimesPast = 4;       // the steps before
 constexpr std::size_t kLeastPast = 4;  // steps
+constexpr std::size_t kPast = 16;      // steps that are compared with, at the most
 constexpr double kLeastOfSize = 1e-3;  // times the root mean square
 
 // Since when the statistic goes up and down from step to step, by more than it moved before.
@@ -25,7 +26,7 @@ std::optional<std::size_t> first_oscillation(const std::vector<Point>& points, d
   }
   for (std::size_t i = kLeastPast; i + kSteps <= steps.size(); ++i) {
     std::vector<double> past;
-    for (std::size_t j = 0; j < i; ++j) past.push_back(std::abs(steps[j]));
+    for (std::size_t j = i > kPast ? i - kPast : 0; j < i; ++j) past.push_back(std::abs(steps[j]));
     const double least = std::max(kLeastOfSize * size, kTimesPast * median(std::move(past)));
     bool alternates = true;
     for (std::size_t j = i; j < i + kSteps && alternates; ++j) {
@@ -76,7 +77,7 @@ Rule oscillating_weights() {
           .title = "a weight that goes to and fro",
           .doc =
               "Mean or standard deviation of a weight goes up and down in 7 steps on end, in each "
-              "by 4 times what was usual before and a thousandth of the weight.",
+              "by 4 times what was usual in the 16 steps before and a thousandth of the weight.",
           .stage = Stage::update,
           .required = {"mean", "std"},
           .recorded_by = "LogTensorStats of weights (mean, std), every iteration",

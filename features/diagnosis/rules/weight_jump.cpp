@@ -41,23 +41,26 @@ bool is_unusual(const Jump& jump, const std::vector<double>& changes) {
   return jump.change() > std::max({kLeastTogether, usual, largest});
 }
 
-bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes) {
-  const double usual = kTimesUsual * median(changes);
-  const double largest = kTimesLargest * *std::ranges::max_element(changes);
-  return jump.change() > std::max({kLeast, usual, largest});
+// The median of a whole run costs as much as the run is long: it is asked for last, of changes of
+// which each is 3 times as large as all before.
+bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes, double largest) {
+  if (jump.change() <= std::max(kLeast, kTimesLargest * largest)) return false;
+  return jump.change() > kTimesUsual * median(changes);
 }
 
 std::vector<Jump> jumps_of(const Series& sizes) {
   std::vector<Jump> jumps;
   std::vector<double> changes;
+  double largest = 0;
   for (std::size_t i = 1; i < sizes.points.size(); ++i) {
     Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
               sizes.points[i].value};
     if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
-      jump.alone = is_unusual_alone(jump, changes);
+      jump.alone = is_unusual_alone(jump, changes, largest);
       if (jump.alone || is_unusual(jump, changes)) jumps.push_back(jump);
     }
     changes.push_back(jump.change());
+    largest = std::max(largest, jump.change());
   }
   return jumps;
 }

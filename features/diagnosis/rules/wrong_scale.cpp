@@ -86,13 +86,17 @@ std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const S
     below[i] = reads[i - 1].amax - reads[i].stands_for;
     above[i] = reads[i].stands_for - largest[i - 1];
   }
-  for (std::size_t i = kPast + 1; i + kSustained <= reads.size(); ++i) {
+  double most_below = 0, most_above = 0;  // in the reads before
+  for (std::size_t i = 2; i + kSustained <= reads.size(); ++i) {
+    most_below = std::max(most_below, below[i - 1]);
+    most_above = std::max(most_above, above[i - 1]);
+    if (i <= kPast) continue;
     const auto jump = reads[i].stands_for - reads[i - 1].stands_for;
     if (std::abs(jump) < kLeast) continue;
     // A scale that follows its tensor within the iteration is right.
     if (std::abs(reads[i].staleness()) < kLeast) continue;
     const std::vector<double>& off = jump < 0 ? below : above;
-    const double usual = std::max(0.0, *std::max_element(&off[1], &off[i]));
+    const double usual = jump < 0 ? most_below : most_above;
     const auto stays = [&](double each) { return each > usual + kLeast; };
     if (!std::all_of(&off[i], &off[i] + kSustained, stays)) continue;
     return Wrong{.first = i,

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import resource
 
 import pytest
 from conftest import ROOT
@@ -237,6 +238,30 @@ def test_warm_up_after_the_beginning_is_a_lost_history(telens, lines, training, 
     assert where(json.loads(result.stdout)["findings"][0])[::3] == ("history_lost", 17)
 
 
+def test_a_fresh_run_that_counts_from_one_lost_no_history(telens, lines, tmp_path):
+    for step in range(1, STEPS):
+        for layer in LAYERS:
+            lines.record(step, layer, "activation", "cur_amax", 1.0)
+    lines.warm_up(1, *LAYERS)
+    result = telens("diagnose", lines.write(tmp_path), "--format", "json")
+    assert json.loads(result.stdout)["findings"] == []
+
+
+@pytest.mark.parametrize(("again", "lost"), [(12, True), (0, False)])
+def test_a_resumed_run_without_a_history(telens, lines, tmp_path, again, lost):
+    for begin in (0, again):  # each call writes a file of the same run
+        lines.lines.clear()
+        for step in range(begin, begin + 12):
+            for layer in LAYERS:
+                lines.record(step, layer, "activation", "cur_amax", 1.0)
+        lines.warm_up(begin, *LAYERS)
+        lines.write(tmp_path)
+    found = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"]
+    assert [(each["cause"], each["first_iteration"]) for each in found] == (
+        [("history_lost", 12)] if lost else []
+    )
+
+
 def test_a_spike_of_the_loss_alone_has_no_numeric_cause(findings, training):
     training.losses[20] = 12
     found = findings(training)
@@ -270,6 +295,41 @@ def test_infinite_gradients_of_a_skipped_step_are_a_loss_scalers(findings, train
     assert [each["cause"] for each in findings(training)] == ["nonfinite"]
 
 
+def overflow_in_steps(training, steps, nan_layers=()):
+    """Gradients are infinite in these steps; LAYERS[-1] has the first one of the backward pass."""
+    for step in steps:
+        for layer in LAYERS:
+            training.values[step, layer, "gradient", "nonfinite"] = 7
+            training.values[step, layer, "gradient", "nan"] = 7 if layer in nan_layers else 0
+            for statistic in ("l2_norm", "std", "mean", "cur_amax"):
+                training.values[step + 1, layer, "weight", statistic] = training.values[
+                    step, layer, "weight", statistic
+                ]
+
+
+def test_no_step_is_skipped_where_no_weight_is_ever_trained(findings, training):
+    for step in range(1, STEPS):
+        for layer in LAYERS:
+            for statistic in ("l2_norm", "std", "mean", "cur_amax"):
+                training.values[step, layer, "weight", statistic] = training.values[
+                    0, layer, "weight", statistic
+                ]
+    overflow_in_steps(training, [9])
+    assert [where(each)[::3] for each in findings(training)] == [("nonfinite", 9)]
+
+
+def test_nans_behind_an_overflow_are_a_loss_scalers_too(findings, training):
+    overflow_in_steps(training, [9], nan_layers=LAYERS[:-1])
+    assert findings(training) == []
+
+
+def test_a_gradient_that_begins_as_nan_is_no_overflow(findings, training):
+    overflow_in_steps(training, [9], nan_layers=LAYERS)
+    assert [where(each) for each in findings(training)] == [
+        ("nonfinite", LAYERS[-1], "gradient", 9)
+    ]
+
+
 def test_a_gain_that_decays_step_by_step(findings, training):
     for step in range(STEPS):
         training.put(step, "layers.1.fc1", "activation", 1 + 0.01 * (step % 2))
@@ -284,6 +344,11 @@ def test_a_mean_that_drifts(findings, training):
         training.values[step, "layers.0.fc2", "activation", "mean"] += 0.3 * (step - 11)
     found = findings(training)
     assert [where(each) for each in found] == [("drifting_mean", "layers.0.fc2", "activation", 12)]
+
+
+def test_a_mean_that_is_far_at_the_end_alone_has_not_stayed(findings, training):
+    training.values[STEPS - 1, "layers.0.fc2", "activation", "mean"] += 3
+    assert "drifting_mean" not in [each["cause"] for each in findings(training)]
 
 
 def test_units_that_die(findings, training):
@@ -317,6 +382,30 @@ def test_an_expert_that_gets_nothing(findings, training):
     ]
 
 
+def experts(lines, tmp_path, reads, every, amax):
+    """Three experts without numel, read so many times; `amax(expert, read)`: of their inputs."""
+    for read in range(reads):
+        for expert in range(3):
+            layer = f"moe.gemm_{expert}"
+            lines.record(read * every, layer, "activation", "cur_amax", amax(expert, read))
+    return lines.write(tmp_path)
+
+
+@pytest.mark.parametrize(("missed", "dead"), [(1, False), (4, False), (5, True)])
+def test_an_expert_is_dead_by_reads_that_it_missed(telens, lines, tmp_path, missed, dead):
+    log_dir = experts(lines, tmp_path, 12, 10, lambda e, r: 0 if e == 1 and r >= 12 - missed else 1)
+    found = json.loads(telens("diagnose", log_dir, "--format", "json").stdout)["findings"]
+    places = [where(each) for each in found if each["cause"] == "dead_expert"]
+    first = 10 * (12 - missed)
+    assert places == ([("dead_expert", "moe.gemm_1", "activation", first)] if dead else [])
+
+
+def test_an_expert_of_nans_is_in_use(telens, lines, tmp_path):
+    log_dir = experts(lines, tmp_path, 12, 1, lambda e, r: "nan" if e == 1 and r >= 6 else 1)
+    found = json.loads(telens("diagnose", log_dir, "--format", "json").stdout)["findings"]
+    assert "dead_expert" not in [each["cause"] for each in found]
+
+
 def test_scales_are_read_from_casts_where_there_is_no_scale_health(findings, training):
     for layer in LAYERS:
         for step in range(1, STEPS):
@@ -335,6 +424,14 @@ def test_a_layer_whose_casts_end_left_low_precision(findings, training):
                 training.values[step, layer, "activation", "underflows%"] = 0.1
     found = findings(training)
     assert [where(each) for each in found] == [("gemm_precision", "layers.0.fc2", "activation", 13)]
+
+
+def test_statistics_of_tensors_alone_show_no_precision(telens, lines, training, tmp_path):
+    told = json.loads(
+        telens("diagnose", training.write(lines, tmp_path), "--format", "json").stdout
+    )
+    lacking = {each["cause"]: each["lacks"] for each in told["not_recorded"]}
+    assert lacking["gemm_precision"] == ["a ledger"]
 
 
 def test_norms_are_not_needed_where_there_are_deviations(findings, training):
@@ -399,6 +496,21 @@ def test_a_run_of_nothing_is_no_finding(telens, write_run):
     result = telens("diagnose", write_run(iterations=0))
     assert result.returncode == 0
     assert "nothing was recorded" in result.stdout
+
+
+def test_the_time_grows_with_the_run_not_with_its_square(telens, lines, tmp_path):
+    """A search through the whole past at each point takes more than 20 s here."""
+    for step in range(100_000):
+        lines.record(step, "fc1", "weight", "std", 0.1)
+        lines.record(step, "fc1", "weight", "mean", 1e-3 + 1e-9 * (step % 7))
+        size = 1 + step % 2  # in bits; the scale is that of the amax before
+        lines.record(step, "fc1", "activation", "cur_amax", 2.0**size)
+        lines.record(step, "fc1", "activation", "scale_staleness", 2 * size - 3)
+        lines.record(step, "fc1", "activation", "scale_headroom", 3 - 2 * size)
+    log_dir = lines.write(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    assert telens("diagnose", log_dir).returncode in (0, 1)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 5
 
 
 def test_wrong_use_is_two(telens, tmp_path):
