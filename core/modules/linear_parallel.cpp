@@ -42,8 +42,7 @@ std::int64_t LinearParallel::own_out_features(const char* module, std::int64_t o
                                       : out_features;
 }
 
-bool LinearParallel::replicates(TensorName name) const {
-  if (!is_divided() || sequence) return false;
+bool LinearParallel::is_before_or_behind(TensorName name) const {
   const bool before = name == TensorName::activation || name == TensorName::dgrad;
   const bool behind = name == TensorName::output || name == TensorName::gradient;
   return mode == ParallelMode::column ? before : behind;

@@ -33,7 +33,12 @@ struct LinearParallel {
   bool adds_bias_to_sum() const { return mode == ParallelMode::row; }
 
   // True if each rank has the tensor of the layer, whole: for statistics.
-  bool replicates(TensorName name) const;
+  bool replicates(TensorName name) const {
+    return is_divided() && !sequence && is_before_or_behind(name);
+  }
+
+  // True for what all ranks have alike without sequence parallelism: column's input, row's output.
+  bool is_before_or_behind(TensorName name) const;
 
   // Sizes of this rank's weight, of those of the whole one. Throw UsageError where there is a rest.
   std::int64_t own_in_features(const char* module, std::int64_t in_features) const;
