@@ -127,13 +127,14 @@ struct ActivationOperands {
   bool is_shard = false;  // of `second`: its rows are this rank's
 };
 
-void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments, Needs needs,
-                       const ActivationOperands& input, const GemmOperands& weight) {
+void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,
+                       const LinearParallel& parallel, Needs needs, const ActivationOperands& input,
+                       const GemmOperands& weight) {
   auto backward = c10::make_intrusive<LinearBackward>();
   variable_list saved;
   if (needs.wgrad) backward->input = SavedOperand(input.second, saved);
   backward->input_is_shard = input.is_shard;
-  backward->parallel = parallel_in(arguments);
+  backward->parallel = parallel;
   if (needs.dgrad) backward->weight = SavedOperand(weight.second, saved);
   backward->layer = arguments.layer;
   backward->context = arguments.context;
@@ -190,8 +191,8 @@ bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int
 
 // Codes are gathered: in the forward those of fprop, in the backward those of wgrad, of which this
 // rank's are kept. Where a block of rows would lie on two ranks, values are gathered and quantized.
-ActivationOperands activation_operands(const LinearArguments& arguments, Needs needs) {
-  const LinearParallel parallel = parallel_in(arguments);
+ActivationOperands activation_operands(const LinearArguments& arguments,
+                                       const LinearParallel& parallel, Needs needs) {
   if (!parallel.gathers_input()) {
     GemmOperands operands = given_operands(arguments, needs);
     return {std::move(operands.first), std::move(operands.second)};
@@ -216,9 +217,8 @@ ActivationOperands activation_operands(const LinearArguments& arguments, Needs n
 }
 
 // The layer's output of fprop's product, which may be a part of a sum over ranks.
-at::Tensor finish_output(const LinearArguments& arguments, at::Tensor product,
-                         const at::Tensor& bias) {
-  const LinearParallel parallel = parallel_in(arguments);
+at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel& parallel,
+                         at::Tensor product, const at::Tensor& bias) {
   if (parallel.sums_output()) product = parallel.sum(product).wait();
   if (parallel.adds_bias_to_sum() && bias.defined()) product.add_(bias);
   return run_output_hooks(*arguments.layer, arguments.context, Gemm::fprop, bias,
@@ -233,7 +233,8 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   const ForwardContext& context = arguments->context;
   const at::ScalarType dtype = input.scalar_type();
 
-  const ActivationOperands activation = activation_operands(*arguments, needs);
+  const LinearParallel parallel = parallel_in(*arguments);
+  const ActivationOperands activation = activation_operands(*arguments, parallel, needs);
   const GemmOperands weights =
       weight_operand(layer, context, arguments->weight, arguments->call.is_first_microbatch,
                      {.tensor_name = TensorName::weight,
@@ -241,22 +242,20 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
                       .dtype = dtype,
                       .second_needed = needs.dgrad});
   const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
-  const bool adds_bias_to_sum = layer.parallel.adds_bias_to_sum();
   at::Tensor output =
       gemm_with_inspection(layer, context,
                            {.gemm = Gemm::fprop,
                             .a = activation.first,
                             .b = weights.first,
-                            .bias = adds_bias_to_sum ? at::Tensor() : typed_bias,
+                            .bias = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias,
                             .out_dtype = dtype,
                             .layer = layer.name(),
                             .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
-  output = finish_output(*arguments, std::move(output), typed_bias);
+  output = finish_output(*arguments, parallel, std::move(output), typed_bias);
   output = round_to_fp8(std::move(output), context, TensorRole::output, arguments->call.fp8_output);
-  if (needs.any()) save_for_backward(autograd, *arguments, needs, activation, weights);
+  if (needs.any()) save_for_backward(autograd, *arguments, parallel, needs, activation, weights);
   if (input.dim() == 2) return output;
   std::vector<std::int64_t> sizes = input.sizes().vec();
-  const LinearParallel parallel = parallel_in(*arguments);
   if (parallel.gathers_input()) sizes[0] *= parallel.size;
   if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
   sizes.back() = output.size(1);
