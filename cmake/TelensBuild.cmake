@@ -135,5 +135,13 @@ function(telens_test name)
   elseif("telens_base" IN_LIST arg_LIBRARIES)
     telens_use_precompiled_headers(${name} telens_base)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300 ${arg_PROPERTIES})
+  telens_list_tests(${name} ${arg_PROPERTIES})
+endfunction()
+
+# telens_list_tests(<name> [<property> <value>]...): has CTest list the cases of a GoogleTest program.
+# A program that links LibTorch maps some hundred megabytes before it prints its list. CMake allows
+# five seconds for that, which a machine with a cold cache can exceed; then CTest runs no test at all.
+function(telens_list_tests name)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+                       PROPERTIES TIMEOUT 300 ${ARGN})
 endfunction()
