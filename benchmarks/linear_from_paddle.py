@@ -2,7 +2,9 @@
 
 Prints lines of seconds of the process's CPU time, one sample a round: ours, Paddle's, and what ours
 cannot do without: the crossing of its tensors into the core and back, and a PyLayer that computes
-nothing. Argument: the rounds.
+nothing. Then ours without Paddle: the core module with its crossings. Last what two frameworks in
+one step cost beyond themselves: torch.nn.Linear, and it and paddle.nn.Linear in turn. Argument: the
+rounds.
 """
 
 import sys
@@ -69,6 +71,32 @@ def make_crossings(x):
     return step
 
 
+def make_core_alone(layer, x, gradient):
+    """What the PyLayer calls, outside of Paddle's autograd."""
+    tensors = (x, *layer.parameters())
+    forward = layer._core._foreign.forward
+    options = {"is_first_microbatch": None}
+
+    def step():
+        _, graph = forward(tensors, 1, (False,) * 3, options, True, True, None)
+        graph.backward((gradient,))
+
+    return step
+
+
+def make_step_of_torch():
+    layer = torch.nn.Linear(SIZE, SIZE)
+    x, gradient = torch.randn(SIZE, SIZE, requires_grad=True), torch.ones(SIZE, SIZE)
+    tensors = [x, *layer.parameters()]
+
+    def step():
+        layer(x).backward(gradient)
+        for tensor in tensors:
+            tensor.grad = None
+
+    return step
+
+
 def main():
     torch.set_num_threads(1)
     paddle.seed(1)
@@ -76,11 +104,20 @@ def main():
     x.stop_gradient = False
     gradient = paddle.ones([SIZE, SIZE])
     ours, theirs = te.Linear(SIZE, SIZE), paddle.nn.Linear(SIZE, SIZE)
+    step_of_paddle, step_of_torch = make_step(theirs, theirs, x, gradient), make_step_of_torch()
+
+    def in_turn():
+        step_of_paddle()
+        step_of_torch()
+
     steps = [
         make_step(ours, ours, x, gradient),
-        make_step(theirs, theirs, x, gradient),
+        step_of_paddle,
         make_crossings(x),
         make_empty(ours, x, gradient),
+        make_core_alone(ours, x, gradient),
+        step_of_torch,
+        in_turn,
     ]
     samples = [[] for _ in steps]
     for step in steps:

@@ -39,9 +39,10 @@ void NamedLayers::set_extra_state(const at::Tensor& bytes) {
   if (parts.empty()) parts.assign(layers_.size(), bytes);
   if (parts.size() != layers_.size()) {
     raise<UsageError>(
-        "{}: _extra_state holds the state of {} layers; expected {}, from {} to {}; it was not "
+        "{}: _extra_state holds the state of {} layer{}; expected {}, from {} to {}; it was not "
         "written by a {} of as many layers",
-        name(), parts.size(), layers_.size(), layers_.front().suffix, layers_.back().suffix, kind_);
+        name(), parts.size(), parts.size() == 1 ? "" : "s", layers_.size(), layers_.front().suffix,
+        layers_.back().suffix, kind_);
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     layers_[i].operation.quantization().set_extra_state(parts[i]);

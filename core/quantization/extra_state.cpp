@@ -12,6 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::uint64_t kMagic = 0x3154534E454C4554;  // "TELENST1" in memory: name and version
+constexpr std::int64_t kMostParts = 1 << 20;          // a larger number is no count of states
 
 class ByteWriter {
  public:
@@ -120,7 +121,14 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
   if (bytes.numel() == 0) {
     return state;
   }
-  if (static_cast<std::uint64_t>(reader.number()) != kMagic) {
+  const std::int64_t first = reader.number();
+  if (first > 0 && first <= kMostParts) {
+    raise<UsageError>(
+        "_extra_state holds the states of {} layers; expected that of one: a module of "
+        "another kind wrote it",
+        first);
+  }
+  if (static_cast<std::uint64_t>(first) != kMagic) {
     raise<UsageError>(
         "_extra_state does not begin as this library's does; a Transformer Engine checkpoint's is "
         "a pickle, which is not read: load without the _extra_state keys");
@@ -161,6 +169,7 @@ std::vector<at::Tensor> split_bytes(const at::Tensor& joined) {
     return parts;
   }
   const std::int64_t count = reader.number();
+  if (static_cast<std::uint64_t>(count) == kMagic) return {joined};
   for (std::int64_t i = 0; i < count; ++i) {
     parts.push_back(reader.raw(reader.number()));
   }

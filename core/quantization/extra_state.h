@@ -17,7 +17,8 @@ at::Tensor bytes_of(const DelayedScalingState& state);
 // The reverse. Throws UsageError on anything else.
 DelayedScalingState state_from_bytes(const at::Tensor& bytes);
 
-// Several byte strings as one (a module with two layers), and back.
+// Several byte strings as one (a module with two layers), and back. What bytes_of() wrote comes
+// back as the only one.
 at::Tensor join_bytes(const std::vector<at::Tensor>& parts);
 std::vector<at::Tensor> split_bytes(const at::Tensor& joined);
 

@@ -1,5 +1,6 @@
 #include "hooks/session/layer_listener.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,10 @@
 namespace telens::debug {
 namespace {
 
-constexpr int kForwardsBeforeWarning = 1000;
+// A forward without a graph ends no iteration: it wants no step().
+bool trains(const RoutingRequest& request) {
+  return !request.evaluation && at::GradMode::is_enabled();
+}
 
 bool could_be_captured(const RoutingRequest& request) {
   return request.like != nullptr && ops::has_graphs(request.like->device());
@@ -40,6 +44,7 @@ void LayerListener::set_iteration(std::int64_t iteration) {
   iteration_.store(iteration, std::memory_order_relaxed);
   install();
   jump_number_ = number_.load();
+  missing_steps_.note_jump();
 }
 
 void LayerListener::end_iteration() {
@@ -47,7 +52,7 @@ void LayerListener::end_iteration() {
   const std::int64_t next = iteration() + 1;
   iteration_.store(next, std::memory_order_relaxed);
   hook_points::set_iteration(next);
-  steps_.fetch_add(1, std::memory_order_relaxed);
+  missing_steps_.note_step();
 }
 
 void LayerListener::wake() {
@@ -122,12 +127,9 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
   if (plan.empty() && !captured) let_sleep(layer, routing, request);
   if (PlanAnswers::of(plan).left_out && !*routing.has_trained()) left_out_.note(routing);
   log_plan(routing, plan, request.under_recipe);
-  if (routing.count_forward(steps_.load(std::memory_order_relaxed)) == kForwardsBeforeWarning) {
-    events_.message(
-        fmt::format("{} forwards without a call of debug.step(): the iteration is still "
-                    "{}; call step() at the end of every forward-backward",
-                    kForwardsBeforeWarning, now),
-        {}, LogLevel::warning);
+  if (trains(request)) {
+    const auto text = missing_steps_.note_forward(routing, now);
+    if (text) events_.message(*text, {}, LogLevel::warning);
   }
   return plan;
 }

@@ -19,6 +19,7 @@
 #include "hooks/session/hook_calls.h"
 #include "hooks/session/layer_name_registry.h"
 #include "hooks/session/left_out_layers.h"
+#include "hooks/session/missing_steps.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::debug {
@@ -58,6 +59,8 @@ class LayerListener final : public HookListener {
   void note_script(std::string_view layer_name);
   // A sentence for each section that selects none of the layers that ran.
   std::vector<std::string> idle_sections(const config::Config& config);
+  // At the end of a session: a sentence where step() was forgotten.
+  std::optional<std::string> missing_steps() const { return missing_steps_.at_end(iteration()); }
 
   RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) override;
   Operand modify_tensor(LayerHooks&, const RoutingPlan& plan,
@@ -96,7 +99,6 @@ class LayerListener final : public HookListener {
   std::atomic<std::uint64_t> jump_number_{
       0};  // the number of the last one: the iteration has grown since
   std::atomic<std::int64_t> iteration_;
-  std::atomic<std::uint64_t> steps_{0};
 
   FeatureSet& features_;
   StatisticsEngine& statistics_;
@@ -104,6 +106,7 @@ class LayerListener final : public HookListener {
   EventLog& events_;
   HookCalls calls_;
   LeftOutLayers left_out_;
+  MissingSteps missing_steps_;
   // Where a feature throws in a routing call that only observes.
   const LayerRouting::SwitchOff switch_off_ =
       [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {

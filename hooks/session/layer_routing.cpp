@@ -289,8 +289,8 @@ void LayerRouting::check_is_for_ever(const Question& question, std::int64_t iter
       layer_name_, feature.title(), what, iteration, then);
 }
 
-int LayerRouting::count_forward(std::uint64_t steps) {
-  if (steps_.exchange(steps, std::memory_order_relaxed) != steps) {
+int LayerRouting::count_forward(std::uint64_t iteration) {
+  if (counted_iteration_.exchange(iteration, std::memory_order_relaxed) != iteration) {
     forwards_.store(0, std::memory_order_relaxed);
   }
   return forwards_.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -115,8 +115,8 @@ class LayerRouting final : public LayerState {
     return (has_features_that_wait_ || !features_.empty()) && !has_graph_memory_.exchange(true);
   }
 
-  // Counts the forwards since the last step(), of which there were `steps`; returns their number.
-  int count_forward(std::uint64_t steps);
+  // Counts the forwards of the running iteration, the one of this number; returns how many.
+  int count_forward(std::uint64_t iteration);
 
   // Returns the bits of `bits` that were not claimed before; for messages that appear once.
   std::uint32_t claim_messages(std::uint32_t bits) { return bits & ~messages_.fetch_or(bits); }
@@ -181,7 +181,7 @@ class LayerRouting final : public LayerState {
   std::atomic<bool> has_graph_memory_{false};
   std::shared_ptr<std::atomic<bool>> has_trained_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<std::uint32_t> messages_{0};
-  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<std::uint64_t> counted_iteration_{0};
   std::atomic<int> forwards_{0};
 
   mutable std::mutex mutex_;  // over questions_

@@ -338,6 +338,14 @@ void Session::end_in_turn() {
   // Layers of other ranks are not known here.
   const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
   for (const std::string& text : layers_.idle_sections(config_)) events_.message(text, {}, level);
+  const std::string exception = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return exception_;
+  }();
+  // A program that an exception leaves may be in its first iteration.
+  if (const auto text = layers_.missing_steps(); text && exception.empty()) {
+    events_.message(*text, {}, LogLevel::warning);
+  }
   // The other ranks may be gone: what was not stepped stays this rank's.
   const std::exception_ptr from_a_logger =
       deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));
@@ -346,10 +354,6 @@ void Session::end_in_turn() {
   flush();
   // Here, not where the last call lets go of the session, which may be at any time on any thread.
   termination_flush_.reset();
-  const std::string exception = [this] {
-    const std::lock_guard lock(pending_mutex_);
-    return exception_;
-  }();
   sinks_->let_go_of_loggers();
   run_file_->end(exception);
   if (from_a_logger) std::rethrow_exception(from_a_logger);

@@ -16,6 +16,7 @@ from chapters import (
     layer_names,
     logs,
     objects,
+    paddle_arguments,
     paddle_layers,
     peer_complaints,
     session,
@@ -64,7 +65,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Statistics", tensor_statistics.STATEMENTS),
     ("Text logs", logs.STATEMENTS),
     ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),
-    ("PaddlePaddle", paddle_layers.STATEMENTS),
+    ("PaddlePaddle", paddle_layers.STATEMENTS + paddle_arguments.STATEMENTS),
     ("Known complaints about the peer", peer_complaints.STATEMENTS),
 )
 

@@ -325,6 +325,90 @@ TEST_F(SessionTest, a_thousand_forwards_without_a_step_are_warned_about_once) {
   EXPECT_THAT(messages(), HasSubstr("1000 forwards without a call of debug.step()"));
 }
 
+// Gives the messages of a session that ends after `run`.
+class ForgottenStepTest : public SessionTest {
+ protected:
+  template <typename Run>
+  std::string told_after(const Run& run, const std::string& config = section(kMaxOfActivation)) {
+    debug::initialize(options(config));
+    run();
+    debug::end_debug();
+    return messages();
+  }
+
+  FakeLayer layer;
+};
+
+TEST_F(ForgottenStepTest, is_told_where_layers_ran_again_and_again) {
+  const std::string told = told_after([&] {
+    FakeLayer other("other");
+    for (int i = 0; i < 3; ++i) layer.run();
+    other.run();
+  });
+  EXPECT_THAT(told, HasSubstr("debug.step() was never called: layers ran forward 3 times, and all "
+                              "of it counts as iteration 0; call step()"));
+}
+
+TEST_F(ForgottenStepTest, is_told_where_nothing_was_due_yet) {
+  const std::string later =
+      "LogTensorStats: {enabled: True, tensors: [activation], stats: [max], start_step: 5}\n";
+  EXPECT_THAT(told_after(
+                  [&] {
+                    layer.run();
+                    layer.run();
+                  },
+                  section(later)),
+              HasSubstr("layers ran forward 2 times"));
+}
+
+TEST_F(ForgottenStepTest, is_told_where_the_iteration_is_set_only_at_the_beginning) {
+  EXPECT_THAT(told_after([&] {
+                debug::initialize_training_step(7);
+                layer.run();
+                layer.run();
+              }),
+              HasSubstr("2 times, and all of it counts as iteration 7"));
+}
+
+TEST_F(ForgottenStepTest, is_not_told_after_a_step_or_one_forward) {
+  EXPECT_THAT(told_after([&] { layer.run(); }), Not(HasSubstr("debug.step()")));
+  EXPECT_THAT(told_after([&] {
+                layer.run();
+                layer.run();
+                debug::step();
+                layer.run();
+                layer.run();
+              }),
+              Not(HasSubstr("debug.step()")));
+  EXPECT_THAT(told_after([&] {
+                for (int i = 0; i < 3; ++i) {
+                  debug::initialize_training_step(i);
+                  layer.run();
+                }
+              }),
+              Not(HasSubstr("debug.step()")));
+}
+
+TEST_F(ForgottenStepTest, is_not_told_of_evaluations) {
+  EXPECT_THAT(told_after([&] {
+                const at::NoGradGuard no_grad;
+                for (int i = 0; i < 1001; ++i) layer.run();
+              }),
+              Not(HasSubstr("debug.step()")));
+  EXPECT_THAT(told_after([&] {
+                for (int i = 0; i < 3; ++i) layer.hooks.begin_forward({.evaluation = true});
+              }),
+              Not(HasSubstr("debug.step()")));
+}
+
+TEST_F(ForgottenStepTest, is_not_told_of_a_program_that_an_exception_left) {
+  debug::initialize(options(section(kMaxOfActivation)));
+  layer.run();
+  layer.run();
+  debug::end_debug("ValueError");
+  EXPECT_THAT(messages(), Not(HasSubstr("debug.step()")));
+}
+
 TEST_F(SessionTest, a_folder_that_cannot_be_written_stops_recording_but_not_training) {
   debug::InitializeOptions nowhere = options(section(kMaxOfActivation));
   nowhere.log_dir = "/proc/telens";

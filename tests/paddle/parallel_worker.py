@@ -151,6 +151,27 @@ def check_random_states():
     near(found[0].numpy(), found[1].numpy(), "outputs of both ranks")
 
 
+def check_names_of_random_states():
+    tracker = get_rng_state_tracker()
+    tracker.add("of attention", 1)
+    tracker.add("of hidden states", 2)
+    layer = te.TransformerLayer(
+        *(32, 64, 4),
+        set_parallel_mode=True,
+        attention_dropout_rng_state_name="of attention",
+        hidden_dropout_rng_state_name="of hidden states",
+    )
+    heads = te.MultiHeadAttention(32, 4, set_parallel_mode=True, rng_state_name="of attention")
+    used = []
+    original = tracker.rng_state
+    tracker.rng_state = lambda name: used.append(name) or original(name)
+    x = randoms(2, 8, 32, seed=1).detach()
+    layer(x)
+    heads(x)
+    del tracker.rng_state
+    assert used == ["of attention", *["of hidden states"] * 2, "of attention"], used
+
+
 def main():
     strategy = fleet.DistributedStrategy()
     strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": RANKS, "pp_degree": 1}
@@ -164,6 +185,7 @@ def main():
     compare_layers()
     check_amaxes(group)
     check_random_states()
+    check_names_of_random_states()
     print("both ranks agree", flush=True)
 
 

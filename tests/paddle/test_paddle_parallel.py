@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import paddle_helpers as helpers
 import pytest
+from paddle.distributed.fleet.meta_parallel import get_rng_state_tracker
 
 import telens.paddle as te
 
@@ -57,3 +59,39 @@ def test_what_ranks_cannot_divide_is_refused():
 def test_a_norm_before_rows_is_refused():
     with pytest.raises(ValueError, match="parallel_mode"):
         te.LayerNormLinear(32, 48, parallel_mode="Row", tp_group=TwoRanks())
+
+
+@pytest.fixture
+def random_states():
+    """The state that parts of weights are drawn from, which fleet.init makes."""
+    tracker = get_rng_state_tracker()
+    tracker.add("model_parallel_rng", 1)
+    yield
+    tracker.reset()
+
+
+def test_a_group_that_is_given_decides_the_part(random_states):
+    parts = {"tp_group": TwoRanks()}
+    assert te.Linear(32, 48, parallel_mode="Column", **parts).weight.shape == [24, 32]
+    assert te.Linear(32, 48, parallel_mode="Row", **parts).weight.shape == [48, 16]
+    assert te.LayerNormLinear(32, 48, parallel_mode="Column", **parts).weight.shape == [24, 32]
+    mlp = te.LayerNormMLP(32, 64, set_parallel_mode=True, **parts)
+    assert (mlp.fc1_weight.shape, mlp.fc2_weight.shape) == ([32, 32], [32, 32])
+    heads = te.MultiHeadAttention(32, 4, set_parallel_mode=True, **parts)
+    assert (heads.qkv.weight.shape, heads.proj.weight.shape) == ([48, 32], [32, 16])
+    layer = te.TransformerLayer(32, 64, 4, set_parallel_mode=True, **parts)
+    assert layer.layernorm_mlp.fc1_weight.shape == [32, 32]
+
+
+def test_a_group_divides_the_heads_of_attention():
+    layer = te.DotProductAttention(4, 8, 2, 0.0, tp_group=TwoRanks())
+    query, key = helpers.randoms(2, 8, 2, 8), helpers.randoms(2, 8, 1, 8)
+    assert layer(query, key, key).shape == [2, 8, 2, 8]
+
+
+def test_sequence_parallel_ranks_drop_hidden_states_of_their_own(random_states):
+    with pytest.warns(UserWarning, match="local_seed"):
+        layer = te.TransformerLayer(
+            32, 64, 4, set_parallel_mode=True, sequence_parallel=True, tp_group=TwoRanks()
+        )
+    assert layer.hidden_dropout_rng_state_name == "local_seed"

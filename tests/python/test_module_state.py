@@ -87,6 +87,24 @@ def test_the_extra_state_of_transformer_engine_may_be_a_stream_of_bytes():
         layer.set_extra_state(io.BytesIO(pickle.dumps({"scale_fwd": 1})))
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        (te.LayerNormMLP, te.Linear, "the states of 2 layers; expected that of one"),
+        (te.Linear, te.LayerNormMLP, "the state of 1 layer; expected 2"),
+    ],
+)
+def test_the_extra_state_of_a_module_with_other_gemms_is_refused(source, target, words):
+    written, read = source(32, 32), target(32, 32)
+    for module in (written, read):
+        with te.autocast(enabled=True):
+            module(torch.ones(16, 32)).sum().backward()
+    before = read.get_extra_state()
+    with pytest.raises(telens.UsageError, match=words):
+        read.set_extra_state(written.get_extra_state())
+    assert torch.equal(read.get_extra_state(), before)
+
+
 @pytest.mark.parametrize("state", ["abc", 3, [1, 2], b"abc", {"scale": 1}])
 def test_an_extra_state_that_is_no_tensor_is_refused(state):
     with pytest.raises(

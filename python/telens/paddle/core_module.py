@@ -11,6 +11,7 @@ from paddle.autograd import PyLayer
 from paddle.base.framework import _dygraph_tracer
 
 from telens import _C
+from telens.paddle.arguments import check_tensors
 
 __all__ = ["TENSORS", "CoreModule", "autocast_dtype", "view_in_torch"]
 
@@ -56,11 +57,17 @@ class _Function(PyLayer):
 
 
 class CoreModule:
-    """Makes a C++ module and calls it with Paddle's tensors. Copies and pickles carry its state."""
+    """Makes a C++ module and calls it with Paddle's tensors. Copies and pickles carry its state.
 
-    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+    ``input_names``: the layer's names of the inputs, for its errors.
+    """
+
+    def __init__(
+        self, kind: str, options: dict[str, Any], input_names: tuple[str, ...] = ("inp",)
+    ) -> None:
         self._kind = kind
         self._options = options
+        self._input_names = input_names
         # On "meta" the C++ module allocates and draws nothing: its parameters are Paddle's.
         device = {"device": "meta"} if _takes_device(kind) else {}
         self._adapter = _TYPES[kind].construct(**options, **device)
@@ -90,12 +97,17 @@ class CoreModule:
             a function that gives, in the backward, the buffer of each tensor of inputs and
             parameters to which its gradient is added, or None
         """
-        dtype = autocast_dtype()
-        if dtype is None:
-            return self._run(inputs, parameters, training, options or {}, main_grads)
-        device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
-        with torch.autocast(device, dtype):
-            return self._run(inputs, parameters, training, options or {}, main_grads)
+        try:
+            dtype = autocast_dtype()
+            if dtype is None:
+                return self._run(inputs, parameters, training, options or {}, main_grads)
+            device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
+            with torch.autocast(device, dtype):
+                return self._run(inputs, parameters, training, options or {}, main_grads)
+        except (AttributeError, RuntimeError):
+            # Checked here, where it costs a forward nothing.
+            check_tensors(self._kind, **dict(zip(self._input_names, inputs, strict=True)))
+            raise
 
     def _run(self, inputs, parameters, training, options, main_grads):
         tensors = (*inputs, *parameters)
@@ -130,11 +142,13 @@ class CoreModule:
         # A process group is of its process.
         options = {**self._adapter.options(), **self._options, "tp_group": None}
         kept = {name: options[name] for name in self._options if name != "tp_group"}
-        return _remake, (self._kind, kept, self.state().numpy())
+        return _remake, (self._kind, kept, self._input_names, self.state().numpy())
 
 
-def _remake(kind: str, options: dict[str, Any], state: Any) -> CoreModule:
-    module = CoreModule(kind, options)
+def _remake(
+    kind: str, options: dict[str, Any], input_names: tuple[str, ...], state: Any
+) -> CoreModule:
+    module = CoreModule(kind, options, input_names)
     module.set_state(torch.from_numpy(state))
     return module
 

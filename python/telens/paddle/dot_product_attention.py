@@ -13,17 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from telens import _C
 from telens._names import among
+from telens.paddle.arguments import check_bias, check_group, check_tensors
 from telens.paddle.core_module import CoreModule, view_in_torch
 from telens.paddle.fused_scale_mask_softmax import MASK_TYPES, FusedScaleMaskSoftmax
 from telens.paddle.layer import check_backend
 from telens.paddle.random_state import torch_draws_from_paddle
 
-__all__ = ["DotProductAttention", "check_bias_type"]
-
-
-def check_bias_type(owner: str, core_attention_bias_type: str) -> None:
-    """Raises UsageError for what Transformer Engine refuses, too."""
-    among(owner, "core_attention_bias_type", core_attention_bias_type, ["no_bias"])
+__all__ = ["DotProductAttention"]
 
 
 class DotProductAttention(paddle.nn.Layer):
@@ -65,6 +61,7 @@ class DotProductAttention(paddle.nn.Layer):
     ) -> None:
         super().__init__()
         owner = "DotProductAttention"
+        check_group(owner, "tp_group", tp_group)
         ranks = 1 if tp_group is None else tp_group.nranks
         self.attn_mask_type = among(owner, "attn_mask_type", attn_mask_type, MASK_TYPES)
         self.attention_type = among(owner, "attention_type", attention_type, ["self", "cross"])
@@ -85,6 +82,7 @@ class DotProductAttention(paddle.nn.Layer):
                 "qkv_format": "bshd",
                 "attn_mask_type": "causal" if attn_mask_type == "causal" else "no_mask",
             },
+            ("query_layer", "key_layer", "value_layer"),
         )
 
     def forward(
@@ -113,12 +111,13 @@ class DotProductAttention(paddle.nn.Layer):
         set_zero
             of no effect: outputs that no key reaches are zeros either way
         """
-        check_bias_type("DotProductAttention", core_attention_bias_type)
+        check_bias("DotProductAttention", core_attention_bias_type, core_attention_bias)
         if self.attention_type == "cross" and attention_mask is None:
             raise _C.UsageError("DotProductAttention: cross attention needs attention_mask")
         if self.attn_mask_type != "padding":
             attention_mask = None
         if attention_mask is not None:
+            check_tensors("DotProductAttention", attention_mask=attention_mask)
             _check_mask_shape(attention_mask, query_layer, key_layer)
         if self.backend == "paddle":
             return self._forward_in_paddle(query_layer, key_layer, value_layer, attention_mask)

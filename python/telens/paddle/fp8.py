@@ -11,6 +11,7 @@ import torch
 
 from telens import _C
 from telens.common.recipe import Recipe
+from telens.paddle.arguments import check_group
 from telens.paddle.process_group import to_torch_group
 from telens.pytorch.quantization import autocast
 
@@ -49,6 +50,8 @@ def fp8_autocast(
                 f"fp8_autocast: fp8_recipe has a function for {name}, which telens.paddle does not "
                 "call; use 'max' or 'most_recent', or None"
             )
+    if not isinstance(fp8_group, torch.distributed.ProcessGroup):
+        check_group("fp8_autocast", "fp8_group", fp8_group)
     region = autocast(enabled, calibrating, fp8_recipe, to_torch_group(fp8_group))
     region.__enter__()
     try:

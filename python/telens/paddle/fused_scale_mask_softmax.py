@@ -9,6 +9,7 @@ import paddle.nn.functional as F
 
 from telens import _C
 from telens._names import among
+from telens.paddle.arguments import check_tensors
 from telens.paddle.layer import check_backend
 
 __all__ = ["MASK_TYPES", "FusedScaleMaskSoftmax", "fill_masked"]
@@ -66,6 +67,7 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
 
         ``scale`` is a factor of the scores and needs ``softmax_in_fp32``.
         """
+        check_tensors("FusedScaleMaskSoftmax", inp=inp)
         if inp.ndim != 4:
             raise _C.ShapeError(
                 f"FusedScaleMaskSoftmax: inp has shape {list(inp.shape)}; expected 4 dimensions, "
@@ -85,6 +87,7 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
         elif self.attn_mask_type == "no_mask":
             mask = None
         if mask is not None:
+            check_tensors("FusedScaleMaskSoftmax", mask=mask)
             scores = self.mask_func(scores, mask)
         return F.softmax(scores, axis=-1).astype(inp.dtype)
 

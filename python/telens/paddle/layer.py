@@ -10,6 +10,7 @@ import paddle
 import torch
 from paddle.nn.initializer import Constant
 
+from telens import _C
 from telens._names import among, refusal
 from telens.paddle.core_module import TENSORS, CoreModule
 
@@ -171,4 +172,10 @@ class _StateSlot:
         owner = f"{type(self._layer).__name__}.set_state_dict"
         if not isinstance(value, list) or len(value) != 1:
             raise refusal(owner, self.name, "a list of one tensor, as state_dict() gives it", value)
-        self._layer._core.set_state(torch.from_numpy(np.array(value[0], dtype=np.uint8)))
+        try:
+            self._layer._core.set_state(torch.from_numpy(np.array(value[0], dtype=np.uint8)))
+        except _C.UsageError as error:
+            raise _C.UsageError(
+                f"{owner}: {self.name} cannot be set: {error}; to begin with fresh scales leave it "
+                "out of the state_dict"
+            ) from None

@@ -9,8 +9,9 @@ import paddle
 from telens import _C
 from telens._names import among
 from telens.paddle import tensor_parallel
+from telens.paddle.arguments import check_bias, check_tensors
 from telens.paddle.default_dtype import default_dtype
-from telens.paddle.dot_product_attention import DotProductAttention, check_bias_type
+from telens.paddle.dot_product_attention import DotProductAttention
 from telens.paddle.layer import check_backend
 from telens.paddle.layer_norm_linear import LayerNormLinear
 from telens.paddle.linear import Linear
@@ -88,7 +89,9 @@ class MultiHeadAttention(paddle.nn.Layer):
         owner = "MultiHeadAttention"
         self.attention_type = among(owner, "attention_type", attention_type, ["self", "cross"])
         self.backend = check_backend(owner, backend)
-        self.tp_group, self.tp_size = tensor_parallel.settle_group(tp_group, set_parallel_mode)
+        self.tp_group, self.tp_size = tensor_parallel.settle_group(
+            owner, tp_group, set_parallel_mode
+        )
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         _check_heads(owner, hidden_size, num_attention_heads, groups)
         self.head_size = hidden_size // num_attention_heads
@@ -173,7 +176,8 @@ class MultiHeadAttention(paddle.nn.Layer):
         is_first_microbatch
             as for ``Linear``
         """
-        check_bias_type("MultiHeadAttention", core_attention_bias_type)
+        check_bias("MultiHeadAttention", core_attention_bias_type, core_attention_bias)
+        check_tensors("MultiHeadAttention", hidden_states=hidden_states)
         query, key, value, normalized = self._project(
             hidden_states, encoder_output, is_first_microbatch
         )
@@ -219,6 +223,7 @@ class MultiHeadAttention(paddle.nn.Layer):
             return query, key.squeeze(3), value.squeeze(3), normalized
         if encoder_output is None:
             raise _C.UsageError("MultiHeadAttention: cross attention needs encoder_output")
+        check_tensors("MultiHeadAttention", encoder_output=encoder_output)
         mixed = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
         key, value = self._by_head(mixed, 2 * self.own_groups).split(2, axis=2)
         return self._by_head(projected, self.own_heads), key, value, normalized

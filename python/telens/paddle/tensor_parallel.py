@@ -14,16 +14,19 @@ from paddle.distributed.fleet.meta_parallel import get_rng_state_tracker
 from telens import _C
 from telens._names import among
 from telens.paddle import collectives
+from telens.paddle.arguments import check_group
 from telens.paddle.process_group import to_torch_group
 
 __all__ = ["LinearParallel", "divide", "random_state", "settle_group"]
 
 
-def settle_group(tp_group: Any, parallel: bool) -> tuple[Any, int]:
+def settle_group(owner: str, tp_group: Any, parallel: bool) -> tuple[Any, int]:
     """The group and its size: fleet's model-parallel group where none is given; (None, 1) for none.
 
-    A group is given by what has ``nranks`` and ``rank``, such as ``paddle.distributed``'s.
+    A group is given by what has ``nranks`` and ``rank``, such as ``paddle.distributed``'s. Raises
+    TypeError otherwise.
     """
+    check_group(owner, "tp_group", tp_group)
     if not parallel:
         return None, 1
     if tp_group is None and paddle.distributed.is_initialized():
@@ -74,7 +77,7 @@ class LinearParallel:
             mode = among(
                 owner, "parallel_mode", str(mode).lower(), ["column", "row"], "None or one"
             )
-        group, size = settle_group(tp_group, mode is not None)
+        group, size = settle_group(owner, tp_group, mode is not None)
         return LinearParallel(owner, mode, group, size, sequence and size > 1, gather_output)
 
     @property

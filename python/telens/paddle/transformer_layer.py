@@ -10,8 +10,8 @@ import paddle.nn.functional as F
 
 from telens._names import among
 from telens.paddle import tensor_parallel
+from telens.paddle.arguments import check_bias, check_tensors
 from telens.paddle.default_dtype import default_dtype
-from telens.paddle.dot_product_attention import check_bias_type
 from telens.paddle.layer_norm import LayerNorm
 from telens.paddle.layer_norm_mlp import LayerNormMLP
 from telens.paddle.multi_head_attention import MultiHeadAttention
@@ -89,7 +89,9 @@ class TransformerLayer(paddle.nn.Layer):
         self.hidden_dropout = hidden_dropout
         self.apply_residual_connection_post_layernorm = apply_residual_connection_post_layernorm
         self.output_layernorm = output_layernorm
-        self.tp_group, self.tp_size = tensor_parallel.settle_group(tp_group, set_parallel_mode)
+        self.tp_group, self.tp_size = tensor_parallel.settle_group(
+            "TransformerLayer", tp_group, set_parallel_mode
+        )
         self.sequence_parallel = sequence_parallel and self.tp_size > 1
         self.hidden_dropout_rng_state_name = self._hidden_state(hidden_dropout_rng_state_name)
         common = {
@@ -181,7 +183,8 @@ class TransformerLayer(paddle.nn.Layer):
         is_first_microbatch
             as for ``MultiHeadAttention``
         """
-        check_bias_type("TransformerLayer", core_attention_bias_type)
+        check_bias("TransformerLayer", core_attention_bias_type, core_attention_bias)
+        check_tensors("TransformerLayer", hidden_states=hidden_states)
         both = {
             "recompute_core_attention": recompute_core_attention,
             "is_first_microbatch": is_first_microbatch,

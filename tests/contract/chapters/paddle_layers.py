@@ -84,7 +84,7 @@ STATEMENTS = (
     ),
     Statement(
         "Tensors pass to the core and back without a copy.",
-        PARAMETERS + "test_nothing_is_copied_on_the_way_to_the_core",
+        "test_paddle_handed_on.py::test_operators_get_the_memory_of_paddles_tensors",
         "python/bindings/foreign_module.cpp",
         "bound = tensors_->view(parameter).set_requires_grad(asks_gradient);",
         "bound = tensors_->view(parameter).clone().set_requires_grad(asks_gradient);",
@@ -193,7 +193,7 @@ STATEMENTS = (
     Statement(
         "A `core_attention_bias_type` other than 'no_bias' is refused.",
         ATTENTION + "test_a_bias_of_scores_is_refused",
-        FOLDER + "dot_product_attention.py",
+        FOLDER + "arguments.py",
         'core_attention_bias_type, ["no_bias"])',
         'core_attention_bias_type, ["no_bias", "post_scale_bias"])',
     ),

@@ -322,9 +322,17 @@ STATEMENTS = (
     Statement(
         "1,000 forwards of a layer without a `step()` are warned about, once *(ours)*.",
         "SessionTest.a_thousand_forwards_without_a_step_are_warned_about_once",
-        "hooks/session/layer_listener.cpp",
+        "hooks/session/missing_steps.h",
         "constexpr int kForwardsBeforeWarning = 1000;",
         "constexpr int kForwardsBeforeWarning = 1002;",
+    ),
+    Statement(
+        "A training that never calls `step()` is told so when the session ends; evaluations and a "
+        "single forward are not *(ours)*.",
+        "ForgottenStepTest.is_told_where_layers_ran_again_and_again",
+        "hooks/session/missing_steps.cpp",
+        "if (is_settled_ || forwards < 2) return std::nullopt;",
+        "if (is_settled_ || forwards < 2000) return std::nullopt;",
     ),
     Statement(
         "A session that was left open is closed at the end of the process *(ours)*.",
