@@ -3,7 +3,7 @@
 //
 //   TELENS_PLUGIN(plugin) {
 //     plugin.add({description, factory});                             // a feature
-//     plugin.add({{.name = "kurtosis", .words = 5}, definition});  // a statistic
+//     plugin.add({{.name = "excess_kurtosis", .words = 5}, definition});  // a statistic
 //   }
 //
 // Behind that stand C++ types of TELens and LibTorch, so a plugin runs only with the minor versions

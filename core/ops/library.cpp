@@ -34,6 +34,7 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "accumulate_statistics(Tensor x, Tensor[] scales, int[] formats, Tensor(a!) accumulator) "
       "-> ()");
+  library.def("accumulate_central_moments(Tensor x, Tensor(a!) accumulator) -> ()");
   library.def(
       "blockwise_dynamic_range(Tensor x, int block_size, int dims, bool both_orientations) "
       "-> Tensor");

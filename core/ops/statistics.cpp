@@ -31,6 +31,13 @@ std::vector<std::int64_t> words_of_nothing(std::int64_t casts) {
   return words;
 }
 
+// Merges the central moments of x's finite elements into TensorSums::moments of an accumulator.
+void accumulate_central_moments(const at::Tensor& x, at::Tensor& accumulator) {
+  using Signature = void(const at::Tensor&, at::Tensor&);
+  static const auto handle = find_operator<Signature>("telens::accumulate_central_moments");
+  handle.call(x, accumulator);
+}
+
 }  // namespace
 
 void check_statistics(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats) {
@@ -56,6 +63,14 @@ void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size,
   }
 }
 
+void check_central_moments(const at::Tensor& x, const at::Tensor& accumulator) {
+  check_high_precision("accumulate_central_moments", "x", x.scalar_type());
+  const bool holds_casts = accumulator.numel() > kTensorSumsWords &&
+                           (accumulator.numel() - kTensorSumsWords) % kCastSumsWords == 0;
+  check_accumulator("accumulate_central_moments", x, accumulator,
+                    holds_casts ? accumulator.numel() : kTensorSumsWords);
+}
+
 void check_accumulator(const char* operation, const at::Tensor& x, const at::Tensor& accumulator,
                        std::int64_t words) {
   if (accumulator.scalar_type() != kWordType || accumulator.numel() != words ||
@@ -71,7 +86,9 @@ void check_accumulator(const char* operation, const at::Tensor& x, const at::Ten
 at::Tensor statistics(const at::Tensor& x, const StatisticsCasts& casts) {
   using Signature = at::Tensor(const at::Tensor&, at::TensorList, at::IntArrayRef);
   static const auto handle = find_operator<Signature>("telens::statistics");
-  return handle.call(x, casts.scales, as_integers(casts.formats));
+  at::Tensor sums = handle.call(x, casts.scales, as_integers(casts.formats));
+  if (casts.moments) accumulate_central_moments(x, sums);
+  return sums;
 }
 
 void accumulate_statistics(const at::Tensor& x, const StatisticsCasts& casts,
@@ -79,6 +96,7 @@ void accumulate_statistics(const at::Tensor& x, const StatisticsCasts& casts,
   using Signature = void(const at::Tensor&, at::TensorList, at::IntArrayRef, at::Tensor&);
   static const auto handle = find_operator<Signature>("telens::accumulate_statistics");
   handle.call(x, casts.scales, as_integers(casts.formats), accumulator);
+  if (casts.moments) accumulate_central_moments(x, accumulator);
 }
 
 at::Tensor empty_statistics(std::int64_t casts, const at::Device& device) {
@@ -117,6 +135,10 @@ void accumulate_statistics_meta(const at::Tensor& x, at::TensorList scales, at::
                     statistics_words(static_cast<std::int64_t>(scales.size())));
 }
 
+void accumulate_central_moments_meta(const at::Tensor& x, at::Tensor& accumulator) {
+  check_central_moments(x, accumulator);
+}
+
 at::Tensor blockwise_dynamic_range_meta(const at::Tensor& x, std::int64_t block_size,
                                         std::int64_t dims, bool /*both_orientations*/) {
   check_blockwise_dynamic_range(x, block_size, dims);
@@ -136,6 +158,7 @@ void accumulate_blockwise_dynamic_range_meta(const at::Tensor& x, std::int64_t b
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("statistics", telens::ops::statistics_meta);
   library.impl("accumulate_statistics", telens::ops::accumulate_statistics_meta);
+  library.impl("accumulate_central_moments", telens::ops::accumulate_central_moments_meta);
   library.impl("blockwise_dynamic_range", telens::ops::blockwise_dynamic_range_meta);
   library.impl("accumulate_blockwise_dynamic_range",
                telens::ops::accumulate_blockwise_dynamic_range_meta);

@@ -1,5 +1,6 @@
 // Statistics of a tensor as operators `telens::statistics`, `telens::accumulate_statistics`,
-// `telens::blockwise_dynamic_range` and `telens::accumulate_blockwise_dynamic_range`.
+// `telens::accumulate_central_moments`, `telens::blockwise_dynamic_range` and
+// `telens::accumulate_blockwise_dynamic_range`.
 //
 // x is BF16, FP16 or FP32, of any shape and strides, empty ones included. Results are int64 tensors
 // on x's device whose words are the structs of core/ops/statistics_layout.h; nothing is copied to
@@ -22,6 +23,7 @@ namespace telens::ops {
 struct StatisticsCasts {
   std::vector<at::Tensor> scales;
   std::vector<FormatId> formats;
+  bool moments = false;  // TensorSums::moments too: x is read again, by accumulate_central_moments
 };
 
 // One read of x. Returns int64 [statistics_words(casts)]: TensorSums, then one CastSums per cast.

@@ -5,7 +5,7 @@
 // Special values. Every element counts in exactly one of: NaN, +Inf, -Inf, finite.
 //   numel, nan, posinf, neginf, zeros, subnormals   exact counts over all elements
 //   min, max, smallest_nonzero                      over all elements that are not NaN
-//   sum, l1, sum_squares, m2                        over the finite elements only
+//   sum, l1, sum_squares, m2, moments               over the finite elements only
 // So no information is lost to one bad element, and a finished statistic still says what IEEE
 // arithmetic over all elements says (features/statistics/finish.h): with a NaN, everything but the
 // counters is NaN; with an Inf, l1_norm and l2_norm are Inf, mean is that Inf (NaN if both signs
@@ -24,8 +24,26 @@ namespace telens {
 // a tensor may be cut without changing more than the last bits of a sum.
 inline constexpr std::int64_t kStatisticsChunk = 8192;
 
-// The default value is the empty tensor's, the neutral element of merge.
-struct TensorSums {
+// Powers of the distances of finite elements from their mean: the optional sums, which stay empty
+// unless a statistic asks for them. Their count is their own, so that reads without them do not
+// pass for reads with them.
+//
+// Sums of powers of the elements themselves would lose all digits where the mean is large. These do
+// not: a sum of fourth powers has no term that cancels more than a digit, and an error e of the
+// mean changes it by 4 e |m3| <= (4 e / std) m4. A merge rounds the mean once, so that k merges
+// change m4 by 4 k 2^-53 |mean| / std of itself; in m2 the same e counts squared. Fourth powers of
+// all FP32 values lie in double's range: (2^129)^4 and (2^-149)^4.
+struct CentralMoments {
+  std::int64_t count = 0;  // finite elements
+  double mean = 0;
+  double m2 = 0;  // sum (x - mean)^2
+  double m3 = 0;  // sum (x - mean)^3
+  double m4 = 0;  // sum (x - mean)^4
+};
+
+// The sums of one pass over a tensor. The default value is the empty tensor's, the neutral element
+// of merge.
+struct OnePassSums {
   std::int64_t numel = 0;
   std::int64_t nan = 0;
   std::int64_t posinf = 0;
@@ -39,6 +57,10 @@ struct TensorSums {
   double l1 = 0;           // sum |x|
   double sum_squares = 0;  // sum x^2
   double m2 = 0;           // sum (x - mean)^2, mean = sum / finite_count
+};
+
+struct TensorSums : OnePassSums {
+  CentralMoments moments = {};  // empty where they were not asked for
 };
 
 // What a saturating cast to an FP8 format with one scale does to a tensor:
@@ -64,7 +86,10 @@ struct BlockRanges {
   double max_ratio = 1;         // over the other blocks
 };
 
-inline constexpr std::int64_t kTensorSumsWords = sizeof(TensorSums) / sizeof(std::int64_t);
+inline constexpr std::int64_t kOnePassWords = sizeof(OnePassSums) / sizeof(std::int64_t);
+inline constexpr std::int64_t kMomentsWords = sizeof(CentralMoments) / sizeof(std::int64_t);
+inline constexpr std::int64_t kTensorSumsWords = kOnePassWords + kMomentsWords;
+static_assert(sizeof(TensorSums) == kTensorSumsWords * sizeof(std::int64_t));
 inline constexpr std::int64_t kCastSumsWords = sizeof(CastSums) / sizeof(std::int64_t);
 inline constexpr std::int64_t kBlockRangesWords = sizeof(BlockRanges) / sizeof(std::int64_t);
 
@@ -73,7 +98,7 @@ TELENS_HOST_DEVICE constexpr std::int64_t statistics_words(std::int64_t casts) {
   return kTensorSumsWords + casts * kCastSumsWords;
 }
 
-TELENS_HOST_DEVICE constexpr std::int64_t finite_count(const TensorSums& sums) {
+TELENS_HOST_DEVICE constexpr std::int64_t finite_count(const OnePassSums& sums) {
   return sums.numel - sums.nan - sums.posinf - sums.neginf;
 }
 
@@ -81,9 +106,60 @@ TELENS_HOST_DEVICE constexpr std::int64_t finite_count(const TensorSums& sums) {
 TELENS_HOST_DEVICE constexpr double smaller(double a, double b) { return b < a || b != b ? b : a; }
 TELENS_HOST_DEVICE constexpr double larger(double a, double b) { return a < b || b != b ? b : a; }
 
+// Sums of powers of distances from a center near the mean.
+struct CenteredSums {
+  double first = 0;
+  double second = 0;
+  double third = 0;
+  double fourth = 0;
+
+  TELENS_HOST_DEVICE constexpr void add(double distance) {
+    const double square = distance * distance;
+    first += distance;
+    second += square;
+    third += square * distance;
+    fourth += square * square;
+  }
+};
+
+// The moments of count > 0 elements, by the binomial theorem: the center need not be the mean.
+TELENS_HOST_DEVICE constexpr CentralMoments moments_around(double center, std::int64_t count,
+                                                           const CenteredSums& sums) {
+  const double n = static_cast<double>(count);
+  const double e = sums.first / n;  // the mean's distance from the center
+  const double m2 = sums.second - n * e * e;
+  const double m4 =
+      sums.fourth - 4 * e * sums.third + 6 * e * e * sums.second - 3 * n * e * e * e * e;
+  return {count, center + e, m2 > 0 ? m2 : 0, sums.third - 3 * e * sums.second + 2 * n * e * e * e,
+          m4 > 0 ? m4 : 0};
+}
+
+// By P. Pebay, "Formulas for Robust, One-Pass Parallel Computation of Covariances and
+// Arbitrary-Order Statistical Moments", SAND2008-6212, section 3, with d = (difference of the
+// means) / n.
+TELENS_HOST_DEVICE constexpr void merge(CentralMoments& into, const CentralMoments& part) {
+  if (part.count == 0) return;
+  if (into.count == 0) {
+    into = part;
+    return;
+  }
+  const double a = static_cast<double>(into.count);
+  const double b = static_cast<double>(part.count);
+  const double n = a + b;
+  const double d = (part.mean - into.mean) / n;
+  const double d2 = d * d;
+  into.m4 += part.m4 + 4 * d * (a * part.m3 - b * into.m3) +
+             6 * d2 * (a * a * part.m2 + b * b * into.m2) +
+             d2 * d2 * n * a * b * (a * a - a * b + b * b);
+  into.m3 += part.m3 + 3 * d * (a * part.m2 - b * into.m2) + d2 * d * n * a * b * (a - b);
+  into.m2 += part.m2 + d2 * n * a * b;
+  into.mean += d * b;
+  into.count += part.count;
+}
+
 // Counters and extremes of the union are exact; m2 by Chan, Golub, LeVeque, "Updating formulae and
 // a pairwise algorithm for computing sample variances" (1979), with means taken from the sums.
-TELENS_HOST_DEVICE constexpr void merge(TensorSums& into, const TensorSums& part) {
+TELENS_HOST_DEVICE constexpr void merge(OnePassSums& into, const OnePassSums& part) {
   const double a = static_cast<double>(finite_count(into));
   const double b = static_cast<double>(finite_count(part));
   into.m2 += part.m2;
@@ -103,6 +179,11 @@ TELENS_HOST_DEVICE constexpr void merge(TensorSums& into, const TensorSums& part
   into.sum += part.sum;
   into.l1 += part.l1;
   into.sum_squares += part.sum_squares;
+}
+
+TELENS_HOST_DEVICE constexpr void merge(TensorSums& into, const TensorSums& part) {
+  merge(static_cast<OnePassSums&>(into), part);
+  merge(into.moments, part.moments);
 }
 
 TELENS_HOST_DEVICE constexpr void merge(CastSums& into, const CastSums& part) {

@@ -125,6 +125,7 @@ class Reading final : public TensorReading {
       read.casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
       read.casts.formats.push_back(cast.format);
     }
+    read.casts.moments = set_.moments();
     read.copies = block_copies(call_, x, set_.block_casts());
     if (set_.scale_cast()) read.scale = scale_origin();
     return read;

@@ -40,6 +40,13 @@ double standard_deviation(const TensorSums& sums) {
   return std::sqrt(sums.m2 / static_cast<double>(sums.numel - 1));
 }
 
+// NaN with a NaN or Inf, and of equal elements, as scipy.stats.kurtosis(fisher=False).
+double kurtosis(const TensorSums& sums) {
+  const CentralMoments& moments = sums.moments;
+  if (moments.count < sums.numel) return kNan;
+  return static_cast<double>(moments.count) * moments.m4 / (moments.m2 * moments.m2);
+}
+
 // 0 without nonzero elements; NaN with a NaN; Inf if some, NaN if all nonzero elements are Inf.
 double dynamic_range(const TensorSums& sums) {
   if (sums.nan > 0) return kNan;
@@ -85,6 +92,11 @@ Rows tensor_values() {
       {.name = "std",
        .doc = "unbiased standard deviation; NaN with a NaN or Inf, and of one element",
        .finish = Tensor(standard_deviation)},
+      {.name = "kurtosis",
+       .doc = "mean of (x - mean)^4 over the squared mean of (x - mean)^2: 3 for a normal "
+              "distribution; NaN with a NaN or Inf, and of equal elements",
+       .finish = Tensor(kurtosis),
+       .needs = Needs::moments},
       {.name = "l1_norm", .doc = "sum of |x|", .finish = Tensor([](const auto& sums) {
                                                  return with_infinite_magnitudes(sums, sums.l1);
                                                })},

@@ -70,4 +70,10 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
   return request;
 }
 
+bool RequestSet::moments() const {
+  return std::ranges::any_of(requests_, [](const StatisticRequest& request) {
+    return request.name.statistic->needs == config::Needs::moments;
+  });
+}
+
 }  // namespace telens

@@ -75,6 +75,8 @@ class RequestSet {
   const std::vector<StatisticRequest>& requests() const { return requests_; }
   // Index of the running recipe's cast, if scale statistics were requested.
   std::optional<std::size_t> scale_cast() const { return scale_cast_; }
+  // A statistic was requested that is made from TensorSums::moments.
+  bool moments() const;
   bool empty() const { return requests_.empty(); }
 
   // Results of equal sets may be merged.

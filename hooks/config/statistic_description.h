@@ -58,6 +58,7 @@ enum class Worse : std::uint8_t {
 // The thing that has to exist for the statistic to be read.
 enum class Needs : std::uint8_t {
   original,  // the high-precision tensor
+  moments,   // the same, read once more for TensorSums::moments
   codes,     // codes and scales are enough
   history,   // the original, and an amax history behind the scale
 };

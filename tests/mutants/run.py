@@ -34,7 +34,7 @@ from find_tests import PADDLE_PYTEST, PYTEST, find_test  # noqa: E402
 PYTHON_TARGETS = (
     "telens_python",
     "resolve_config",
-    "kurtosis",
+    "excess_kurtosis",
     "log_outliers",
     "gpt",
     "telens_command",

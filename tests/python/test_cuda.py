@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 TENSOR_COUNTS = slice(0, 6)
 TENSOR_EXTREMES = slice(6, 9)
 SUM, L1, SUM_SQUARES, M2 = 9, 10, 11, 12
-TENSOR_WORDS = 13
+MOMENTS = slice(13, 18)
+TENSOR_WORDS = 18
 CAST_WORDS = 7
 CAST_COUNTS = slice(0, 4)
 CAST_ERROR = 4
@@ -180,6 +181,24 @@ def test_statistics_are_those_of_the_cpu(ops, dtype):
             error = ours.view(torch.float64)[CAST_ERROR].item()
             reference_error = theirs.view(torch.float64)[CAST_ERROR].item()
             assert error == pytest.approx(reference_error, rel=2**-16, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+def test_central_moments_are_those_of_the_cpu(ops, dtype):
+    for name, x in statistics_inputs(dtype):
+        expected = ops.statistics(x, [], [])
+        actual = ops.statistics(x.cuda(), [], [])
+        assert not actual[MOMENTS].any(), f"{name}: nothing asked for them yet"
+        for _ in range(2):  # the second one adds to the first
+            ops.accumulate_central_moments(x, expected)
+            ops.accumulate_central_moments(x.cuda(), actual)
+        assert actual[MOMENTS][0].item() == expected[MOMENTS][0].item(), name
+        ours, theirs = (sums.cpu()[MOMENTS].view(torch.float64) for sums in (actual, expected))
+        _, mean, m2, m3, m4 = theirs.tolist()
+        assert ours[1].item() == pytest.approx(mean, rel=1e-12, abs=1e-300), name
+        assert ours[2].item() == pytest.approx(m2, rel=1e-9), name
+        assert ours[3].item() == pytest.approx(m3, abs=1e-9 * math.sqrt(m2 * m4)), name
+        assert ours[4].item() == pytest.approx(m4, rel=1e-9), name
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)

@@ -13,7 +13,7 @@ import telens.debug as debug
 import telens.pytorch as te
 from telens.debug import Registry, TEConfigAPIMapper, api_method
 
-PLUGIN = pathlib.Path(__file__).resolve().parents[2] / "samples/plugins/kurtosis"
+PLUGIN = pathlib.Path(__file__).resolve().parents[2] / "samples/plugins/excess_kurtosis"
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def recorded(log_dir, statistic, **where) -> list[float]:
     return records.sort_values("iteration")["value"].tolist()
 
 
-def kurtosis_of(tensor: torch.Tensor) -> float:
+def excess_kurtosis_of(tensor: torch.Tensor) -> float:
     distance = tensor.detach().double() - tensor.detach().double().mean()
-    return (distance.pow(4).mean() / distance.square().mean().square()).item()
+    return (distance.pow(4).mean() / distance.square().mean().square()).item() - 3
 
 
 # ---- defined by a class
@@ -120,24 +120,26 @@ def test_micro_batches_are_merged_and_a_weight_counts_once(tmp_path, define, lay
 
 def test_the_sample_plugin_logs_the_same_in_python_and_in_cpp(tmp_path, build_folder, layer, x):
     values = {}
-    for name, folder in (("python", PLUGIN), ("cpp", build_folder / "plugins/kurtosis")):
-        with debug.session(PLUGIN / "kurtosis.yaml", feature_dirs=folder, log_dir=tmp_path / name):
+    for name, folder in (("python", PLUGIN), ("cpp", build_folder / "plugins/excess_kurtosis")):
+        with debug.session(
+            PLUGIN / "excess_kurtosis.yaml", feature_dirs=folder, log_dir=tmp_path / name
+        ):
             for _ in range(2):
                 for part in (x**3, x.detach() + 2):
                     layer(part).square().mean().backward()
                 debug.step()
-        values[name] = recorded(tmp_path / name, "kurtosis")
+        values[name] = recorded(tmp_path / name, "excess_kurtosis")
     assert values["python"] == pytest.approx(values["cpp"], rel=1e-12)
     assert len(values["cpp"]) == 4
-    of_activations = recorded(tmp_path / "cpp", "kurtosis", tensor="activation")
-    whole = kurtosis_of(torch.cat([x**3, x + 2]))
+    of_activations = recorded(tmp_path / "cpp", "excess_kurtosis", tensor="activation")
+    whole = excess_kurtosis_of(torch.cat([x**3, x + 2]))
     assert of_activations == pytest.approx([whole, whole], rel=1e-6)
 
 
-def test_a_constant_tensor_has_no_kurtosis_and_nothing_fails(tmp_path, layer):
-    with debug.session(PLUGIN / "kurtosis.yaml", feature_dirs=PLUGIN, log_dir=tmp_path):
+def test_a_constant_tensor_has_no_excess_kurtosis_and_nothing_fails(tmp_path, layer):
+    with debug.session(PLUGIN / "excess_kurtosis.yaml", feature_dirs=PLUGIN, log_dir=tmp_path):
         train(layer, torch.ones(16, 32))
-    (value,) = recorded(tmp_path, "kurtosis", tensor="activation")
+    (value,) = recorded(tmp_path, "excess_kurtosis", tensor="activation")
     assert value != value  # 0 / 0
     assert "switched off" not in message_log(tmp_path)
 
@@ -336,19 +338,19 @@ def test_the_sample_feature_asks_for_what_a_plugin_defines(tmp_path, layer, x):
     with debug.session(config, feature_dirs=PLUGIN, log_dir=tmp_path):
         train(layer, x)
         train(layer, x[:16])
-    whole = recorded(tmp_path, "kurtosis")
-    assert whole == pytest.approx([kurtosis_of(x)], rel=1e-6)
+    whole = recorded(tmp_path, "excess_kurtosis")
+    assert whole == pytest.approx([excess_kurtosis_of(x)], rel=1e-6)
     assert recorded(tmp_path, "cur_amax") == [x.abs().max().item()]
 
 
 def test_the_documentation_shows_the_samples_own_lines():
     page = (PLUGIN.parents[2] / "docs/plugins.md").read_text().split("## Statistics of your own")[1]
-    for language, file in (("python", "kurtosis.py"), ("cpp", "kurtosis.cpp")):
+    for language, file in (("python", "excess_kurtosis.py"), ("cpp", "excess_kurtosis.cpp")):
         (shown,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
         lines = (PLUGIN / file).read_text().splitlines()
         assert [line for line in shown.splitlines() if line.strip(" .") and line not in lines] == []
-    assert "stats: [std, kurtosis]" in page
-    assert "stats: [std, kurtosis]" in (PLUGIN / "kurtosis.yaml").read_text()
+    assert "stats: [std, excess_kurtosis]" in page
+    assert "stats: [std, excess_kurtosis]" in (PLUGIN / "excess_kurtosis.yaml").read_text()
 
 
 # ---- over ranks

@@ -19,7 +19,13 @@ def share_of_zeros(x: torch.Tensor) -> float:
     return 100 * float(np.mean(x.float().numpy() == 0))
 
 
-FORMULAS = {"rms": rms, "zeros%": share_of_zeros}
+def kurtosis(x: torch.Tensor) -> float:
+    """As scipy.stats.kurtosis(x, fisher=False), with NaN of equal elements."""
+    distance = x.double() - x.double().mean()
+    return (distance.pow(4).mean() / distance.square().mean().square()).item()
+
+
+FORMULAS = {"rms": rms, "zeros%": share_of_zeros, "kurtosis": kurtosis}
 
 
 def logged(tmp_path, *batches: torch.Tensor) -> dict[str, float]:
@@ -74,3 +80,14 @@ def test_one_element_that_is_not_finite_counts_as_in_the_formula(tmp_path, bad):
 
 def test_an_empty_tensor_has_no_values(tmp_path):
     assert logged(tmp_path, torch.empty(0, 16)) == {}
+
+
+@pytest.mark.parametrize("mean", [0, 100, 1e4, 1e6])
+def test_kurtosis_keeps_its_digits_beside_a_large_mean(tmp_path, mean):
+    """A sum of x^4 has no digit of it left at a mean of 1e6: the deviations are 2^-20 of that, and
+    their fourth powers 2^-80."""
+    torch.manual_seed(5)
+    parts = [torch.randn(64, 16).pow(3) + mean for _ in range(3)]
+    values = logged(tmp_path, *parts)
+    whole = torch.cat([part.detach() for part in parts])
+    assert values["kurtosis"] == pytest.approx(kurtosis(whole), rel=1e-8)

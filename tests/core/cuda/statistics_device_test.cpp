@@ -6,7 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "core/kernels/cpu/statistics/central_moments_range.h"
 #include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"
@@ -37,7 +39,7 @@ Statistics on_host_grid(const Aligned<typename Format::Bits>& x, const std::vect
   const auto size = static_cast<std::int64_t>(x.size());
   const auto count = static_cast<int>(casts.size());
   const std::int64_t blocks = cuda::statistics_blocks(size);
-  std::vector<std::int64_t> parts(static_cast<std::size_t>(blocks * statistics_words(count)), -1);
+  std::vector<std::int64_t> parts(static_cast<std::size_t>(blocks * cuda::part_words(count)), -1);
   cuda::StatisticsArguments arguments{x.data(), size, {}, count, parts.data()};
   for (int i = 0; i < count; ++i) {
     arguments.casts[i] = {casts[static_cast<std::size_t>(i)].format,
@@ -178,6 +180,71 @@ TEST(StatisticsDevice, results_do_not_depend_on_the_order_of_threads) {
     EXPECT_EQ(other.tensor.sum, forward.tensor.sum);
     EXPECT_EQ(other.tensor.m2, forward.tensor.m2);
   }
+}
+
+template <typename Format>
+CentralMoments moments_on_host_grid(const Aligned<typename Format::Bits>& x, Order order,
+                                    CentralMoments into = {}) {
+  using Shared = cuda::MergeShared<CentralMoments>;
+  const auto size = static_cast<std::int64_t>(x.size());
+  const std::int64_t blocks = cuda::central_moments_blocks(size);
+  std::vector<CentralMoments> parts(static_cast<std::size_t>(blocks));
+  run_grid<Shared>(blocks, order, [&](const HostThread& thread, Shared& shared) {
+    cuda::central_moments<Format>({x.data(), size, parts.data()}, thread, shared);
+  });
+  const cuda::MergeArguments<CentralMoments> arguments{parts.data(), blocks, &into, true};
+  run_grid<Shared>(1, order, [&](const HostThread& thread, Shared& shared) {
+    cuda::merge_parts(arguments, thread, shared);
+  });
+  return into;
+}
+
+template <typename Format>
+void expect_moments(const Aligned<typename Format::Bits>& x, const char* name) {
+  SCOPED_TRACE(name);
+  CentralMoments cpu;
+  kernels::add_central_moments(Format::kId, x.data(), x.size(), cpu);
+  for (const Order order : kOrders) {
+    const CentralMoments device = moments_on_host_grid<Format>(x, order);
+    ASSERT_EQ(device.count, cpu.count);
+    const double deviation =
+        cpu.count == 0 ? 0 : std::sqrt(cpu.m2 / static_cast<double>(cpu.count));
+    // A thousand merges: core/ops/statistics_layout.h.
+    const double rounding = 0x1p-43 * std::fabs(cpu.mean);
+    const double relative = deviation == 0 ? 0 : 0x1p-40 + 4 * rounding / deviation;
+    EXPECT_NEAR(device.mean, cpu.mean, rounding + 0x1p-40 * deviation);
+    EXPECT_NEAR(device.m2, cpu.m2, relative * cpu.m2);
+    EXPECT_NEAR(device.m3, cpu.m3, relative * std::sqrt(cpu.m2 * cpu.m4));
+    EXPECT_NEAR(device.m4, cpu.m4, relative * cpu.m4);
+  }
+}
+
+template <typename Format>
+void expect_moments_of_every_kind() {
+  constexpr std::size_t kChunk = kStatisticsChunk;
+  expect_moments<Format>(random_codes<Format>(2 * kChunk + 77), "normal");
+  expect_moments<Format>({}, "empty");
+  expect_moments<Format>(random_codes<Format>(1), "one");
+  expect_moments<Format>(random_codes<Format>(300), "few");
+  expect_moments<Format>(random_codes<Format>(kChunk, 1e-3, 100.0), "around a mean");
+  expect_moments<Format>(codes_with_special_values<Format>(kChunk + 5), "special");
+  expect_moments<Format>(Aligned<typename Format::Bits>(kChunk, 0), "zeros");
+}
+
+TEST(CentralMomentsDevice, of_bf16_are_those_of_the_cpu) { expect_moments_of_every_kind<BF16>(); }
+TEST(CentralMomentsDevice, of_fp16_are_those_of_the_cpu) { expect_moments_of_every_kind<FP16>(); }
+TEST(CentralMomentsDevice, of_fp32_are_those_of_the_cpu) { expect_moments_of_every_kind<FP32>(); }
+
+TEST(CentralMomentsDevice, accumulate_to_those_of_both_parts) {
+  const auto first = random_codes<BF16>(kStatisticsChunk + 3, 1, 5);
+  const auto second = random_codes<BF16>(kStatisticsChunk + 9, 2, -7, 2);
+  const CentralMoments part = moments_on_host_grid<BF16>(first, Order::forward);
+  const CentralMoments device = moments_on_host_grid<BF16>(second, Order::forward, part);
+  CentralMoments cpu;
+  kernels::add_central_moments(FormatId::bf16, first.data(), first.size(), cpu);
+  kernels::add_central_moments(FormatId::bf16, second.data(), second.size(), cpu);
+  EXPECT_EQ(device.count, cpu.count);
+  EXPECT_NEAR(device.m4, cpu.m4, 0x1p-40 * cpu.m4);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ TensorSums element(double x) {
   sums.sum = x;
   sums.l1 = std::fabs(x);
   sums.sum_squares = x * x;
+  sums.moments = {1, x, 0, 0, 0};
   return sums;
 }
 
@@ -171,6 +172,20 @@ TEST(FinishedStatistics, zeros_in_percent_are_of_all_elements) {
   TensorSums merged = sums_of({0, 5, 5});
   merge(merged, sums_of({0}));
   EXPECT_DOUBLE_EQ(finish(statistic("zeros%"), merged), 50);
+}
+
+TEST(FinishedStatistics, kurtosis_is_the_fourth_standardized_moment) {
+  expect_value(statistic("kurtosis"), {-1, 1}, 1);
+  expect_value(statistic("kurtosis"), {0, 0, 0, 4}, 7.0 / 3);  // p = 1/4: (1 - 3 p q) / (p q)
+  expect_value(statistic("kurtosis"), {1e9 - 1, 1e9 + 1}, 1);
+  expect_value(statistic("kurtosis"), {7}, kNan);
+  expect_value(statistic("kurtosis"), {3, 3, 3}, kNan);
+  expect_value(statistic("kurtosis"), {1, 2, kInf}, kNan);
+  expect_value(statistic("kurtosis"), {1, 2, kNan}, kNan);
+  expect_value(statistic("kurtosis"), {}, kNan);
+  TensorSums unread = sums_of({1, 2, 5});
+  unread.moments = {};
+  EXPECT_TRUE(std::isnan(finish(statistic("kurtosis"), unread)));
 }
 
 TEST(Accumulators, survive_the_words_of_a_collective) {

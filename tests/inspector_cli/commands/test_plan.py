@@ -135,14 +135,14 @@ def test_a_plugins_statistic_may_be_named(telens, tmp_path, layers):
     config = tmp_path / "own.yaml"
     config.write_text(
         "s:\n  enabled: True\n  layers: {layer_types: fc2}\n  transformer_engine:\n"
-        "    LogTensorStats: {enabled: True, tensors: output, stats: [kurtosis]}\n"
+        "    LogTensorStats: {enabled: True, tensors: output, stats: [tail_weight]}\n"
     )
     command = ["plan", config, "--layers", layers]
-    expect_one_line_error(telens(*command), f"{config}:5:62", "unknown statistic 'kurtosis'")
-    named = telens(*command, "--plugin-statistic", "kurtosis")
+    expect_one_line_error(telens(*command), f"{config}:5:62", "unknown statistic 'tail_weight'")
+    named = telens(*command, "--plugin-statistic", "tail_weight")
     assert "7 records" in named.stdout  # one, and the six counters
-    misspelt = telens(*command, "--plugin-statistic", "kurtosys")
-    expect_one_line_error(misspelt, "'kurtosis' (did you mean 'kurtosys'?)")
+    misspelt = telens(*command, "--plugin-statistic", "tail_wait")
+    expect_one_line_error(misspelt, "'tail_weight' (did you mean 'tail_wait'?)")
     taken = telens(*command, "--plugin-statistic", "l2_norm")
     expect_one_line_error(taken, "'l2_norm'", "--plugin-statistic", "telens has")
 

@@ -62,11 +62,11 @@ struct ChunkSums {
   double m2 = 0;
 };
 
-HWY_NOINLINE double sum_lanes(FloatVector a, FloatVector b) {
+static HWY_NOINLINE double sum_lanes(FloatVector a, FloatVector b) {
   const Float32s floats;
   return hn::GetLane(hn::SumOfLanes(floats, hn::Add(a, b)));
 }
-HWY_NOINLINE double sum_lanes(DoubleVector a, DoubleVector b) {
+static HWY_NOINLINE double sum_lanes(DoubleVector a, DoubleVector b) {
   const Doubles doubles;
   return hn::GetLane(hn::SumOfLanes(doubles, hn::Add(a, b)));
 }

@@ -8,6 +8,7 @@
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/statistics/block_copies.cuh"
 #include "core/kernels/cuda/statistics/block_errors.cuh"
+#include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/histogram.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
@@ -20,9 +21,13 @@ cudaError_t launch_statistics(const StatisticsArguments& arguments, FormatId for
                               const LaunchContext& context);
 cudaError_t launch_merge_statistics(const MergeStatisticsArguments& arguments,
                                     const LaunchContext& context);
+cudaError_t launch_central_moments(const CentralMomentsArguments& arguments, FormatId format,
+                                   const LaunchContext& context);
 cudaError_t launch_block_ranges(const BlockRangesArguments& arguments, FormatId format,
                                 const LaunchContext& context);
 cudaError_t launch_merge(const MergeArguments<BlockRanges>& arguments,
+                         const LaunchContext& context);
+cudaError_t launch_merge(const MergeArguments<CentralMoments>& arguments,
                          const LaunchContext& context);
 cudaError_t launch_merge(const MergeArguments<CastSums>& arguments, const LaunchContext& context);
 cudaError_t launch_merge(const MergeArguments<CopiesDifference>& arguments,

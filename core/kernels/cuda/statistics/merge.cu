@@ -27,6 +27,11 @@ cudaError_t launch_merge(const MergeArguments<BlockRanges>& arguments,
   return launch(arguments, context);
 }
 
+cudaError_t launch_merge(const MergeArguments<CentralMoments>& arguments,
+                         const LaunchContext& context) {
+  return launch(arguments, context);
+}
+
 cudaError_t launch_merge(const MergeArguments<CastSums>& arguments, const LaunchContext& context) {
   return launch(arguments, context);
 }

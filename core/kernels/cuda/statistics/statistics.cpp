@@ -32,7 +32,7 @@ void read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef for
   for (std::int64_t first = 0; first == 0 || first < casts; first += kCastsOfLaunch) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kCastsOfLaunch, casts - first));
     const std::int64_t blocks = statistics_blocks(dense.numel());
-    const at::Tensor parts = at::empty({blocks, statistics_words(count)}, result.options());
+    const at::Tensor parts = at::empty({blocks, part_words(count)}, result.options());
     StatisticsArguments arguments{
         dense.const_data_ptr(), dense.numel(), {}, count, parts.mutable_data_ptr<std::int64_t>()};
     for (int i = 0; i < count; ++i) {

@@ -27,16 +27,21 @@ constexpr std::int64_t statistics_blocks(std::int64_t size) {
   return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kStatisticsResident);
 }
 
+// Words of OnePassSums followed by that many CastSums: what a block of threads leaves.
+TELENS_HOST_DEVICE constexpr std::int64_t part_words(std::int64_t casts) {
+  return kOnePassWords + casts * kCastSumsWords;
+}
+
 struct StatisticsArguments {
   const void* x;  // aligned to 16 bytes
   std::int64_t size;
   StatisticsCast casts[kCastsOfLaunch];
   int cast_count;
-  std::int64_t* parts;  // [statistics_blocks(size), statistics_words(cast_count)]
+  std::int64_t* parts;  // [statistics_blocks(size), part_words(cast_count)]
 };
 
 struct MergeStatisticsShared {
-  TensorSums tensor[kThreads / kWarp];
+  OnePassSums tensor[kThreads / kWarp];
   CastSums cast[kThreads / kWarp];
 };
 
@@ -76,8 +81,8 @@ struct ThreadStatistics {
   double within = 0;   // sum over groups of elements of (x - mean of the group)^2
   double between = 0;  // sum over groups of (sum of the group)^2 / elements of the group
 
-  TELENS_DEVICE TensorSums finish() const {
-    TensorSums sums;
+  TELENS_DEVICE OnePassSums finish() const {
+    OnePassSums sums;
     sums.numel = numel;
     sums.nan = nan;
     sums.posinf = posinf;
@@ -335,9 +340,9 @@ TELENS_DEVICE void statistics(const StatisticsArguments& arguments, const Thread
     }
   }
 
-  std::int64_t* part = arguments.parts + thread.block() * statistics_words(casts);
-  const TensorSums tensor = merge_block(thread, mine.finish(), shared.of_warp.tensor);
-  if (thread.index() == 0) *reinterpret_cast<TensorSums*>(part) = tensor;
+  std::int64_t* part = arguments.parts + thread.block() * part_words(casts);
+  const OnePassSums tensor = merge_block(thread, mine.finish(), shared.of_warp.tensor);
+  if (thread.index() == 0) *reinterpret_cast<OnePassSums*>(part) = tensor;
   for (int i = 0; i < casts; ++i) {
     const CastThresholds& cast = shared.thresholds[i];
     const CastAccumulator& of_thread = shared.casts[i][thread.index()];
@@ -345,15 +350,15 @@ TELENS_DEVICE void statistics(const StatisticsArguments& arguments, const Thread
     sums.numel = mine.numel;
     if (mine.numel > 0) sums.scale_inv_min = sums.scale_inv_max = cast.signed_scale_inv;
     const CastSums of_block = merge_block(thread, sums, shared.of_warp.cast);
-    if (thread.index() == 0) *reinterpret_cast<CastSums*>(part + statistics_words(i)) = of_block;
+    if (thread.index() == 0) *reinterpret_cast<CastSums*>(part + part_words(i)) = of_block;
   }
 }
 
 struct MergeStatisticsArguments {
-  const std::int64_t* parts;  // [count, statistics_words(casts)]
+  const std::int64_t* parts;  // [count, part_words(cast_count)]
   std::int64_t count;
   int cast_count;
-  std::int64_t* tensor;  // TensorSums; nullptr: not wanted
+  std::int64_t* tensor;  // TensorSums, whose moments stay or become empty; nullptr: not wanted
   std::int64_t* casts;   // CastSums, one after the other
   bool accumulate;       // into what the result holds, else in its place
 };
@@ -362,7 +367,7 @@ struct MergeStatisticsArguments {
 template <typename Thread>
 TELENS_DEVICE void merge_statistics(const MergeStatisticsArguments& arguments, const Thread& thread,
                                     MergeStatisticsShared& shared) {
-  const std::int64_t words = statistics_words(arguments.cast_count);
+  const std::int64_t words = part_words(arguments.cast_count);
   const auto merge_column = [&]<typename Sums>(std::int64_t offset, std::int64_t* result,
                                                Sums* of_warp) {
     const auto part = [&](std::int64_t i) -> const Sums& {
@@ -372,11 +377,14 @@ TELENS_DEVICE void merge_statistics(const MergeStatisticsArguments& arguments, c
                 arguments.accumulate, of_warp);
   };
   if (arguments.tensor != nullptr) {
-    merge_column.template operator()<TensorSums>(0, arguments.tensor, shared.tensor);
+    merge_column.template operator()<OnePassSums>(0, arguments.tensor, shared.tensor);
+    if (!arguments.accumulate && thread.index() == 0) {
+      *reinterpret_cast<CentralMoments*>(arguments.tensor + kOnePassWords) = {};
+    }
   }
   for (int i = 0; i < arguments.cast_count; ++i) {
-    merge_column.template operator()<CastSums>(statistics_words(i),
-                                               arguments.casts + i * kCastSumsWords, shared.cast);
+    merge_column.template operator()<CastSums>(part_words(i), arguments.casts + i * kCastSumsWords,
+                                               shared.cast);
   }
 }
 

@@ -1,7 +1,7 @@
 """A feature that asks for statistics in place of computing them.
 
-LogTails logs how heavy the tails of large tensors are: ``kurtosis``, which kurtosis.py defines, and
-two statistics that TELens has.
+LogTails logs how heavy the tails of large tensors are: ``excess_kurtosis``, which
+excess_kurtosis.py defines, and two statistics that TELens has.
 
     telens:
       LogTails:
@@ -15,7 +15,7 @@ from telens.debug import Registry, TEConfigAPIMapper, api_method
 
 @Registry.register_feature(namespace="telens")
 class LogTails(TEConfigAPIMapper):
-    """Kurtosis, standard deviation and largest magnitude of tensors of ``min_elements`` or more."""
+    """Excess kurtosis, std and amax of tensors of ``min_elements`` elements or more."""
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
@@ -27,4 +27,4 @@ class LogTails(TEConfigAPIMapper):
     def inspect_tensor(self, config, layer_name, *, tensor, statistics):
         """Called with the high-precision tensor, once a micro-batch."""
         if tensor is not None and tensor.numel() >= config.get("min_elements", 4096):
-            statistics.want("kurtosis", "std", "cur_amax")
+            statistics.want("excess_kurtosis", "std", "cur_amax")

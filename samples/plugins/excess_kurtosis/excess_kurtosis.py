@@ -1,10 +1,10 @@
-"""A statistic of one's own, in Python: what kurtosis.cpp is in C++.
+"""A statistic of one's own, in Python: what excess_kurtosis.cpp is in C++.
 
 transformer_engine:
   LogTensorStats:
     enabled: True
     tensors: [activation, gradient]
-    stats: [std, kurtosis]
+    stats: [std, excess_kurtosis]
 """
 
 import torch
@@ -12,9 +12,9 @@ import torch
 from telens.debug import Registry
 
 
-@Registry.register_statistic("kurtosis")
-class Kurtosis:
-    """Fourth standardized moment: 3 for a normal distribution, more for heavier tails."""
+@Registry.register_statistic("excess_kurtosis")
+class ExcessKurtosis:
+    """Fourth standardized moment less 3: 0 for a normal distribution, more for heavier tails."""
 
     # How many elements, their mean, and the sums of powers of their distances from it.
     size = 5
@@ -43,4 +43,4 @@ class Kurtosis:
     def finish(self, sums):
         """The value of all micro-batches and ranks together."""
         n, _, m2, _, m4 = sums
-        return n * m4 / m2**2
+        return n * m4 / m2**2 - 3

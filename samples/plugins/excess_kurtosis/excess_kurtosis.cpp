@@ -1,5 +1,6 @@
-// A statistic of one's own: the kurtosis of a tensor, its fourth standardized moment. A normal
-// distribution has 3; the more, the heavier the tails for which one scale has to make room.
+// A statistic of one's own: the excess kurtosis of a tensor, its fourth standardized moment less
+// the 3 of a normal distribution. The larger, the heavier the tails for which one scale has to make
+// room.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -16,7 +17,7 @@ using namespace telens;
 // of the powers of the elements themselves would lose all digits where the mean is large.
 enum Sum : std::size_t { n, mean, m2, m3, m4, kSums };
 
-class Kurtosis final : public StatisticDefinition {
+class ExcessKurtosis final : public StatisticDefinition {
  public:
   // Stays on the tensor's device: no value is asked for before the step.
   at::Tensor add(const at::Tensor& tensor) const override {
@@ -46,15 +47,15 @@ class Kurtosis final : public StatisticDefinition {
   }
 
   double finish(std::span<const double> sums) const override {
-    return sums[n] * sums[m4] / (sums[m2] * sums[m2]);
+    return sums[n] * sums[m4] / (sums[m2] * sums[m2]) - 3;
   }
 };
 
 }  // namespace
 
 TELENS_PLUGIN(plugin) {
-  plugin.add({{.name = "kurtosis",
-               .doc = "fourth standardized moment; 3 for a normal distribution",
+  plugin.add({{.name = "excess_kurtosis",
+               .doc = "fourth standardized moment less 3; 0 for a normal distribution",
                .words = kSums},
-              std::make_shared<Kurtosis>()});
+              std::make_shared<ExcessKurtosis>()});
 }

@@ -1,0 +1,69 @@
+// The central moments of a tensor: device code.
+#pragma once
+
+#include "core/kernels/cuda/conversions.cuh"
+#include "core/kernels/cuda/statistics/merge.cuh"
+
+namespace telens::cuda {
+
+struct CentralMomentsArguments {
+  const void* x;
+  std::int64_t size;
+  CentralMoments* parts;  // one a block of threads
+};
+
+constexpr std::int64_t central_moments_blocks(std::int64_t size) {
+  constexpr int kResident = 2;  // blocks of threads that a multiprocessor is to hold
+  return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kResident);
+}
+
+namespace detail {
+
+// The moments of `count` elements in FP64: `at(i)` gives the code of element i, which is read
+// twice.
+template <typename Format, typename At>
+TELENS_DEVICE CentralMoments moments_of(int count, const At& at) {
+  const auto is_finite = [&](int i) {
+    return (at(i) & Format::kMagnitudeMask) < Format::kTopExponentCode;
+  };
+  const auto value = [&](int i) {
+    return static_cast<double>(widen<Format>(static_cast<typename Format::Bits>(at(i))));
+  };
+  double sum = 0;
+  std::int64_t finite = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!is_finite(i)) continue;
+    sum += value(i);
+    ++finite;
+  }
+  if (finite == 0) return {};
+  const double center = sum / static_cast<double>(finite);
+  CenteredSums sums;
+  for (int i = 0; i < count; ++i) {
+    if (is_finite(i)) sums.add(value(i) - center);
+  }
+  return moments_around(center, finite, sums);
+}
+
+}  // namespace detail
+
+// Leaves the moments of the block's chunks in its place of `parts`.
+template <typename Format, typename Thread>
+TELENS_DEVICE void central_moments(const CentralMomentsArguments& arguments, const Thread& thread,
+                                   MergeShared<CentralMoments>& shared) {
+  const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
+  CentralMoments moments;
+  for (std::int64_t first = thread.block() * kStatisticsChunk; first < arguments.size;
+       first += thread.blocks() * kStatisticsChunk) {
+    const std::int64_t left = arguments.size - first;
+    const std::int64_t size = left < kStatisticsChunk ? left : kStatisticsChunk;
+    const int count = static_cast<int>(size / kThreads) + (thread.index() < size % kThreads);
+    merge(moments, detail::moments_of<Format>(count, [&](int i) {
+            return std::uint32_t{x[first + std::int64_t{i} * kThreads + thread.index()]};
+          }));
+  }
+  moments = merge_block(thread, moments, shared.of_warp);
+  if (thread.index() == 0) arguments.parts[thread.block()] = moments;
+}
+
+}  // namespace telens::cuda
