@@ -68,8 +68,8 @@ void print_rows(const RunReader& run, std::FILE* out) {
 
 void print_content(const RunReader& run, std::FILE* out) {
   const Segment& about = run.segments().front();
-  fmt::print(out, "{} {} {} {:x} {} {}\n", about.run_id, about.rank, about.world_size,
-             bits(about.start_time), about.telens_version, about.dropped);
+  fmt::print(out, "{} {} {} {:x} {}\n", about.run_id, about.rank, about.world_size,
+             bits(about.start_time), about.dropped);
   if (about.continues) fmt::print(out, "continues the one before\n");
   if (const auto& thinned = about.thinned) {
     fmt::print(out, "thinned {} {} {}\n", thinned->iterations_left, thinned->iterations_seen,
@@ -82,6 +82,7 @@ void print_content(const RunReader& run, std::FILE* out) {
 
 void print_end(const RunReader& run, std::FILE* out) {
   const Segment& about = run.segments().front();
+  fmt::print(out, "written by telens {}\n", about.telens_version);
   if (!about.end) return fmt::print(out, "end none\n");
   fmt::print(out, "end {} {:x} {}, {} lost\n", static_cast<int>(about.end->state),
              bits(about.end->time), about.end->reason, about.lost);

@@ -11,7 +11,7 @@ namespace telens::testing {
 
 // The content of a run's first file, a line a row.
 void print_content(const record::RunReader& run, std::FILE* out);
-// How that file ended, which a repair changes.
+// A line with the version that wrote that file, and how it ended. A repair changes both.
 void print_end(const record::RunReader& run, std::FILE* out);
 
 // Prints a run's content to stdout and its end to stderr; returns 0, or 2 for what cannot be read,

@@ -24,8 +24,9 @@ std::string message_of(std::uint8_t kind, const std::string& content) {
   return bytes_of(kind) + bytes_of(static_cast<std::uint16_t>(content.size())) + '\0' + content;
 }
 
-std::string trees_at(std::uint8_t kind, std::uint64_t address) {
-  const std::uint64_t heap = 512;
+constexpr std::uint64_t kHeap = 512;
+
+std::string trees_at(std::uint8_t kind, std::uint64_t address, std::uint64_t heap = kHeap) {
   return message_of(kind, std::string(2, '\0') + bytes_of(heap) + bytes_of(address));
 }
 
@@ -62,8 +63,10 @@ TEST(TreeCheck, refuses_a_tree_of_another_kind_or_of_no_object) {
 TEST(TreeCheck, refuses_one_tree_for_two_uses) {
   TreeCheck trees;
   trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
-  EXPECT_EQ(trees.refusal(64, object_header(trees_at(kLinkInfo, kTree))),
+  EXPECT_EQ(trees.refusal(64, object_header(trees_at(kLinkInfo, kTree, kHeap + 1))),
             "block OHDR: one tree as of kind 8 and of kind 5");
+  EXPECT_EQ(trees.refusal(64, object_header(trees_at(kLinkInfo, kTree + 1))),
+            "block OHDR: one heap for links and for attributes");
 }
 
 TEST(TreeCheck, believes_no_message_behind_the_header) {
@@ -78,7 +81,7 @@ TEST(TreeCheck, reads_on_where_a_header_goes_on) {
   const std::uint64_t next = 1024;
   const std::string part = "OCHK" + trees_at(kLinkInfo, kTree) + "sum.";
   EXPECT_EQ(trees.refusal(next, part), "block OCHK: expected where a header goes on");
-  trees.refusal(0, object_header(message_of(kContinuation, bytes_of(next))));
+  trees.refusal(0, object_header(message_of(kContinuation, bytes_of(next) + bytes_of(next))));
   EXPECT_EQ(trees.refusal(next, part), std::nullopt);
   EXPECT_EQ(trees.refusal(kTree, tree_header(5, 0, 1, 11)), std::nullopt);
 }
@@ -105,7 +108,7 @@ TEST(TreeCheck, counts_the_records_of_each_child) {
   trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   trees.refusal(kTree, tree_header(8, 1, 1));
   const auto node = [](std::uint8_t of_second) {
-    return std::string("BTIN\0\10", 6) + std::string(17, 'r') + bytes_of(std::uint64_t{1}) + '\5' +
+    return std::string("BTIN\0\10", 6) + std::string(17, '\0') + bytes_of(std::uint64_t{1}) + '\5' +
            bytes_of(std::uint64_t{2}) + bytes_of(of_second) + std::string(400, '\xff');
   };
   EXPECT_EQ(trees.refusal(kRoot, node(29)), std::nullopt);
@@ -114,9 +117,37 @@ TEST(TreeCheck, counts_the_records_of_each_child) {
   EXPECT_EQ(trees.refusal(kRoot + 1, node(29)), "block BTIN: expected where a tree has its root");
 }
 
+TEST(TreeCheck, refuses_a_leaf_of_no_tree_and_one_that_ends_early) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  trees.refusal(kTree, tree_header(8, 0, 2));
+  const std::string leaf = std::string("BTLF\0\10", 6) + std::string(17, '\0');
+  EXPECT_EQ(trees.refusal(kRoot + 1, leaf), "block BTLF: expected where a tree has a leaf");
+  EXPECT_EQ(trees.refusal(kRoot, leaf), "block BTLF: shorter than its records");
+  EXPECT_EQ(trees.refusal(kRoot, leaf + std::string(17, '\0')), std::nullopt);
+}
+
+// An identifier of kind 1 says where in the file the object lies, one of kind 2 is the object.
+TEST(TreeCheck, refuses_objects_that_do_not_lie_in_their_heap) {
+  TreeCheck trees;
+  trees.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
+  trees.refusal(kTree, tree_header(8, 0, 1));
+  const auto leaf = [](char first, char flags) {
+    return std::string("BTLF\0\10", 6) + first + std::string(7, '\0') + flags +
+           std::string(8, '\0');
+  };
+  EXPECT_EQ(trees.refusal(kRoot, leaf('\0', '\0')), std::nullopt);
+  EXPECT_EQ(trees.refusal(kRoot, leaf('\x10', '\0')),
+            "block BTLF, kind of an object: expected 0, came 1");
+  EXPECT_EQ(trees.refusal(kRoot, leaf('\x20', '\0')),
+            "block BTLF, kind of an object: expected 0, came 2");
+  EXPECT_EQ(trees.refusal(kRoot, leaf('\0', '\2')),
+            "block BTLF: an attribute that stands elsewhere");
+}
+
 TEST(TreeCheck, leaves_other_blocks_and_short_ones) {
   TreeCheck trees;
-  for (const std::string block : {"", "O", "OHDR", "FRHP0000", "BTLF0000"}) {
+  for (const std::string block : {"", "O", "OHDR", "FSHD0000", "GCOL0000"}) {
     EXPECT_EQ(trees.refusal(0, block), std::nullopt) << block;
   }
 }

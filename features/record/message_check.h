@@ -1,0 +1,35 @@
+// The messages of HDF5's object headers: none speaks of more bytes than it has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace telens::record {
+
+enum class MessageKind : std::uint8_t {
+  dataspace = 0x01,
+  link_info = 0x02,
+  datatype = 0x03,
+  old_fill_value = 0x04,
+  fill_value = 0x05,
+  link = 0x06,
+  external_files = 0x07,
+  layout = 0x08,
+  group_info = 0x0a,
+  filters = 0x0b,
+  attribute = 0x0c,
+  comment = 0x0d,
+  continuation = 0x10,
+  attribute_info = 0x15,
+};
+
+// Says why this content of a message must not be decoded. Nothing: it may be, or messages of its
+// kind have no lengths in them. HDF5 up to 1.12 reads as many bytes as a message says that it has:
+// a fill value, a name, the members of a type, the dimensions of an array. `is_shared` is the
+// flag of the message: its content then is a reference to where the message is.
+std::optional<std::string> overrun_of(MessageKind kind, bool is_shared,
+                                      std::span<const char> content);
+
+}  // namespace telens::record
