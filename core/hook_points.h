@@ -106,13 +106,13 @@ struct ModifyTensorCall {
 struct InspectTensorCall {
   TensorName tensor_name;
   const at::Tensor* tensor;   // nullptr for weights that are stored in FP8
-  const Operand* rowwise;     // what feeds the first GEMM; nullptr for outputs
-  const Operand* columnwise;  // what feeds the second GEMM; nullptr for outputs
+  const Operand* rowwise;     // operand of the first GEMM; nullptr for outputs
+  const Operand* columnwise;  // operand of the second GEMM; nullptr for outputs
   Quantizer* quantizer;       // nullptr outside fp8_autocast and for outputs
   TensorParallel tensor_parallel;
   bool first_microbatch = true;      // false where a cached weight is used again
-  const Recipe* recipe = nullptr;    // of inputs: that the layer runs under; nullptr: none
-  const at::Tensor* bias = nullptr;  // of the output: that fprop has added; nullptr: none
+  const Recipe* recipe = nullptr;    // inputs: the recipe that the layer runs under; nullptr: none
+  const at::Tensor* bias = nullptr;  // output: the bias that fprop has added; nullptr: none
   // For inputs: modify_tensor made rowwise or columnwise, in place of the quantizer.
   bool rowwise_modified = false;
   bool columnwise_modified = false;
@@ -124,7 +124,7 @@ struct InspectPostquantizeCall {
   Gemm gemm;
   TensorName tensor_name;
   const Operand& tensor;  // the result of the cast or of modify_tensor
-  bool rowwise;           // whether it feeds the first GEMM of the tensor
+  bool rowwise;           // true: it feeds the first GEMM of the tensor
   TensorParallel tensor_parallel;
 };
 
@@ -135,13 +135,13 @@ struct InspectGemmCall {
   TensorName b_name;
   const Operand& a;
   const Operand& b;
-  const at::Tensor& bias;    // of fprop; may be undefined
+  const at::Tensor& bias;    // fprop's; may be undefined
   const at::Tensor& output;  // before modify_tensor
   // Under a recipe that quantizes; nullptr otherwise.
   const Recipe* recipe;
   const Quantizer* a_quantizer;
   const Quantizer* b_quantizer;
-  bool split_accumulator;  // of quantized operands (MMParams)
+  bool split_accumulator;  // for quantized operands (MMParams)
   ops::GemmChoice choice;
 };
 

@@ -19,7 +19,7 @@
 namespace telens {
 
 class TELENS_EXPORT CallGate {
-  // What callers find behind the gate, until it is closed.
+  // The thing that callers find behind the gate, until it is closed.
   struct Opening {
     void* target;
     std::shared_ptr<void> owner;
@@ -41,10 +41,10 @@ class TELENS_EXPORT CallGate {
     friend class CallGate;
     CallGate& gate_;
     std::shared_ptr<Opening> opening_;
-    const Call* outer_ = nullptr;  // of the same thread
+    const Call* outer_ = nullptr;  // a call of the same thread
   };
 
-  // What was behind a gate that was closed.
+  // The thing that was behind a gate that was closed.
   class TELENS_EXPORT Closed {
    public:
     // Waits until no other thread calls it any more; false: some still do after `limit`. Calls of

@@ -6,7 +6,7 @@
 
 namespace telens {
 
-// Of FNV with 64 bits.
+// The prime of FNV with 64 bits.
 inline constexpr std::uint64_t kFnvPrime = 0x100000001B3U;
 
 // FNV-1a, 64 bits (draft-eastlake-fnv): of a million texts two have the same with a chance of 1 in

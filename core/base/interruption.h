@@ -1,4 +1,4 @@
-// What no guard around foreign code may keep to itself.
+// Exceptions that no guard around foreign code may keep to itself.
 #pragma once
 
 #include <exception>

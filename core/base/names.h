@@ -41,7 +41,7 @@ struct GemmsOfTensor {
 };
 GemmsOfTensor gemms_of(TensorName tensor);
 
-// Whether the tensor is an operand or the result of the GEMM.
+// True if the tensor is an operand or the result of the GEMM.
 bool belongs_to(TensorName tensor, Gemm gemm);
 
 }  // namespace telens

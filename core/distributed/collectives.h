@@ -42,10 +42,10 @@ PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group);
 // This rank's rows of that sum: [rows, ...] -> [rows / ranks, ...].
 PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group);
 
-// What this process has begun through the functions above, amax reductions not included.
+// The collectives that this process has begun through the functions above, but for amax reductions.
 struct CollectiveCounts {
   std::uint64_t collectives = 0;
-  std::uint64_t bytes = 0;  // of the tensors that were handed over
+  std::uint64_t bytes = 0;  // size of the tensors that were handed over
 };
 TELENS_EXPORT CollectiveCounts collective_counts();
 

@@ -13,7 +13,7 @@
 
 namespace telens {
 
-// What becomes of a value that rounds beyond the largest finite one, infinity included.
+// The fate of a value that rounds beyond the largest finite one, infinity included.
 enum class Saturation : std::uint8_t {
   saturating,      // the largest finite value of its sign
   non_saturating,  // infinity of its sign; E4M3 and E8M0: NaN; E2M1 has neither and saturates

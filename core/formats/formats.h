@@ -13,7 +13,7 @@
 
 namespace telens {
 
-// Which codes of a format are no numbers.
+// The codes of a format that are no numbers.
 enum class SpecialCodes {
   infinity_and_nan,  // the whole top exponent, as in IEEE 754
   nan_only,          // magnitude bits all ones is NaN, every other code is finite
@@ -49,18 +49,18 @@ struct FloatFormat {
   static constexpr Bits kSmallestNormalCode = Bits{1} << mantissa_bits;
   static constexpr Bits kSmallestSubnormalCode = 1;
 
-  // What encode makes of a positive NaN. 8 bits: all ones, as torch and the conversion instructions
+  // The code of a positive NaN. 8 bits: all ones, as torch and the conversion instructions
   // of GPUs do. Wider formats: the quiet NaN without payload. E2M1 has no NaN: its largest value.
   static constexpr Bits kNanCode =
       special_codes == SpecialCodes::none ? kMaxCode
       : kWidth == 8                       ? kMagnitudeMask
                     : kTopExponentCode | static_cast<Bits>(Bits{1} << (mantissa_bits - 1));
 
-  // What encode without saturation makes of a value beyond the range.
+  // The code of a value beyond the range, without saturation.
   static constexpr Bits kOverflowCode = kHasInfinity ? kTopExponentCode : kNanCode;
 
-  static constexpr int kMinExponent = 1 - kBias;  // of the smallest normal, and of all subnormals
-  static constexpr int kMaxExponent = (kMaxCode >> mantissa_bits) - kBias;  // of the largest finite
+  static constexpr int kMinExponent = 1 - kBias;  // the smallest normal's, and all subnormals'
+  static constexpr int kMaxExponent = (kMaxCode >> mantissa_bits) - kBias;  // the largest value's
 
   static constexpr float kMax =
       power_of_two(kMaxExponent) *

@@ -41,7 +41,7 @@ struct ScalingScheme {
   // begin at the row's start, the last one of a row may be shorter.
   std::int64_t block_height;
   std::int64_t block_length;
-  FormatId scale_format;  // of scale_inv; E8M0 and E4M3 are stored as uint8
+  FormatId scale_format;  // format of scale_inv; E8M0 and E4M3 are stored as uint8
   // True: elements are E2M1, two codes a byte, the one of even column in the lower four bits, and
   // the blocks' scales stand under one FP32 scale of the tensor. False: E4M3 or E5M2, one a byte.
   bool packed_fp4;

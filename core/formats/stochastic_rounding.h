@@ -8,7 +8,7 @@
 
 namespace telens {
 
-// The code of the neighbour of `value` towards zero, or of the other one with the probability with
+// The code of the neighbor of `value` towards zero, or of the other one with the probability with
 // which the value lies on the way to it, taken with 22 binary digits of `random` (32 uniform bits).
 // Beyond the range: the largest value; NaN: +6. A value that E2M1 has is never changed.
 TELENS_HOST_DEVICE constexpr std::uint8_t encode_e2m1_stochastically(float value,

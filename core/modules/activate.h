@@ -11,7 +11,7 @@ namespace telens {
 // Both may be nullptr; FP64 takes neither.
 struct ActivationCasts {
   FusedCast* forward = nullptr;  // the result is a placeholder and the codes are the cast's
-  c10::intrusive_ptr<GradientCast> backward = {};  // of x's gradient, for the layer that made x
+  c10::intrusive_ptr<GradientCast> backward = {};  // casts x's gradient, for the layer that made x
 };
 
 // [..., n] -> [..., n]; a gated activation halves the last dimension. Differentiable.

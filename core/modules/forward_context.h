@@ -16,7 +16,7 @@ struct ForwardContext {
   std::shared_ptr<Region> region;
   bool calibrating = false;      // amaxes are collected, GEMMs run in high precision
   bool first_in_region = false;  // its backward ends the backward of the region
-  bool recomputation = false;    // of an earlier forward: it is not observed a second time
+  bool recomputation = false;    // repeats an earlier forward: it is not observed a second time
 
   // The recipe quantizes; it runs this GEMM on quantized operands. A plan may still have the GEMM
   // run in high precision.

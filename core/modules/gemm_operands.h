@@ -26,7 +26,7 @@ struct OperandRequest {
   // False where the tensor's first or second GEMM does not run: nothing is quantized for it.
   bool first_needed = true;
   bool second_needed = true;
-  bool gathered = false;  // of all ranks
+  bool gathered = false;  // from all ranks
 };
 
 // The operands of the weight that the first micro-batch left for the others.

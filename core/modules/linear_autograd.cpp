@@ -73,7 +73,7 @@ struct LinearBackward final : torch::CustomClassHolder {
   bool fp8_grad = false;
   c10::intrusive_ptr<GradientCast> gradient_cast;
   std::vector<std::int64_t> input_sizes;
-  at::ScalarType dtype{};  // of the computation
+  at::ScalarType dtype{};  // the computation's
   at::ScalarType weight_dtype{};
   at::ScalarType bias_dtype{};
   at::Tensor accumulated_weight;  // wgrad is added to its main_grad; undefined: wgrad is returned
@@ -124,7 +124,7 @@ LinearParallel parallel_in(const LinearArguments& arguments) {
 struct ActivationOperands {
   Operand first;          // the whole
   Operand second;         // for wgrad
-  bool is_shard = false;  // of `second`: its rows are this rank's
+  bool is_shard = false;  // the rows of `second` are this rank's
 };
 
 void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,

@@ -18,7 +18,7 @@ struct LinearCall {
   // wgrad is added to the weight's main_grad (main_grad.h); in a first micro-batch it replaces it.
   bool accumulates_wgrad = false;
   bool training = true;  // the module's mode (torch::nn::Module::is_training)
-  // Of a layer that gathers its input: it has been gathered, and the sum over ranks of its gradient
+  // True for a gathering layer: the input has been gathered, and the sum over ranks of its gradient
   // is left to autograd (gather_sequence.h).
   bool input_is_whole = false;
   // The cast of the output's gradient, if the backward of what the output goes into can cast.

@@ -85,7 +85,7 @@ void check_tensor_parallel(const std::string& layer, const TensorParallel& tenso
   }
 }
 
-// What a divided sequence asks of the input, whose first dimension it is.
+// Checks the input of a divided sequence, which is its first dimension.
 void check_sequence(const std::string& layer, const LinearParallel& parallel,
                     const ActivationMeta& input) {
   if (!parallel.is_divided() || !parallel.sequence) return;

@@ -56,7 +56,7 @@ struct LinearParallel {
   }
 };
 
-// Of a module's options; settles tp_size and sequence_parallel of them. Throws UsageError for a
+// From a module's options, whose tp_size and sequence_parallel it settles. UsageError for a
 // mode other than "", "column" and "row".
 LinearParallel linear_parallel(const char* module, ParameterOptions& options);
 

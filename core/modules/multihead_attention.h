@@ -169,7 +169,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   // One of the two is set; in self attention it makes key and value too.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
-  std::shared_ptr<Linear> key_value_;  // of cross attention
+  std::shared_ptr<Linear> key_value_;  // cross attention's
   // They normalize heads; L2Normalization has no weight and no module.
   std::shared_ptr<CallableModule<NormInputs>> query_norm_;
   std::shared_ptr<CallableModule<NormInputs>> key_norm_;

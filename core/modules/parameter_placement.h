@@ -1,4 +1,4 @@
-// What optimizers and checkpoints of Megatron-LM ask of a parameter.
+// Attributes of a parameter that optimizers and checkpoints of Megatron-LM ask for.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ TELENS_EXPORT at::Tensor activation_forward(const at::Tensor& x, const Activatio
 TELENS_EXPORT at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& x,
                                              const Activation& activation);
 
-// What every backend checks before it runs. The sizes of the result.
+// The checks of every backend. Returns the sizes of the result.
 TELENS_EXPORT std::vector<std::int64_t> check_activation(const at::Tensor& x,
                                                          const Activation& activation);
 TELENS_EXPORT void check_activation_gradient(const at::Tensor& grad, const at::Tensor& x,

@@ -1,4 +1,4 @@
-// Which devices the operators have kernels for.
+// The devices for which the operators have kernels.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,7 +9,7 @@
 
 namespace telens::ops {
 
-// Whether this build has kernels for the device's kind. "meta" counts: shapes have kernels.
+// True if this build has kernels for the device's kind. "meta" counts: shapes have kernels.
 TELENS_EXPORT bool runs_on(const c10::Device& device);
 
 // Throws UsageError naming the layer and the device unless runs_on(device).

@@ -1,4 +1,4 @@
-// Which elements a cast in blocks clips. For every device. No LibTorch.
+// The elements that a cast in blocks clips. For every device. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ inline constexpr float kFirstClipped = first_clipped<Format>();
 template <typename Format>
 inline constexpr float kNearlyClipped = kFirstClipped<Format>*(1 - 0x1p-20F);
 
-// Whether rounding takes an element beyond its block's range. scale: 0 or more, or NaN.
+// True if rounding takes an element beyond its block's range. scale: 0 or more, or NaN.
 template <typename Format>
 TELENS_HOST_DEVICE constexpr bool is_clipped(float magnitude, float scale) {
   if (!(magnitude >= scale * Format::kMax)) return false;  // also where the scale is a NaN

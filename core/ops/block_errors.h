@@ -25,7 +25,7 @@ TELENS_EXPORT at::Tensor block_copies_difference(const BlockCast& rowwise,
                                                  const BlockCast& columnwise,
                                                  std::optional<std::uint16_t> hadamard_signs);
 
-// What every backend's kernel checks first: copies of one matrix, of one format and mode.
+// The checks of every backend's kernel: copies of one matrix, of one format and mode.
 void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
                         std::int64_t format, std::int64_t mode);
 

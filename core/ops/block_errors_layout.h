@@ -1,4 +1,4 @@
-// What block formats did to each block of a tensor, and how the two copies of a tensor differ:
+// The errors of block formats in each block of a tensor, and how the two copies of a tensor differ:
 // plain data that a kernel writes as int64 words (core/ops/block_errors.h). No LibTorch.
 #pragma once
 
@@ -15,7 +15,7 @@ struct BlockErrors {
   double squared_error = 0;  // sum of (decoded - x)^2
 };
 
-// Of the values that the rowwise and the columnwise copy of a tensor stand for, in FP32.
+// Compares the values that the rowwise and the columnwise copy of a tensor stand for, in FP32.
 struct CopiesDifference {
   std::int64_t elements = 0;
   std::int64_t different = 0;  // two NaN are equal

@@ -20,7 +20,7 @@
 
 namespace telens::ops {
 
-// Which orientations to make.
+// The orientations to make.
 struct Orientations {
   bool rowwise = true;
   bool columnwise = true;
@@ -82,7 +82,7 @@ TELENS_EXPORT BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Opti
 // The random Hadamard transform of each 16 rows of x [rows, columns], rows divisible by 16:
 //   y[j] = 1/4 sum_i H[i][j] s[i] x[i],  H[i][j] = (-1)^popcount(i & j),  s[i] = -1 where bit i is
 //   set
-// inverse: x of y. In FP32, added in the order of the fast transform (neighbours 1, 2, 4, 8 apart),
+// inverse: x of y. In FP32, added in the order of the fast transform (neighbors 1, 2, 4, 8 apart),
 // rounded once to x's dtype. Orthogonal: wgrad is the same with both operands transformed.
 TELENS_EXPORT at::Tensor hadamard_transform(const at::Tensor& x, std::uint16_t signs,
                                             bool inverse = false);

@@ -1,4 +1,4 @@
-// What every backend's kernels of core/ops/block_quantize.h begin with: checks, and the empty
+// The begin of every backend's kernels of core/ops/block_quantize.h: checks, and the empty
 // results.
 #pragma once
 
@@ -16,7 +16,7 @@ constexpr std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// What the operators return: codes, scale_inv, codes and scale_inv of the columnwise orientation.
+// Results of the operators: codes, scale_inv, codes and scale_inv of the columnwise orientation.
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 inline FourTensors as_four_tensors(const BlockCodesPair& pair) {
   return {pair.rowwise.codes, pair.rowwise.scale_inv, pair.columnwise.codes,
@@ -32,7 +32,7 @@ inline SixTensors as_six_tensors(const BlockCodesPair& pair) {
           columnwise.codes, columnwise.scale_inv, columnwise.tensor_scale};
 }
 
-// Whether one column lies after the other.
+// True if one column lies after the other.
 bool is_transposed(const at::Tensor& matrix);
 
 // x: 2-D, high precision. Returns x's format.

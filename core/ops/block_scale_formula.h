@@ -14,7 +14,7 @@
 
 namespace telens {
 
-// Whether a NaN is left out of a block's largest magnitude or is it.
+// A NaN is left out of a block's largest magnitude, or is it.
 enum class NanInMaximum { left_out, wins };
 
 // The scale of a block as it is stored, and what the block's elements are multiplied by.

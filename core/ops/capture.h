@@ -8,11 +8,11 @@
 
 namespace telens::ops {
 
-// Whether what is enqueued for x's device now becomes part of a graph instead of running. The
+// True if what is enqueued for x's device now becomes part of a graph instead of running. The
 // operator `telens::is_capturing`; false on devices without graphs.
 bool is_capturing(const at::Tensor& x);
 
-// Whether `is_capturing` could ever be true for tensors of the device: whether it has a kernel for
+// True if `is_capturing` could ever be true for tensors of the device: whether it has a kernel for
 // such devices.
 bool has_graphs(const at::Device& device);
 

@@ -22,7 +22,7 @@ struct KnownScale {
   at::Tensor scale;  // FP32, 1 element
   at::Tensor amax;   // FP32, 1 element: becomes max(amax, max |y|), NaN if either is; or undefined
   FormatId format = FormatId::e4m3;
-  bool columnwise = true;  // whether the transposed codes are wanted
+  bool columnwise = true;  // the transposed codes are wanted
 };
 
 // Codes are those of y as a matrix [numel / size(-1), size(-1)]; `transposed` is undefined where it

@@ -32,7 +32,7 @@ ThreeTensors activation_backward_quantize_pair(const at::Tensor& grad, const at:
                                                bool columnwise,
                                                std::optional<at::ScalarType> bias_dtype);
 
-// What every backend checks before it sums.
+// The checks of every backend before it sums.
 void check_bias_gradient(const at::Tensor& grad, at::ScalarType dtype);
 at::Tensor bias_gradient_by_torch(const at::Tensor& grad, at::ScalarType dtype);
 

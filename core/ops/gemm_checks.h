@@ -14,7 +14,7 @@ namespace telens::ops {
 struct GemmArguments {
   GemmOperand a;
   GemmOperand b;
-  const at::Tensor& bias;  // of out_dtype, or undefined
+  const at::Tensor& bias;  // has out_dtype, or is undefined
   at::ScalarType out_dtype;
   bool split_accumulator;
 };

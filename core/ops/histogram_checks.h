@@ -1,4 +1,4 @@
-// What every backend's histogram kernels check before they run.
+// The checks of every backend's histogram kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,7 +13,7 @@ void check_matmul(const at::Tensor& a, const at::Tensor& b, const std::optional<
                   at::ScalarType out_dtype);
 void check_matmul_accumulate(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 
-// What an operation adds a[M, K] x b[N, K]^T to: FP32 [M, N], on the operands' device.
+// Checks the target of an addition of a[M, K] x b[N, K]^T: FP32 [M, N], on the operands' device.
 void check_accumulated(std::string_view operation, const at::Tensor& a, const at::Tensor& b,
                        const at::Tensor& out);
 

@@ -9,7 +9,7 @@
 
 namespace telens::ops {
 
-// What a row of large numbers is multiplied by. Deviations from a mean of FP32 numbers lie below
+// The factor of a row of large numbers. Deviations from a mean of FP32 numbers lie below
 // 2^129: below 2^33 in these units, so that their squares, and sums of 2^61 of them, are FP32
 // numbers. A row whose squares overflow in units of 1 has one of at least 2^128 / columns there,
 // 2^-64 / columns here, which is far above the smallest.
@@ -19,7 +19,7 @@ inline constexpr float kLargeRowUnit = 0x1p-96F;
 // there is memory for.
 inline constexpr float kSmallestOrdinaryRstd = 0x1p-96F;
 
-// What normalizes a row: (x * unit - mean) * rstd. The unit is 1, which changes no bit, where no
+// Normalizes a row: (x * unit - mean) * rstd. The unit is 1, which changes no bit, where no
 // difference can overflow.
 struct RowFactors {
   float unit;
@@ -40,8 +40,8 @@ TELENS_HOST_DEVICE inline float mean_of_row(float in_units, float unit) {
   return rounded_beyond ? std::copysign(FP32::kMax, mean) : mean;
 }
 
-// Of a row whose variance was measured in units. In large ones eps is nothing, which a row of equal
-// numbers needs: no rstd is larger than that of eps alone.
+// For a row whose variance was measured in units. In large ones eps is nothing, which a row of
+// equal numbers needs: no rstd is larger than that of eps alone.
 TELENS_HOST_DEVICE inline float rstd_of_row(float variance, float eps, float unit) {
   if (unit == 1.0F) return 1.0F / std::sqrt(variance + eps);
   const float rstd = 1.0F / std::sqrt(variance) * unit;

@@ -38,7 +38,7 @@ struct NormGradients {
 // the number of rows alone: enough to fill a device, rows enough in each that the partial sums are
 // little beside what is read.
 struct NormChunks {
-  std::int64_t rows;  // of each but the last
+  std::int64_t rows;  // in each part but the last
   std::int64_t count;
 };
 inline NormChunks gradient_chunks(std::int64_t rows) {
@@ -116,7 +116,7 @@ class NormOperators {
   }
 
  private:
-  // Of the parameter's shape and dtype, rounded once.
+  // Has the parameter's shape and dtype, rounded once.
   static at::Tensor gradient_of(const at::Tensor& parameter, const at::Tensor& sum) {
     return sum.to(parameter.scalar_type()).view(parameter.sizes());
   }

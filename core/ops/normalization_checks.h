@@ -1,4 +1,4 @@
-// What every backend's normalization kernels check before they run.
+// The checks of every backend's normalization kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>

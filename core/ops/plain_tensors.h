@@ -1,4 +1,4 @@
-// For tensors that a process keeps, whoever needed them first.
+// For tensors that a process keeps, under whatever mode they were first needed.
 #pragma once
 
 #include <c10/core/InferenceMode.h>

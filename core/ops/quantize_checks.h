@@ -1,4 +1,4 @@
-// What every backend's quantize, dequantize and decode kernels begin with: checks and the empty
+// The begin of every backend's quantize, dequantize and decode kernels: checks and the empty
 // result.
 #pragma once
 

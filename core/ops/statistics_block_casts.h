@@ -1,4 +1,4 @@
-// What a cast with a scale a block did to a tensor: the operator
+// Error statistics of a cast with a scale a block: the operator
 // `telens::accumulate_block_cast_statistics`, called through the dispatcher.
 #pragma once
 
@@ -33,7 +33,7 @@ TELENS_EXPORT void accumulate_block_cast_statistics(const at::Tensor& x, const B
 // The neutral accumulator: int64 [kCastSumsWords].
 TELENS_EXPORT at::Tensor empty_block_casts(const at::Device& device);
 
-// What every backend's kernels of x and its codes check first; returns x's format.
+// The checks of every backend's kernels of x and its codes; returns x's format.
 FormatId check_block_cast(const char* operation, const at::Tensor& x, const BlockCodes& codes,
                           std::int64_t format, std::int64_t mode);
 

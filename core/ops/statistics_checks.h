@@ -1,4 +1,4 @@
-// What every backend's statistics kernels check before they run.
+// The checks of every backend's statistics kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What one read of a tensor yields, and how two such results become one. Plain data of 8-byte
+// The sums of one read of a tensor, and how two such results become one. Plain data of 8-byte
 // fields: a kernel writes it as int64 words (core/ops/statistics.h), the host reads it back, ranks
 // exchange it. Host and device; no LibTorch.
 //
@@ -49,7 +49,7 @@ struct OnePassSums {
   std::int64_t posinf = 0;
   std::int64_t neginf = 0;
   std::int64_t zeros = 0;       // both signs
-  std::int64_t subnormals = 0;  // of the tensor's own dtype
+  std::int64_t subnormals = 0;  // in the tensor's own dtype
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double smallest_nonzero = std::numeric_limits<double>::infinity();  // smallest |x| > 0
@@ -63,7 +63,7 @@ struct TensorSums : OnePassSums {
   CentralMoments moments = {};  // empty where they were not asked for
 };
 
-// What a saturating cast to an FP8 format with one scale does to a tensor:
+// The effects of a saturating cast to an FP8 format with one scale:
 // code = encode(FP32(x) * scale), and back: decode(code) * scale_inv, scale_inv = 1 / scale, each
 // product rounded to FP32.
 struct CastSums {

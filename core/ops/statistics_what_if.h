@@ -1,4 +1,4 @@
-// What casts in blocks that nobody makes would do to a tensor: the operator
+// Error statistics of hypothetical casts in blocks: the operator
 // `telens::accumulate_what_if_statistics`, called through the dispatcher.
 #pragma once
 
@@ -37,7 +37,7 @@ struct WhatIfArguments {
   at::IntArrayRef formats, modes, squares, columnwise;
 };
 
-// What every backend's kernel checks first; returns the casts.
+// The checks of every backend's kernel; returns the casts.
 std::vector<WhatIfCast> check_what_if_statistics(const at::Tensor& x, const WhatIfArguments& casts,
                                                  at::TensorList accumulators);
 

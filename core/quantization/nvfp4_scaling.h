@@ -16,7 +16,7 @@ inline constexpr std::uint16_t kRandomHadamardSigns = 0xd7e8;
 // (arXiv:2509.25149): weights in 16x16 blocks, what feeds wgrad after a random Hadamard transform,
 // gradients rounded by chance.
 struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
-  NVFP4BlockScaling() { fp8_format = Fp8Format::e4m3; }  // of the block scales
+  NVFP4BlockScaling() { fp8_format = Fp8Format::e4m3; }  // the block scales' format
 
   bool disable_rht = false;
   bool disable_stochastic_rounding = false;

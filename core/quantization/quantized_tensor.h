@@ -43,8 +43,8 @@ struct QuantizedTensor {
   QuantizedData columnwise;  // feeds the second one
   FormatId format = FormatId::e4m3;
   ScalingMode mode = ScalingMode::tensor;
-  at::ScalarType dtype = at::kBFloat16;  // of the high-precision tensor that it stands for
-  std::vector<std::int64_t> sizes;       // of that tensor; codes are its 2-D flattening
+  at::ScalarType dtype = at::kBFloat16;  // dtype of the high-precision tensor that it stands for
+  std::vector<std::int64_t> sizes;       // shape of that tensor; codes are its 2-D flattening
   BlockOptions blocks;                   // for block modes
   // 128-blocks: its quantizer knows that all scales are powers of two, from 2^-127 to 2^120. False
   // for codes and scales from elsewhere, whatever the scales are.

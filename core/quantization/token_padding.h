@@ -17,7 +17,7 @@ namespace telens {
 struct TokenPadding {
   std::int64_t tokens = 0;
   std::int64_t padded = 0;    // the tokens that the GEMM gets
-  std::int64_t multiple = 1;  // what `padded` is a multiple of
+  std::int64_t multiple = 1;  // `padded` is a multiple of it
 
   bool needed() const { return padded != tokens; }
 };

@@ -37,7 +37,7 @@ class WindowUpdates {
 
   std::vector<Group> groups_;
   std::vector<OwnScale> own_scales_;
-  std::vector<const AmaxWindow*> windows_;  // of both kinds
+  std::vector<const AmaxWindow*> windows_;  // windows of both kinds
 };
 
 }  // namespace telens

@@ -74,7 +74,7 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
-  // Of each rank, in the order of time.
+  // Those of each rank, in the order of time.
   const std::vector<Resume>& resumes() const { return resumes_; }
 
  private:

@@ -209,7 +209,7 @@ void TensorObservation::set_replicas(debug::ReductionGroup group) {
   replicas_ = std::move(group);
 }
 
-// Which ranks a group has is known of the world and of the tensor-parallel group itself alone.
+// The ranks of a group are known for the world and for the tensor-parallel group itself alone.
 bool TensorObservation::is_brought_by_another(const c10d::ProcessGroup& group,
                                               const Reductions& reductions) const {
   if (!has_several_ranks(replicas_) || rank_in(*replicas_) == 0) return false;

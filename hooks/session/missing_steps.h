@@ -29,7 +29,7 @@ class MissingSteps {
   static constexpr int kForwardsBeforeWarning = 1000;
 
   std::atomic<std::uint64_t> iterations_{0};  // begun since the first one
-  std::atomic<int> most_forwards_{0};         // of one layer in the running iteration
+  std::atomic<int> most_forwards_{0};         // one layer's in the running iteration
   std::atomic<bool> is_settled_{false};       // there was a step, or the user has been told
 };
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 SIZES = ["--layers", "2", "--hidden", "64", "--heads", "2", "--sequence", "64", "--batch", "8"]
-WINDOWS = 4  # of steps, whose mean losses are the columns
+WINDOWS = 4  # the columns are the mean losses of as many windows of steps
 
 
 def train(sample: str, seed: int, steps: int, folder: str) -> list[float]:

@@ -78,7 +78,7 @@ SIGNATURES = {
         "hidden_dropout": 0.1,
         "attention_dropout": 0.1,
         "self_attn_mask_type": "causal",
-        "params_dtype": None,  # which stands for paddle.get_default_dtype()
+        "params_dtype": None,  # stands for paddle.get_default_dtype()
         "apply_residual_connection_post_layernorm": False,
         "output_layernorm": False,
         "layer_type": "encoder",

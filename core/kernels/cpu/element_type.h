@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// Calls visitor.operator()<T>(); any other format is a mistake of the caller, who has checked it.
+// Calls visitor.operator()<T>(). The caller has checked the format: any other one is its mistake.
 template <typename Visitor>
 decltype(auto) dispatch_element_type(FormatId format, Visitor&& visitor) {
   switch (format) {

@@ -1,4 +1,4 @@
-// Which vector instructions the CPU kernels use: the best that the processor has, unless a test or
+// The vector instructions that the CPU kernels use: the best of the processor, unless a test or
 // a benchmark asks for others.
 #pragma once
 

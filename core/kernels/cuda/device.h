@@ -1,4 +1,4 @@
-// What every CUDA binding begins with: the tensor's device made current, its stream, and errors.
+// The begin of every CUDA binding: the tensor's device made current, its stream, and errors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

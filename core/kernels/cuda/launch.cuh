@@ -1,4 +1,4 @@
-// What the launchers of all kernels share: from formats known at run time to types, grids.
+// Helpers of all launchers: from formats known at run time to types, grids.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ struct LaunchContext {
 };
 
 #if defined(__CUDACC__)
-// Whether a kernel that looks at the gate has nothing to do in this run.
+// True if a kernel that looks at the gate has nothing to do in this run.
 TELENS_DEVICE bool is_shut(const std::int64_t* gate) { return gate != nullptr && *gate == 0; }
 #endif
 

@@ -25,7 +25,7 @@ TELENS_DEVICE void store_pack(T* address, const Pack<T, size>& pack) {
   *reinterpret_cast<Pack<T, size>*>(address) = pack;
 }
 
-// How for_each loads neighbours.
+// How for_each loads neighbors.
 struct AsPacks {
   template <int size, typename T>
   static TELENS_DEVICE Pack<T, size> load(const T* address) {

@@ -1,4 +1,4 @@
-// What device code sees of the machine: a `Thread` parameter with the members of GpuThread. The
+// The machine as device code sees it: a `Thread` parameter with the members of GpuThread. The
 // tests instantiate the same device code with a thread that runs on the host
 // (tests/core/cuda/host_grid.h), where barriers and shuffles are real ones.
 //

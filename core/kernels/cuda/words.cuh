@@ -13,7 +13,7 @@
 
 namespace telens::cuda {
 
-// `size` neighbours of type T, the first in the lowest lane of the first word. One alone lies in
+// `size` neighbors of type T, the first in the lowest lane of the first word. One alone lies in
 // the lowest lane of its word, below zeros.
 template <typename T, int size>
 struct Words {

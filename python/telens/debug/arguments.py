@@ -75,7 +75,7 @@ def one_of(function: str, argument: str, value: Any, names: tuple[str, ...]) -> 
 def level(function: str, value: Any) -> int:
     """A level of ``logging``, given as its number or its name."""
     if isinstance(value, str):
-        number = logging.getLevelName(value.upper())  # of a name that it knows its number
+        number = logging.getLevelName(value.upper())  # the number of a name that it knows
         if isinstance(number, int):
             return number
         one_of(function, "level", value.upper(), _LEVELS)  # says which is nearest

@@ -1,11 +1,11 @@
-// What the scales of blocks tell about the values under them, without decoding any.
+// Bounds on values that the scales of their blocks give, without decoding any.
 #pragma once
 
 #include "core/ops/gemm.h"
 
 namespace telens {
 
-// Whether all of a 128-block tensor's FP32 scales are normal powers of two (2^-127, the smallest
+// True if all of a 128-block tensor's FP32 scales are normal powers of two (2^-127, the smallest
 // scale, counts as none).
 bool has_powers_of_two(const at::Tensor& scales);
 
@@ -15,7 +15,7 @@ bool has_powers_of_two(const at::Tensor& scales);
 // count; of 128-blocks they count with their scale, 1.
 int exponent_of_smallest_value(const ops::GemmOperand& operand);
 
-// Whether a product of the operands may leave FP32's range on its way to a result that does not:
+// True if a product of the operands may leave FP32's range on its way to a result that does not:
 // the product of two scales of tensors that is no normal number (NaN among them); values under
 // scales of blocks that are powers of two, beyond FP32's largest; sums of 128-blocks under the left
 // scale alone, where scales are no powers of two.

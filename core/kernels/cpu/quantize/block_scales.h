@@ -123,7 +123,7 @@ inline at::Tensor unpack(const at::Tensor& packed) {
     for (std::int64_t line = begin; line < end; ++line) {
       const std::uint8_t* const bytes = from + line * length;
       std::uint8_t* const pairs = to + line * 2 * length;
-      // The codes of a byte are one line apart in memory, or neighbours.
+      // The codes of a byte are one line apart in memory, or neighbors.
       if (transposed) {
         unpack_line<1>(bytes, length, pairs, pairs + length);
       } else {

@@ -39,7 +39,7 @@ struct Elements {
   FormatId format;
   const void* data;
   std::size_t size;
-  std::int64_t index;  // of the first one, counted through the whole matrix
+  std::int64_t index;  // index of the first one, counted through the whole matrix
 };
 
 // Where the codes and scales of one orientation go; both null where it is not wanted. Codes lie as

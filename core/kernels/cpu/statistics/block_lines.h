@@ -15,12 +15,12 @@ inline at::Tensor in_order(const at::Tensor& matrix, bool transposed) {
   return transposed ? matrix.t().contiguous().t() : matrix.contiguous();
 }
 
-// What decoding a line needs, to be used for many.
+// Buffers for decoding a line, to be used for many.
 struct DecodedLine {
   explicit DecodedLine(std::int64_t length)
       : scales(static_cast<std::size_t>(length)), values(static_cast<std::size_t>(length)) {}
 
-  std::vector<float> scales;  // of each element's block
+  std::vector<float> scales;  // scales of each element's block
   std::vector<float> values;
   std::int64_t row_of_scales = -1;  // in memory: the lines that have the same ones
 };

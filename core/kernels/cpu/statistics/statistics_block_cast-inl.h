@@ -1,4 +1,4 @@
-// What statistics of casts in blocks add up, in vectors of FP32 lanes.
+// Sums of statistics of casts in blocks, in vectors of FP32 lanes.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
@@ -22,7 +22,7 @@ using CountVec = hn::Vec<Counts>;
 // Elements whose underflows 32-bit lanes count before they are added up.
 inline constexpr std::int64_t kPiece = 1 << 20;
 
-// What a loop over elements adds up, in registers. No initializers: they would make a constructor,
+// Sums of a loop over elements, in registers. No initializers: they would make a constructor,
 // which is not compiled for the SIMD target.
 struct Lanes {
   DoubleVec lower_error;
@@ -61,7 +61,7 @@ HWY_INLINE void count(hn::Mask<Floats> mask, CountVec& counts) {
   counts = hn::Sub(counts, hn::VecFromMask(Counts(), hn::RebindMask(Counts(), mask)));
 }
 
-// Whether any element that is not zero is as large as the limit, in the units of its scale.
+// True if any element that is not zero is as large as the limit, in the units of its scale.
 HWY_INLINE bool any_reaches(FloatVec magnitude, FloatVec scale, float limit) {
   const auto reaches = hn::And(hn::Ge(magnitude, hn::Mul(scale, hn::Set(kFloats, limit))),
                                hn::Gt(magnitude, hn::Zero(kFloats)));

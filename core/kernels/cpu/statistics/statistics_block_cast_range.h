@@ -14,7 +14,7 @@ struct BlockCastElements {
   FormatId input;        // bf16, fp16 or fp32: of x
   const void* x;         // before
   const float* decoded;  // after: what the codes stand for
-  const float* scales;   // of each element's block: 0 or more, or NaN
+  const float* scales;   // scales of each element's block: 0 or more, or NaN
   std::size_t size;
 };
 

@@ -17,7 +17,7 @@ struct MatrixOfCodes {
   std::int64_t columns;
 };
 
-// Which blocks of a matrix; those at its edges are smaller.
+// The blocks of a matrix that are read; those at its edges are smaller.
 struct BlockKinds {
   std::int64_t size;
   bool of_rows;     // [1, size]

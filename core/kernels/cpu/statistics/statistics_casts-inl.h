@@ -1,4 +1,4 @@
-// What casting a chunk to an FP8 format and back costs: sums of squared errors.
+// Sums of the squared errors of casting a chunk to an FP8 format and back.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_CORE_KERNELS_CPU_STATISTICS_CASTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_STATISTICS_CASTS_INL_H_

@@ -1,4 +1,4 @@
-// What integer operations on the raw codes of a chunk tell: extremes and counters.
+// Extremes and counters from integer operations on the raw codes of a chunk.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_CORE_KERNELS_CPU_STATISTICS_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_STATISTICS_CODES_INL_H_
@@ -52,7 +52,7 @@ struct CodeExtremes {
 
   Signed largest_signed = kNoSigned;
   Unsigned largest_unsigned = 0;
-  // Of the magnitudes less one: zero wraps around and becomes the largest.
+  // The smallest of the magnitudes less one: zero wraps around and becomes the largest.
   Unsigned smallest_less_one = kZeroLessOne;
   Unsigned largest_less_one = 0;
 

@@ -9,7 +9,7 @@
 
 namespace telens::kernels {
 
-// Elements that nobody casts. Of each block: what its elements are multiplied by before they are
+// Elements that are not cast. For each block the factor of its elements before they are
 // rounded (0 or more, or NaN, and NaN only where the scale is) and after (its scale_inv).
 struct UncastElements {
   FormatId input;  // bf16, fp16 or fp32: of x

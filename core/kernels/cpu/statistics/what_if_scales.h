@@ -11,9 +11,9 @@
 
 namespace telens::kernels {
 
-// Of consecutive blocks; to be used for many lines.
+// Scales of consecutive blocks; to be used for many lines.
 struct BlockScales {
-  std::vector<float> factors;  // what elements are multiplied by before they are encoded
+  std::vector<float> factors;  // elements are multiplied by them before they are encoded
   std::vector<float> scales;   // and after: scale_inv
   std::vector<std::uint8_t> codes;
 

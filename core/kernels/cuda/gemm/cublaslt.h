@@ -23,7 +23,7 @@ namespace telens::cuda {
 [[nodiscard]] bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace,
                                cudaStream_t stream);
 
-// Which algorithm run_lt_gemm chose for every description so far, one line each, sorted.
+// The algorithm that run_lt_gemm chose for every description so far, one line each, sorted.
 std::vector<std::string> lt_algorithms();
 
 }  // namespace telens::cuda

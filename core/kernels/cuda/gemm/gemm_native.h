@@ -11,12 +11,12 @@ struct NativeGemm {
   const GemmPlan& plan;  // a native one
   const ops::GemmOperand& a;
   const ops::GemmOperand& b;
-  at::Tensor bias;  // of 16 bits and dense, or undefined
+  at::Tensor bias;  // 16 bits and dense, or undefined
   bool accumulate = false;
   bool fast_accumulation = false;  // where cuBLASLt has it: one scale a tensor
 };
 
-// Of values, also of formats with two codes a byte.
+// The number of values, also where two codes share a byte.
 std::int64_t values_along_k(const ops::GemmOperand& operand);
 
 // Writes to out, [M, N] and contiguous, or adds to it. Brings codes and scales into the order that

@@ -1,4 +1,4 @@
-// Which kernel multiplies two quantized operands on CUDA, and why. Decided by what the host knows
+// The kernel that multiplies quantized operands on CUDA, and why. Decided by what the host knows
 // (card, formats, shapes), never by the values of scales: those lie on the device, and asking for
 // them would stop the host. No CUDA header, so that the table of decisions is tested without a GPU.
 #pragma once
@@ -21,7 +21,7 @@ struct GemmQuestion {
   std::int64_t n;
   std::int64_t k;  // values, also of formats with two codes a byte
   FormatId out_format;
-  bool power_of_2_scales = false;  // of 128-blocks: all scales of both are known to be
+  bool power_of_2_scales = false;  // 128-blocks: all scales of both are known to be
 };
 
 struct GemmPlan {
@@ -33,7 +33,7 @@ struct GemmPlan {
 
 GemmPlan plan_gemm(const GemmQuestion& question);
 
-// What is told of a product that cuBLASLt turned down although the plan is native.
+// The choice to report for a product that cuBLASLt turned down although the plan is native.
 ops::GemmChoice choice_without_algorithm(ScalingMode mode);
 
 }  // namespace telens::cuda

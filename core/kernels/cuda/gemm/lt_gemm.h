@@ -1,4 +1,4 @@
-// What one matrix product through cuBLASLt is, in words of this library: no CUDA header, so that
+// One matrix product through cuBLASLt, in words of this library: no CUDA header, so that
 // its description and its key are tested without a GPU. core/kernels/cuda/gemm/cublaslt.h runs it.
 #pragma once
 
@@ -22,7 +22,7 @@ struct LtOperand {
   FormatId format;
   std::int64_t leading;  // elements from a row to the next; transposed: from a column to the next
   bool transposed = false;  // lies in memory one column after the other
-  // Of codes; nullptr for high precision. In cuBLASLt's order
+  // The scales of codes; nullptr for high precision. In cuBLASLt's order
   // (core/kernels/cuda/gemm/scale_layouts.cuh).
   const void* scales = nullptr;
   ScalingMode scaling = ScalingMode::tensor;
@@ -55,7 +55,7 @@ std::string describe(const LtGemm& gemm);
 // The largest power of two, at most 256, that divides an address.
 std::uint32_t alignment_of(const void* address);
 
-// What cuBLASLt's choice of an algorithm may depend on. Products of equal keys run the same one.
+// All that cuBLASLt's choice of an algorithm may hang on. Products of equal keys run the same one.
 struct LtKey {
   int device;
   std::array<std::int64_t, 6> sizes;

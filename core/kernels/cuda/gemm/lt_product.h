@@ -8,7 +8,7 @@
 
 namespace telens::cuda {
 
-FormatId format_of(at::ScalarType dtype);  // of BF16, FP16 and FP32
+FormatId format_of(at::ScalarType dtype);  // BF16, FP16 and FP32 have one
 
 // How a matrix [rows, K] lies in memory. One whose rows and columns both lie scattered is replaced
 // by a dense copy.

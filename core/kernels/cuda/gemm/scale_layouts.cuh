@@ -25,7 +25,7 @@ struct ScaleMatrix {
 };
 
 // Scales of one byte come in tiles of 128 lines x 4 blocks, 512 bytes each, one row
-// of tiles after the other. In a tile the four blocks of a line are neighbours; lines 0, 32, 64 and
+// of tiles after the other. In a tile the four blocks of a line are neighbors; lines 0, 32, 64 and
 // 96 come first, then 1, 33, 65 and 97, and so on. Zeros fill the tiles.
 inline constexpr int kScaleTileLines = 128;
 inline constexpr int kScaleTileBlocks = 4;
@@ -42,11 +42,11 @@ constexpr std::int64_t scale_tiles_of(std::int64_t lines, std::int64_t blocks) {
 }
 
 // Calls visit(line, block, word) for every four scales of one line, of `block` and the three after
-// it: neighbours in memory, from tiles + word * kScaleTileBlocks on.
+// it: neighbors in memory, from tiles + word * kScaleTileBlocks on.
 template <typename Thread, typename Visit>
 TELENS_DEVICE void for_each_tile_line(std::int64_t lines, std::int64_t blocks, const Thread& thread,
                                       const Visit& visit) {
-  constexpr int kGroups = kScaleTileLines / 32;  // lines that are neighbours in a tile
+  constexpr int kGroups = kScaleTileLines / 32;  // lines that are neighbors in a tile
   const std::int64_t across = (blocks + kScaleTileBlocks - 1) / kScaleTileBlocks;
   const std::int64_t words = scale_tiles_of(lines, blocks) * kScaleTileLines;
   for (std::int64_t word = thread.block() * kThreads + thread.index(); word < words;
@@ -72,8 +72,8 @@ TELENS_DEVICE void tile_scales(const TileScalesArguments& arguments, const Threa
                      });
 }
 
-// The E8M0 code of an FP32 power of two from 2^-127 to 2^127, by its bits. NaN for all else: who
-// promised powers of two and has others shall see it.
+// The E8M0 code of an FP32 power of two from 2^-127 to 2^127, by its bits. NaN for all else: it
+// shows that a caller has other scales than the powers of two that it promised.
 TELENS_DEVICE std::uint8_t e8m0_of_power_of_two(float scale) {
   constexpr std::uint32_t kMantissaMask = (1U << FP32::kMantissaBits) - 1;
   constexpr std::uint32_t kSmallest = 1U << (FP32::kMantissaBits - 1);  // 2^-127, a subnormal
@@ -90,8 +90,8 @@ TELENS_DEVICE std::uint8_t e8m0_of_power_of_two(float scale) {
 struct ExpandScalesArguments {
   ScaleMatrix<float> matrix;  // [lines / lines_of_a_scale, blocks / 4], both rounded up
   std::int64_t lines_of_a_scale;
-  std::int64_t lines;   // of the operand
-  std::int64_t blocks;  // of 32 along K
+  std::int64_t lines;   // lines of the operand
+  std::int64_t blocks;  // blocks of 32 along K
   std::uint8_t* tiles;  // as TileScalesArguments has them
 };
 

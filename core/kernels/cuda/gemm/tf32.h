@@ -1,4 +1,4 @@
-// Whether torch's settings let FP32 operands of products on CUDA be rounded to TF32.
+// torch's setting that lets FP32 operands of products on CUDA be rounded to TF32.
 #pragma once
 
 namespace telens::cuda {

@@ -1,5 +1,5 @@
 // Codes, one or two a byte, -> the transposed matrix of bytes: device code. Where two codes share a
-// byte they are neighbours down a column, before and after: bytes move as they are.
+// byte they are neighbors down a column, before and after: bytes move as they are.
 #pragma once
 
 #include "core/kernels/cuda/quantize/transpose_tile.cuh"

@@ -18,11 +18,11 @@ namespace telens::cuda {
 struct ActivationArguments {
   const void* x;
   std::int64_t rows;
-  std::int64_t width;  // of the result
+  std::int64_t width;  // width of the result
   void* y;             // [rows, width]; nullptr: not wanted
   bool gated;
-  const float* scale;   // of the codes
-  FormatId format;      // of the codes: e4m3 or e5m2
+  const float* scale;   // scale of the codes
+  FormatId format;      // format of the codes: e4m3 or e5m2
   float* amax;          // becomes max(amax, max |y|); nullptr: not wanted
   std::uint8_t* codes;  // [rows, width]; nullptr: not wanted
 };
@@ -185,12 +185,12 @@ class PacksOfRows {
   PackOfRow first_;
 };
 
-// What a result is made of. Factors are loaded before anything is computed.
+// The inputs of a result. Factors are loaded before anything is computed.
 template <typename Format, int size>
 struct ActivationInputs {
   using Elements = Words<typename Format::Bits, size>;
   Elements activated;
-  Elements factors;  // of a gated activation
+  Elements factors;  // a gated activation's
 
   static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments,
                                            const PackOfRow& pack) {
@@ -252,13 +252,13 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
   }
 }
 
-// What the gradients of one pack of a row are made of.
+// The inputs of the gradients of one pack of a row.
 template <typename Format, int size>
 struct ActivationGradientInputs {
   using Elements = Words<typename Format::Bits, size>;
   Elements grad;
   Elements activated;
-  Elements factors;  // of a gated activation
+  Elements factors;  // a gated activation's
 
   static TELENS_DEVICE ActivationGradientInputs at(const ActivationGradientArguments& arguments,
                                                    std::int64_t row, std::int64_t column,

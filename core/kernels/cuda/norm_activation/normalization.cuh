@@ -23,8 +23,8 @@ struct NormArguments {
   void* y;              // nullptr: not wanted
   float* mean;          // [rows]; nullptr: RMS normalization, which has none
   float* rstd;          // [rows]
-  const float* scale;   // of the codes
-  FormatId format;      // of the codes: e4m3 or e5m2
+  const float* scale;   // scale of the codes
+  FormatId format;      // format of the codes: e4m3 or e5m2
   float* amax;          // becomes max(amax, max |y|); nullptr: not wanted
   std::uint8_t* codes;  // nullptr: not wanted
 };
@@ -221,7 +221,7 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
               normalized(row_factors, widen_at<Format>(values, j)));
       }
     };
-    TwoSums sums{0, 0};  // of g and of g * h
+    TwoSums sums{0, 0};  // sums of g and of g * h
     for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
       visit_elements(column, [&](int, float g, float h) {
         sums.first += g;

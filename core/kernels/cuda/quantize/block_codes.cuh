@@ -5,7 +5,7 @@
 
 namespace telens::cuda {
 
-// Of one row, one code a byte.
+// Codes of one row, one code a byte.
 template <bool whole>
 TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, std::int64_t row,
                                std::int64_t column, const EightWords<std::uint8_t>& of_row) {
@@ -13,7 +13,7 @@ TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, s
   store_within<whole>(codes + row * matrix.columns, column, matrix.columns, of_row);
 }
 
-// Of one row, two neighbours a byte; the upper half of a byte without a second one is zero.
+// Codes of one row, two neighbors a byte; the upper half of a byte without a second one is zero.
 template <bool whole>
 TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix& matrix,
                                          std::int64_t row, std::int64_t column,
@@ -31,7 +31,7 @@ TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix&
   store_within<whole>(codes + row * width, column / 2, width, bytes);
 }
 
-// Of two rows, the first an even one, two neighbours of a column a byte.
+// Codes of two rows, the first an even one, two neighbors of a column a byte.
 template <bool whole>
 TELENS_DEVICE void store_pairs_down_columns(std::uint8_t* codes, const BlockMatrix& matrix,
                                             std::int64_t row, std::int64_t column,

@@ -7,7 +7,7 @@
 
 namespace telens::cuda {
 
-// How codes share bytes: one a byte, or neighbours of a row or of a column two a byte, the first of
+// How codes share bytes: one a byte, or neighbors of a row or of a column two a byte, the first of
 // them in the lower half.
 enum class CodePairs { none, along_row, down_columns };
 
@@ -15,8 +15,8 @@ enum class CodePairs { none, along_row, down_columns };
 // one of their columns.
 struct CodedMatrix {
   const std::uint8_t* codes;
-  std::int64_t rows;     // of values
-  std::int64_t columns;  // of values, even where codes share bytes along a row
+  std::int64_t rows;     // counted in values
+  std::int64_t columns;  // counted in values, even where codes share bytes along a row
   CodePairs pairs;
   // Element [row, column] has the scale at
   //   (row >> row_shift) * row_stride + (column >> column_shift) * column_stride
@@ -46,9 +46,9 @@ struct StoredScales {
                                (column >> matrix.column_shift) * matrix.column_stride;
     return value(static_cast<const Bits*>(matrix.scales)[place]);
   }
-  // Whether eight neighbours have the same one.
+  // True if eight neighbors have the same one.
   TELENS_DEVICE bool one_for_eight() const { return 1 << matrix.column_shift >= kColumnsOfThread; }
-  // Of eight neighbours.
+  // The scales of eight neighbors.
   TELENS_DEVICE Eight<float> of_eight(std::int64_t row, std::int64_t column) const {
     Eight<float> factors{};
     if (one_for_eight()) {

@@ -1,4 +1,4 @@
-// What the launchers of the kernels with a scale a block share.
+// Helpers of the launchers of kernels with a scale a block.
 #pragma once
 
 #include "core/kernels/cuda/launch.cuh"
@@ -32,7 +32,7 @@ cudaError_t dispatch_codes(CodePairs pairs, FormatId element, ScalingMode mode, 
 
 inline bool is_empty(const BlockMatrix& matrix) { return matrix.rows == 0 || matrix.columns == 0; }
 
-// Whether all rows, of elements and of codes, are packs of 8 that loads and stores may take whole.
+// True if all rows, of elements and of codes, are packs of 8 that loads and stores may take whole.
 template <typename ScaleCode>
 bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs) {
   return matrix.columns % kColumnsOfThread == 0 && is_aligned(matrix.x, 16) &&

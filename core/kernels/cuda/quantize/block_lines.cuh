@@ -1,6 +1,6 @@
 // Quantizing with blocks along the rows, along the columns, or both in one read: device code.
 //
-// Threads that have a part of the same row of a block are neighbours in a warp and find its maximum
+// Threads that have a part of the same row of a block are neighbors in a warp and find its maximum
 // by shuffles. The maxima of columns come together in shared memory, where one thread makes the
 // scale of one column's block and leaves its factor for all.
 #pragma once
@@ -11,7 +11,7 @@ namespace telens::cuda {
 
 template <typename Input, int block>
 struct LinesShared {
-  // Of the columns of what a warp has.
+  // The maxima of the columns of a warp's part.
   alignas(16) typename Input::Bits maxima[kThreads / kWarp][kTileColumns];
   alignas(16) float factors[TileShape<block>::kBlocksDown][kTileColumns];
 };

@@ -14,7 +14,7 @@ struct Magnitudes {
   static constexpr std::uint32_t kZero =
       nan == NanInMaximum::left_out ? kMask - Input::kTopExponentCode : 0;
 
-  // Of every lane of a word.
+  // The magnitudes of every lane of a word.
   static TELENS_DEVICE std::uint32_t of_word(std::uint32_t word) {
     constexpr std::uint32_t kMasks = in_every_lane<Input>(kMask);
     return ((word & kMasks) + in_every_lane<Input>(kZero)) & kMasks;
@@ -23,7 +23,7 @@ struct Magnitudes {
     return LaneMath<Input>::max_unsigned(a, b);
   }
 
-  // Of a pack of whole words.
+  // The maximum of a pack of whole words.
   template <int size>
   using MaximaOf = Pack<std::uint32_t, size / kLanes<Input>>;
 

@@ -16,7 +16,7 @@
 
 namespace telens::cuda {
 
-// What one thread has of a tile.
+// One thread's part of a tile.
 template <typename Input, typename Scaling, bool whole>
 struct TilePart {
   using Bits = typename Input::Bits;

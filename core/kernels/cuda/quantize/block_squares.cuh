@@ -7,7 +7,7 @@ namespace telens::cuda {
 
 template <int block>
 struct SquaresShared {
-  // Of the squares that a warp has a part of.
+  // The maxima of the squares that a warp has a part of.
   std::uint32_t maxima[kThreads / kWarp][TileShape<block>::kBlocksAcross];
 };
 

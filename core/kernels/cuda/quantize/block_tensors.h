@@ -19,7 +19,7 @@ inline BlockMatrix matrix_of(const at::Tensor& contiguous) {
   return {contiguous.const_data_ptr(), contiguous.size(0), contiguous.size(1)};
 }
 
-// Of one orientation, where undefined tensors are nullptr. scale_inv: [lines, blocks].
+// Pointers of one orientation; undefined tensors have nullptr. scale_inv: [lines, blocks].
 template <typename ScaleCode>
 BlockOutput<ScaleCode> output_of(const ops::BlockCodes& quantized) {
   BlockOutput<ScaleCode> output{};
@@ -110,7 +110,7 @@ inline BlockErrorsArguments block_errors_arguments(const CastInMemory& cast, Sca
 struct CopiesInMemory {
   CodesInMemory rowwise;
   CodesInMemory columnwise;
-  at::Tensor values;  // of the second copy in its codes' place; undefined: those count
+  at::Tensor values;  // values of the second copy in its codes' place; undefined: those count
   CopiesArguments arguments;
 
   static CopiesInMemory of(const ops::BlockCodes& first, const ops::BlockCodes& second,

@@ -97,7 +97,7 @@ TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::i
   }
 }
 
-// Neighbours of a row of `columns`, zeros beyond it. `whole`: the row is whole packs.
+// Neighbors of a row of `columns`, zeros beyond it. `whole`: the row is whole packs.
 template <int size, bool whole, typename T>
 TELENS_DEVICE Pack<T, size> load_within(const T* row, std::int64_t column, std::int64_t columns) {
   Pack<T, size> values{};

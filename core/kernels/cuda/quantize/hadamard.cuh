@@ -17,7 +17,7 @@ struct HadamardArguments {
   bool inverse;
 };
 
-// Sums and differences of neighbours 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
+// Sums and differences of neighbors 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
 // this order are the definition (core/kernels/cpu/quantize/hadamard.cpp).
 template <int width>
 TELENS_DEVICE void transform_sixteen(Pack<float, width> (&rows)[kHadamardRows]) {

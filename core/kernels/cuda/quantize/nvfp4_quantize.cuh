@@ -11,7 +11,7 @@
 
 namespace telens::cuda {
 
-// What one orientation's tensor scale is made of, and where it goes.
+// The inputs of one orientation's tensor scale, and where it goes.
 struct Nvfp4TensorScale {
   const float* amax;  // the largest magnitude that is a number
   float* scale;       // [1]; nullptr: not wanted
@@ -77,7 +77,7 @@ struct Nvfp4Scaling {
   }
 
  private:
-  // Of element i. A NaN's code is positive.
+  // The code of element i. A NaN's code is positive.
   template <typename Input>
   static TELENS_DEVICE std::uint32_t code_of(const EightWords<typename Input::Bits>& x, int i,
                                              float factor, std::uint32_t random) {

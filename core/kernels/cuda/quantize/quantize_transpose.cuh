@@ -10,12 +10,12 @@
 
 namespace telens::cuda {
 
-// What becomes of a matrix whose rows and columns are multiples of 16. Codes are aligned to 16
+// The cast of a matrix whose rows and columns are multiples of 16. Codes are aligned to 16
 // bytes.
 struct TileCast {
   std::int64_t rows;
   std::int64_t columns;
-  const float* scale;        // of the codes; nullptr: there are none
+  const float* scale;        // scale of the codes; nullptr: there are none
   float* amax;               // becomes max(amax, max |x|); nullptr: not wanted
   std::uint8_t* codes;       // [rows, columns]; nullptr: not wanted
   std::uint8_t* transposed;  // [columns, rows]; nullptr: not wanted
@@ -41,7 +41,7 @@ struct QuantizeTransposeArguments {
 
 struct TransposeShared {
   TransposeTile tile;
-  float sums[kRowGroups][kTransposeTile];  // of each thread's rows
+  float sums[kRowGroups][kTransposeTile];  // sums of each thread's rows
   BlockMaximum maximum;
 };
 
@@ -172,7 +172,7 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
   }
 }
 
-// What a source has for all rows, where that is nothing.
+// The columns of a source that has none to share among rows.
 struct NoColumns {};
 
 template <typename Input>

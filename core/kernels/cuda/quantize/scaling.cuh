@@ -96,7 +96,7 @@ TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thr
   while (end > 0) {
     const std::int64_t i = end - kThreads + thread.index();
     const float value = i >= 0 ? history.rows[history.offset(i)] : 0.0F;
-    thread.sync();  // what the others have read may be overwritten
+    thread.sync();  // the others have read: their slots may be overwritten
     if (i >= 0) history.rows[history.offset(i + slots)] = value;
     thread.sync();
     end -= kThreads;

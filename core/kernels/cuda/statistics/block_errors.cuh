@@ -1,4 +1,4 @@
-// What a cast did to each block of a tensor: device code.
+// The errors of a cast in each block of a tensor: device code.
 //
 // A thread takes eight columns of the rows that a block has: of one row where blocks lie along the
 // rows, and then the threads that share a block add up by shuffles; of all of a block's rows where
@@ -30,7 +30,7 @@ struct BlockErrorsArguments {
 
 namespace detail {
 
-// What a thread has of a block; the number of elements is that of the place.
+// A thread's part of a block; the number of elements is that of the place.
 struct PartOfBlock {
   double squared_error = 0;
   std::uint32_t underflows = 0;
@@ -49,7 +49,7 @@ struct PartOfBlock {
     squared_error += error * error;
   }
 
-  // Of neighbouring threads, `lanes` of them; all have the result.
+  // The sums of neighboring threads, `lanes` of them; all have the result.
   template <typename Thread>
   TELENS_DEVICE void merge(const Thread& thread, int lanes) {
     for (int mask = 1; mask < lanes; mask *= 2) {

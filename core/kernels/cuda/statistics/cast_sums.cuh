@@ -1,4 +1,4 @@
-// What a thread adds up of a cast: device code.
+// A thread's sums of a cast: device code.
 #pragma once
 
 #include "core/kernels/cuda/approximations.cuh"
@@ -14,7 +14,7 @@ struct CastAccumulator {
   std::uint32_t overflows;
   std::uint32_t saturated;
 
-  // Elements and scales are left to whoever knows them.
+  // The caller sets elements and scales.
   TELENS_DEVICE CastSums finish() const {
     CastSums sums;
     sums.underflows = underflows;

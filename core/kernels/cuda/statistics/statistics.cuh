@@ -64,10 +64,10 @@ inline constexpr float kCancelledForFp32 = 1.0F / 16;
 // No squared error underflows if all elements are above it.
 inline constexpr float kSmallestForErrors = 0x1p-40F;
 
-// What a thread has seen.
+// The statistics of a thread's elements.
 template <typename Format>
 struct ThreadStatistics {
-  CodeExtremes<Format> extremes;  // of the elements that are not NaN
+  CodeExtremes<Format> extremes;  // extremes of the elements that are not NaN
   bool has_numbers = false;       // one of those was there
   std::int64_t numel = 0;
   std::int64_t nan = 0;

@@ -1,4 +1,4 @@
-// What a cast with a scale a block did to a tensor, in one read of the tensor and its codes: device
+// The errors of a cast with a scale a block, in one read of the tensor and its codes: device
 // code.
 #pragma once
 
@@ -57,7 +57,7 @@ struct CastOfThread {
     }
   }
 
-  // Of row i: before(column) and after(column), zeros beyond the `count` columns that there are.
+  // Visits row i: before(column) and after(column), zeros beyond the `count` columns there are.
   template <typename Input, typename Visit>
   TELENS_DEVICE void visit_row(int i, int count, const Eight<float>& scales,
                                const Visit& visit) const {

@@ -6,7 +6,7 @@
 
 namespace telens::cuda {
 
-// Which blocks of a matrix; those at its edges are smaller.
+// The blocks of a matrix that are read; those at its edges are smaller.
 struct BlockRangesArguments {
   const void* x;  // [rows, columns], contiguous
   std::int64_t rows;
@@ -85,7 +85,7 @@ TELENS_DEVICE void add_tiles(const BlockRangesArguments& arguments, std::int64_t
   }
 }
 
-// Blocks of one column and `size` rows, one a thread at a time: neighbours read neighbours.
+// Blocks of one column and `size` rows, one a thread at a time: neighbors read neighbors.
 template <typename Format, typename Thread>
 TELENS_DEVICE void add_columns(const BlockRangesArguments& arguments, const Thread& thread,
                                BlockRanges& ranges) {

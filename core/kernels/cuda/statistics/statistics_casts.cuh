@@ -1,4 +1,4 @@
-// What casting a tensor to FP8 does to it: where the counters of a cast begin, found by a warp, and
+// The effects of casting to FP8: where the counters of a cast begin, found by a warp, and
 // the error of an element. Device code.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace telens::cuda {
 
 struct StatisticsCast {
   FormatId format;     // e4m3 or e5m2
-  const float* scale;  // what x is multiplied by before encoding
+  const float* scale;  // x is multiplied by it before encoding
 };
 
 // As core/kernels/cpu/statistics/statistics_range.h's CastPlan: magnitudes of the tensor's format.
@@ -87,7 +87,7 @@ TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const
   }
 }
 
-// What rounding to a format takes.
+// The constants of rounding to a format.
 struct RoundingGrid {
   float largest;
   std::uint32_t least_field;  // FP32's exponent of the format's smallest normal number

@@ -1,4 +1,4 @@
-// What the bits of elements tell without arithmetic on their values: extremes and counts, two
+// Extremes and counts from the bits of elements, without arithmetic on their values, two
 // elements of 16 bits a word. Device code.
 //
 // Codes of floating-point numbers, read as unsigned integers, grow with the magnitude, all negative

@@ -1,4 +1,4 @@
-// What casts in blocks that nobody makes would do to a tensor, several of them in one read: device
+// Error statistics of hypothetical casts in blocks, several of them in one read: device
 // code.
 //
 // A block of threads has a tile of 128 x 128 elements in registers, in which every block of every
@@ -66,7 +66,7 @@ struct WhatIfShared {
   CastSums of_warp[kThreads / kWarp];
 };
 
-// What a format's rounding and counting take.
+// The constants of a format's rounding and counting.
 struct CastGrid {
   RoundingGrid rounding;
   float first_clipped;
@@ -82,14 +82,14 @@ TELENS_DEVICE CastGrid cast_grid_of(FormatId format) {
 
 struct ScaleAndFactor {
   float scale;   // scale_inv
-  float factor;  // what elements are multiplied by
+  float factor;  // elements are multiplied by it
 };
 
 // From the largest magnitude of a block, as its quantizer does.
 struct UnmadeScaling {
   const UnmadeCast& cast;
   Nvfp4Scaling<false> nvfp4;
-  float largest_scale;  // of 128-blocks: the largest value of x's format
+  float largest_scale;  // 128-blocks: the largest value of x's format
 
   TELENS_DEVICE ScaleAndFactor of(float amax) const {
     if (cast.mode == ScalingMode::nvfp4) {
@@ -114,7 +114,7 @@ struct UnmadeScaling {
 
 namespace detail {
 
-// Magnitudes of eight neighbours of each of a thread's rows.
+// Magnitudes of eight neighbors of each of a thread's rows.
 template <typename Input>
 struct WhatIfElements {
   static constexpr int kWords = kColumnsOfThread / kLanes<Input>;
@@ -176,7 +176,7 @@ struct BlockLayout {
   TELENS_DEVICE int warps() const {
     return squares || down ? block / (kRowGroupsOfWarp * kWhatIfRows) : 1;
   }
-  // Whether the block at a place has an element that the matrix has.
+  // True if the block at a place has an element that the matrix has.
   TELENS_DEVICE bool is_inside(int along, int line, const WhatIfPlace& place) const {
     const int row = squares || down ? along * block : line;
     const int column = squares ? line * block : down ? line : along * block;
