@@ -98,6 +98,7 @@ def test_the_least_torch_that_is_promised_is_taken(tmp_path):
     torch = fake_torch(tmp_path, "2.8.0")
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     run("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DLIBTORCH_ROOT={torch}")
+    assert f"{torch}/lib/libc10.so" in (tmp_path / "b" / "CMakeCache.txt").read_text()
 
 
 def test_pip_refuses_a_torch_that_is_too_old_with_both_versions_named(tmp_path):

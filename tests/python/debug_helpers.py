@@ -21,6 +21,11 @@ def section(features: dict, namespace: str | None = "transformer_engine", **laye
     }
 
 
+def config_of(feature: str, namespace: str = "transformer_engine", **keys) -> dict:
+    """A configuration of one feature, for all layers."""
+    return section({feature: {"enabled": True, **keys}}, namespace=namespace)
+
+
 def logging_of(tensors, stats, feature: str = "LogTensorStats", **keys) -> dict:
     """A configuration that logs statistics of all layers."""
     return section({feature: {"enabled": True, "tensors": tensors, "stats": stats, **keys}})
@@ -43,12 +48,16 @@ class Scalars(debug.BaseLogger):
         return {name for name, _, _ in self.rows}
 
 
-def train(layer: torch.nn.Module, x: torch.Tensor, steps: int = 1, fp8: bool = False, **region):
+def mean_square(out: torch.Tensor) -> torch.Tensor:
+    return out.square().mean()
+
+
+def train(layer, x: torch.Tensor, steps: int = 1, fp8: bool = False, loss=mean_square, **region):
     """Runs ``steps`` iterations; returns the last output."""
     for _ in range(steps):
         with te.autocast(enabled=fp8, **region):
             out = layer(x)
-        out.square().mean().backward()
+        loss(out).backward()
         debug.step()
     return out
 

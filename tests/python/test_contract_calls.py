@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from debug_helpers import Scalars, logging_of, section
+from debug_helpers import Scalars, config_of, logging_of
 
 import telens
 import telens.debug as debug
@@ -50,10 +50,6 @@ EVERYTHING = {"gemms": ["fprop", "dgrad", "wgrad"], "tensors": [*INPUTS, *OUTPUT
 def layer() -> te.Linear:
     torch.manual_seed(1)
     return te.Linear(32, 32, name="fc")
-
-
-def config_of(feature: str, **keys) -> dict:
-    return section({feature: {"enabled": True, **keys}})
 
 
 def forward(layer, x, fp8: bool = False):

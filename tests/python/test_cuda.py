@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from activation_names import ACTIVATIONS
 from cuda_helpers import E4M3, E5M2, FORMATS, HIGH_PRECISION, assert_same_bits, inputs_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -254,12 +255,8 @@ def test_norms_are_those_of_the_cpu(ops, dtype, columns):
             torch.testing.assert_close(ours.cpu(), theirs, **close)
 
 
-FUNCTIONS = ("gelu", "qgelu", "relu", "srelu", "silu")
-GATED = ("geglu", "qgeglu", "reglu", "sreglu", "swiglu")
-
-
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("name", FUNCTIONS + GATED)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_those_of_the_cpu(ops, dtype, name):
     for columns in (154, 4096):
         x = (torch.randn(100, columns) * 3).to(dtype)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from activation_names import ACTIVATIONS, GATED
 from cuda_helpers import E4M3, E5M2, HIGH_PRECISION, assert_same_bits
 from fused_helpers import ALL_TENSORS, FEATURES, HIDDEN, assert_same_training, training
 
@@ -16,8 +17,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 DEVICE = "cuda"
 # Whole tiles of 128, parts of tiles, more rows than tiles can be resident.
 SHAPES = ((128, 256), (48, 272), (16400, 144))
-ACTIVATIONS = ("gelu", "geglu", "qgelu", "qgeglu", "relu", "reglu", "srelu", "sreglu")
-ACTIVATIONS += ("silu", "swiglu")
 
 
 def one(value: float) -> torch.Tensor:
@@ -78,7 +77,7 @@ def test_norms_cast_to_the_codes_of_what_they_would_store(ops, dtype, shape):
 def test_activations_and_their_gradients_cast_to_the_codes_of_what_they_would_store(
     ops, dtype, name
 ):
-    gated = name in ("geglu", "qgeglu", "reglu", "sreglu", "swiglu")
+    gated = name in GATED.values()
     for rows, columns in SHAPES:
         x = with_specials(random(rows, 2 * columns if gated else columns, dtype=dtype))
         y = ops.activation_forward(x, name)

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from activation_names import ACTIVATIONS, FUNCTIONS, GATED
 from cuda_gemm_helpers import (
     BLOCK_1D,
     BLOCK_2D,
@@ -32,8 +33,6 @@ pytestmark = pytest.mark.skipif(
     DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
 )
 
-FUNCTIONS = ("gelu", "qgelu", "relu", "srelu", "silu")
-GATED = {"gelu": "geglu", "qgelu": "qgeglu", "relu": "reglu", "srelu": "sreglu", "silu": "swiglu"}
 PIECEWISE = ("relu", "srelu")
 LARGE = (2e19, 1e20, 3e38, math.inf, math.nan, -0.0, 1e-40, 1e-45)
 
@@ -131,7 +130,7 @@ def test_activations_are_those_of_the_cpu_over_the_whole_range(ops, name, dtype,
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
-@pytest.mark.parametrize("name", [*FUNCTIONS, *GATED.values()])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_casts_of_activations_over_the_whole_range_are_those_of_what_is_stored(ops, name, dtype):
     """On one device the same codes and the same largest value, infinities and NaN included."""
     x = move(whole_range(dtype))

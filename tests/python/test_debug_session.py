@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from debug_helpers import Scalars, train
 
 import telens
 import telens.debug as debug
@@ -25,22 +26,6 @@ CONFIG = {
         },
     }
 }
-
-
-class Scalars(debug.BaseLogger):
-    """Keeps what it is given."""
-
-    def __init__(self):
-        self.rows = []
-
-    def log_scalar(self, name, value, iteration, **kwargs):
-        self.rows.append((name, value, iteration))
-
-
-def train(layer, x, steps=1):
-    for _ in range(steps):
-        layer(x).square().mean().backward()
-        debug.step(0.5)
 
 
 @pytest.fixture
@@ -76,7 +61,9 @@ def test_a_tensorboard_writer_gets_add_scalar(tmp_path, layer, x):
 def test_the_run_is_read_back_as_tables(tmp_path, layer, x):
     with debug.session(CONFIG, log_dir=tmp_path):
         debug.record("learning_rate", 0.25)
-        train(layer, x, steps=3)
+        for _ in range(3):
+            layer(x).sum().backward()
+            debug.step(0.5)
     run = telens.open_run(tmp_path)
     records = run.records(layer="^fc$", tensor="activation", statistic="max")
     assert list(records["iteration"]) == [0, 1, 2]

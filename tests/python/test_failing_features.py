@@ -5,28 +5,15 @@ import pathlib
 
 import pytest
 import torch
+from debug_helpers import config_of, train
 
 import telens
 import telens.debug as debug
 from telens.debug import TEConfigAPIMapper, api_method
 
 
-def config_of(feature: str, gemm: str = "fprop", tensor: str = "activation") -> dict:
-    return {
-        "section": {
-            "enabled": True,
-            "layers": {"layer_types": ["all"]},
-            "transformer_engine": {
-                feature: {"enabled": True, "gemms": [gemm], "tensors": [tensor]},
-            },
-        }
-    }
-
-
-def train(layer, x, steps=1):
-    for _ in range(steps):
-        layer(x).sum().backward()
-        debug.step()
+def modifying(feature: str, gemm: str = "fprop", tensor: str = "activation") -> dict:
+    return config_of(feature, gemms=[gemm], tensors=[tensor])
 
 
 class Modifies(TEConfigAPIMapper):
@@ -51,7 +38,7 @@ def test_an_altering_feature_that_fails_stops_the_run_with_its_name_and_the_caus
     tmp_path, register, layer, x
 ):
     register(type("Broken", (Modifies,), {"result": staticmethod(cannot)}))
-    debug.initialize(config_of("Broken"), log_dir=tmp_path)
+    debug.initialize(modifying("Broken"), log_dir=tmp_path)
     with pytest.raises(telens.Error, match=r"Broken.*fc1.*modify_tensor.*cannot do it") as caught:
         train(layer, x)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -75,7 +62,7 @@ def test_a_result_of_another_shape_is_an_error_that_names_the_feature(
     tmp_path, register, layer, x, gemm, tensor
 ):
     register(type("Halves", (Modifies,), {"result": staticmethod(lambda tensor: tensor[:8])}))
-    debug.initialize(config_of("Halves", gemm, tensor), log_dir=tmp_path)
+    debug.initialize(modifying("Halves", gemm, tensor), log_dir=tmp_path)
     rows = 32 if tensor in ("weight", "wgrad") else 16
     expected = (
         rf"Halves.*fc1.*the {tensor} of {gemm} came out as \[8, 32\]; expected \[{rows}, 32\]"
@@ -139,7 +126,7 @@ def test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once(
             raise ValueError("cannot look")
 
     register(Broken)
-    with debug.session(config_of("Broken"), log_dir=tmp_path):
+    with debug.session(modifying("Broken"), log_dir=tmp_path):
         train(layer, x, steps=3)
     assert calls == [1]
     assert capfd.readouterr().err.count("cannot look") == 1

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from debug_helpers import config_of, section, train
 
 import telens
 import telens.debug as debug
@@ -21,25 +22,6 @@ from telens.debug.features.api import (
 from telens.debug.registry import Registry, api_method
 
 PLUGIN = pathlib.Path(__file__).resolve().parents[2] / "samples/plugins/log_outliers"
-
-
-def config_of(feature: str, namespace: str = "transformer_engine", **parameters) -> dict:
-    return {
-        "section": {
-            "enabled": True,
-            "layers": {"layer_name_regex_pattern": "fc"},
-            namespace: {feature: {"enabled": True, **parameters}},
-        }
-    }
-
-
-def train(layer, x, steps=1, fp8=False):
-    for _ in range(steps):
-        with te.autocast(enabled=fp8):
-            out = layer(x)
-        out.sum().backward()
-        debug.step()
-    return out
 
 
 def test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations(
@@ -95,7 +77,7 @@ def test_modify_tensor_takes_the_place_of_the_operand(tmp_path, register, layer,
     with debug.session(
         config_of("Zero", gemms=["fprop"], tensors=["activation"]), log_dir=tmp_path
     ):
-        out = train(layer, x)
+        out = train(layer, x, loss=torch.sum)
     assert torch.equal(out, layer.bias.expand(16, 32))
     assert layer.weight.grad.abs().sum() > 0  # wgrad saw the activation itself
 
@@ -436,12 +418,30 @@ def test_a_namespace_of_another_class_cannot_be_registered():
             Registry.forget(owner)
 
 
-def test_a_class_registered_again_replaces_itself(register):
-    class Again(TEConfigAPIMapper):
-        pass
+def test_a_class_registered_again_replaces_itself(tmp_path, register, layer, x):
+    called = []
 
-    register(Again)
-    register(Again)
+    def make(version: int) -> type:
+        """As a cell of a notebook that is run again makes it: a new class of the old name."""
+
+        class Again(TEConfigAPIMapper):
+            @api_method
+            def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
+                called.append(version)
+                return False
+
+            @api_method
+            def inspect_tensor(self, config, layer_name, **kwargs):
+                pass
+
+        return Again
+
+    register(make(1))
+    register(make(2))
+    with debug.session(config_of("Again", tensors=["activation"]), log_dir=tmp_path):
+        layer(x)
+    assert called
+    assert set(called) == {2}
 
 
 def test_a_class_without_a_parser_is_refused(register):
@@ -501,7 +501,9 @@ def test_self_instrumented_code_makes_the_calls_itself(tmp_path, register, x):
 
     register(Watch)
     calls = debug.transformer_engine
-    with debug.session(config_of("Watch", tensors=["activation"]), log_dir=tmp_path):
+    feature = {"Watch": {"enabled": True, "tensors": ["activation"]}}
+    config = section(feature, layer_name_regex_pattern="fc")
+    with debug.session(config, log_dir=tmp_path):
         asked = {"layer_name": "my_fc", "tensor_name": "activation", "iteration": 0}
         assert calls.inspect_tensor_enabled(**asked)
         assert not calls.inspect_tensor_enabled(**asked | {"tensor_name": "weight"})

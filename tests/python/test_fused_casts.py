@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from activation_names import ACTIVATIONS
 from debug_helpers import logging_of
 from fused_helpers import (
     ACTIVATION_CAST,
@@ -26,8 +27,6 @@ import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling
 
-ACTIVATIONS = ("gelu", "geglu", "qgelu", "qgeglu", "relu", "reglu", "srelu", "sreglu")
-ACTIVATIONS += ("silu", "swiglu")
 NORMS = ("LayerNorm", "RMSNorm")
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

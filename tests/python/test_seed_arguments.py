@@ -4,7 +4,9 @@ import inspect
 
 import pytest
 import torch
+from activation_names import ACTIVATIONS
 
+import telens
 import telens.pytorch as te
 
 REQUIRED = inspect.Parameter.empty
@@ -184,8 +186,6 @@ NAMES = ("CudaRNGStatesTracker", "checkpoint", "make_graphed_callables")
 
 # Inputs of layers with sizes of 16.
 FORWARD_VALUES = {"inp": torch.ones(16, 16), "m_splits": [1] * 16}
-ACTIVATIONS = ["gelu", "qgelu", "relu", "srelu", "silu"]
-GATED_ACTIVATIONS = ["geglu", "qgeglu", "reglu", "sreglu", "swiglu"]
 
 
 def required_of(name: str) -> list[str]:
@@ -228,10 +228,20 @@ def test_the_other_documented_names_are_there():
 
 
 def test_all_documented_activations_are_there():
-    for activation in ACTIVATIONS + GATED_ACTIVATIONS:
-        te.LayerNormMLP(16, 32, activation=activation)(torch.ones(16, 16))
+    x = torch.arange(256.0).reshape(16, 16).sin()
+    results = {}
+    for activation in ACTIVATIONS:
+        torch.manual_seed(1)
+        y = te.LayerNormMLP(16, 32, activation=activation, device="cpu")(x)
+        assert y.shape == x.shape
+        assert y.isfinite().all()
+        results[activation] = y.abs().sum().item()
+    assert len(set(results.values())) == len(ACTIVATIONS), "each is a function of its own"
 
 
 @pytest.mark.parametrize("mask", ["no_mask", "padding", "causal", "padding_causal", "arbitrary"])
 def test_all_documented_masks_are_there(mask):
-    te.DotProductAttention(2, 16, attn_mask_type=mask)
+    shown = repr(te.DotProductAttention(2, 16, attn_mask_type=mask))
+    assert (f"attn_mask_type={mask})" in shown) == (mask != "causal"), "repr leaves defaults out"
+    with pytest.raises(telens.UsageError, match="attn_mask_type"):
+        te.DotProductAttention(2, 16, attn_mask_type=mask + "s")

@@ -112,7 +112,13 @@ def test_the_former_names_of_arguments_are_taken():
         fp8_format=Format.E4M3, amax_history_len=4, amax_compute_algo="most_recent"
     )
     with te.fp8_autocast(enabled=True, calibrating=False, fp8_recipe=recipe, fp8_group=None):
-        layer(x)
+        named_before = layer(x)
+    again = te.Linear(32, 32)
+    again.load_state_dict({name: value for name, value in layer.state_dict().items()
+                           if name in ("weight", "bias")}, strict=False)  # fmt: skip
+    with te.autocast(enabled=True, calibrating=False, recipe=recipe, amax_reduction_group=None):
+        assert torch.equal(again(x), named_before)
+    assert not torch.equal(layer(x), named_before), "the region was in FP8"
 
 
 def test_calibrating_collects_amaxes_in_high_precision():
