@@ -29,7 +29,7 @@ class HeapCheck {
  private:
   struct Heap {
     MessageKind kind = MessageKind::link;
-    std::size_t offset_bytes = 0;  // of an identifier; 0: the header has not come
+    std::size_t offset_bytes = 0;  // in an identifier; 0: the header has not come
     std::size_t length_bytes = 0;
     std::set<std::string> identifiers;
     std::map<std::uint64_t, std::vector<char>> blocks;  // by their offset in the heap
