@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "inspector_cli/bisect/process.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/wrong_use.h"
 #include "inspector_cli/terminal/output.h"
@@ -21,11 +22,12 @@ namespace {
 // Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
 constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
-constexpr int kReaderLeft = 128 + SIGPIPE;  // as a shell tells of a process that SIGPIPE ended
+constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
+constexpr int kReaderLeft = kSignal + SIGPIPE;
 
 constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
                                   add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
-                                  add_diagnose, add_diff,       add_report};
+                                  add_diagnose, add_diff,       add_report, add_bisect};
 
 int refused(std::string_view message) {
   note(message);
@@ -71,6 +73,10 @@ int run(int argc, char** argv) {
     return code;
   } catch (const ReaderLeft&) {
     return kReaderLeft;
+  } catch (const Interrupted& interrupted) {
+    std::fflush(stdout);
+    note("interrupted; the same command goes on where it was");
+    return kSignal + interrupted.signal;
   } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
     if (error.code() == std::errc::broken_pipe) return kReaderLeft;
     return refused(std::ferror(stdout) != 0 ? unwritten(error.code().message()) : error.what());

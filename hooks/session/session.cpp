@@ -24,7 +24,7 @@ void check_iteration(std::string_view what, std::int64_t iteration) {
 }  // namespace
 
 Session::Session(InitializeOptions options, const SessionParts& parts)
-    : options_(with_absolute_log_dir(std::move(options))),
+    : options_(settled(std::move(options))),
       registry_(parts.builtin),
       events_(series_.names(), [this] { return iteration(); }),
       isolation_(events_),

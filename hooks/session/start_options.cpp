@@ -2,12 +2,32 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "core/base/absolute_path.h"
 #include "hooks/rank_configurations.h"
 
 namespace telens::debug {
+namespace {
 
-InitializeOptions with_absolute_log_dir(InitializeOptions options) {
+constexpr const char* kConfigVariable = "TELENS_CONFIG";
+constexpr const char* kLogDirVariable = "TELENS_LOG_DIR";
+
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+InitializeOptions settled(InitializeOptions options) {
+  if (const std::string config = environment(kConfigVariable); !config.empty()) {
+    options.config_file = config;
+    options.config_text.reset();
+  }
+  if (const std::string log_dir = environment(kLogDirVariable); !log_dir.empty()) {
+    options.log_dir = log_dir;
+  }
   options.log_dir = absolute_path(options.log_dir);
   return options;
 }

@@ -8,8 +8,12 @@
 
 namespace telens::debug {
 
-// Some files are opened late, when a program like Hydra has changed its working directory.
-InitializeOptions with_absolute_log_dir(InitializeOptions options);
+// The options of a session: those of the call, but for what the environment sets. TELENS_CONFIG
+// (the path of a configuration) and TELENS_LOG_DIR take the place of the program's own, so that a
+// program can be run under another configuration unchanged, as `telens bisect` does; "" is unset.
+// The log_dir becomes absolute: some files are opened late, when a program like Hydra has changed
+// its working directory.
+InitializeOptions settled(InitializeOptions options);
 
 // Throws ConfigError.
 config::Config load_config(const InitializeOptions& options,

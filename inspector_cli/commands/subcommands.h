@@ -22,5 +22,6 @@ void add_blocks(CLI::App& app);
 void add_diagnose(CLI::App& app);
 void add_diff(CLI::App& app);
 void add_report(CLI::App& app);
+void add_bisect(CLI::App& app);
 
 }  // namespace telens::cli

@@ -142,11 +142,18 @@ ROOMS = (
         "inspector_cli/report/*",
         "formats hooks_config hooks_rows statistics record diagnosis cli_terminal",
     ),
+    # Runs of the user's program, and the search among them: nothing of the command line.
+    room(
+        "cli_bisect",
+        "inspector_cli/bisect/*",
+        "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
+        "cli_terminal",
+    ),
     room(
         "inspector_cli",
         "inspector_cli/*",
         "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
-        "cli_terminal",
+        "cli_terminal cli_bisect",
         COMMAND_LINE,
     ),
     # rest
@@ -155,7 +162,7 @@ ROOMS = (
     room(
         "tests",
         "tests/*",
-        EVERYTHING + " inspector_cli cli_report cli_terminal python samples",
+        EVERYTHING + " inspector_cli cli_bisect cli_report cli_terminal python samples",
         RESTRICTED,
     ),
     room("benchmarks", "benchmarks/*", EVERYTHING + " tests samples", RESTRICTED),
@@ -176,6 +183,7 @@ WITHOUT_LIBTORCH = frozenset(
         "diagnosis",
         "cli_terminal",
         "cli_report",
+        "cli_bisect",
         "inspector_cli",
     )
 )

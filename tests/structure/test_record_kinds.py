@@ -10,8 +10,11 @@ PRODUCT = ("core", "hooks", "features", "inspector_cli", "python")
 OWN = re.compile(
     r"features/precision_ledger/.*|hooks/rows/ledger_row\.h|inspector_cli/commands/ledger\.cpp"
 )
-# Rules of the diagnosis read what they need of any table.
-READERS = re.compile(r"features/diagnosis/.*|inspector_cli/report/diagnosis_\w+\.cpp")
+# Rules of the diagnosis read what they need of any table; a search asks it for its candidates.
+READERS = re.compile(
+    r"features/diagnosis/.*|inspector_cli/report/diagnosis_\w+\.cpp"
+    r"|inspector_cli/bisect/candidates\..*"
+)
 NAMED = re.compile(r"ledger", re.IGNORECASE)
 
 # Lines in lists: of tables, of features, of subcommands.

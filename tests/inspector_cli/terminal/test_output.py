@@ -11,7 +11,7 @@ from conftest import COMMAND
 from example_config import CONFIG, LAYERS
 
 SUBCOMMANDS = ["info", "stats", "plot", "repair", "plan", "features", "ledger", "blocks", "whatif",
-               "new-plugin"]  # fmt: skip
+               "new-plugin", "bisect"]  # fmt: skip
 
 
 @pytest.fixture
@@ -25,6 +25,7 @@ def arguments_of(log_dir, one_rank, tmp_path):
         "features": [],
         "whatif": [one_rank, "--tensor", "activation"],
         "new-plugin": ["LogOutliers", "--python", "--dir", tmp_path / "plugins"],
+        "bisect": ["--layers", layers, "--dir", tmp_path / "search", "--", "false"],
     }
     return lambda name: [COMMAND, name, *map(str, arguments[name])]
 

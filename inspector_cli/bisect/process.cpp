@@ -1,0 +1,169 @@
+#include "inspector_cli/bisect/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "core/base/error.h"
+
+namespace telens::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr auto kGrace = std::chrono::seconds(5);
+constexpr mode_t kFileMode = 0666;  // less the umask
+constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP};
+
+volatile std::sig_atomic_t wanted_end = 0;
+std::array<struct sigaction, kEndingSignals.size()> actions_before;
+
+void note_signal(int signal) { wanted_end = signal; }
+
+// In the child: never returns. What fails is written to `failure` as an errno.
+[[noreturn]] void become(const ProcessOptions& options, char* const* arguments, int failure,
+                         pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(EXIT_FAILURE);
+  for (const int signal : kEndingSignals) std::signal(signal, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);
+  const int input = ::open("/dev/null", O_RDONLY);
+  const int output = ::open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND, kFileMode);
+  if (input >= 0 && output >= 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
+      ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0) {
+    for (const auto& [name, value] : options.environment) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+    ::execvp(arguments[0], arguments);
+  }
+  const int error = errno;
+  [[maybe_unused]] const auto told = ::write(failure, &error, sizeof error);
+  ::_exit(EXIT_FAILURE);
+}
+
+// The group's number, once the program runs.
+pid_t start(const ProcessOptions& options) {
+  std::vector<char*> arguments;
+  for (const std::string& each : options.command) {
+    arguments.push_back(const_cast<char*>(each.c_str()));
+  }
+  arguments.push_back(nullptr);
+  std::array<int, 2> failure{};
+  if (::pipe2(failure.data(), O_CLOEXEC) != 0) {
+    raise<UsageError>("cannot start {}: {}", options.command[0], std::strerror(errno));
+  }
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) become(options, arguments.data(), failure[1], parent);
+  const int fork_error = child < 0 ? errno : 0;
+  ::close(failure[1]);
+  int error = fork_error;
+  if (child > 0) {
+    ::setpgid(child, child);  // whichever of the two comes first
+    ssize_t got = 0;
+    while ((got = ::read(failure[0], &error, sizeof error)) < 0 && errno == EINTR) {
+    }
+    if (got <= 0) error = 0;
+  }
+  ::close(failure[0]);
+  if (error == 0) return child;
+  if (child > 0) ::waitpid(child, nullptr, 0);
+  raise<UsageError>(
+      "cannot start '{}': {}; expected a program with its arguments, as in `-- python train.py`; "
+      "for a line of a shell write `-- sh -c '...'`",
+      options.command[0], std::strerror(error));
+}
+
+// True once it has ended.
+bool has_ended(pid_t child, int& status) {
+  const pid_t ended = ::waitpid(child, &status, WNOHANG);
+  return ended == child || (ended < 0 && errno != EINTR);
+}
+
+bool ends_by(pid_t child, int& status, Clock::time_point last) {
+  while (!has_ended(child, status)) {
+    if (Clock::now() >= last) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+void end_group(pid_t child, int& status, int signal) {
+  ::kill(-child, signal);
+  const bool ended = ends_by(child, status, Clock::now() + kGrace);
+  ::kill(-child, SIGKILL);  // ends all that the program has left
+  if (!ended) ends_by(child, status, Clock::time_point::max());
+}
+
+}  // namespace
+
+InterruptWatch::InterruptWatch() {
+  wanted_end = 0;
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
+    ::sigaction(kEndingSignals[i], &action, &actions_before[i]);
+    // A signal that the caller ignores, as nohup does, stays ignored.
+    if (actions_before[i].sa_handler == SIG_IGN) {
+      ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
+    }
+  }
+}
+
+InterruptWatch::~InterruptWatch() {
+  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
+    ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
+  }
+}
+
+void throw_if_interrupted() {
+  if (wanted_end != 0) throw Interrupted{static_cast<int>(wanted_end)};
+}
+
+std::string ProcessEnd::text() const {
+  if (timed_out) return fmt::format("no end within {:.3g} s", seconds);
+  if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+  return fmt::format("exit code {}", exit_code);
+}
+
+ProcessEnd run_process(const ProcessOptions& options) {
+  throw_if_interrupted();
+  const Clock::time_point begin = Clock::now();
+  const pid_t child = start(options);
+  ProcessEnd end;
+  int status = 0;
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  while (!has_ended(child, status)) {
+    if (wanted_end != 0) {
+      end_group(child, status, static_cast<int>(wanted_end));
+      throw_if_interrupted();
+    }
+    if (options.timeout && seconds() > *options.timeout) {
+      end_group(child, status, SIGTERM);
+      end.timed_out = true;
+      break;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  // An interrupt of the terminal may have reached the program by another way.
+  throw_if_interrupted();
+  end.seconds = seconds();
+  if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+  if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
+  return end;
+}
+
+}  // namespace telens::cli

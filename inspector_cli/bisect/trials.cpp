@@ -1,0 +1,164 @@
+#include "inspector_cli/bisect/trials.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/base/error.h"
+#include "inspector_cli/bisect/candidates.h"
+#include "inspector_cli/bisect/process.h"
+#include "inspector_cli/terminal/json.h"
+#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/shell_word.h"
+
+namespace telens::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStateSchema = 1;
+
+std::string replaced(std::string text, std::string_view from, const std::string& to) {
+  for (std::size_t at = text.find(from); at != std::string::npos;
+       at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+// Two searches are the same one if this is equal.
+Json question_of(const TrialOptions& options) {
+  Json command = Json::array();
+  for (const std::string& each : options.command) command.push_back(json_text(each));
+  return {{"command", command},
+          {"check", json_text(options.check)},
+          {"reference", json_text(options.reference_name)},
+          {"config", json_text(options.config)}};
+}
+
+Json state_json(const Trial& trial) {
+  return {{"number", trial.number},
+          {"passed", trial.passed},
+          {"reason", json_text(trial.reason)},
+          {"seconds", json_number(trial.seconds)},
+          {"config", json_text(trial.config)}};
+}
+
+}  // namespace
+
+Trials::Trials(TrialOptions options, Show show)
+    : options_(std::move(options)), show_(std::move(show)) {
+  options_.folder = fs::absolute(options_.folder).lexically_normal().string();
+  read_state();
+  taken_over_ = trials_.size();
+}
+
+std::string Trials::state_path() const {
+  return (fs::path(options_.folder) / "state.json").string();
+}
+
+std::string Trials::folder_of(int number) const {
+  return (fs::path(options_.folder) / fmt::format("run-{:03}", number)).string();
+}
+
+std::string Trials::log_dir_of(const Trial& trial) const {
+  return (fs::path(folder_of(trial.number)) / "logs").string();
+}
+
+std::string Trials::config_of(const Choice& choice) const {
+  return options_.config + std::string(trials_.empty() ? kCandidatesSection : "") +
+         sections_of(choice);
+}
+
+void Trials::read_state() {
+  std::ifstream file(state_path(), std::ios::binary);
+  if (!file) return;
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto refuse = [this](std::string_view what) {
+    raise<UsageError>(
+        "{} {}; expected the state of this search, or none: name another folder with --dir, or "
+        "remove this one to begin anew",
+        state_path(), what);
+  };
+  try {
+    const Json state = Json::parse(text);
+    if (state.at("schema_version") != kStateSchema) refuse("was written by another version");
+    if (state.at("question") != question_of(options_)) {
+      refuse("is of a search with another command, check, reference or configuration");
+    }
+    for (const Json& each : state.at("runs")) {
+      trials_.push_back({.number = each.at("number").get<int>(),
+                         .config = each.at("config").get<std::string>(),
+                         .passed = each.at("passed").get<bool>(),
+                         .reason = each.at("reason").get<std::string>(),
+                         .seconds = each.at("seconds").get<double>()});
+    }
+  } catch (const Json::exception&) {
+    refuse("is no state of a search");
+  }
+}
+
+void Trials::write_state() const {
+  Json state = {{"schema_version", kStateSchema},
+                {"question", question_of(options_)},
+                {"runs", Json::array()}};
+  for (const Trial& each : trials_) state["runs"].push_back(state_json(each));
+  write_file(state_path(), state.dump(1) + "\n");
+}
+
+const Trial& Trials::run(const Choice& choice) {
+  // The first run's configuration has kCandidatesSection besides, and else nothing.
+  std::string config = config_of(choice);
+  if (!trials_.empty() && choice.high.empty() && !choice.cast) return trials_.front();
+  const auto known = std::ranges::find(trials_, config, &Trial::config);
+  if (known != trials_.end()) return *known;
+  Trial trial{.number = static_cast<int>(trials_.size()) + 1, .config = std::move(config)};
+  show_(choice, trial, false);
+  execute(trial);
+  trials_.push_back(std::move(trial));
+  write_state();
+  show_(choice, trials_.back(), true);
+  return trials_.back();
+}
+
+void Trials::execute(Trial& trial) const {
+  const fs::path folder = folder_of(trial.number);
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);  // an interrupted run may have left it
+  const std::string config_path = (folder / "config.yaml").string();
+  const std::string log_dir = log_dir_of(trial);
+  write_file(config_path, trial.config);
+  ProcessOptions process{
+      .environment = {{kConfigVariable, config_path}, {kLogDirVariable, log_dir}},
+      .output = (folder / "output.txt").string(),
+      .timeout = options_.timeout};
+  for (const std::string& each : options_.command) {
+    process.command.push_back(
+        replaced(replaced(each, "{config}", config_path), "{log_dir}", log_dir));
+  }
+  ProcessEnd end = run_process(process);
+  trial.seconds = end.seconds;
+  trial.passed = end.is_success();
+  trial.reason = end.text();
+  if (trial.passed && options_.reference) {
+    const LossVerdict verdict = options_.reference->judge(log_dir);
+    trial.passed = verdict.passed;
+    trial.reason = verdict.text;
+  }
+  if (trial.passed && !options_.check.empty()) {
+    process.command = {"/bin/sh", "-c",
+                       replaced(replaced(options_.check, "{config}", shell_word(config_path)),
+                                "{log_dir}", shell_word(log_dir))};
+    end = run_process(process);
+    trial.seconds += end.seconds;
+    trial.passed = end.is_success();
+    trial.reason = "check: " + end.text();
+  }
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,256 @@
+// telens bisect: which GEMMs have to stay in high precision for a training to go well.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "features/builtin_options.h"
+#include "hooks/config/plan.h"
+#include "inspector_cli/bisect/process.h"
+#include "inspector_cli/bisect/search.h"
+#include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/layer_names.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/table.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+struct BisectOptions {
+  std::vector<std::string> command;
+  std::string check, reference, layers, config;
+  std::string folder = "telens-bisect";
+  double tolerance = 0.02;
+  double timeout = 0;
+  Depth depth = Depth::tensor;
+};
+
+std::string text_of_config(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) {
+    raise<UsageError>("--config {}: expected a configuration in YAML; it cannot be read", path);
+  }
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return text;
+}
+
+TrialOptions trial_options(const BisectOptions& options) {
+  TrialOptions trials{.command = options.command,
+                      .check = options.check,
+                      .config = text_of_config(options.config),
+                      .folder = options.folder};
+  if (options.timeout > 0) trials.timeout = options.timeout;
+  if (!options.reference.empty()) {
+    trials.reference.emplace(options.reference, options.tolerance);
+    trials.reference_name = fmt::format("{} within {}", options.reference, options.tolerance);
+  }
+  return trials;
+}
+
+// A line a run; on a terminal it stands there while the run lasts.
+void show_trial(const Choice& choice, const Trial& trial, bool ended) {
+  if (!ended) {
+    if (!output_is_terminal()) return;
+    fmt::print("run {:3}  ...     {}\r", trial.number, short_text(choice));
+    flush_stdout();
+    return;
+  }
+  if (output_is_terminal()) fmt::print("\x1b[K");
+  fmt::print("run {:3}  {}  {}: {} ({:.3g} s)\n", trial.number,
+             trial.passed ? coloured("passed", Colour::green) : coloured("failed", Colour::red),
+             short_text(choice), printable(trial.reason), trial.seconds);
+  flush_stdout();
+}
+
+void tell_stage(const std::string& stage) {
+  fmt::print("{}\n", coloured("looking for " + stage, Colour::bold));
+  flush_stdout();
+}
+
+std::string output_of(const BisectOptions& options, const Trial& trial) {
+  return fmt::format("{}/run-{:03}/output.txt", options.folder, trial.number);
+}
+
+// The GEMMs that the first run recorded, or those of the layers that --layers names.
+std::vector<Candidate> find_candidates(const BisectOptions& options, const std::string& log_dir) {
+  std::vector<Candidate> recorded;
+  std::string reason = "it recorded no GEMM in low precision";
+  try {
+    recorded = candidates_in(open_run(log_dir));
+  } catch (const Error&) {
+    reason = "it recorded nothing";
+  }
+  if (options.layers.empty()) {
+    if (!recorded.empty()) return recorded;
+    raise<UsageError>(
+        "the first run tells no layers: {} in {}; expected telens.debug.initialize() in the "
+        "program, which reads {} and {}, or `{{config}}` and `{{log_dir}}` in the command for it "
+        "to be given; or name the layers with --layers",
+        reason, log_dir, kConfigVariable, kLogDirVariable);
+  }
+  std::vector<Candidate> named;
+  for (const std::string& layer : read_layer_names(options.layers)) {
+    const auto known = std::ranges::find(recorded, layer, &Candidate::layer);
+    if (known != recorded.end()) {
+      named.push_back(*known);
+    } else if (std::ranges::find(named, layer, &Candidate::layer) == named.end()) {
+      named.push_back({layer, {{Gemm::fprop}, {Gemm::dgrad}, {Gemm::wgrad}}});
+    }
+  }
+  return named;
+}
+
+Choice all_of(const std::vector<Candidate>& candidates) {
+  Choice choice;
+  for (const Candidate& each : candidates) {
+    choice.high[each.layer] = {kAllGemms.begin(), kAllGemms.end()};
+  }
+  return choice;
+}
+
+// The sections of --config and ours must go together; better said before the second run.
+void check_config(const BisectOptions& options, const Choice& all) {
+  std::vector<std::string> layers;
+  for (const auto& [layer, gemms] : all.high) layers.push_back(layer);
+  const auto loaded = config::load_config_text(text_of_config(options.config) + sections_of(all),
+                                               options.config, features::builtin_descriptions());
+  config::make_plan(loaded, layers);
+}
+
+std::string text_of(const Needed& needed) {
+  std::vector<std::string_view> tensors;
+  for (const TensorName each : needed.tensors) tensors.push_back(name_of(each));
+  return tensors.empty() ? needed.about_tensors : fmt::format("{}", fmt::join(tensors, ", "));
+}
+
+// A place of the result, as a comment.
+std::string evidence(const Needed& needed, int passed_run) {
+  std::string text =
+      fmt::format("{}: without it run {} failed ({}), with it run {} passed",
+                  needed.gemms.size() == 1 ? label_of(needed.layer, *needed.gemms.begin())
+                                           : printable(needed.layer),
+                  needed.failed_without, printable(needed.reason), passed_run);
+  if (!needed.tensors.empty()) text += fmt::format("; of its operands: {}", text_of(needed));
+  return text;
+}
+
+std::string result_yaml(const SearchResult& result, const BisectOptions& options) {
+  std::string text = fmt::format(
+      "# What has to stay in high precision for this to go well, by `telens bisect`:\n#   {}\n",
+      printable(fmt::format("{}", fmt::join(options.command, " "))));
+  for (const Needed& each : result.needed) {
+    text += fmt::format("# - {}\n", evidence(each, result.passed_run));
+  }
+  return text + sections_of(result.choice);
+}
+
+void show_result(const SearchResult& result, const BisectOptions& options, std::size_t runs) {
+  Table table({"layer", "gemm", "operands", "without it"});
+  for (const Needed& each : result.needed) {
+    const bool whole = each.gemms.size() > 1 || options.depth == Depth::layer;
+    table.add({each.layer, std::string(whole ? "" : name_of(*each.gemms.begin())), text_of(each),
+               fmt::format("run {}: {}", each.failed_without, each.reason)});
+  }
+  table.drop_where_empty("gemm");
+  table.drop_where_empty("operands");
+  const std::string path = (std::filesystem::path(options.folder) / "high_precision.yaml").string();
+  const std::string yaml = result_yaml(result, options);
+  write_file(path, yaml);
+  fmt::print("\nThis has to stay in high precision; with it run {} passed ({} runs):\n\n{}\n",
+             result.passed_run, runs,
+             table.render(Format::table, stdout_is_terminal() ? terminal_width() : 0));
+  for (const std::string& each : result.superfluous) {
+    note(
+        fmt::format("warning: {} seemed to be needed and was not: with more in high precision a "
+                    "run has failed that passes with less. Runs that depend on chance do so; each "
+                    "entry above was checked, but a smaller set may exist",
+                    each));
+  }
+  fmt::print("{}\n{}", coloured(path, Colour::bold), yaml);
+}
+
+void run_bisect(const BisectOptions& options) {
+  const InterruptWatch watch;
+  Trials trials(trial_options(options), show_trial);
+  if (trials.taken_over() > 0) {
+    fmt::print("{} runs of {} count again\n", trials.taken_over(), options.folder);
+  }
+  const Trial first = trials.run({});
+  if (first.passed) {
+    fmt::print("Nothing to find: the command passes as it is ({}).\n", first.reason);
+    throw BadRun();
+  }
+  const auto candidates = find_candidates(options, trials.log_dir_of(first));
+  const Choice all = all_of(candidates);
+  if (!options.config.empty()) check_config(options, all);
+  const Trial last = trials.run(all);
+  if (!last.passed) {
+    fmt::print(
+        "It is not low precision: the command fails also with all {} layers in high precision "
+        "({}). Or it does not take the configuration: expected telens.debug.initialize() in it, "
+        "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
+        candidates.size(), printable(last.reason), kConfigVariable, output_of(options, last));
+    throw BadRun();
+  }
+  Search search(trials, candidates, options.depth, tell_stage);
+  const SearchResult result = search.find();
+  show_result(result, options, trials.count());
+}
+
+}  // namespace
+
+void add_bisect(CLI::App& app) {
+  auto options = std::make_shared<BisectOptions>();
+  CLI::App* command = app.add_subcommand(
+      "bisect",
+      "Which GEMMs have to stay in high precision for a training to go well: runs COMMAND under\n"
+      "configurations of its own and halves. Exit code 1 if there is no such set.");
+  command
+      ->add_option("COMMAND", options->command,
+                   "The program and its arguments, behind --; `{config}` and `{log_dir}` in them "
+                   "are replaced, and TELENS_CONFIG and TELENS_LOG_DIR are set to the same")
+      ->required();
+  command->add_option("--check", options->check,
+                      "A line of the shell that judges a run that ended well: 0 is good");
+  command->add_option("--reference", options->reference,
+                      "A run that went well: the loss at the end decides");
+  command
+      ->add_option("--tolerance", options->tolerance,
+                   "By how much the loss may be above the reference, as a part of it")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--timeout", options->timeout, "Seconds after which a run has failed")
+      ->check(CLI::PositiveNumber);
+  add_choice<Depth>(
+      *command, "--depth", options->depth,
+      {{"layer", Depth::layer}, {"gemm", Depth::gemm}, {"tensor", Depth::tensor}},
+      "How far to go: layers, their GEMMs, or the operands of these; default: tensor");
+  command->add_option("--layers", options->layers,
+                      "The layers in question: a file with one name a line, - for standard input, "
+                      "or a run; default: those that the first run recorded");
+  command->add_option("--config", options->config,
+                      "Sections that all runs get, as a Trigger that stops at a NaN");
+  command->add_option("--dir", options->folder,
+                      "Where runs, state and result go; the same search goes on there");
+  command->footer(
+      "Examples:\n"
+      "  telens bisect -- python train.py --steps 200\n"
+      "  telens bisect --reference logs_bf16 --tolerance 0.01 -- python train.py\n"
+      "  telens bisect --check 'python judge.py {log_dir}' --timeout 600 -- torchrun train.py");
+  command->callback([options] { run_bisect(*options); });
+}
+
+}  // namespace telens::cli
