@@ -10,9 +10,9 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/bisect/process.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/wrong_use.h"
+#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -27,7 +27,7 @@ constexpr int kReaderLeft = kSignal + SIGPIPE;
 
 constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
                                   add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
-                                  add_diagnose, add_diff,       add_report, add_bisect};
+                                  add_diagnose, add_diff,       add_report, add_bisect, add_watch};
 
 int refused(std::string_view message) {
   note(message);
@@ -74,8 +74,6 @@ int run(int argc, char** argv) {
   } catch (const ReaderLeft&) {
     return kReaderLeft;
   } catch (const Interrupted& interrupted) {
-    std::fflush(stdout);
-    note("interrupted; the same command goes on where it was");
     return kSignal + interrupted.signal;
   } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
     if (error.code() == std::errc::broken_pipe) return kReaderLeft;

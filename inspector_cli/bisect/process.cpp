@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "inspector_cli/terminal/interrupt.h"
 
 namespace telens::cli {
 namespace {
@@ -24,12 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kGrace = std::chrono::seconds(5);
 constexpr mode_t kFileMode = 0666;  // less the umask
-constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP};
-
-volatile std::sig_atomic_t wanted_end = 0;
-std::array<struct sigaction, kEndingSignals.size()> actions_before;
-
-void note_signal(int signal) { wanted_end = signal; }
 
 // In the child: never returns. What fails is written to `failure` as an errno.
 [[noreturn]] void become(const ProcessOptions& options, char* const* arguments, int failure,
@@ -37,8 +32,7 @@ void note_signal(int signal) { wanted_end = signal; }
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(EXIT_FAILURE);
-  for (const int signal : kEndingSignals) std::signal(signal, SIG_DFL);
-  std::signal(SIGXFSZ, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);  // exec sets those of InterruptWatch itself
   const int input = ::open("/dev/null", O_RDONLY);
   const int output = ::open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND, kFileMode);
   if (input >= 0 && output >= 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
@@ -109,30 +103,6 @@ void end_group(pid_t child, int& status, int signal) {
 
 }  // namespace
 
-InterruptWatch::InterruptWatch() {
-  wanted_end = 0;
-  struct sigaction action {};
-  action.sa_handler = note_signal;
-  sigemptyset(&action.sa_mask);
-  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
-    ::sigaction(kEndingSignals[i], &action, &actions_before[i]);
-    // A signal that the caller ignores, as nohup does, stays ignored.
-    if (actions_before[i].sa_handler == SIG_IGN) {
-      ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
-    }
-  }
-}
-
-InterruptWatch::~InterruptWatch() {
-  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
-    ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
-  }
-}
-
-void throw_if_interrupted() {
-  if (wanted_end != 0) throw Interrupted{static_cast<int>(wanted_end)};
-}
-
 std::string ProcessEnd::text() const {
   if (timed_out) return fmt::format("no end within {:.3g} s", seconds);
   if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
@@ -147,8 +117,8 @@ ProcessEnd run_process(const ProcessOptions& options) {
   int status = 0;
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   while (!has_ended(child, status)) {
-    if (wanted_end != 0) {
-      end_group(child, status, static_cast<int>(wanted_end));
+    if (const int signal = interrupting_signal(); signal != 0) {
+      end_group(child, status, signal);
       throw_if_interrupted();
     }
     if (options.timeout && seconds() > *options.timeout) {

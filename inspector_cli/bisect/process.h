@@ -25,22 +25,6 @@ struct ProcessEnd {
   std::string text() const;  // "exit code 3"
 };
 
-// The caller was told to end: by SIGINT, SIGTERM or SIGHUP.
-struct Interrupted {
-  int signal = 0;
-};
-
-// From its construction on, signals that ask for the end are kept for run_process() to see.
-class InterruptWatch {
- public:
-  InterruptWatch();
-  ~InterruptWatch();
-  InterruptWatch(const InterruptWatch&) = delete;
-  InterruptWatch& operator=(const InterruptWatch&) = delete;
-};
-// Throws Interrupted, which main.cpp tells of.
-void throw_if_interrupted();
-
 // The program, and whatever it starts, is a process group of its own with an empty stdin. The group
 // is ended at the timeout, and where the caller is interrupted: politely, then after five seconds
 // for good. Throws UsageError where it cannot be started, Interrupted.

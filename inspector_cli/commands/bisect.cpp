@@ -15,12 +15,12 @@
 #include "core/base/printable.h"
 #include "features/builtin_options.h"
 #include "hooks/config/plan.h"
-#include "inspector_cli/bisect/process.h"
 #include "inspector_cli/bisect/search.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/layer_names.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -183,8 +183,7 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
   fmt::print("{}\n{}", coloured(path, Colour::bold), yaml);
 }
 
-void run_bisect(const BisectOptions& options) {
-  const InterruptWatch watch;
+void search(const BisectOptions& options) {
   Trials trials(trial_options(options), show_trial);
   if (trials.taken_over() > 0) {
     fmt::print("{} runs of {} count again\n", trials.taken_over(), options.folder);
@@ -206,9 +205,19 @@ void run_bisect(const BisectOptions& options) {
         candidates.size(), printable(last.reason), kConfigVariable, output_of(options, last));
     throw BadRun();
   }
-  Search search(trials, candidates, options.depth, tell_stage);
-  const SearchResult result = search.find();
+  const SearchResult result = Search(trials, candidates, options.depth, tell_stage).find();
   show_result(result, options, trials.count());
+}
+
+void run_bisect(const BisectOptions& options) {
+  const InterruptWatch watch;
+  try {
+    search(options);
+  } catch (const Interrupted&) {
+    flush_stdout();
+    note("interrupted; the same command goes on where it was");
+    throw;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // telens info: what a run is, how it ended, and what went wrong first.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +15,7 @@
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/first_trouble.h"
 #include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/warm_up.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -33,41 +33,12 @@ struct InfoOptions {
   bool events = false;
 };
 
-std::string time_text(double seconds) {
-  constexpr double kYear10000 = 253402300800;
-  if (!(seconds >= 0 && seconds < kYear10000)) return "at an unknown time";
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
-}
-
 std::string size_text(std::uint64_t bytes) {
   constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB"};
   auto size = static_cast<double>(bytes);
   std::size_t unit = 0;
   for (; size >= 1024 && unit + 1 < units.size(); ++unit) size /= 1024;
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", size, units[unit]);
-}
-
-std::string state_text(const Segment& segment) {
-  if (!segment.end) {
-    return segment.live
-               ? coloured("being written", Colour::green)
-               : coloured("not closed (killed?); `telens repair` closes it", Colour::yellow);
-  }
-  switch (segment.end->state) {
-    case record::End::clean:
-      return "ended cleanly " + time_text(segment.end->time);
-    case record::End::killed:
-      return coloured("killed, repaired", Colour::yellow);
-    case record::End::exception:
-      return coloured(fmt::format("ended by an exception {}: {}", time_text(segment.end->time),
-                                  segment.end->reason),
-                      Colour::red);
-    case record::End::failed:
-      break;
-  }
-  return coloured(
-      fmt::format("recording stopped {}: {}", time_text(segment.end->time), segment.end->reason),
-      Colour::red);
 }
 
 void line(std::string_view name, const std::string& text) {

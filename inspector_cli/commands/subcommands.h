@@ -23,5 +23,6 @@ void add_diagnose(CLI::App& app);
 void add_diff(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bisect(CLI::App& app);
+void add_watch(CLI::App& app);
 
 }  // namespace telens::cli

@@ -148,7 +148,7 @@ def test_a_killed_search_goes_on_where_it_was(bisect):
         each["config"] for each in json.loads((bisect.dir / "state.json").read_text())["runs"]
     ]
     assert len(set(configs)) == len(configs), "a run was repeated"
-    bisect.run(plant, "--depth", "layer")  # which has nothing left to run
+    bisect.run(plant, "--depth", "layer")  # finds nothing left to run
     assert bisect.runs() == total + (before - done)
 
 

@@ -11,7 +11,7 @@ from conftest import COMMAND
 from example_config import CONFIG, LAYERS
 
 SUBCOMMANDS = ["info", "stats", "plot", "repair", "plan", "features", "ledger", "blocks", "whatif",
-               "new-plugin", "bisect"]  # fmt: skip
+               "new-plugin", "bisect", "watch"]  # fmt: skip
 
 
 @pytest.fixture

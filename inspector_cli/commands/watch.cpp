@@ -1,0 +1,208 @@
+// telens watch: a run in progress, on the terminal.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/report/run_view.h"
+#include "inspector_cli/terminal/interrupt.h"
+#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
+
+namespace telens::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kNap = std::chrono::milliseconds(50);
+constexpr int kShareOfTime = 10;  // reading takes at most a tenth of the time
+constexpr std::size_t kRowsWithoutTerminal = 24;
+
+struct WatchOptions {
+  std::string run;
+  double interval = 2;  // seconds
+};
+
+volatile std::sig_atomic_t resized = 0;
+void note_resize(int) { resized = 1; }
+
+// The screen that a terminal keeps beside its usual one, so that what stood there comes back.
+class Screen {
+ public:
+  Screen() {
+    std::signal(SIGWINCH, note_resize);
+    write("\x1b[?1049h\x1b[?25l");
+  }
+  ~Screen() {
+    try {
+      write("\x1b[?25h\x1b[?1049l");
+    } catch (...) {  // the terminal is gone
+    }
+    std::signal(SIGWINCH, SIG_DFL);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  static void show(const std::vector<FrameLine>& lines) {
+    std::string text = "\x1b[H";
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const auto& [line, colour] = lines[i];
+      text += (i > 0 ? "\n" : "") + (colour ? coloured(line, *colour) : line) + "\x1b[K";
+    }
+    write(text + "\x1b[J");
+  }
+
+ private:
+  static void write(const std::string& text) {
+    fmt::print("{}", text);
+    flush_stdout();
+  }
+};
+
+std::pair<std::size_t, std::size_t> size_of_terminal() {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0;
+  return {static_cast<std::size_t>(terminal_width()), known ? size.ws_row : kRowsWithoutTerminal};
+}
+
+// Reads the run again where its files have changed.
+class Watched {
+ public:
+  explicit Watched(const WatchOptions& options) : path_(choose_run(options.run)) {}
+
+  // The view, where it is another one than before.
+  const RunView* update() {
+    const auto now = files();
+    const Clock::time_point begin = Clock::now();
+    // A damaged file of several is left out; `telens info` tells of it.
+    const record::RunReader run(path_, [](const std::string&) {});
+    // The end of a process that was killed changes no file.
+    if (view_ && now == seen_ && has_ended(run) == view_->ended) return nullptr;
+    view_ = view_of(run);
+    cost_ = Clock::now() - begin;
+    seen_ = now;
+    return &*view_;
+  }
+  const RunView& view() const { return *view_; }
+  Clock::duration cost() const { return cost_; }
+
+ private:
+  using Files = std::vector<std::pair<std::string, std::filesystem::file_time_type>>;
+  Files files() const {
+    Files found;
+    for (const std::string& each : record::run_files(path_)) {
+      std::error_code gone;
+      found.emplace_back(each, std::filesystem::last_write_time(each, gone));
+    }
+    return found;
+  }
+
+  std::string path_;
+  std::optional<RunView> view_;
+  Files seen_;
+  Clock::duration cost_{};
+};
+
+// False: the user wants the end.
+bool wait_until(Clock::time_point next) {
+  while (Clock::now() < next && resized == 0) {
+    if (interrupting_signal() != 0) return false;
+    std::this_thread::sleep_for(kNap);
+  }
+  return interrupting_signal() == 0;
+}
+
+Clock::time_point next_look(const Watched& watched, const WatchOptions& options) {
+  const auto interval =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.interval));
+  return Clock::now() + std::max(interval, kShareOfTime * watched.cost());
+}
+
+// Lines as the run goes on: its progress, and each finding once.
+class PlainText {
+ public:
+  void show(const RunView& view) {
+    if (const std::string progress = progress_text(view); progress != progress_) {
+      fmt::print("{}\n", progress);
+      progress_ = progress;
+    }
+    for (const ViewedFinding& each : view.findings) {
+      if (told_.insert(each.head).second) fmt::print("{}: {}\n", each.head, each.summary);
+    }
+    flush_stdout();
+  }
+
+ private:
+  std::string progress_;
+  std::set<std::string> told_;
+};
+
+void watch_on_screen(Watched& watched, const WatchOptions& options) {
+  const Screen screen;
+  Clock::time_point next{};
+  do {
+    const bool is_time = Clock::now() >= next;
+    const bool is_new = is_time && watched.update() != nullptr;
+    if (is_new || std::exchange(resized, 0) != 0) {
+      const auto [width, rows] = size_of_terminal();
+      Screen::show(frame_of(watched.view(), options.run, width, rows));
+    }
+    if (is_time) next = next_look(watched, options);
+  } while (!watched.view().ended && wait_until(next));
+}
+
+void watch_as_text(Watched& watched, const WatchOptions& options) {
+  PlainText text;
+  do {
+    if (const RunView* view = watched.update()) text.show(*view);
+  } while (!watched.view().ended && wait_until(next_look(watched, options)));
+}
+
+void run_watch(const WatchOptions& options) {
+  const InterruptWatch interrupts;
+  Watched watched(options);
+  if (!stdout_is_terminal()) {
+    watch_as_text(watched, options);
+    fmt::print("{}\n", watched.view().state.text);
+  } else {
+    watch_on_screen(watched, options);
+    // The last picture stays when the screen is the usual one again.
+    const auto [width, rows] = size_of_terminal();
+    for (const auto& [line, colour] : frame_of(watched.view(), options.run, width, rows - 1)) {
+      fmt::print("{}\n", colour ? coloured(line, *colour) : line);
+    }
+  }
+  // Ctrl-C is how a user leaves; another signal asked for the end.
+  if (interrupting_signal() != SIGINT) throw_if_interrupted();
+}
+
+}  // namespace
+
+void add_watch(CLI::App& app) {
+  auto options = std::make_shared<WatchOptions>();
+  CLI::App* command = app.add_subcommand(
+      "watch",
+      "A run in progress: findings, loss and worst tensors, anew as its files grow, until it ends\n"
+      "or Ctrl-C. Where stdout is no terminal: a line for each step forward, and each finding "
+      "once.");
+  command->add_option("RUN", options->run, "The run")->required();
+  command->add_option("--interval", options->interval, "Seconds from one look to the next")
+      ->check(CLI::PositiveNumber);
+  command->callback([options] { run_watch(*options); });
+}
+
+}  // namespace telens::cli

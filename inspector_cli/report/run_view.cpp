@@ -1,0 +1,211 @@
+#include "inspector_cli/report/run_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "core/base/printable.h"
+#include "features/diagnosis/diagnosis.h"
+#include "features/diagnosis/facts.h"
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/tensor_summary.h"
+#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/shell_word.h"
+#include "inspector_cli/terminal/table_text.h"
+
+namespace telens::cli {
+namespace {
+
+using diagnosis::Point;
+
+constexpr std::size_t kMostTensors = 50;
+constexpr std::size_t kRowsBesideFindings = 12;  // head, loss, blanks and a short table
+constexpr std::string_view kIndent = "   ";
+
+Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
+
+Table worst_tensors(const record::RunReader& run) {
+  const WarmUp warm_up(run);
+  TensorSummaries summaries(run, warm_up);
+  run.read({}, [&](int, std::span<const record::Record> records) {
+    for (const record::Record& each : records) summaries.add(each);
+  });
+  const auto name = [&run](record::Dictionary dictionary, std::int32_t id) {
+    return name_or_empty(run, dictionary, id);
+  };
+  Table table(
+      {"layer", "tensor", "gemm", "recipe", "underflows %", "overflows %", "amax", "nonfinite"});
+  for (const TensorSummary& each : summaries.worst_first()) {
+    if (table.size() == kMostTensors) break;
+    table.add({name(record::Dictionary::layer, each.layer),
+               name(record::Dictionary::tensor, each.tensor),
+               name(record::Dictionary::gemm, each.gemm), each.recipe, cell(each.underflows),
+               cell(each.overflows), cell(each.amax), cell(each.nonfinite)});
+  }
+  for (const char* column : {"gemm", "recipe", "underflows %", "overflows %", "nonfinite"}) {
+    table.drop_where_empty(column);
+  }
+  return table;
+}
+
+std::vector<Point> losses_of(const diagnosis::Facts& facts) {
+  const diagnosis::Scalars* found = nullptr;
+  for (const diagnosis::Scalars& each : facts.scalars()) {
+    if (each.name == "loss" && (found == nullptr || each.rank < found->rank)) found = &each;
+  }
+  return found == nullptr ? std::vector<Point>() : found->points;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// Collects lines, each of at most `width` columns.
+class Frame {
+ public:
+  explicit Frame(std::size_t width) : width_(std::max<std::size_t>(width, 1)) {}
+
+  // The first piece of the text that fits.
+  void add(const std::string& text, std::optional<Colour> colour = std::nullopt) {
+    const std::vector<std::string> pieces = wrapped(text, width_);
+    lines_.push_back({pieces.empty() ? "" : pieces.front(), colour});
+  }
+  void add_all(std::string_view indent, const std::string& text) {
+    const std::size_t room = width_ > 2 * indent.size() ? width_ - indent.size() : width_;
+    for (const std::string& line : wrapped(text, room)) {
+      add(room < width_ ? std::string(indent) + line : line);
+    }
+  }
+  std::size_t size() const { return lines_.size(); }
+  std::vector<FrameLine> lines() && { return std::move(lines_); }
+
+ private:
+  std::size_t width_;
+  std::vector<FrameLine> lines_;
+};
+
+void add_findings(Frame& frame, const RunView& view, const std::string& name, std::size_t room) {
+  if (view.findings.empty()) {
+    frame.add(view.no_finding, Colour::dim);
+    return;
+  }
+  for (std::size_t i = 0; i < view.findings.size(); ++i) {
+    if (i > 0 && frame.size() + 1 >= room) {
+      frame.add(fmt::format("and {} more: telens diagnose {}", view.findings.size() - i,
+                            printable(shell_word(name))));
+      return;
+    }
+    frame.add(fmt::format("{}. {}", i + 1, view.findings[i].head), Colour::yellow);
+    frame.add_all(kIndent, view.findings[i].summary);
+  }
+}
+
+}  // namespace
+
+bool has_ended(const record::RunReader& run) {
+  return std::ranges::none_of(run.segments(), &record::Segment::live);
+}
+
+RunView view_of(const record::RunReader& run) {
+  const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
+  const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
+  const auto& segments = run.segments();
+  RunView view{.id = printable(segments.empty() ? "" : segments.front().run_id),
+               .state = {},
+               .no_finding = "",
+               .worst = worst_tensors(run)};
+  view.ended = has_ended(run);
+  const auto shown = std::ranges::find_if(segments, &record::Segment::live);
+  if (!segments.empty()) view.state = state_of(shown == segments.end() ? segments.back() : *shown);
+  view.losses = losses_of(facts);
+  if (found.first_iteration <= found.last_iteration) view.last_iteration = found.last_iteration;
+  if (!view.losses.empty()) {
+    view.last_iteration = std::max(view.last_iteration.value_or(0), view.losses.back().iteration);
+  }
+  for (const diagnosis::Ranked& each : found.findings) {
+    view.findings.push_back({fmt::format("{}: {}, since iteration {}", each.finding.cause,
+                                         label_of(each.finding.place, facts), each.finding.first),
+                             printable(each.finding.summary)});
+  }
+  view.no_finding =
+      fmt::format("no finding, by {} of {} rules", diagnosis::rules().size() - found.unasked.size(),
+                  diagnosis::rules().size());
+  return view;
+}
+
+std::string progress_text(const RunView& view) {
+  if (!view.last_iteration) return "nothing yet";
+  std::string text = fmt::format("iteration {}", *view.last_iteration);
+  if (!view.losses.empty()) text += fmt::format(", loss {:.5g}", view.losses.back().value);
+  return text;
+}
+
+std::string sparkline(const std::vector<Point>& points, std::size_t width) {
+  constexpr std::array<std::string_view, 8> kLevels{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  for (const Point& each : points) {
+    if (!std::isfinite(each.value)) continue;
+    low = std::min(low, each.value);
+    high = std::max(high, each.value);
+  }
+  const std::size_t count = std::min(width, points.size());
+  std::string line;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t end = (i + 1) * points.size() / count;
+    double largest = -std::numeric_limits<double>::infinity();
+    bool finite = true;
+    for (std::size_t at = i * points.size() / count; at < end; ++at) {
+      finite = finite && std::isfinite(points[at].value);
+      largest = std::max(largest, points[at].value);
+    }
+    if (!finite) {
+      line += '!';
+      continue;
+    }
+    // Halves, since the range of two finite numbers may be no finite one.
+    const double range = high / 2 - low / 2;
+    const double part = range > 0 ? (largest / 2 - low / 2) / range : 0;
+    line += kLevels[static_cast<std::size_t>(std::lround(part * (kLevels.size() - 1)))];
+  }
+  return line;
+}
+
+std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, std::size_t width,
+                                std::size_t rows) {
+  Frame frame(width);
+  frame.add(fmt::format("{}  {}", progress_text(view), view.id), Colour::bold);
+  frame.add(printable(view.state.text), view.state.colour);
+  if (!view.losses.empty()) {
+    constexpr std::string_view kName = "loss ";
+    frame.add(fmt::format("{}{}", kName,
+                          sparkline(view.losses, width > kName.size() ? width - kName.size() : 1)));
+  }
+  frame.add("");
+  add_findings(frame, view, name, rows > kRowsBesideFindings ? rows - kRowsBesideFindings / 2 : 5);
+  if (view.worst.size() > 0) {
+    frame.add("");
+    frame.add("worst tensors", Colour::bold);
+    Table table = view.worst;
+    const std::size_t used = frame.size() + 2;  // its head, and what it may say below
+    table.keep_first(rows > used + 1 ? rows - used - 1 : 1);
+    for (const std::string& line : lines_of(table.render(Format::table, width))) frame.add(line);
+  }
+  std::vector<FrameLine> lines = std::move(frame).lines();
+  if (lines.size() > rows) lines.resize(rows);
+  return lines;
+}
+
+}  // namespace telens::cli
