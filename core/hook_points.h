@@ -80,6 +80,8 @@ struct RoutingRequest {
   const at::Tensor* like = nullptr;
   // The forward of a module in eval mode that is no part of a training: LinearLayer tells.
   bool evaluation = false;
+  // The module's own mode. A training may run in eval mode, too.
+  bool training_mode = true;
 };
 
 // The tensor-parallel group that a layer was given; a weight's statistics are reduced over it.

@@ -190,7 +190,8 @@ ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,
   // to the region: ranks whose experts differ must reduce the same amaxes.
   const RoutingRequest request{.under_recipe = under_recipe,
                                .like = &input.like(),
-                               .evaluation = is_evaluation(call, weight)};
+                               .evaluation = is_evaluation(call, weight),
+                               .training_mode = call.training};
   if (input.numel() != 0) context.plan = layer.hooks.begin_forward(request);
   ran_quantized_ = under_recipe;
   return context;

@@ -12,9 +12,10 @@
 namespace telens::debug {
 namespace {
 
-// A forward without a graph ends no iteration: it wants no step().
+// A forward without a graph wants no step(), nor does one in eval mode, which may be an evaluation
+// that makes a graph by mistake.
 bool trains(const RoutingRequest& request) {
-  return !request.evaluation && at::GradMode::is_enabled();
+  return request.training_mode && !request.evaluation && at::GradMode::is_enabled();
 }
 
 bool could_be_captured(const RoutingRequest& request) {

@@ -12,7 +12,7 @@ namespace telens::debug {
 
 class MissingSteps {
  public:
-  // A layer is asked in a forward that makes a graph and is no evaluation; one that features have
+  // A layer is asked in a forward that belongs to a training; one that features have
   // is asked in every forward of the first iteration. Returns a sentence at the forward of a layer
   // in one iteration that is too many for micro-batches. Any thread.
   std::optional<std::string> note_forward(LayerRouting& routing, std::int64_t iteration);

@@ -396,7 +396,10 @@ TEST_F(ForgottenStepTest, is_not_told_of_evaluations) {
               }),
               Not(HasSubstr("debug.step()")));
   EXPECT_THAT(told_after([&] {
-                for (int i = 0; i < 3; ++i) layer.hooks.begin_forward({.evaluation = true});
+                for (int i = 0; i < 3; ++i) {
+                  layer.hooks.begin_forward({.evaluation = true});
+                  layer.hooks.begin_forward({.training_mode = false});
+                }
               }),
               Not(HasSubstr("debug.step()")));
 }

@@ -140,6 +140,24 @@ def test_a_loss_that_is_a_tensor_of_paddle_is_recorded(tmp_path):
     assert "twice" in set(run.scalars["name"])
 
 
+@pytest.mark.parametrize("mode", ["train", "eval", "no_grad", "with steps"])
+def test_a_training_without_steps_is_told_so_at_its_end(tmp_path, mode):
+    layer = te.Linear(16, 16)
+    if mode == "eval":
+        layer.eval()
+    with debug.session(EVERYTHING, log_dir=tmp_path), paddle.set_grad_enabled(mode != "no_grad"):
+        for _ in range(3):
+            out = layer(helpers.randoms(4, 16))
+            if mode in ("train", "with steps"):
+                out.sum().backward()
+            if mode == "with steps":
+                debug.step()
+    told = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert ("debug.step() was never called: layers ran forward 3 times" in told) == (
+        mode == "train"
+    )
+
+
 def test_only_a_model_has_layers_to_name():
     with pytest.raises(ValueError, match="model must be"):
         debug.infer_and_assign_layer_names(3)
