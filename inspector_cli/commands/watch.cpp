@@ -40,16 +40,17 @@ struct WatchOptions {
 volatile std::sig_atomic_t resized = 0;
 void note_resize(int) { resized = 1; }
 
-// The screen that a terminal keeps beside its usual one, so that what stood there comes back.
+// The screen that a terminal keeps beside its usual one, so that what stood there comes back. Lines
+// end at its right edge.
 class Screen {
  public:
   Screen() {
     std::signal(SIGWINCH, note_resize);
-    write("\x1b[?1049h\x1b[?25l");
+    write("\x1b[?1049h\x1b[?25l\x1b[?7l");
   }
   ~Screen() {
     try {
-      write("\x1b[?25h\x1b[?1049l");
+      write("\x1b[?7h\x1b[?25h\x1b[?1049l");
     } catch (...) {  // the terminal is gone
     }
     std::signal(SIGWINCH, SIG_DFL);

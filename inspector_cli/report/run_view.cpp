@@ -42,16 +42,16 @@ Table worst_tensors(const record::RunReader& run) {
   const auto name = [&run](record::Dictionary dictionary, std::int32_t id) {
     return name_or_empty(run, dictionary, id);
   };
-  Table table(
-      {"layer", "tensor", "gemm", "recipe", "underflows %", "overflows %", "amax", "nonfinite"});
+  Table table({"layer", "tensor", "gemm", "underflows %", "overflows %", "amax", "nonfinite"});
   for (const TensorSummary& each : summaries.worst_first()) {
     if (table.size() == kMostTensors) break;
+    if (!each.recipe.empty()) continue;  // a what-if: no part of the training
     table.add({name(record::Dictionary::layer, each.layer),
                name(record::Dictionary::tensor, each.tensor),
-               name(record::Dictionary::gemm, each.gemm), each.recipe, cell(each.underflows),
+               name(record::Dictionary::gemm, each.gemm), cell(each.underflows),
                cell(each.overflows), cell(each.amax), cell(each.nonfinite)});
   }
-  for (const char* column : {"gemm", "recipe", "underflows %", "overflows %", "nonfinite"}) {
+  for (const char* column : {"gemm", "underflows %", "overflows %", "nonfinite"}) {
     table.drop_where_empty(column);
   }
   return table;
@@ -88,6 +88,8 @@ class Frame {
       add(room < width_ ? std::string(indent) + line : line);
     }
   }
+  // A line that fits as far as words allow, and has its colors.
+  void add_table_line(const std::string& line) { lines_.push_back({line}); }
   std::size_t size() const { return lines_.size(); }
   std::vector<FrameLine> lines() && { return std::move(lines_); }
 
@@ -201,7 +203,9 @@ std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, st
     Table table = view.worst;
     const std::size_t used = frame.size() + 2;  // its head, and what it may say below
     table.keep_first(rows > used + 1 ? rows - used - 1 : 1);
-    for (const std::string& line : lines_of(table.render(Format::table, width))) frame.add(line);
+    for (const std::string& line : lines_of(table.render(Format::table, width))) {
+      frame.add_table_line(line);
+    }
   }
   std::vector<FrameLine> lines = std::move(frame).lines();
   if (lines.size() > rows) lines.resize(rows);

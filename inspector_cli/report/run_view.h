@@ -38,11 +38,12 @@ bool has_ended(const record::RunReader& run);
 RunView view_of(const record::RunReader& run);
 
 struct FrameLine {
-  std::string text;  // printable
+  std::string text;  // printable, or a table's with colors
   std::optional<Colour> colour = std::nullopt;
 };
 
-// At most `rows` lines of at most `width` columns. `name` is how the user calls the run.
+// At most `rows` lines of at most `width` columns, but for a table of longer words. `name` is how
+// the user calls the run.
 std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, std::size_t width,
                                 std::size_t rows);
 
