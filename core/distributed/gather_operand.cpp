@@ -35,8 +35,17 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
         "ranks; give each rank a multiple, or return plain values",
         shard.layer, name_of(tensor.mode), rows_of(tensor), block_length(tensor.mode));
   }
-  if (!shard.modified || tensor.mode != ScalingMode::tensor) return;
-  const at::Tensor scales = gather_rows(data.scale_inv.reshape({1}), shard.group).wait();
+  if (!shard.modified) return;
+  if (!data.codes.defined()) {
+    raise<UsageError>(
+        "{}: a feature has made codes without the orientation that this GEMM takes; return it too, "
+        "or plain values",
+        shard.layer);
+  }
+  // A block has a scale of its own; some block formats have one of the tensor above them.
+  const at::Tensor& scale = tensor.mode == ScalingMode::tensor ? data.scale_inv : data.tensor_scale;
+  if (!scale.defined()) return;
+  const at::Tensor scales = gather_rows(scale.reshape({1}), shard.group).wait();
   if (!scales.eq(scales[0]).all().item<bool>()) {
     raise<UsageError>(
         "{}: a feature has made codes whose scales differ between the ranks of tp_group, so they "

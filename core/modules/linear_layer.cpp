@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/distributed/compare_ranks.h"
 #include "core/distributed/gather_sequence.h"
 #include "core/modules/activation_dtype.h"
+#include "core/modules/altered_operands.h"
 #include "core/modules/named_errors.h"
 #include "core/modules/recomputation.h"
 #include "core/ops/backends.h"
@@ -117,6 +119,13 @@ void check_shared_scales(const std::string& layer, const LinearParallel& paralle
         "reduce_amax=True",
         layer, parallel.size);
   }
+  compare_once_over_ranks(
+      {.subject = layer,
+       .group_name = "tp_group",
+       .text = fmt::format("has the fp8_group '{}'", name_of(*options.group)),
+       .mend = "sequence_parallel joins their FP8 codes, which delayed scaling must scale alike; "
+               "give fp8_autocast one fp8_group that holds all ranks of tp_group"},
+      parallel.group);
 }
 
 // A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
@@ -155,6 +164,7 @@ class LinearLayer::State {
                     const std::shared_ptr<Region>& region, const at::Device& device);
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
+  AlteredOperands altered_operands_;
   bool ran_quantized_ = false;  // the newest forward did
   bool has_trained_ = false;    // a forward in training mode ran
 };
@@ -168,6 +178,10 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
   ops::check_runs_on(input.device(), name());
   ForwardContext context = begin_forward(input, call, weight);
+  const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
+  if (gathers && !context.recomputation) {
+    altered_operands_.compare(context, name(), layer.parallel);
+  }
   if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
   return context;
 }

@@ -29,8 +29,9 @@ struct LinearParallel {
   bool gathers_gradient() const { return mode == ParallelMode::row && sequence; }
   bool sums_output() const { return mode == ParallelMode::row && size > 1; }
   bool sums_dgrad() const { return mode == ParallelMode::column && size > 1; }
+  bool gathers_operands() const { return gathers_input() || gathers_gradient(); }
   // Inside the GEMM it would be added once a rank.
-  bool adds_bias_to_sum() const { return mode == ParallelMode::row; }
+  bool adds_bias_to_sum() const { return sums_output(); }
 
   // True if each rank has the tensor of the layer, whole: for statistics.
   bool replicates(TensorName name) const {

@@ -279,7 +279,7 @@ STATEMENTS = (
         "own rows.",
         DIVIDED,
         LINEAR_PARALLEL + ".h",
-        "return mode == ParallelMode::row; }",
+        "return sums_output(); }",
         "return false; }",
     ),
     Statement(

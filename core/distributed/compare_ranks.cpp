@@ -1,0 +1,105 @@
+#include "core/distributed/compare_ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace telens {
+namespace {
+
+// A rank that saves a checkpoint alone, or compiles, may be late. It is the time after which torch
+// gives collectives of NCCL up.
+constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(10);
+
+// The comparisons of one group so far.
+struct Comparisons {
+  c10::weak_intrusive_ptr<c10d::ProcessGroup> group;  // keeps the address from being used again
+  std::uint64_t count = 0;
+  std::set<std::string> equal = {};  // texts of compare_once_over_ranks
+};
+
+std::mutex comparisons_mutex;
+
+// Used under comparisons_mutex.
+Comparisons& comparisons_of(const ProcessGroupPtr& group) {
+  static auto* const all = new std::map<c10d::ProcessGroup*, Comparisons>;  // outlives torch's own
+  const auto known = all->find(group.get());
+  if (known != all->end()) return known->second;
+  const auto shared = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(group.get());
+  const c10::weak_intrusive_ptr<c10d::ProcessGroup> weak(shared);
+  return all->emplace(group.get(), Comparisons{.group = weak}).first->second;
+}
+
+std::string key_of(std::uint64_t comparison, int rank) {
+  return fmt::format("telens/{}/{}", comparison, rank);
+}
+
+std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// Waits for the text of a rank.
+std::string text_of(c10d::Store& store, const std::string& key, int rank, const RankClaim& claim) {
+  const auto wait = std::min(store.getTimeout(), kLongestWait);
+  try {
+    store.wait({key}, wait);
+  } catch (const c10::Error&) {
+    raise<UsageError>(
+        "{}: this rank of {} {}, and rank {} has not said within {} s what it does; {}",
+        claim.subject, claim.group_name, claim.text, rank,
+        std::chrono::duration_cast<std::chrono::seconds>(wait).count(), claim.mend);
+  }
+  const std::vector<std::uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t comparison) {
+  constexpr std::uint64_t kRead = 2;  // a rank that comes here has read all texts of two before
+  c10d::Store& store = *group.getStore();
+  const int own = group.getRank();
+  const std::string text = fmt::format("{}\n{}", claim.subject, claim.text);
+  store.set(key_of(comparison, own), bytes_of(text));
+  if (comparison >= kRead) store.deleteKey(key_of(comparison - kRead, own));
+  for (int rank = 0; rank < group.getSize(); ++rank) {
+    if (rank == own) continue;
+    const std::string other = text_of(store, key_of(comparison, rank), rank, claim);
+    if (other == text) continue;
+    const std::size_t end = other.find('\n');
+    const std::string theirs = other.substr(end + 1);
+    const std::string subject = other.substr(0, end);
+    raise<UsageError>("{}: rank {} of {} {}, rank {} {}{}; {}", claim.subject, own,
+                      claim.group_name, claim.text, rank, theirs,
+                      subject == claim.subject ? "" : " in " + subject, claim.mend);
+  }
+}
+
+}  // namespace
+
+void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
+  if (!group->getStore()) return;
+  const std::uint64_t comparison = [&] {
+    const std::lock_guard lock(comparisons_mutex);
+    return comparisons_of(group).count++;
+  }();
+  compare(claim, *group, comparison);
+}
+
+void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
+  {
+    const std::lock_guard lock(comparisons_mutex);
+    if (comparisons_of(group).equal.contains(claim.text)) return;
+  }
+  compare_over_ranks(claim, group);
+  const std::lock_guard lock(comparisons_mutex);
+  comparisons_of(group).equal.insert(claim.text);
+}
+
+const std::string& name_of(const c10d::ProcessGroup& group) { return group.getGroupName(); }
+
+}  // namespace telens

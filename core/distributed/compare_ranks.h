@@ -1,0 +1,33 @@
+// Compares what the ranks of a group are about to do, before they wait for each other in a
+// collective that would not fit.
+//
+// It goes by the group's store, beside its collectives: a rank that has nothing to compare is
+// already on its way to the next collective, where it would take ours for that one.
+#pragma once
+
+#include <string>
+
+#include "core/distributed/process_group.h"
+
+namespace telens {
+
+// A sentence about this rank: "{subject}: rank 0 of {group_name} {text}, rank 1 {text}; {mend}".
+struct RankClaim {
+  const std::string& subject;  // a layer's name
+  const char* group_name;      // the argument's, "tp_group"
+  std::string text;
+  const char* mend;
+};
+
+// Throws UsageError where the texts of two ranks differ, or where a rank does not call this within
+// the time that the store's collectives have, 10 minutes at most. Ranks call it in the same order.
+// A group without a store compares nothing.
+void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group);
+
+// The same, but once for each text, subjects aside.
+void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group);
+
+// The name by which torch.distributed tells groups apart; it is the same on all of their ranks.
+const std::string& name_of(const c10d::ProcessGroup& group);
+
+}  // namespace telens
