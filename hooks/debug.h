@@ -68,7 +68,9 @@ TELENS_EXPORT void note_foreign_layer(std::string_view layer_name, std::string_v
 // session.
 TELENS_EXPORT std::int64_t iteration();
 
-// Puts a number of the running iteration into the run file under a name of one's own.
+// Puts a number of the running iteration into the run file under a name of one's own. "loss" is the
+// loss of the iteration, as step() takes it: where an iteration gets it both ways, the recorded one
+// stays, and a warning tells of the first two that differ.
 TELENS_EXPORT void record(std::string_view name, double value);
 
 // Hands a value to every logger and to the run file at the next step(). A name

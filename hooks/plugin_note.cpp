@@ -2,6 +2,7 @@
 
 #include <elf.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -84,7 +85,12 @@ std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
     raise<UsageError>("plugin {}: this is no file", path.string());
   }
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    raise<UsageError>("plugin {}: cannot be read: {}", path.string(),
+                      std::generic_category().message(errno));
+  }
   const std::vector<char> content{std::istreambuf_iterator<char>(file), {}};
   const Bytes bytes(content, path);
   constexpr std::string_view kMagic(ELFMAG, SELFMAG);

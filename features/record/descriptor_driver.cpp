@@ -52,6 +52,12 @@ herr_t fail(const char* why) {
   return kFailed;
 }
 
+// For hdf5::last_system_error().
+void note_system_error(const char* cause) {
+  H5Epush2(H5E_DEFAULT, __FILE__, "descriptor_driver", __LINE__, H5E_ERR_CLS, H5E_IO, H5E_SYSERRSTR,
+           "%s", cause);
+}
+
 std::uint64_t size_of(const DescriptorFile& file) {
   struct stat status {};
   return ::fstat(file.descriptor, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
@@ -67,7 +73,7 @@ H5FD_t* open_file(const char* /*name*/, unsigned flags, hid_t access, haddr_t /*
   if (info == nullptr || file == nullptr) return nullptr;
   file->descriptor = ::fcntl(info->descriptor, F_DUPFD_CLOEXEC, 0);
   if (file->descriptor < 0) {
-    fail(std::strerror(errno));
+    note_system_error(std::strerror(errno));
     return nullptr;
   }
   return &file.release()->head;
@@ -130,7 +136,10 @@ herr_t write_nothing(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, 
 herr_t lock_file(H5FD_t* file, hbool_t for_writing) {
   const int operation = (for_writing ? LOCK_EX : LOCK_SH) | LOCK_NB;
   const bool locked = ::flock(own(file).descriptor, operation) == 0;
-  return locked || errno == ENOSYS ? kFine : fail("another program is writing the file");
+  if (locked || errno == ENOSYS) return kFine;
+  const bool is_held = errno == EWOULDBLOCK;
+  note_system_error(is_held ? "another program is writing the file" : std::strerror(errno));
+  return kFailed;
 }
 
 herr_t unlock_file(H5FD_t* file) {

@@ -79,6 +79,17 @@ std::string last_error() {
   return cause.empty() ? "unknown cause" : cause;
 }
 
+std::optional<std::string> last_system_error() {
+  std::optional<std::string> cause;
+  const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    if (error->min_num != H5E_SYSERRSTR || error->desc == nullptr) return 0;
+    *static_cast<std::optional<std::string>*>(out) = error->desc;
+    return 1;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
+  return cause;
+}
+
 void check(herr_t status, std::string_view what) {
   if (status < 0) raise<RecordError>("{}: {}", what, last_error());
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,10 @@ class Handle {
 
 // The innermost cause on HDF5's error stack, such as "errno = 28, ... 'No space left on device'".
 std::string last_error();
+
+// Why the operating system refused what HDF5 did last, which says nothing about the file's bytes;
+// nothing where it did not.
+std::optional<std::string> last_system_error();
 
 // Throws RecordError "<what>: <innermost cause>" for a negative result.
 void check(herr_t status, std::string_view what);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "features/record/layout_refusal.h"
@@ -13,10 +15,12 @@ namespace {
 using ObjectInfo = H5O_info1_t;
 using LinkInfo = H5L_info1_t;
 const auto link_info = H5Lget_info1;
+const auto iterate = H5Literate1;
 #else
 using ObjectInfo = H5O_info_t;
 using LinkInfo = H5L_info_t;
 const auto link_info = H5Lget_info;
+const auto iterate = H5Literate;
 #endif
 constexpr unsigned kChecksummedHeader = 2;  // the version of object headers that have checksums
 
@@ -51,6 +55,32 @@ void expect_link(hid_t group, const std::string& name, const std::string& path) 
   if (link.type != H5L_TYPE_HARD) refuse(path, "an object of this file", link_name(link.type));
 }
 
+struct AdditionSearch {
+  const std::vector<std::string>* expected;
+  std::optional<std::string> found;
+};
+
+// For H5Literate: ends at the first name that is not expected.
+herr_t find_addition(hid_t /*group*/, const char* name, const LinkInfo* /*about*/, void* search) {
+  auto& [expected, found] = *static_cast<AdditionSearch*>(search);
+  if (std::ranges::find(*expected, name) != expected->end()) return 0;
+  found = name;
+  return 1;
+}
+
+// Names one object that does not belong into the group.
+[[noreturn]] void refuse_additions(hid_t group, const std::string& path,
+                                   const std::vector<std::string>& expected) {
+  AdditionSearch search{&expected, std::nullopt};
+  // In the order of storage: HDF5 lists no names in memory then, of which a damaged file may claim
+  // any number.
+  hdf5::check(iterate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, find_addition, &search), path);
+  if (!search.found) refuse(path, "each name once", "one twice");
+  refuse(path, "only what TELens writes there",
+         fmt::format("'{}' beside it; remove that, and keep data of your own in a file of its own",
+                     *search.found));
+}
+
 }  // namespace
 
 void ObjectCheck::expect_group(const std::string& path, const std::vector<std::string>& expected) {
@@ -58,9 +88,7 @@ void ObjectCheck::expect_group(const std::string& path, const std::vector<std::s
   const auto group = hdf5::checked(H5Gopen2(file_, path.c_str(), H5P_DEFAULT), H5Gclose, path);
   H5G_info_t about{};
   hdf5::check(H5Gget_info(group, &about), path);
-  if (about.nlinks > expected.size()) {
-    refuse(path, fmt::format("{} names in it", expected.size()), fmt::format("{}", about.nlinks));
-  }
+  if (about.nlinks > expected.size()) refuse_additions(group, path, expected);
   for (const std::string& name : expected) {
     expect_link(group, name, path == "/" ? name : fmt::format("{}/{}", path, name));
   }

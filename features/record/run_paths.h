@@ -24,11 +24,13 @@ struct SegmentFile {
 // Rank and segment of a file name; nothing for a file that is not a segment.
 std::optional<SegmentFile> parse_segment(const std::string& path);
 
-// The segments in a run's folder, by rank and then in order. An unreadable folder has none.
+// The segments in a run's folder, by rank and then in order. Throws RecordError, with the cause,
+// for a folder that is there and cannot be read; one that is not there, or a file, has none.
 std::vector<SegmentFile> segments_in(const std::string& folder);
 
 // The folders of the runs that a log_dir, or its telens folder, holds, by their names; none for the
-// folder of a run, or a file.
+// folder of a run, or a file. A folder in `telens` that cannot be read counts as a run. Throws
+// RecordError as segments_in() does.
 std::vector<std::string> run_folders(const std::string& path);
 
 }  // namespace telens::record

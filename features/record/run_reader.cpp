@@ -30,7 +30,9 @@ std::vector<std::string> paths_of(const std::string& folder) {
 std::vector<std::string> run_files(const std::string& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (!fs::exists(status)) raise<RecordError>("{}: there is no such run", path);
+  const bool is_absent = status.type() == fs::file_type::not_found;
+  if (is_absent) raise<RecordError>("{}: there is no such run", path);
+  if (error) raise<RecordError>("{}: cannot be read: {}", path, error.message());
   if (!fs::is_directory(status)) return {path};
   if (auto files = paths_of(path); !files.empty()) return files;
 

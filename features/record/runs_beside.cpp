@@ -12,16 +12,19 @@ namespace {
 
 // One file tells when a run began: a log_dir may hold many runs of many ranks.
 RunEntry entry_of(const std::string& folder) {
-  const auto files = segments_in(folder);
-  auto last = files.begin();
-  while (last + 1 != files.end() && (last + 1)->rank == files.front().rank) ++last;
   RunEntry entry{.folder = folder, .latest = {}, .problem = {}};
+  std::string path = folder;
   try {
-    entry.latest = RunReader(last->path).segments().front();
+    const auto files = segments_in(folder);
+    if (files.empty()) raise<RecordError>("{}: its files have gone", folder);
+    auto last = files.begin();
+    while (last + 1 != files.end() && (last + 1)->rank == files.front().rank) ++last;
+    path = last->path;
+    entry.latest = RunReader(path).segments().front();
     entry.start_time = entry.latest->start_time;
   } catch (const RecordError& error) {
     // As new as its file: to pass over it would show an older run as the newest.
-    entry.start_time = time_of_change(last->path);
+    entry.start_time = time_of_change(path);
     entry.problem = error.what();
   }
   return entry;

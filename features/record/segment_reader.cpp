@@ -110,8 +110,11 @@ hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
   hdf5::check(H5Pset_metadata_read_attempts(properties, 24), path);
   auto file =
       hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, properties), H5Fclose);
-  if (!file) raise<RecordError>("{}: truncated or damaged ({})", path, hdf5::last_error());
-  return file;
+  if (file) return file;
+  if (const auto cause = hdf5::last_system_error()) {
+    raise<RecordError>("{}: cannot be read: {}", path, *cause);
+  }
+  raise<RecordError>("{}: truncated or damaged ({})", path, hdf5::last_error());
 }
 
 // Stands for a name that cannot be read; different in each file. It fits where a name does, so

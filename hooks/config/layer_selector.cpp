@@ -19,6 +19,11 @@ constexpr std::string_view kNumbers = "layer_numbers";
 constexpr std::string_view kTypes = "layer_types";
 constexpr std::string_view kAll = "all";
 
+// How to mend an empty string, which as a part of a name would be found in all of them.
+constexpr std::string_view kMendName = "; write a layer's whole name";
+constexpr std::string_view kMendType =
+    "; write a part of layers' names such as fc1, or 'all' for all layers";
+
 // Digits behind these belong to the kind of layer, not to its number: fc1, gemm_0.
 constexpr std::array<std::string_view, 2> kNumberedKinds{"fc", "gemm_"};
 
@@ -45,10 +50,14 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-std::vector<LocatedName> parse_names(const Value& value, std::string_view key, ErrorList& errors) {
+// `mend`: how to mend an empty string.
+std::vector<LocatedName> parse_names(const Value& value, std::string_view key,
+                                     std::string_view mend, ErrorList& errors) {
   std::vector<LocatedName> names;
   for (const Value& item : as_list(value)) {
-    if (item.is_string()) {
+    if (item.is_string() && item.as_string().empty()) {
+      errors.add(item.location(), "'{}' holds an empty string, which names no layer{}", key, mend);
+    } else if (item.is_string()) {
       names.push_back({item.as_string(), item.location()});
     } else {
       errors.add(item.location(), "'{}' must be a list of strings, not {}", key, describe(item));
@@ -95,6 +104,12 @@ std::optional<PythonRegex> parse_regex(const Value& value, ErrorList& errors) {
     errors.add(value.location(), "'{}' must be a string, not {}", kRegex, describe(value));
     return std::nullopt;
   }
+  if (value.as_string().empty()) {
+    errors.warn(value.location(),
+                "'{}' is empty, which is found in every layer's name; write '.*' if all layers are "
+                "meant",
+                kRegex);
+  }
   try {
     return PythonRegex(value.as_string());
   } catch (const UsageError& error) {
@@ -133,13 +148,13 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
     selector.keys_.push_back({entry.key, entry.key_location});
     if (entry.key != kRegex) check_not_empty(entry.value, entry.key, errors);
     if (entry.key == kExactNames) {
-      selector.exact_names_ = parse_names(entry.value, entry.key, errors);
+      selector.exact_names_ = parse_names(entry.value, entry.key, kMendName, errors);
     } else if (entry.key == kRegex) {
       selector.regex_ = parse_regex(entry.value, errors);
     } else if (entry.key == kNumbers) {
       selector.numbers_ = parse_numbers(entry.value, errors);
     } else if (entry.key == kTypes) {
-      selector.types_ = parse_names(entry.value, entry.key, errors);
+      selector.types_ = parse_names(entry.value, entry.key, kMendType, errors);
       selector.all_types_ = std::ranges::any_of(*selector.types_, is_all, &LocatedName::name);
     } else {
       errors.add(entry.key_location, "unknown key '{}' in 'layers'{}; it takes {}", entry.key,

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "hooks/config/config.h"
@@ -192,11 +194,19 @@ class Loader {
 };
 
 std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    raise<ConfigError>("the config file '{}' cannot be read; check the path (\"\" means no config)",
-                       path.string());
+  const auto refuse = [&path](const std::error_code& cause) {
+    raise<ConfigError>(
+        "the config file '{}' cannot be read: {}; check the path (\"\" means no config) and its "
+        "rights",
+        path.string(), cause.message());
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    refuse(std::make_error_code(std::errc::is_a_directory));
   }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse({errno, std::generic_category()});
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 

@@ -6,7 +6,11 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -20,6 +24,10 @@ namespace {
 // Values after the expansion of aliases; stops a text whose aliases multiply.
 constexpr std::size_t kMaxValues = 1'000'000;
 
+// Lists and mappings in one another, aliases expanded. A config needs about ten; what walks a tree
+// calls itself once a level.
+constexpr std::size_t kMaxLevels = 100;
+
 constexpr std::string_view kMergeKey = "<<";
 constexpr std::string_view kPlainTag = "?";
 constexpr std::string_view kQuotedTag = "!";
@@ -30,12 +38,23 @@ bool is_yaml_tag(std::string_view tag, std::string_view kind) {
   return tag.starts_with(kYamlTags) && tag.substr(kYamlTags.size()) == kind;
 }
 
+// Text that is valid YAML, but no config.
+struct RefusedYaml : YAML::Exception {
+  using YAML::Exception::Exception;
+};
+
+// How large a value is, aliases expanded.
+struct TreeSize {
+  std::size_t values = 1;
+  std::size_t levels = 0;  // of lists and mappings
+};
+
 // A list or map whose end has not come yet.
 struct OpenNode {
   bool is_map = false;
   Location location;
   YAML::anchor_t anchor = YAML::NullAnchor;
-  std::size_t values = 1;  // in the tree so far
+  TreeSize size{1, 1};  // so far
   Value::List items;
   Value::Map entries;
   std::optional<std::string> key;  // whose value comes next
@@ -63,15 +82,15 @@ class Builder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (wants_key()) return take_key("null", false, mark);
-    take(Value(Value(), locate(mark)), 1, anchor, mark);
+    take(Value(Value(), locate(mark)), {}, anchor, mark);
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end())
       throw YAML::ParserException(mark, "an alias inside its own anchor");
-    const auto& [value, values] = found->second;
-    if (!wants_key()) return take(value, values, YAML::NullAnchor, mark);
+    const auto& [value, size] = found->second;
+    if (!wants_key()) return take(value, size, YAML::NullAnchor, mark);
     if (value.is_string()) return take_key(value.as_string(), false, mark);
     throw YAML::ParserException(mark, "a key must be a plain word");
   }
@@ -80,10 +99,10 @@ class Builder : public YAML::EventHandler {
                 const std::string& text) override {
     const bool merge_tag = tag == kPlainTag || is_yaml_tag(tag, "merge");
     if (wants_key()) {
-      if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), 1};
+      if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), {}};
       return take_key(text, merge_tag && text == kMergeKey, mark);
     }
-    take(Value(scalar(tag, text, mark), locate(mark)), 1, anchor, mark);
+    take(Value(scalar(tag, text, mark), locate(mark)), {}, anchor, mark);
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -102,8 +121,12 @@ class Builder : public YAML::EventHandler {
   bool wants_key() const { return !open_.empty() && open_.back().is_map && !open_.back().key; }
 
   Value scalar(const std::string& tag, const std::string& text, const YAML::Mark& mark) {
-    if (tag == kPlainTag) return plain_scalar(text);
+    if (tag == kPlainTag) {
+      refuse_too_large(text, mark);
+      return plain_scalar(text);
+    }
     if (tag == kQuotedTag || is_yaml_tag(tag, "str")) return Value(text);
+    refuse_too_large(text, mark);
     const Value value = plain_scalar(text);
     const std::string_view known = std::string_view(tag).starts_with(kYamlTags)
                                        ? std::string_view(tag).substr(kYamlTags.size())
@@ -116,8 +139,29 @@ class Builder : public YAML::EventHandler {
     return value;
   }
 
+  void refuse_too_large(const std::string& text, const YAML::Mark& mark) {
+    if (!is_too_large_integer(text)) return;
+    constexpr std::size_t kQuotedDigits = 40;
+    const bool is_long = text.size() > kQuotedDigits;
+    throw RefusedYaml(
+        mark, fmt::format("the integer {}{} does not fit 64 bits; expected one from {} to {}, or "
+                          "quotes around it if it is a text",
+                          text.substr(0, kQuotedDigits), is_long ? "..." : "",
+                          std::numeric_limits<std::int64_t>::min(),
+                          std::numeric_limits<std::int64_t>::max()));
+  }
+
+  void check_levels(std::size_t levels, const YAML::Mark& mark) const {
+    if (levels <= kMaxLevels) return;
+    throw RefusedYaml(
+        mark, fmt::format("lists and mappings stand in one another more than {} levels deep; a "
+                          "config needs about ten",
+                          kMaxLevels));
+  }
+
   void open(bool is_map, std::string_view kind, const std::string& tag, const YAML::Mark& mark,
             YAML::anchor_t anchor) {
+    check_levels(open_.size() + 1, mark);
     if (wants_key()) throw YAML::ParserException(mark, "a key must be a plain word");
     if (tag != kPlainTag && tag != kQuotedTag && !tag.empty() && !is_yaml_tag(tag, kind)) {
       errors_.add(locate(mark), "the tag {} means nothing here; remove it", tag);
@@ -134,7 +178,7 @@ class Builder : public YAML::EventHandler {
     open_.pop_back();
     Value value = node.is_map ? Value(merge(std::move(node.entries), node.merged), node.location)
                               : Value(Value(std::move(node.items)), node.location);
-    take(std::move(value), node.values, node.anchor, YAML::Mark::null_mark());
+    take(std::move(value), node.size, node.anchor, YAML::Mark::null_mark());
   }
 
   // Own keys win over merged ones, earlier merged maps over later ones. In PyYAML's order: each map
@@ -176,16 +220,18 @@ class Builder : public YAML::EventHandler {
     }
   }
 
-  void take(Value value, std::size_t values, YAML::anchor_t anchor, const YAML::Mark& mark) {
-    if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, values};
+  void take(Value value, TreeSize size, YAML::anchor_t anchor, const YAML::Mark& mark) {
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, size};
+    check_levels(open_.size() + size.levels, mark);
     if (open_.empty()) {
       root_ = std::move(value);
       return;
     }
     OpenNode& parent = open_.back();
-    parent.values += values;
-    if (parent.values > kMaxValues) {
-      throw YAML::ParserException(mark, "its aliases expand to more than a million values");
+    parent.size.values += size.values;
+    parent.size.levels = std::max(parent.size.levels, size.levels + 1);
+    if (parent.size.values > kMaxValues) {
+      throw RefusedYaml(mark, "its aliases expand to more than a million values");
     }
     if (!parent.is_map) {
       parent.items.push_back(std::move(value));
@@ -202,7 +248,7 @@ class Builder : public YAML::EventHandler {
   ErrorList& errors_;
   Value root_;
   std::vector<OpenNode> open_;
-  std::map<YAML::anchor_t, std::pair<Value, std::size_t>> anchors_;
+  std::map<YAML::anchor_t, std::pair<Value, TreeSize>> anchors_;
 };
 
 }  // namespace
@@ -228,6 +274,9 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
                  "a second YAML document ('---'); a config is one document");
     }
     return first;
+  } catch (const RefusedYaml& error) {
+    errors.add(builder.locate(error.mark), "{}", error.msg);
+    return {};
   } catch (const YAML::Exception& error) {
     errors.add(builder.locate(error.mark), "not valid YAML: {}", error.msg);
     return {};

@@ -12,7 +12,10 @@ namespace telens::config {
 // Null for an empty text. Mistakes go to the errors.
 Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors);
 
-// The value of a plain (unquoted) scalar.
+// The value of a plain (unquoted) scalar. An integer beyond 64 bits is a string.
 Value plain_scalar(std::string_view text);
+
+// True for a plain scalar that YAML reads as an integer, but 64 bits do not hold.
+bool is_too_large_integer(std::string_view text);
 
 }  // namespace telens::config

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "hooks/config/yaml_reader.h"
 
@@ -34,8 +35,14 @@ std::string without_underscores(std::string_view text) {
   return result;
 }
 
-// Base 2, 8, 10 or 16; underscores separate digits. Too large for 64 bits: not an integer.
-std::optional<std::int64_t> parse_integer(std::string_view text) {
+// The digits of an integer, with a minus sign where it has one, and their base.
+struct IntegerText {
+  std::string digits;
+  int base = 10;
+};
+
+// Base 2, 8, 10 or 16; underscores separate digits. Nothing for another scalar.
+std::optional<IntegerText> integer_text(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   int base = 10;
@@ -53,10 +60,23 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
   }
   std::string digits = without_underscores(text);
   if (negative) digits.insert(digits.begin(), '-');
+  return IntegerText{std::move(digits), base};
+}
+
+std::from_chars_result parse(const IntegerText& text, std::int64_t& value) {
+  const char* const begin = text.digits.data();
+  return std::from_chars(begin, begin + text.digits.size(), value, text.base);
+}
+
+// Too large for 64 bits: not an integer.
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  const auto integer = integer_text(text);
+  if (!integer) return std::nullopt;
   std::int64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  const auto [end, error] = parse(*integer, value);
+  if (error != std::errc{} || end != integer->digits.data() + integer->digits.size()) {
+    return std::nullopt;
+  }
   return value;
 }
 
@@ -103,6 +123,12 @@ Value plain_scalar(std::string_view text) {
   if (const auto integer = parse_integer(text)) return *integer;
   if (const auto real = parse_real(text)) return *real;
   return text;
+}
+
+bool is_too_large_integer(std::string_view text) {
+  const auto integer = integer_text(text);
+  std::int64_t value = 0;
+  return integer && parse(*integer, value).ec == std::errc::result_out_of_range;
 }
 
 }  // namespace telens::config

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -13,6 +14,8 @@
 
 namespace telens::debug {
 namespace {
+
+constexpr std::string_view kLoss = "loss";
 
 void check_iteration(std::string_view what, std::int64_t iteration) {
   if (iteration < 0 || iteration > hook_points::kLastIteration) {
@@ -118,6 +121,7 @@ void Session::note_foreign_layer(std::string_view layer_name, std::string_view k
 }
 
 void Session::record_scalar(std::string_view name, double value) {
+  if (name == kLoss) return record_loss(value);
   write_scalar(iteration(), name, value);
   note_number(name, value);
 }
@@ -205,11 +209,38 @@ void Session::note_number(std::string_view name, double value) {
 
 // The first one that is not finite is told at once, whatever the configuration looks at.
 void Session::note_loss(double loss, std::int64_t iteration) {
-  write_scalar(iteration, "loss", loss);
-  note_number("loss", loss);
-  if (const auto text = losses_.look_at(loss, iteration)) {
-    events_.announce("loss_not_finite", *text, {});
-  }
+  write_scalar(iteration, kLoss, loss);
+  note_number(kLoss, loss);
+  const auto text = [&] {
+    const std::lock_guard lock(pending_mutex_);
+    return losses_.look_at(loss, iteration);
+  }();
+  if (text) events_.announce("loss_not_finite", *text, {});
+}
+
+void Session::record_loss(double loss) {
+  const std::int64_t running = iteration();
+  note_loss(loss, running);
+  const std::lock_guard lock(pending_mutex_);
+  recorded_loss_ = {loss, running};
+}
+
+// An iteration that has a loss by record() gets no second one: what reads the run would mix them.
+void Session::note_loss_of_step(double loss, std::int64_t iteration) {
+  const auto recorded = [this] {
+    const std::lock_guard lock(pending_mutex_);
+    return std::exchange(recorded_loss_, std::nullopt);
+  }();
+  if (!recorded || recorded->second != iteration) return note_loss(loss, iteration);
+  const bool same = recorded->first == loss || (std::isnan(recorded->first) && std::isnan(loss));
+  if (same || std::exchange(told_of_two_losses_, true)) return;
+  events_.message(
+      fmt::format(
+          "iteration {} has two losses: {} by debug.record(\"loss\", ...), which the run "
+          "keeps, and {} by debug.step(loss=...), which it leaves out, here and later; give "
+          "the loss to step alone, and record other numbers under other names",
+          iteration, recorded->first, loss),
+      {}, LogLevel::warning);
 }
 
 // Calls the deciders at the end of an iteration.
@@ -250,7 +281,7 @@ void Session::step_in_turn(std::optional<double> loss) {
     isolation_.observe(*each, {}, "step", [&] { each->feature->step(ending); });
   }
   const double begin = sections().measures() ? seconds_now() : 0;
-  if (loss) note_loss(*loss, ending);
+  if (loss) note_loss_of_step(*loss, ending);
   // Deciders need this iteration's rows now.
   const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
   Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);

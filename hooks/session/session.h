@@ -96,6 +96,8 @@ class Session final : private FeatureServices {
   void write_scalar(std::int64_t iteration, std::string_view name, double value);
   void note_number(std::string_view name, double value);
   void note_loss(double loss, std::int64_t iteration);
+  void record_loss(double loss);
+  void note_loss_of_step(double loss, std::int64_t iteration);
   void decide(const RecordedIteration& recorded,
               std::span<const std::vector<std::int64_t>> words_of_ranks);
   // The rows that the engine has collected, then those recorded since the last call.
@@ -131,8 +133,10 @@ class Session final : private FeatureServices {
   std::vector<std::string> stop_texts_;
   std::string exception_;             // the one that has ended the run
   std::vector<NamedNumber> numbers_;  // numbers of the iteration, for deciders
+  LossWatch losses_;
+  std::optional<std::pair<double, std::int64_t>> recorded_loss_;  // by record(), and its iteration
 
-  LossWatch losses_;  // used by step() alone
+  bool told_of_two_losses_ = false;  // used by step() alone
 };
 
 }  // namespace telens::debug

@@ -209,17 +209,26 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
   }
 }
 
-void run_info(const InfoOptions& options) {
-  const std::string chosen = choose_run(options.run);
+// Throws RecordError as RunReader does, after a list of the other runs, which it does not keep from
+// being read.
+record::RunReader open_or_list_others(const InfoOptions& options, const std::string& chosen) {
   // With --config and --environment stdout is theirs alone.
-  record::RunReader run(chosen, [&](const std::string& trouble) {
-    if (options.config || options.environment) {
-      note(trouble);
-    } else {
+  const bool tables = !options.config && !options.environment;
+  try {
+    return record::RunReader(chosen, [tables](const std::string& trouble) {
+      if (!tables) return note(trouble);
       const bool is_damage = trouble.find("damaged") != std::string::npos;
       line(is_damage ? "damaged" : "warning", coloured(trouble, Colour::red));
-    }
-  });
+    });
+  } catch (const RecordError&) {
+    if (tables) print_other_runs(runs_beside(options.run));
+    throw;
+  }
+}
+
+void run_info(const InfoOptions& options) {
+  const std::string chosen = choose_run(options.run);
+  record::RunReader run = open_or_list_others(options, chosen);
   if (options.config) {
     fmt::print("{}", printable_lines(run.config_text()));
     return;

@@ -1,10 +1,12 @@
 #include "inspector_cli/commands/layer_names.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -44,20 +46,22 @@ constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 
 std::vector<std::string> from_path(const std::string& path) {
   const auto from_run = [&] { return open_run(path).names(record::Dictionary::layer); };
-  if (std::filesystem::is_directory(path)) return from_run();
-  const auto type = std::filesystem::status(path).type();
+  std::error_code ignored;  // opening it tells
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type == std::filesystem::file_type::directory) return from_run();
   if (type == std::filesystem::file_type::character || type == std::filesystem::file_type::block) {
     raise<UsageError>(
         "--layers '{}' is a device; give a file with one layer name a line, a run, or - for "
         "standard input",
         path);
   }
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     raise<UsageError>(
-        "--layers '{}' cannot be read; give a file with one layer name a line, a run, or - for "
+        "--layers '{}' cannot be read: {}; give a file with one layer name a line, a run, or - for "
         "standard input",
-        path);
+        path, std::generic_category().message(errno));
   }
   std::string beginning(kSignature.size(), '\0');
   file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));

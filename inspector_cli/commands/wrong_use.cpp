@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <vector>
 
 #include "hooks/config/suggestions.h"
@@ -27,8 +28,19 @@ std::vector<std::string> options_of(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
   return names;
+}
+
+// An option that the command has is left over only where it stands before the command.
+std::string about_option(const std::string& name, const CLI::App& command) {
+  const std::vector<std::string> known = options_of(command);
+  if (std::ranges::find(known, name) != known.end()) {
+    return fmt::format("{0} stands before the subcommand; write it behind: telens {1} ... {0}",
+                       name, command.get_name());
+  }
+  return fmt::format("there is no option {}{}", name, config::suggestion(name, known));
 }
 
 std::string about_subcommands(const CLI::App& app) {
@@ -51,10 +63,8 @@ std::string wrong_use(const CLI::App& app, const CLI::ParseError& error) {
   if (&command == &app) return fmt::format("{}; `telens --help` explains", about_subcommands(app));
   std::string mistake = error.what();
   for (const std::string& argument : app.remaining(true)) {
-    if (!argument.starts_with("--")) continue;
-    const std::string name = name_in(argument);
-    mistake =
-        fmt::format("there is no option {}{}", name, config::suggestion(name, options_of(command)));
+    if (!argument.starts_with('-')) continue;
+    mistake = about_option(name_in(argument), command);
     break;
   }
   return fmt::format("{0}: {1}; `telens {0} --help` explains", command.get_name(), mistake);

@@ -1,5 +1,7 @@
 """The reference of the command, docs/command_reference.md, is what its own help says."""
 
+import re
+
 import command_reference
 from conftest import ROOT
 
@@ -16,3 +18,21 @@ def test_the_reference_has_every_subcommand_with_its_options():
     assert len(names) == source.count("(CLI::App& app);")
     assert {"info", "stats", "diagnose"} <= set(names)
     assert "\n  --layer TEXT" in command_reference.section("stats")
+
+
+def shared_options():
+    """Each option that several subcommands have, with those subcommands, in the order of --help."""
+    shared = {}
+    for name in command_reference.subcommands():
+        for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", command_reference.section(name), re.M):
+            shared.setdefault(option, []).append(name)
+    return {option: names for option, names in shared.items() if len(names) > 1}
+
+
+def test_options_that_several_subcommands_have_are_explained_once():
+    page = (ROOT / "docs/command.md").read_text()
+    rows = re.findall(r"^\| `(--[a-z-]+).*\| ([a-z, -]+) \|$", page, re.M)
+    explained = {option: names.split(", ") for option, names in rows}
+    expected = {option: names for option, names in shared_options().items() if option != "--help"}
+    order = command_reference.subcommands()
+    assert {each: sorted(names, key=order.index) for each, names in explained.items()} == expected

@@ -114,3 +114,17 @@ def test_a_run_done_again_after_a_restart_counts_its_records_once(telens, write_
         line for line in telens("info", tmp_path).stdout.splitlines() if line.startswith("records ")
     )
     assert line.split()[1] == "1441,"
+
+
+def test_a_dataset_of_the_users_own_is_named_in_the_refusal(telens, run_file, tmp_path):
+    for name in ("my_notes", "names/mine"):
+        path = tmp_path / "rank00000.h5"
+        shutil.copy(run_file, path)
+        with h5py.File(path, "r+", libver="latest") as file:
+            file[name] = [1, 2, 3]
+        refusal = telens("info", path)
+        assert refusal.returncode == 2
+        group, _, own = name.rpartition("/")
+        assert f"{path}: " in refusal.stderr
+        assert f"({group or '/'}: expected only what TELens writes there, " in refusal.stderr
+        assert f"came '{own}' beside it; remove that" in refusal.stderr

@@ -55,6 +55,48 @@ def test_it_is_told_again_only_after_a_finite_one(tmp_path):
     assert "no loss before it was finite" in told[0][1]
 
 
+# ---- debug.record("loss", ...)
+
+
+def losses(log_dir) -> list[tuple[int, float]]:
+    rows = telens.open_run(log_dir).table("scalars")
+    rows = rows[rows["name"] == "loss"]
+    return list(zip(rows["iteration"], rows["value"], strict=True))
+
+
+def test_a_recorded_loss_is_the_loss_of_its_iteration(tmp_path):
+    with debug.session("", log_dir=tmp_path):
+        for loss in (3.0, math.nan):
+            debug.record("loss", loss)
+            debug.step()
+    ((iteration, _, _),) = events(tmp_path, "loss_not_finite")
+    assert iteration == 1
+
+
+def test_an_iteration_has_one_loss_however_it_is_given(tmp_path, capfd):
+    with debug.session("", log_dir=tmp_path):
+        for loss in (3.0, math.nan, 2.0):
+            debug.record("loss", loss)
+            debug.step(loss=loss)
+        debug.step(loss=1.0)
+    assert "two losses" not in capfd.readouterr().err
+    found = losses(tmp_path)
+    assert [iteration for iteration, _ in found] == [0, 1, 2, 3]
+    assert [found[0][1], found[2][1], found[3][1]] == [3.0, 2.0, 1.0]
+
+
+def test_two_losses_that_differ_are_told_once_and_the_recorded_one_stays(tmp_path, capfd):
+    with debug.session("", log_dir=tmp_path):
+        for _ in range(3):
+            debug.record("loss", 3.0)
+            debug.step(loss=2.5)
+    said = capfd.readouterr().err
+    assert said.count("has two losses") == 1
+    assert 'iteration 0 has two losses: 3 by debug.record("loss", ...)' in said
+    assert "2.5 by debug.step(loss=...)" in said
+    assert losses(tmp_path) == [(0, 3.0), (1, 3.0), (2, 3.0)]
+
+
 # ---- production.yaml
 
 LAYERS = 6

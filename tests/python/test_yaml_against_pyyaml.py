@@ -36,7 +36,7 @@ def test_random_scalars_are_the_same_values():
         if isinstance(theirs, list):  # "- - 1"
             continue
         if isinstance(theirs, int) and abs(theirs) >= 2**63:
-            assert isinstance(answer["value"][0], str)
+            assert "does not fit 64 bits" in answer["error"]
             continue
         assert same(answer["value"][0], theirs), (text, answer)
         kinds[type(theirs)] += 1

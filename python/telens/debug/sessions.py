@@ -174,7 +174,11 @@ def initialize_training_step(train_step: int) -> None:
 
 
 def record(name: str, value: float | torch.Tensor) -> None:
-    """Puts a number of the running iteration into the run file, under a name of one's own."""
+    """Puts a number of the running iteration into the run file, under a name of one's own.
+
+    The name ``"loss"`` gives the loss of the iteration, as ``step(loss=)`` does. Where an iteration
+    gets it both ways, the recorded one stays, and a warning tells of the first two that differ.
+    """
     name = arguments.text("debug.record", "name", name)
     _C.debug.record(name, arguments.number("debug.record", "value", value))
 

@@ -72,8 +72,8 @@ STATEMENTS = (
         "A config file that is named and missing is an error *(ours: the peer goes on without)*.",
         "SessionTest.a_config_file_that_is_missing_is_an_error",
         "hooks/config/load.cpp",
-        "if (!file || std::filesystem::is_directory(path)) {",
-        "if (std::filesystem::is_directory(path)) {",
+        "if (!file) refuse({errno, std::generic_category()});",
+        "",
     ),
     Statement(
         "An empty config file is no error.",
@@ -262,8 +262,8 @@ STATEMENTS = (
         "`step(loss)` keeps the loss of the iteration that ends *(ours)*.",
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
         "hooks/session/session.cpp",
-        'write_scalar(iteration, "loss", loss);',
-        'write_scalar(iteration + 1, "loss", loss);',
+        "write_scalar(iteration, kLoss, loss);",
+        "write_scalar(iteration + 1, kLoss, loss);",
     ),
     Statement(
         "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",

@@ -475,8 +475,8 @@ TEST(ConfigFile, that_is_missing_is_an_error_that_names_it) {
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
-                 "the config file 'no/such.yaml' cannot be read; check the path (\"\" means no "
-                 "config)");
+                 "the config file 'no/such.yaml' cannot be read: No such file or directory; check "
+                 "the path (\"\" means no config) and its rights");
   }
   EXPECT_THROW(load_config_file(::testing::TempDir(), descriptions()), ConfigError);
 }

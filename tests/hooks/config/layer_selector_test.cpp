@@ -1,5 +1,6 @@
 #include "hooks/config/layer_selector.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
@@ -19,6 +20,23 @@ std::string error_of(std::string_view yaml) {
   ErrorList errors;
   LayerSelector::parse(read_yaml(yaml, "f.yaml", errors), errors);
   return errors.text();
+}
+
+TEST(LayerSelector, an_empty_name_or_type_is_an_error_and_an_empty_pattern_is_warned_about) {
+  using ::testing::HasSubstr;
+  for (const std::string_view empty : {"''", "['']", "[fc1, \"\"]"}) {
+    EXPECT_THAT(error_of(fmt::format("{{layer_types: {}}}", empty)),
+                HasSubstr("'layer_types' holds an empty string, which names no layer; write a part "
+                          "of layers' names such as fc1, or 'all' for all layers"));
+    EXPECT_THAT(error_of(fmt::format("{{exact_layer_names: {}}}", empty)),
+                HasSubstr("'exact_layer_names' holds an empty string"));
+  }
+  ErrorList errors;
+  LayerSelector::parse(read_yaml("{layer_name_regex_pattern: ''}", "f.yaml", errors), errors);
+  EXPECT_EQ(errors.text(), "");
+  ASSERT_EQ(errors.warning_lines().size(), 1U);
+  EXPECT_THAT(errors.warning_lines()[0], HasSubstr("f.yaml:1:28: 'layer_name_regex_pattern' is "
+                                                   "empty, which is found in every layer's name"));
 }
 
 TEST(LayerSelector, exact_names_decide_over_everything_else) {

@@ -8,7 +8,9 @@
 namespace telens::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string json_of(std::string_view yaml) {
   ErrorList errors;
@@ -27,7 +29,43 @@ TEST(YamlReader, reads_scalars_as_yaml_1_1_has_them) {
   EXPECT_EQ(json_of("[~, null, Null, NULL, '', 'null', \"~\"]"),
             R"([null, null, null, null, "", "null", "~"])");
   EXPECT_EQ(json_of("['yes', \"1\", !!str 1, !!int 2, !!float 3]"), R"(["yes", "1", "1", 2, 3])");
-  EXPECT_EQ(json_of("99999999999999999999"), R"("99999999999999999999")");
+  EXPECT_EQ(json_of("[9223372036854775807, -9223372036854775808]"),
+            "[9223372036854775807, -9223372036854775808]");
+  EXPECT_EQ(json_of("['99999999999999999999', !!str 99999999999999999999]"),
+            R"(["99999999999999999999", "99999999999999999999"])");
+}
+
+TEST(YamlReader, an_integer_beyond_64_bits_is_an_error_that_says_so) {
+  for (const std::string_view integer :
+       {"9223372036854775808", "-9223372036854775809", "99999999999999999999",
+        "0xffffffffffffffffff", "!!int 99999999999999999999"}) {
+    EXPECT_THAT(json_of(fmt::format("a: {}", integer)),
+                AllOf(HasSubstr("f.yaml:1:4: the integer "), HasSubstr("does not fit 64 bits"),
+                      Not(HasSubstr("not valid YAML"))))
+        << integer;
+  }
+  EXPECT_LT(json_of("a: " + std::string(100'000, '9')).size(), 300U);
+}
+
+TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
+  const auto repeated = [](std::string_view text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  std::string indented;
+  for (int i = 0; i < 3000; ++i) indented += std::string(i, ' ') + "a:\n";
+  std::string by_aliases = "a0: &a0 [x]\n";  // no text is deeper than two
+  for (int i = 1; i < 1200; ++i) by_aliases += fmt::format("a{0}: &a{0} [*a{1}]\n", i, i - 1);
+  for (const std::string& yaml :
+       {repeated("[", 200'000) + repeated("]", 200'000), repeated("- ", 100'000) + "a",
+        repeated("{a: ", 5000) + "1" + repeated("}", 5000), indented, by_aliases}) {
+    EXPECT_THAT(json_of(yaml),
+                AllOf(HasSubstr("more than 100 levels deep"), Not(HasSubstr("not valid YAML"))))
+        << yaml.substr(0, 40);
+  }
+  const std::string deepest = repeated("[", 100) + repeated("]", 100);
+  EXPECT_EQ(json_of(deepest), deepest);
 }
 
 TEST(YamlReader, an_empty_text_is_null) {

@@ -26,6 +26,19 @@ def test_a_misspelt_option_gets_the_nearest_name(telens, written):
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "command"),
+    [(["--format", "json"], "stats"), (["--format=json"], "stats"), (["-o", "x.html"], "report")],
+)
+def test_an_option_before_its_subcommand_is_told_where_it_belongs(telens, written, command):
+    option = written[0].partition("=")[0]
+    expect_one_line_error(
+        telens(*written, command, "some/run"),
+        f"{command}: {option} stands before the subcommand; "
+        f"write it behind: telens {command} ... {option}",
+    )
+
+
 def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
     expect_one_line_error(telens("info"), "info: RUN is required; `telens info --help`")
     expect_one_line_error(telens("info", "one", "two"), "info: ", "not expected: two")
