@@ -10,8 +10,8 @@
 
 namespace telens {
 
-// Of one layer. A rank joins codes where another would join values, and both would wait for ever,
-// where their features alter different operands.
+// One of each layer. A rank joins codes where another would join values, and both would wait for
+// ever, where their features alter different operands.
 class AlteredOperands {
  public:
   // Throws UsageError on ranks that differ. It communicates where this forward alters others than

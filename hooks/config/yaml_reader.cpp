@@ -46,7 +46,7 @@ struct RefusedYaml : YAML::Exception {
 // How large a value is, aliases expanded.
 struct TreeSize {
   std::size_t values = 1;
-  std::size_t levels = 0;  // of lists and mappings
+  std::size_t levels = 0;  // lists and mappings in one another
 };
 
 // A list or map whose end has not come yet.

@@ -16,6 +16,8 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
+from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.registry import Registry, api_method
 
 IN, OUT, TOKENS = 64, 64, 32
 PATIENCE = 4  # seconds of a group whose ranks are to miss each other
@@ -151,6 +153,55 @@ def alteration_on_one_rank(rank: int, folder: str) -> None:
 
 def test_a_rank_that_alters_alone_is_refused_in_bounded_time(tmp_path):
     run_ranks(alteration_on_one_rank, str(tmp_path))
+
+
+def own_codes(gemm_altered: str, **orientations: bool) -> None:
+    """Registers a feature that makes NVFP4 codes of each rank's activation for one GEMM."""
+
+    @Registry.register_feature(namespace="own")
+    class OwnCodes(TEConfigAPIMapper):
+        """Makes codes under a scale of this rank's own."""
+
+        @api_method
+        def modify_tensor_enabled(self, config, layer_name, tensor_name, gemm, iteration):
+            return gemm == gemm_altered and tensor_name == "activation", iteration + 1
+
+        @api_method
+        def modify_tensor(self, config, layer_name, *, tensor, **_):
+            return te.NVFP4Quantizer(**orientations)(tensor)
+
+
+def codes_of_other_scales(rank: int, folder: str) -> None:
+    own_codes("fprop")
+    layer = divided("column", name="fc1")
+    config = section(
+        {"OwnCodes": {"enabled": True, "gemms": ["fprop"], "tensors": ["activation"]}}, "own"
+    )
+    with debug.session(config, log_dir=folder), region("NVFP4", dist.group.WORLD):
+        layer(torch.ones(16, 1, IN))  # alike
+        with pytest.raises(telens.UsageError, match="codes whose scales differ between the ranks"):
+            layer(torch.full((16, 1, IN), 1.0 + rank))
+
+
+def test_nvfp4_codes_of_a_feature_under_different_tensor_scales_are_refused(tmp_path):
+    run_ranks(codes_of_other_scales, str(tmp_path))
+
+
+def codes_of_one_orientation(rank: int, folder: str) -> None:
+    own_codes("wgrad", columnwise=False)
+    layer = divided("column", name="fc1")
+    config = section(
+        {"OwnCodes": {"enabled": True, "gemms": ["wgrad"], "tensors": ["activation"]}}, "own"
+    )
+    with debug.session(config, log_dir=folder):
+        with region("NVFP4", dist.group.WORLD):
+            out = layer(torch.ones(16, 1, IN))
+        with pytest.raises(telens.UsageError, match="fc1: a feature has made codes without the or"):
+            out.sum().backward()
+
+
+def test_codes_of_a_feature_without_the_orientation_of_the_gemm_are_refused(tmp_path):
+    run_ranks(codes_of_one_orientation, str(tmp_path))
 
 
 def crossed_groups(rank: int) -> None:
