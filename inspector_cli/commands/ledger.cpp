@@ -150,6 +150,10 @@ void run_ledger(const LedgerOptions& options) {
         options.run);
   }
   const std::vector<OperandRow> rows = rows_of(ledger, run, options.layer);
+  if (rows.empty() && options.layer.empty()) {
+    raise<UsageError>("{}: the ledger of this run has no state of a GEMM that can be read",
+                      options.run);
+  }
   if (rows.empty()) {
     raise<UsageError>("{}: no layer of the ledger matches '{}'", options.run, options.layer);
   }

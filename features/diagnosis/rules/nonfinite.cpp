@@ -179,8 +179,8 @@ Rule nonfinite() {
               "there.",
           .next_step =
               "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
-              "the last checkpoint on, configs/nan_hunt.yaml stops in the iteration and "
-              "names the tensor",
+              "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "
+              "GEMM, which tell the one that made it",
           .find = find};
 }
 
