@@ -137,12 +137,12 @@ AttentionSpan attention_span(const AttentionMaskType& type, const std::optional<
   span.right = window->back();
   if (causal) {
     if (span.right > 0) {
-      TORCH_WARN("window_size (", span.left, ", ", span.right, ") of a causal mask is taken as (",
-                 span.left, ", 0)");
+      TORCH_WARN_ONCE("window_size (", span.left, ", ", span.right,
+                      ") of a causal mask is taken as (", span.left, ", 0)");
     }
     span.right = -1;  // the type sees to it
   } else if (span.left == -1 && span.right == 0) {
-    TORCH_WARN("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
+    TORCH_WARN_ONCE("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
     span.right = -1;
   } else if ((span.left < 0) != (span.right < 0)) {
     refuse();
@@ -159,6 +159,9 @@ void check_masks(const AttentionMaskType& type, const std::vector<at::Tensor>& m
         "attn_mask_type {} needs attention_mask{}: one tensor, or for padding two; got {}",
         type.padding ? "padding" : "arbitrary", type.padding ? " or cu_seqlens_q" : "",
         masks.size());
+  }
+  if (type.arbitrary && masks.size() == 2) {
+    raise<UsageError>("attn_mask_type arbitrary takes one attention_mask; got 2");
   }
 }
 

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/ops/device_traits.h"
+
 namespace telens {
 namespace {
 
@@ -45,12 +47,13 @@ at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention&
   return seen ? at::where(*seen, bias, at::full({}, kNothing, bias.options())) : bias;
 }
 
-// A column of the sink's scores behind the others.
+// A column of the sink's scores behind the others. Heads are expanded only where they differ.
 at::Tensor with_sink_column(const at::Tensor& mask, const QueryKeyValueHeads& heads,
                             const ScoredAttention& how) {
   const std::int64_t batch = mask.dim() == 4 ? mask.size(0) : 1;
-  const at::Tensor whole =
-      mask.expand({batch, heads.query.size(1), heads.query.size(2), heads.key.size(2)});
+  const std::int64_t own_heads = mask.dim() < 3 ? 1 : mask.size(-3);
+  const at::Tensor whole = mask.expand({batch, how.offset ? heads.query.size(1) : own_heads,
+                                        heads.query.size(2), heads.key.size(2)});
   const at::Tensor column =
       how.offset ? how.offset->to(mask.scalar_type()) : at::zeros({1, 1, 1, 1}, mask.options());
   return at::cat({whole, column.expand({batch, whole.size(1), whole.size(2), 1})}, -1);
@@ -65,6 +68,22 @@ at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) 
   return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
 }
 
+// Kernels off the CPU take an additive mask of the query's dtype alone: they refuse a wider one, or
+// read its bits as the narrower. The scores are then computed in the mask's dtype, for a rounded
+// mask would lose a distance's digits.
+at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional<at::Tensor>& mask,
+                            bool is_causal, const ScoredAttention& how) {
+  const at::ScalarType dtype = heads.query.scalar_type();
+  const bool widens = !ops::takes_wider_mask(heads.query) && mask &&
+                      mask->scalar_type() != at::kBool && mask->scalar_type() != dtype;
+  const auto given = [&](const at::Tensor& tensor) {
+    return widens ? tensor.to(mask->scalar_type()) : tensor;
+  };
+  return at::scaled_dot_product_attention(given(heads.query), given(heads.key), given(heads.value),
+                                          mask, how.dropout, is_causal, how.scale, how.grouped)
+      .to(dtype);
+}
+
 }  // namespace
 
 at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
@@ -76,15 +95,12 @@ at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& 
   }
   if (how.has_sink && heads.key.size(2) > 0) {
     mask = with_sink_column(*mask, heads, how);
-    return without_blind(at::scaled_dot_product_attention(
-                             heads.query, with_zeros(heads.key), with_zeros(heads.value), mask,
-                             how.dropout, false, how.scale, how.grouped),
-                         how.mask);
+    return without_blind(
+        scaled_attention({heads.query, with_zeros(heads.key), with_zeros(heads.value)}, mask, false,
+                         how),
+        how.mask);
   }
-  return without_blind(
-      at::scaled_dot_product_attention(heads.query, heads.key, heads.value, mask, how.dropout,
-                                       causal, how.scale, how.grouped),
-      how.mask);
+  return without_blind(scaled_attention(heads, mask, causal, how), how.mask);
 }
 
 at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
@@ -97,7 +113,7 @@ at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention
           .repeat_interleave(count / std::max<std::int64_t>(1, heads.key.size(1)), 1)
           .transpose(-1, -2);
   at::Tensor largest = at::full({count}, kNothing, heads.query.options().dtype(at::kFloat));
-  if (heads.key.size(2) == 0) return largest;
+  if (heads.key.size(2) == 0 || heads.query.numel() == 0) return largest;
   std::optional<at::Tensor> mask;
   if (how.bias || how.mask.allowed || how.mask.is_causal) {
     mask = additive_mask(heads, how);

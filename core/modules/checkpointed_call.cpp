@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 struct FirstCall : torch::CustomClassHolder {
   TensorFunction function;
   at::Generator generator;
-  at::Tensor random_state;
+  at::Tensor random_state;  // undefined: it draws nothing
 };
 
 at::Tensor state_of(at::Generator& generator) {
@@ -32,41 +32,82 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+// Sets the generator to the state of the first call, and back again, after an error too.
+class RandomStateGuard {
+ public:
+  RandomStateGuard(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)) {
+    if (!state.defined()) return;
+    present_ = state_of(generator_);
+    set_state(generator_, state);
+  }
+  ~RandomStateGuard() {
+    if (present_.defined()) set_state(generator_, present_);
+  }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+  RandomStateGuard(RandomStateGuard&&) = delete;
+  RandomStateGuard& operator=(RandomStateGuard&&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor present_;
+};
+
+// The same values, outside of the graph around, which want gradients as the originals do.
+variable_list detached_leaves(at::TensorList inputs) {
+  variable_list leaves;
+  for (const at::Tensor& input : inputs) {
+    leaves.push_back(input.detach().set_requires_grad(input.requires_grad()));
+  }
+  return leaves;
+}
+
+struct CallOptions {
+  bool draws;
+  bool with_grad;  // the caller has gradients on; a function of autograd has them off
+};
+
 class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
  public:
   static at::Tensor forward(AutogradContext* context, const TensorFunction& function,
-                            at::TensorList inputs) {
+                            const CallOptions& options, at::TensorList inputs) {
     auto first = c10::make_intrusive<FirstCall>();
     first->function = function;
-    first->generator = at::globalContext().defaultGenerator(inputs[0].device());
-    first->random_state = state_of(first->generator);
+    if (options.draws) {
+      first->generator = at::globalContext().defaultGenerator(inputs[0].device());
+      first->random_state = state_of(first->generator);
+    }
     context->saved_data["call"] = c10::IValue::make_capsule(std::move(first));
     context->save_for_backward(inputs.vec());
-    const at::NoGradGuard no_grad;
-    return function(inputs.vec());
+    // With the gradients that the second call has: LibTorch chooses kernels by them, and another
+    // would give other bits. The graph goes with the result's handle.
+    const at::AutoGradMode with_grad(options.with_grad);
+    return function(detached_leaves(inputs)).detach();
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     refuse_second_derivative("checkpoint_core_attention");
     const auto holder = context->saved_data["call"].toCapsule();
     auto& first = static_cast<FirstCall&>(*holder);
-    variable_list inputs = context->get_saved_variables();
+    const variable_list inputs = detached_leaves(context->get_saved_variables());
     variable_list wanted;
-    for (at::Tensor& input : inputs) {
-      const bool learned = input.requires_grad();
-      input = input.detach().set_requires_grad(learned);
-      if (learned) wanted.push_back(input);
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
     }
-    const at::Tensor present = state_of(first.generator);
-    set_state(first.generator, first.random_state);
     at::Tensor result;
     {
+      const RandomStateGuard same_numbers(first.generator, first.random_state);
       const at::AutoGradMode with_grad(true);
       result = first.function(inputs);
     }
-    set_state(first.generator, present);
-    const variable_list made = torch::autograd::grad({result}, wanted, {grads[0]});
-    variable_list all(1);  // the function's
+    // Without keys there are inputs that the result does not depend on.
+    const variable_list made =
+        result.requires_grad()
+            ? torch::autograd::grad({result}, wanted, {grads[0]}, std::nullopt,
+                                    /*create_graph=*/false, /*allow_unused=*/true)
+            : variable_list(wanted.size());
+    variable_list all(2);  // the function's and the options'
     std::size_t next = 0;
     for (const at::Tensor& input : inputs) {
       all.push_back(input.requires_grad() ? made[next++] : at::Tensor());
@@ -77,8 +118,8 @@ class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
 
 }  // namespace
 
-at::Tensor checkpointed_call(const TensorFunction& function,
-                             const std::vector<at::Tensor>& inputs) {
+at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
+                             bool draws) {
   // Functions of autograd take no undefined tensors.
   std::vector<at::Tensor> given;
   std::vector<bool> is_given;
@@ -94,7 +135,9 @@ at::Tensor checkpointed_call(const TensorFunction& function,
     }
     return function(all);
   };
-  return CheckpointedCall::apply(of_given, at::TensorList(given));
+  return CheckpointedCall::apply(
+      of_given, CallOptions{.draws = draws, .with_grad = at::GradMode::is_enabled()},
+      at::TensorList(given));
 }
 
 }  // namespace telens

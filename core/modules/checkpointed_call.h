@@ -10,9 +10,10 @@ namespace telens {
 
 using TensorFunction = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-// function(inputs); undefined inputs are taken. Random numbers of the default generator of the
-// first input's device are drawn again as they were. `function` may hold no tensor that wants a
-// gradient but through `inputs`.
-at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs);
+// function(inputs); undefined inputs are taken. `function` may hold no tensor that wants a gradient
+// but through `inputs`. draws: it takes random numbers from the default generator of the first
+// input's device, which are drawn again as they were.
+at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
+                             bool draws);
 
 }  // namespace telens

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/modules/activation_dtype.h"
@@ -13,6 +14,7 @@
 #include "core/modules/checkpointed_call.h"
 #include "core/modules/packed_sequences.h"
 #include "core/modules/parameter_options.h"
+#include "core/modules/probability.h"
 #include "core/modules/qkv_format.h"
 
 namespace telens {
@@ -36,7 +38,6 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 
 // The same bits as attend_heads, with nothing kept for the backward but what comes in.
 at::Tensor attend_checkpointed(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
-  // The backward is outside of torch.autocast.
   return checkpointed_call(
       [how = ScoredAttention{.mask = how.mask,
                              .has_sink = how.has_sink,
@@ -48,8 +49,39 @@ at::Tensor attend_checkpointed(const QueryKeyValueHeads& heads, const ScoredAtte
         again.offset = if_defined(inputs[4]);
         return attend_heads({inputs[0], inputs[1], inputs[2]}, again);
       },
-      {to_activation_dtype(heads.query), to_activation_dtype(heads.key),
-       to_activation_dtype(heads.value), or_undefined(how.bias), or_undefined(how.offset)});
+      {heads.query, heads.key, heads.value, or_undefined(how.bias), or_undefined(how.offset)},
+      how.dropout != 0);
+}
+
+void check_bias(const at::Tensor& bias, const at::Tensor& query, const AttentionSizes& sizes) {
+  const std::array expected{sizes.batch, query.size(1), sizes.seq_q, sizes.seq_kv};
+  const std::int64_t missing = std::ssize(expected) - bias.dim();
+  bool fits = bias.dim() >= 2 && missing >= 0;
+  for (std::int64_t dim = 0; fits && dim < bias.dim(); ++dim) {
+    const std::int64_t size = bias.size(dim);
+    fits = size == 1 || size == expected[static_cast<std::size_t>(dim + missing)];
+  }
+  if (!fits) {
+    raise<ShapeError>(
+        "DotProductAttention: the bias of the scores (core_attention_bias, alibi_slopes) is {}; "
+        "expected one that broadcasts to [batch, heads, seq_q, seq_kv] = {}",
+        bias.sizes(), expected);
+  }
+}
+
+void check_key_and_value(const at::Tensor& key, const at::Tensor& value, std::int64_t dim) {
+  if (key.size(dim) != value.size(dim)) {
+    raise<ShapeError>(
+        "DotProductAttention: key_layer is {} and value_layer {}; expected as many positions",
+        key.sizes(), value.sizes());
+  }
+}
+
+void check_packed_heads(const char* name, const at::Tensor& tensor, std::int64_t heads) {
+  if (tensor.size(1) != heads) {
+    raise<ShapeError>("DotProductAttention: {} is {}; expected [tokens, {} heads, size]", name,
+                      tensor.sizes(), heads);
+  }
 }
 
 }  // namespace
@@ -74,6 +106,7 @@ void DotProductAttention::check_options() const {
         "DotProductAttention: {} heads in {} groups; the groups must divide the heads", heads,
         groups());
   }
+  check_probability("DotProductAttention", "attention_dropout", options_.attention_dropout);
   const std::vector<std::int64_t>& channels = options_.kv_channels;
   if (channels.empty() || channels.size() > 2 ||
       std::any_of(channels.begin(), channels.end(), [](std::int64_t size) { return size < 1; })) {
@@ -95,12 +128,14 @@ std::int64_t DotProductAttention::groups() const {
 
 void DotProductAttention::check_channels(const DotProductAttentionInputs& inputs) const {
   const std::vector<std::int64_t>& channels = options_.kv_channels;
-  if (channels.size() == 2 &&
-      (inputs.query_layer.size(-1) != channels[0] || inputs.value_layer.size(-1) != channels[1])) {
+  if (inputs.query_layer.size(-1) != channels.front() ||
+      inputs.key_layer.size(-1) != channels.front() ||
+      inputs.value_layer.size(-1) != channels.back()) {
     raise<ShapeError>(
-        "DotProductAttention: query_layer is {} and value_layer {}; kv_channels ({}) are their "
-        "last sizes",
-        inputs.query_layer.sizes(), inputs.value_layer.sizes(), fmt::join(channels, ", "));
+        "DotProductAttention: query_layer is {}, key_layer {} and value_layer {}; kv_channels ({}) "
+        "are their last sizes",
+        inputs.query_layer.sizes(), inputs.key_layer.sizes(), inputs.value_layer.sizes(),
+        fmt::join(channels, ", "));
   }
 }
 
@@ -118,6 +153,7 @@ void DotProductAttention::check(const DotProductAttentionInputs& inputs,
   check_one("query_layer", inputs.query_layer, options_.num_attention_heads);
   check_one("key_layer", inputs.key_layer, groups());
   check_one("value_layer", inputs.value_layer, groups());
+  check_key_and_value(inputs.key_layer, inputs.value_layer, 1 - batch_dim);
   check_channels(inputs);
 }
 
@@ -151,7 +187,11 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
       .dropout = is_training() ? options_.attention_dropout : 0.0,
       .scale = scale,
       .grouped = groups() != options_.num_attention_heads};
-  const QueryKeyValueHeads qkv{heads.query, heads.key, heads.value};
+  if (how.bias) check_bias(*how.bias, heads.query, sizes);
+  const QueryKeyValueHeads qkv{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
+                               to_activation_dtype(heads.value)};
+  // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::Tensor attended =
       scores.checkpoint_core_attention ? attend_checkpointed(qkv, how) : attend_heads(qkv, how);
   return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
@@ -171,15 +211,24 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
         "takes [tokens, heads, size]",
         inputs.query_layer.sizes(), inputs.key_layer.sizes(), inputs.value_layer.sizes());
   }
+  check_packed_heads("query_layer", inputs.query_layer, options_.num_attention_heads);
+  check_packed_heads("key_layer", inputs.key_layer, groups());
+  check_packed_heads("value_layer", inputs.value_layer, groups());
+  check_key_and_value(inputs.key_layer, inputs.value_layer, 0);
   check_channels(inputs);
   const std::int64_t tokens = inputs.query_layer.size(0);
-  const PackedSequences queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q,
-                                                   scores.cu_seqlens_q_padded, scores.max_seqlen_q);
+  const PackedSequences queries =
+      packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded,
+                       scores.max_seqlen_q, tokens);
   const PackedSequences keys = packed_sequences(
       "cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
       scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
                            : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded),
-      scores.max_seqlen_kv);
+      scores.max_seqlen_kv, inputs.key_layer.size(0));
+  if (keys.batch != queries.batch) {
+    raise<ShapeError>("DotProductAttention: cu_seqlens_q has {} sequences and cu_seqlens_kv {}",
+                      queries.batch, keys.batch);
+  }
   const auto by_head = [](const at::Tensor& tensor, const PackedSequences& sequences) {
     return unpack_sequences(tensor, sequences).transpose(1, 2);
   };

@@ -1,6 +1,9 @@
 #include "core/modules/multihead_attention.h"
 
+#include "core/distributed/process_group.h"
+#include "core/modules/attention_bias.h"
 #include "core/modules/layer_norm.h"
+#include "core/modules/probability.h"
 #include "core/modules/qkv_format.h"
 #include "core/modules/rms_norm.h"
 #include "core/modules/rotary_embedding.h"
@@ -30,6 +33,18 @@ ParameterOptions projection_parameters(const MultiheadAttentionOptions& options,
              : options.parameters;
   if (options.set_parallel_mode) parameters.parallel_mode = output ? "row" : "column";
   return parameters;
+}
+
+// ALiBi's slopes go by a head's place among those of all ranks, of which `own` are this one's.
+ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::int64_t own,
+                               const LinearParallel& parallel, const at::Device& device) {
+  if (!is_alibi(scores.core_attention_bias_type) || own == heads || !parallel.group) return scores;
+  const at::Tensor given = scores.alibi_slopes.value_or(at::Tensor());
+  const at::Tensor slopes = given.defined() ? given : alibi_slopes(heads, device);
+  if (slopes.dim() > 0 && slopes.size(-1) == heads) {
+    scores.alibi_slopes = slopes.narrow(-1, rank_in(*parallel.group) * own, own);
+  }
+  return scores;
 }
 
 }  // namespace
@@ -95,6 +110,7 @@ void MultiheadAttention::check_options() const {
   if (options_.return_layernorm_output && !options_.input_layernorm) {
     raise<UsageError>("MultiheadAttention: return_layernorm_output needs input_layernorm=True");
   }
+  check_probability("MultiheadAttention", "attention_dropout", options_.attention_dropout);
 }
 
 void MultiheadAttention::make_query_key_norms() {
@@ -106,9 +122,13 @@ void MultiheadAttention::make_query_key_norms() {
         "LayerNorm",
         type);
   }
-  const NormModuleOptions norm{.normalized_shape = {head_size()},
-                               .eps = options_.qk_norm_eps,
-                               .parameters = options_.parameters};
+  const NormModuleOptions norm{
+      .normalized_shape = {head_size()},
+      .eps = options_.qk_norm_eps,
+      .parameters = options_.parameters,
+      // A rank's gradient is that of its own heads; Megatron-LM adds up
+      // over the group what has this attribute.
+      .sequence_parallel = ranks_ > 1 ? std::optional(true) : std::nullopt};
   const auto make = [&](const char* child) -> std::shared_ptr<CallableModule<NormInputs>> {
     if (type == "RMSNorm") return register_module(child, std::make_shared<RMSNorm>(norm));
     return register_module(child, std::make_shared<LayerNorm>(norm));
@@ -236,12 +256,14 @@ Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
   if (options_.qk_norm_before_rope) normalize(qkv);
   rotate(qkv, inputs.rotary_pos_emb);
   if (!options_.qk_norm_before_rope) normalize(qkv);
-  const Outputs attended = (*core_attention_)({.query_layer = qkv.query,
-                                               .key_layer = qkv.key,
-                                               .value_layer = qkv.value,
-                                               .attention_mask = inputs.attention_mask,
-                                               .attn_mask_type = inputs.attn_mask_type,
-                                               .scores = inputs.scores});
+  const Outputs attended = (*core_attention_)(
+      {.query_layer = qkv.query,
+       .key_layer = qkv.key,
+       .value_layer = qkv.value,
+       .attention_mask = inputs.attention_mask,
+       .attn_mask_type = inputs.attn_mask_type,
+       .scores = with_own_slopes(inputs.scores, options_.num_attention_heads, own_heads(),
+                                 proj_->layers()[0]->parallel(), qkv.query.device())});
   Outputs outputs =
       (*proj_)({.inp = attended[0], .is_first_microbatch = inputs.is_first_microbatch});
   if (options_.return_layernorm_output) outputs.push_back(qkv.normalized);

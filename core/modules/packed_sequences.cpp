@@ -4,6 +4,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
+
+#include "core/ops/device_traits.h"
 #include "core/ops/row_exchange.h"
 
 namespace telens {
@@ -27,13 +30,37 @@ at::Tensor positions(std::int64_t count, const at::Tensor& like) {
   return at::arange(count, like.options().dtype(at::kLong));
 }
 
+// Lengths of 0 and more that end inside of the tokens.
+void check_values(const char* argument, const at::Tensor& cu_seqlens,
+                  const std::optional<at::Tensor>& starts, std::int64_t tokens) {
+  const std::int64_t batch = cu_seqlens.size(0) - 1;
+  if (batch == 0) return;
+  const at::Tensor of_each = cu_seqlens.diff();
+  const at::Tensor first = (starts ? *starts : cu_seqlens).narrow(0, 0, batch);
+  const auto least = std::min(of_each.min().item<std::int64_t>(), first.min().item<std::int64_t>());
+  const auto last = (first + of_each).max().item<std::int64_t>();
+  if (least < 0 || last > tokens) {
+    raise<ShapeError>(
+        "{}: sequences must have lengths and places of 0 or more and end within the {} tokens; "
+        "the smallest is {}, and the last ends at {}",
+        argument, tokens, least, last);
+  }
+}
+
 }  // namespace
 
 PackedSequences packed_sequences(const char* argument, const at::Tensor& cu_seqlens,
                                  const std::optional<at::Tensor>& starts,
-                                 std::optional<std::int64_t> longest) {
+                                 std::optional<std::int64_t> longest, std::int64_t tokens) {
   check_sums(argument, cu_seqlens);
-  if (starts) check_sums(argument, *starts);
+  if (starts) {
+    check_sums(argument, *starts);
+    if (starts->size(0) != cu_seqlens.size(0)) {
+      raise<ShapeError>("{} has {} numbers and {}_padded {}; expected as many", argument,
+                        cu_seqlens.size(0), argument, starts->size(0));
+    }
+  }
+  if (!longest || ops::is_on_host(cu_seqlens)) check_values(argument, cu_seqlens, starts, tokens);
   const at::Tensor of_each = lengths(cu_seqlens);
   const std::int64_t batch = of_each.size(0);
   const std::int64_t most =

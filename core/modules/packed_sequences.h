@@ -19,10 +19,12 @@ struct PackedSequences {
 };
 
 // cu_seqlens: [batch + 1], 0 and the sums of the lengths. starts: the same with the gaps between
-// sequences. longest: without it the device is asked. Throws ShapeError naming `argument`.
+// sequences. longest: without it the device is asked. tokens: how many there are. Throws ShapeError
+// naming `argument`; sums that decrease or go past the tokens are seen where they lie on the CPU or
+// the device is asked.
 PackedSequences packed_sequences(const char* argument, const at::Tensor& cu_seqlens,
                                  const std::optional<at::Tensor>& starts,
-                                 std::optional<std::int64_t> longest);
+                                 std::optional<std::int64_t> longest, std::int64_t tokens);
 
 // [tokens, heads, size] -> [batch, longest, heads, size], padding 0.
 at::Tensor unpack_sequences(const at::Tensor& tokens, const PackedSequences& sequences);

@@ -25,17 +25,24 @@ at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t dim, double base
 at::Tensor apply_rotary_embedding(const at::Tensor& t, const at::Tensor& angles,
                                   std::int64_t batch_dim) {
   const std::int64_t sequence = t.size(1 - batch_dim);
-  const std::int64_t rotated = angles.size(-1);
-  if (angles.size(0) < sequence || rotated > t.size(-1) || rotated % 2 != 0) {
+  const std::int64_t batch = t.size(batch_dim);
+  const auto fits = [&] {
+    return angles.dim() == 4 && angles.size(0) >= sequence &&
+           (angles.size(1) == 1 || angles.size(1) == batch) && angles.size(2) == 1 &&
+           angles.size(3) <= t.size(-1) && angles.size(3) % 2 == 0;
+  };
+  if (!fits()) {
     raise<ShapeError>(
-        "rotary_pos_emb is {}; expected at least {} positions and an even number of at most {} "
-        "channels",
-        angles.sizes(), sequence, t.size(-1));
+        "rotary_pos_emb is {}; expected [seq, 1 or {}, 1, channels] with at least {} positions and "
+        "an even number of at most {} channels",
+        angles.sizes(), batch, sequence, t.size(-1));
   }
-  at::Tensor phase = angles.narrow(0, 0, sequence).to(at::kFloat);
+  const std::int64_t rotated = angles.size(3);
+  const at::ScalarType dtype = t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor phase = angles.narrow(0, 0, sequence).to(t.device(), dtype);
   if (batch_dim == 0) phase = phase.transpose(0, 1);
 
-  const at::Tensor x = t.narrow(-1, 0, rotated).to(at::kFloat);
+  const at::Tensor x = t.narrow(-1, 0, rotated).to(dtype);
   const auto halves = x.chunk(2, -1);
   const at::Tensor turned = at::cat({-halves[1], halves[0]}, -1);
   const at::Tensor result = (x * phase.cos() + turned * phase.sin()).to(t.scalar_type());

@@ -15,7 +15,8 @@ TELENS_EXPORT at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t di
                                        double base = 10000.0);
 
 // Rotates the first angles.size(-1) channels of t [seq, batch, head, channels] (batch_dim 1) or
-// [batch, seq, head, channels] (batch_dim 0). Arithmetic in FP32, result in t's dtype.
+// [batch, seq, head, channels] (batch_dim 0). angles: [at least seq, 1 or batch, 1, channels].
+// They follow t's device. Arithmetic in FP32 (FP64 for FP64), result in t's dtype.
 TELENS_EXPORT at::Tensor apply_rotary_embedding(const at::Tensor& t, const at::Tensor& angles,
                                                 std::int64_t batch_dim);
 

@@ -2,8 +2,10 @@
 
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/probability.h"
 
 namespace telens {
 namespace {
@@ -12,10 +14,20 @@ namespace {
 // (https://arxiv.org/abs/1603.09382).
 at::Tensor drop_path(const at::Tensor& x, double rate) {
   const double keep = 1 - rate;
+  if (keep <= 0) return at::zeros_like(x);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
   sizes[0] = x.size(0);
   const at::Tensor kept = (at::rand(sizes, x.options().dtype(at::kFloat)) + keep).floor();
   return x.div(keep) * kept.to(x.scalar_type());
+}
+
+// A decoder's lengths of keys are those of the encoder's output; the keys of its self attention are
+// as long as the queries.
+ScoreArguments with_keys_of_queries(ScoreArguments scores) {
+  scores.cu_seqlens_kv = scores.cu_seqlens_q;
+  scores.cu_seqlens_kv_padded = scores.cu_seqlens_q_padded;
+  scores.max_seqlen_kv = scores.max_seqlen_q;
+  return scores;
 }
 
 }  // namespace
@@ -45,6 +57,9 @@ void TransformerLayer::check_options() const {
         "TransformerLayer: parallel_attention_mlp goes neither with layer_type decoder nor with "
         "apply_residual_connection_post_layernorm");
   }
+  check_probability("TransformerLayer", "hidden_dropout", options_.hidden_dropout);
+  check_probability("TransformerLayer", "attention_dropout", options_.attention_dropout);
+  check_probability("TransformerLayer", "drop_path_rate", options_.drop_path_rate);
 }
 
 MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const {
@@ -141,12 +156,13 @@ MultiheadAttentionInputs TransformerLayer::cross_inputs(const TransformerLayerIn
 
 Outputs TransformerLayer::forward(const TransformerLayerInputs& inputs) {
   const at::Tensor input = to_activation_dtype(inputs.hidden_states);
-  const MultiheadAttentionInputs self{.hidden_states = input,
-                                      .attention_mask = inputs.attention_mask,
-                                      .attn_mask_type = inputs.self_attn_mask_type,
-                                      .is_first_microbatch = inputs.is_first_microbatch,
-                                      .rotary_pos_emb = inputs.rotary_pos_emb,
-                                      .scores = inputs.scores};
+  const MultiheadAttentionInputs self{
+      .hidden_states = input,
+      .attention_mask = inputs.attention_mask,
+      .attn_mask_type = inputs.self_attn_mask_type,
+      .is_first_microbatch = inputs.is_first_microbatch,
+      .rotary_pos_emb = inputs.rotary_pos_emb,
+      .scores = inter_attention_ ? with_keys_of_queries(inputs.scores) : inputs.scores};
   at::Tensor output;
   if (options_.parallel_attention_mlp) {
     const at::Tensor attended = (*self_attention_)(self)[0];

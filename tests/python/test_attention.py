@@ -345,3 +345,190 @@ def test_cross_attention_gets_the_rotary_embedding_too():
     layer(x, encoder_output=memory, rotary_pos_emb=angles)
     given = seen["rotary_pos_emb"]
     assert torch.equal(given if isinstance(given, torch.Tensor) else given[0], angles)
+
+
+# ---------------------------------------------------------------- rotary angles
+
+
+def test_rotary_angles_have_the_references_percent_and_interpolation():
+    whole = te.RotaryPositionEmbedding(8)(6)
+    by_hand = torch.arange(6.0)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
+    torch.testing.assert_close(whole[:, 0, 0], by_hand.repeat(1, 2))
+    assert torch.equal(te.RotaryPositionEmbedding(16, 0.5)(6), whole)
+    assert torch.equal(te.RotaryPositionEmbedding(8)(4, offset=2), whole[2:])
+    # Twice as long as was trained: positions at half of their distance; longer: squeezed to 4.
+    halved = te.RotaryPositionEmbedding(8, 1.0, 2.0, 4)
+    torch.testing.assert_close(halved(8), te.RotaryPositionEmbedding(8)(8) / 2)
+    torch.testing.assert_close(halved(12), te.RotaryPositionEmbedding(8)(12) / 3)
+    assert torch.equal(te.RotaryPositionEmbedding(8, 1.0, 2.0)(6), whole)
+    base = te.RotaryPositionEmbedding(8, 1.0, None, None, 4.0)(6)
+    torch.testing.assert_close(base[:, 0, 0, 1], torch.arange(6.0) * 4.0**-0.25)
+    with pytest.raises(telens.UsageError, match="interleaved must be False"):
+        te.RotaryPositionEmbedding(8, interleaved=True)
+    with pytest.raises(telens.UsageError, match="rotary_percent must be above 0"):
+        te.RotaryPositionEmbedding(8, 10000.0)
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def sums(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def test_lengths_heads_and_biases_that_do_not_fit_are_refused():
+    module = te.DotProductAttention(4, 8, 2, attn_mask_type="no_mask")
+    q, k = torch.zeros(4, 2, 4, 8), torch.zeros(6, 2, 2, 8)
+    with pytest.raises(telens.ShapeError, match="expected as many positions"):
+        module(q, k, k[:5])
+    with pytest.raises(telens.ShapeError, match="kv_channels"):
+        module(q[..., :6], k[..., :6], k)
+    for shape in ((3, 4, 6), (6,), (3, 1, 4, 6)):
+        with pytest.raises(telens.ShapeError, match=r"broadcasts to .* \[2, 4, 4, 6\]"):
+            module(
+                q, k, k, core_attention_bias_type="post_scale_bias",
+                core_attention_bias=torch.zeros(shape),
+            )  # fmt: skip
+    mask = torch.zeros(1, 1, 4, 6, dtype=torch.bool)
+    with pytest.raises(telens.UsageError, match="arbitrary takes one attention_mask; got 2"):
+        module(q, k, k, attn_mask_type="arbitrary", attention_mask=(mask, mask))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cu_seqlens_q": sums(0, 3, 9)}, "end within the 7 tokens; .* ends at 9"),
+        ({"cu_seqlens_q": sums(0, 3, 9), "max_seqlen_q": 6}, "end within the 7 tokens"),
+        ({"cu_seqlens_q": sums(0, 5, 3)}, "the smallest is -2"),
+        ({"cu_seqlens_kv": sums(0, 3)}, "2 sequences and cu_seqlens_kv 1"),
+        ({"cu_seqlens_q_padded": sums(0, 3)}, "3 numbers and cu_seqlens_q_padded 2"),
+        ({"query_layer": torch.zeros(7, 3, 8)}, "query_layer is .* 4 heads"),
+        ({"key_layer": torch.zeros(7, 4, 8)}, "key_layer is .* 2 heads"),
+        ({"value_layer": torch.zeros(6, 2, 8)}, "expected as many positions"),
+    ],
+)
+def test_packed_sequences_that_do_not_fit_are_refused(arguments, message):
+    module = te.DotProductAttention(4, 8, 2, attn_mask_type="padding", qkv_format="thd")
+    given = {"query_layer": torch.zeros(7, 4, 8), "cu_seqlens_q": sums(0, 3, 7)}
+    given |= {"key_layer": torch.zeros(7, 2, 8), "value_layer": torch.zeros(7, 2, 8)}
+    module(**given)
+    with pytest.raises(telens.ShapeError, match=message):
+        module(**given | arguments)
+
+
+@pytest.mark.parametrize("rate", [-0.5, 1.5, float("nan")])
+def test_rates_are_probabilities(rate):
+    made = {"device": "cpu"}
+    for option in ("hidden_dropout", "attention_dropout", "drop_path_rate"):
+        with pytest.raises(telens.UsageError, match=f"{option} is .*; expected a probability"):
+            te.TransformerLayer(32, 64, 4, **{option: rate}, **made)
+    with pytest.raises(telens.UsageError, match="expected a probability"):
+        te.MultiheadAttention(32, 4, attention_dropout=rate, **made)
+    with pytest.raises(telens.UsageError, match="expected a probability"):
+        te.DotProductAttention(4, 8, attention_dropout=rate)
+
+
+def test_a_path_that_is_always_dropped_leaves_the_input():
+    layer = te.TransformerLayer(32, 64, 4, drop_path_rate=1.0, device="cpu")
+    x = torch.randn(4, 2, 32)
+    assert torch.equal(layer(x), x)
+
+
+def test_a_kept_path_is_divided_by_its_probability():
+    torch.manual_seed(5)
+    made = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "parallel_attention_mlp": True}
+    layer = te.TransformerLayer(32, 64, 4, drop_path_rate=0.75, device="cpu", **made)
+    x = torch.randn(64, 2, 32)
+    added = layer.eval()(x) - x
+    dropped = layer.train()(x) - x
+    kept = (dropped != 0).any(-1)[:, 0]
+    assert 0 < kept.sum() < 64
+    torch.testing.assert_close(dropped[kept], added[kept] * 4, rtol=1e-4, atol=1e-5)
+
+
+def test_angles_that_do_not_fit_are_refused_and_fp64_keeps_its_digits():
+    layer = te.MultiheadAttention(
+        32, 4, attention_dropout=0.0, device="cpu", params_dtype=torch.float64
+    )
+    x, angles = torch.randn(6, 2, 32, dtype=torch.float64), te.RotaryPositionEmbedding(8)(6)
+    for wrong in (angles[:, 0, 0], angles.expand(6, 3, 1, 8), angles.expand(6, 1, 4, 8)):
+        with pytest.raises(telens.ShapeError, match=r"expected \[seq, 1 or 2, 1, channels\]"):
+            layer(x, rotary_pos_emb=wrong)
+    qkv = layer.qkv(x).unflatten(-1, (12, 8)).split([4, 4, 4], -2)
+    query, key = (rotated(each, angles.double()) for each in qkv[:2])
+    expected = layer.proj(te.DotProductAttention(4, 8)(query, key, qkv[2]))
+    torch.testing.assert_close(layer(x, rotary_pos_emb=angles), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_decoders_self_attention_has_the_lengths_of_its_own_tokens():
+    torch.manual_seed(6)
+    layer = te.TransformerLayer(
+        32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder",
+        attn_input_format="thd", self_attn_mask_type="padding_causal",
+        enc_dec_attn_mask_type="padding", device="cpu",
+    )  # fmt: skip
+    x, memory = torch.randn(7, 32), torch.randn(9, 32)
+    out = layer(
+        x, encoder_output=memory, cu_seqlens_q=sums(0, 3, 7), cu_seqlens_kv=sums(0, 5, 9),
+        max_seqlen_q=4, max_seqlen_kv=5,
+    )  # fmt: skip
+    parts = [
+        layer(
+            own, encoder_output=encoded, cu_seqlens_q=sums(0, len(own)),
+            cu_seqlens_kv=sums(0, len(encoded)),
+        )
+        for own, encoded in zip(x.split([3, 4]), memory.split([5, 4]), strict=True)
+    ]  # fmt: skip
+    torch.testing.assert_close(out, torch.cat(parts), rtol=1e-5, atol=1e-5)
+    seen = {}
+    layer.self_attention.core_attention.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.update(kwargs), with_kwargs=True
+    )
+    layer(x, encoder_output=memory, cu_seqlens_q=sums(0, 3, 7), cu_seqlens_kv=sums(0, 5, 9))
+    assert torch.equal(seen["cu_seqlens_kv"], sums(0, 3, 7))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_bias_keeps_its_digits_under_autocast(checkpoint):
+    heads, seq = 4, 600
+    zeros, value = torch.zeros(2, seq, 1, heads, 8)
+    value[0] = 1
+    module = te.DotProductAttention(heads, 8, attn_mask_type="no_mask", return_max_logit=True)
+    slopes = torch.full((heads,), 2.0**-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = module(
+            zeros, zeros, value, core_attention_bias_type="alibi", alibi_slopes=slopes,
+            checkpoint_core_attention=checkpoint,
+        )  # fmt: skip
+    assert out.dtype == torch.bfloat16
+    distances = torch.arange(seq).double()
+    weights = (-(distances[:, None] - distances).abs() * 2.0**-6).softmax(-1)[:, 0]
+    torch.testing.assert_close(out[:, 0, 0].double(), weights, rtol=2**-7, atol=1e-6)
+
+
+def test_the_largest_score_of_many_queries_and_of_no_sample():
+    torch.manual_seed(7)
+    module = te.DotProductAttention(2, 8, return_max_logit=True)
+    q, k, v = torch.randn(3, 300, 1, 2, 8)
+    q[290, 0, 1] = 20 * k[5, 0, 1]
+    scores = torch.einsum("qbhd,kbhd->bhqk", q.double(), k.double()) / 8**0.5
+    scores = scores.masked_fill(~torch.ones(300, 300).tril().bool(), -torch.inf)
+    largest = module(q, k, v)[1]
+    torch.testing.assert_close(largest.double(), scores.amax((0, 2, 3)), rtol=1e-5, atol=1e-5)
+    out, largest = module(q[:, :0], k[:, :0], v[:, :0])
+    assert out.shape == (300, 0, 16)
+    assert (largest == -torch.inf).all()
+
+
+def test_a_checkpoint_has_the_same_bits_with_what_else_is_learned():
+    q, k, v = torch.randn(3, 40, 1, 2, 8)
+    module = te.DotProductAttention(2, 8, softmax_type="learnable")
+    bias = torch.randn(1, 2, 40, 40, requires_grad=True)
+    arguments = {"core_attention_bias_type": "post_scale_bias", "core_attention_bias": bias}
+    plain = module(q, k, v, **arguments)
+    checkpointed = module(q, k, v, checkpoint_core_attention=True, **arguments)
+    assert torch.equal(plain, checkpointed)
+    q.requires_grad_()
+    nothing = module(q, k[:0], v[:0], checkpoint_core_attention=True)
+    nothing.sum().backward()
+    assert torch.equal(nothing, torch.zeros(40, 1, 16))

@@ -80,7 +80,8 @@ def test_a_forward_without_the_caches_is_as_before():
     plain = model(x)
     params = caches()
     params.pre_step({"a": 4})
-    model(x, inference_params=params)
+    with torch.no_grad():
+        model(x, inference_params=params)
     assert torch.equal(model(x), plain)
 
 
@@ -93,8 +94,114 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(telens.UsageError, match="need 7 pages more, and 6 of 6 are free"):
         params.pre_step({"a": 12, "b": 12, "c": 1})
     params.pre_step({"a": 2})
-    model = Model("sbhd").eval()
+    model = Model("sbhd").eval().requires_grad_(False)
     with pytest.raises(telens.ShapeError, match=r"keys of 1 sequences with 1 tokens; .*told \[2\]"):
         model(torch.randn(1, 1, HIDDEN), inference_params=params)
     with pytest.raises(telens.UsageError, match="inference_params must be telens"):
         model(torch.randn(1, 1, HIDDEN), inference_params=3)
+    with pytest.raises(telens.UsageError, match="sequence 'a' has -1 new tokens"):
+        params.pre_step({"a": -1})
+    with pytest.raises(telens.UsageError, match="page_size must be at least 1"):
+        te.InferenceParams(3, 4, 2, 8, torch.float32, is_paged=True, total_num_pages=3, page_size=0)
+    with pytest.raises(telens.UsageError, match="qkv_format"):
+        caches(qkv_format="xyz")
+    key = torch.randn(1, 1, GROUPS, 8)
+    with pytest.raises(telens.UsageError, match="call pre_step first"):
+        caches().step(1, key, key, "bshd")
+    params = caches()
+    params.pre_step({"a": 1})
+    with pytest.raises(telens.ShapeError, match=r"keys have 4 heads of size 8; .* num_heads_kv 2"):
+        params.step(1, torch.randn(1, 1, 4, 8), key, "bshd")
+    with pytest.raises(telens.UsageError, match="keys or values want gradients"):
+        params.step(1, key, key.clone().requires_grad_(), "bshd")
+    with torch.no_grad():
+        params.step(1, key, key.clone().requires_grad_(), "bshd")
+
+
+def test_dot_product_attention_alone_has_the_caches_too():
+    torch.manual_seed(3)
+    attention = te.DotProductAttention(HEADS, 8, GROUPS, layer_number=7)
+    assert attention.layer_number == 7
+    params = caches()
+    query = torch.randn(6, 1, HEADS, 8)
+    key, value = torch.randn(2, 6, 1, GROUPS, 8)
+    params.pre_step({"a": 5})
+    attention(query[:5], key[:5], value[:5], inference_params=params)
+    params.pre_step({"a": 1})
+    out = attention(query[5:], key_layer=key[5:], value_layer=value[5:], inference_params=params)
+    torch.testing.assert_close(out, attention(query, key, value)[5:], rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_of_ones_own_is_refused():
+    model = te.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=GROUPS, device="cpu").eval()
+    params = caches()
+    params.pre_step({"a": 2})
+    x, mask = torch.randn(2, 1, HIDDEN), torch.zeros(1, 1, 1, 2, dtype=torch.bool)
+    for arguments in (
+        {"attention_mask": mask},
+        {"attn_mask_type": "arbitrary", "attention_mask": mask},
+        {"cu_seqlens_q": torch.tensor([0, 2], dtype=torch.int32)},
+    ):
+        with torch.no_grad(), pytest.raises(telens.UsageError, match="do not go with inference"):
+            model(x, inference_params=params, **arguments)
+
+
+def test_angles_of_too_few_positions_are_refused():
+    model = Model("sbhd").eval()
+    model.angles = model.angles[:4]
+    params = caches()
+    params.pre_step({"a": 5})
+    with torch.no_grad(), pytest.raises(telens.ShapeError, match=r"has 4 positions, .* 5 tokens"):
+        model(torch.randn(5, 1, HIDDEN), inference_params=params)
+
+
+def test_cross_attention_is_not_cached():
+    made = {"num_gqa_groups": GROUPS, "device": "cpu"}
+    cross = te.MultiheadAttention(HIDDEN, HEADS, attention_type="cross", **made).eval()
+    x, memory = torch.randn(3, 1, HIDDEN), torch.randn(5, 1, HIDDEN)
+    params = caches()
+    params.pre_step({"a": 3})
+    with pytest.raises(telens.UsageError, match="inference_params is for self attention"):
+        cross(x, encoder_output=memory, inference_params=params)
+    decoder = te.TransformerLayer(HIDDEN, 64, HEADS, layer_type="decoder", **made).eval()
+    angles = te.RotaryPositionEmbedding(8)(LONGEST)
+    with pytest.raises(telens.UsageError, match="rotary_pos_emb of a decoder does not go with"):
+        decoder(x, encoder_output=memory, inference_params=params, rotary_pos_emb=angles)
+    with torch.no_grad():
+        whole = decoder(x, encoder_output=memory)
+        parts = []
+        params = caches()
+        for token in x.split(1):
+            params.pre_step({"a": 1})
+            parts.append(decoder(token, encoder_output=memory, inference_params=params))
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_behind_a_sequence_are_zero_whatever_another_has():
+    params = caches()
+    params.pre_step({"a": 2, "b": 1})
+    new = torch.full((2, 2, GROUPS, 8), torch.nan)
+    new[1] = 1
+    keys, values = params.step(1, new, new, "bshd")
+    assert keys[0].isnan().all()
+    for kept in (keys, values):
+        assert torch.equal(kept[1, 0], torch.ones(GROUPS, 8))
+        assert torch.equal(kept[1, 1], torch.zeros(GROUPS, 8))
+
+
+def test_two_attentions_of_one_number_are_refused_and_unnumbered_ones_are_apart():
+    made = {"num_gqa_groups": GROUPS, "device": "cpu"}
+    first, second = (
+        te.MultiheadAttention(HIDDEN, HEADS, layer_number=1, **made).eval() for _ in range(2)
+    )
+    params, x = caches(), torch.randn(2, 1, HIDDEN)
+    params.pre_step({"a": 2})
+    with torch.no_grad():
+        first(x, inference_params=params)
+        with pytest.raises(telens.UsageError, match="two attentions have the layer_number 1"):
+            second(x, inference_params=params)
+        for _ in range(3):  # an object that is gone may have left its id to the next
+            unnumbered = te.MultiheadAttention(HIDDEN, HEADS, **made).eval()
+            number = params.layer_number(unnumbered)
+            assert number == params.layer_number(unnumbered)
+            assert number < 0

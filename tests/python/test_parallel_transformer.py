@@ -70,6 +70,35 @@ def attention(rank, size, precision, sequence, groups, fused) -> None:
     compare(case, whole, own, Part(rank, size), sequence, precision, groups)
 
 
+def own_heads(rank, slopes, norm) -> None:
+    """ALiBi's slopes and the gradients of the norms of heads are those of all heads."""
+    torch.manual_seed(1)
+    made = {"attention_dropout": 0.0, "qk_norm_type": norm, "device": "cpu"}
+    made |= {"attn_mask_type": "causal", "fuse_qkv_params": True}
+    whole = te.MultiheadAttention(HIDDEN, HEADS, **made)
+    own = te.MultiheadAttention(
+        HIDDEN, HEADS, tp_group=dist.group.WORLD, set_parallel_mode=True, **made
+    )
+    part = Part(rank, 2)
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            is_norm = name.startswith(("q_norm", "k_norm"))
+            value = whole.get_parameter(name)
+            parameter.copy_(value if is_norm else own_rows(name, value, part, HEADS, HEADS))
+    x = torch.randn(SEQ, BATCH, HIDDEN, generator=torch.Generator().manual_seed(1))
+    arguments = {"core_attention_bias_type": "alibi", "alibi_slopes": slopes}
+    expected, found = whole(x, **arguments), own(x, **arguments)
+    close(found, expected, "ALiBi")
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for child in ("q_norm", "k_norm"):
+        weight = getattr(own, child).weight
+        assert weight.sequence_parallel
+        close(
+            sum_over_ranks(weight.grad, dist.group.WORLD), getattr(whole, child).weight.grad, child
+        )
+
+
 def transformer(rank, size, precision, sequence, groups, post_norm=False) -> None:
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "num_gqa_groups": groups}
@@ -105,6 +134,8 @@ def two_ranks(rank: int) -> None:
             attention(rank, 2, precision, sequence, groups, fused)
         transformer(rank, 2, precision, sequence, 2)
     transformer(rank, 2, "FP32", True, 4, post_norm=True)
+    own_heads(rank, None, "RMSNorm")
+    own_heads(rank, torch.tensor([0.1, 0.5, 0.2, 0.7]), "LayerNorm")
 
 
 def test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks():

@@ -201,3 +201,11 @@ def test_a_context_fn_of_ones_own_is_entered_inside_ours():
         out = te.checkpoint(layer, x, context_fn=lambda: (Noted("forward"), Noted("again")))
     out.sum().backward()
     assert entered == ["forward", "again"]
+
+
+def test_a_deep_copy_draws_from_the_tracker_too(tracker):
+    layer, q = attention(tracker), torch.randn(8, 1, 2, 16)
+    states = tracker.get_states()
+    first = layer(q, q, q)
+    tracker.set_states(states)
+    assert torch.equal(copy.deepcopy(layer)(q, q, q), first)

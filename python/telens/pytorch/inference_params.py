@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -60,8 +62,12 @@ class InferenceParams:
     ) -> None:
         if None in (num_heads_kv, head_dim_k, dtype):
             raise _C.UsageError("InferenceParams: num_heads_kv, head_dim_k and dtype are needed")
+        among("InferenceParams", "qkv_format", qkv_format, [*_FORMATS, "thd"])
         if is_paged and (page_size is None or total_num_pages is None):
             raise _C.UsageError("InferenceParams: is_paged needs page_size and total_num_pages")
+        for name, value in (("page_size", page_size), ("total_num_pages", total_num_pages)):
+            if is_paged and value < 1:
+                raise refusal("InferenceParams", name, "at least 1", value)
         self.max_batch_size = max_batch_size
         self.max_sequence_length = max_sequence_length
         self.num_heads_kv = num_heads_kv
@@ -74,6 +80,11 @@ class InferenceParams:
         self.total_num_pages = total_num_pages if is_paged else max_batch_size
         self._device = device
         self._caches: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # Numbers of modules that were made without one, below those of all others.
+        self._own_numbers = itertools.count(-1, -1)
+        self._unnumbered: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+            weakref.WeakKeyDictionary()
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -82,6 +93,28 @@ class InferenceParams:
         self.sequences_pre_step: OrderedDict[Any, int] = OrderedDict()
         self._pages: dict[Any, list[int]] = {}
         self._free = list(range(self.total_num_pages))
+        self._places: tuple[torch.Tensor, ...] | None = None
+        self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
+
+    def layer_number(self, attention: torch.nn.Module) -> int:
+        """Under which an attention's keys and values are kept: its ``layer_number``, if it has one.
+
+        Raises UsageError (a RuntimeError) for a number that another attention has already.
+        """
+        number = getattr(attention, "layer_number", None)
+        if number is None:
+            if attention not in self._unnumbered:
+                self._unnumbered[attention] = next(self._own_numbers)
+            return self._unnumbered[attention]
+        known = self._modules.setdefault(number, weakref.ref(attention))()
+        if known is None:
+            self._modules[number] = weakref.ref(attention)
+        elif known is not attention:
+            raise _C.UsageError(
+                f"InferenceParams: two attentions have the layer_number {number}, and one would "
+                "overwrite the other's keys and values; number them apart"
+            )
+        return number
 
     def allocate_memory(self, layer_number: int, device: torch.device | None = None) -> None:
         """Makes the caches of a layer, which its first step does otherwise."""
@@ -95,6 +128,12 @@ class InferenceParams:
 
     def pre_step(self, step_dict: Mapping[Any, int]) -> None:
         """Begins an iteration: the new tokens of each sequence, in the order of the batch."""
+        for name, count in step_dict.items():
+            if count < 0:
+                raise _C.UsageError(
+                    f"InferenceParams.pre_step: sequence {name!r} has {count} new tokens; expected "
+                    "0 or more"
+                )
         if len(step_dict) > self.max_batch_size:
             raise _C.UsageError(
                 f"InferenceParams.pre_step: {len(step_dict)} sequences; max_batch_size is "
@@ -124,6 +163,7 @@ class InferenceParams:
         for name, count in wanted.items():
             self._pages.setdefault(name, []).extend(self._free.pop(0) for _ in range(count))
         self.sequences_pre_step, self.sequences = before, after
+        self._places = None
 
     def get_seqlens_pre_step(self) -> torch.Tensor:
         """The sequences' lengths before the iteration, int32 [batch]."""
@@ -135,34 +175,64 @@ class InferenceParams:
         """Keeps the new keys and values of a layer; returns all of the batch's.
 
         ``new_k``, ``new_v``: [seq, batch, heads, size] for sbhd; bshd. Returns both as [batch,
-        longest sequence, heads, size], with whatever lies there behind a sequence's end.
+        longest sequence, heads, size], 0 behind a sequence's end. No gradient goes through the
+        caches: UsageError for keys or values that want one.
         """
         among("InferenceParams.step", "qkv_format", qkv_format, _FORMATS)
+        if torch.is_grad_enabled() and (new_k.requires_grad or new_v.requires_grad):
+            raise _C.UsageError(
+                "InferenceParams.step: keys or values want gradients, which the caches do not "
+                "keep; run the model in torch.no_grad() or torch.inference_mode()"
+            )
         if layer_number not in self._caches:
             self.allocate_memory(layer_number, new_k.device)
-        new = [t.detach().transpose(0, 1) if qkv_format == "sbhd" else t for t in (new_k, new_v)]
-        self._check_batch(new[0])
-        longest = max(self.sequences.values(), default=0)
-        rows = torch.tensor(
-            [self._rows(name, longest) for name in self.sequences], device=new_k.device
-        ).view(len(self.sequences), longest)
+        new = [t.transpose(0, 1) if qkv_format == "sbhd" else t for t in (new_k, new_v)]
+        self._check_batch(new)
+        rows, behind, new_rows, sequence, place = self._places_on(new_k.device)
         kept = []
         with torch.no_grad():
             for cache, tensor in zip(self._caches[layer_number], new, strict=True):
-                for b, (name, first) in enumerate(self.sequences_pre_step.items()):
-                    count = self.sequences[name] - first
-                    cache[rows[b, first : first + count]] = tensor[b, :count].to(cache.dtype)
-                kept.append(cache[rows])
+                cache[new_rows] = tensor[sequence, place].to(cache.dtype)
+                kept.append(cache[rows].masked_fill_(behind, 0))
         return kept[0], kept[1]
 
-    def _rows(self, name: Any, longest: int) -> list[int]:
-        """Where the tokens of a sequence lie; 0 behind its end."""
-        size, pages = self.page_size, self._pages[name]
-        length = self.sequences[name]
-        rows = [pages[i // size] * size + i % size for i in range(length)]
-        return rows + [0] * (longest - length)
+    def _places_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Where the iteration's tokens lie, computed once for all layers.
 
-    def _check_batch(self, new: torch.Tensor) -> None:
+        (Rows of the caches [batch, longest]; True behind a sequence's end [batch, longest, 1, 1];
+        then of each new token its row, its sequence in the batch and its place among the new.)
+        """
+        if self._places is None or self._places[0].device != device:
+            before = self.get_seqlens_pre_step().long()[:, None]
+            after = torch.tensor([*self.sequences.values()], dtype=torch.int64)[:, None]
+            places = torch.arange(max(self.sequences.values(), default=0))
+            owned = [self._pages[name] for name in self.sequences]
+            most = max(map(len, owned), default=0)
+            pages = torch.tensor(
+                [each + [0] * (most - len(each)) for each in owned], dtype=torch.int64
+            ).view(len(owned), most)
+            rows = pages[:, places // self.page_size] * self.page_size + places % self.page_size
+            sequence, place = ((places >= before) & (places < after)).nonzero(as_tuple=True)
+            made = (
+                rows, (places >= after)[:, :, None, None], rows[sequence, place], sequence,
+                place - before[sequence, 0],
+            )  # fmt: skip
+            self._places = tuple(each.to(device) for each in made)
+        return self._places
+
+    def _check_batch(self, tensors: list[torch.Tensor]) -> None:
+        if not self.sequences:
+            raise _C.UsageError("InferenceParams.step: no iteration has begun; call pre_step first")
+        for name, tensor, size in zip(
+            ("keys", "values"), tensors, (self.head_dim_k, self.head_dim_v), strict=True
+        ):
+            if tuple(tensor.shape[2:]) != (self.num_heads_kv, size):
+                raise _C.ShapeError(
+                    f"InferenceParams.step: {name} have {tensor.size(2)} heads of size "
+                    f"{tensor.size(3)}; the caches were made for num_heads_kv {self.num_heads_kv} "
+                    f"and a size of {size}"
+                )
+        new = tensors[0]
         counts = [
             after - before
             for before, after in zip(
@@ -179,24 +249,37 @@ class InferenceParams:
 @contextlib.contextmanager
 def cached(
     module: torch.nn.Module, args: tuple[Any, ...], arguments: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """The keywords that a forward with ``inference_params`` goes on with, while caches serve it.
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments that a forward with ``inference_params`` goes on with, while caches serve it.
 
     ``module``: a DotProductAttention, MultiheadAttention or TransformerLayer, of which the self
     attention alone is cached.
     """
     arguments = dict(arguments)
+    owner = f"{type(module).__name__}.forward"
     params = arguments.pop("inference_params")
     if not isinstance(params, InferenceParams):
         expected = "telens.pytorch.InferenceParams"
-        raise refusal(f"{type(module).__name__}.forward", "inference_params", expected, params)
-    attention = getattr(module, "self_attention", module)
-    number = getattr(attention, "layer_number", None)
-    core = getattr(attention, "core_attention", attention)
-    if number is None:
-        # A module that was made without a number is its own.
-        number = id(attention)
+        raise refusal(owner, "inference_params", expected, params)
+    if getattr(module, "attention_type", None) == "cross":
+        raise _C.UsageError(
+            f"{owner}: inference_params is for self attention; call cross attention, which sees "
+            "the encoder's keys anew in each step, without it"
+        )
     angles = arguments.get("rotary_pos_emb")
+    if angles is not None and getattr(module, "layer_type", None) == "decoder":
+        raise _C.UsageError(
+            f"{owner}: rotary_pos_emb of a decoder does not go with inference_params: its cross "
+            "attention would take the new tokens' angles for the encoder's keys"
+        )
+    attention = getattr(module, "self_attention", module)
+    core = getattr(attention, "core_attention", attention)
+    number = params.layer_number(attention)
+    if core is module:
+        # It has no module around it whose call would run a hook.
+        args, arguments = _with_cached_keys(core, params, number, args, arguments)
+        yield args, arguments
+        return
     if angles is not None:
         hidden = args[0] if args else arguments["hidden_states"]
         pair = angles if isinstance(angles, tuple | list) else (angles, angles)
@@ -209,7 +292,7 @@ def cached(
 
     handle = core.register_forward_pre_hook(use_cache, with_kwargs=True)
     try:
-        yield arguments
+        yield args, arguments
     finally:
         handle.remove()
 
@@ -219,8 +302,15 @@ def _angles_of_new(
 ) -> torch.Tensor:
     """[new tokens, batch, 1, channels]: those of the places where the new tokens stand."""
     count = hidden.size(0 if qkv_format == "sbhd" else 1)
+    longest = max(params.sequences.values(), default=0)
+    if angles.size(0) < longest:
+        raise _C.ShapeError(
+            f"rotary_pos_emb has {angles.size(0)} positions, and a sequence of inference_params "
+            f"{longest} tokens; make angles of as many"
+        )
     first = params.get_seqlens_pre_step().to(angles.device, torch.int64)
     places = torch.arange(count, device=angles.device)[:, None] + first
+    # Padding behind the new tokens may stand anywhere.
     return angles[places.clamp_max(angles.size(0) - 1)].squeeze(3)
 
 
@@ -231,8 +321,18 @@ def _with_cached_keys(
     names = ("query_layer", "key_layer", "value_layer")
     given = dict(zip(names, args, strict=False)) | kwargs
     query_format = given.get("qkv_format") or core.qkv_format
-    keys, values = params.step(number, given["key_layer"], given["value_layer"], query_format)
     mask = given.get("attn_mask_type") or core.attn_mask_type
+    masks = given.get("attention_mask")
+    has_masks = masks is not None and (isinstance(masks, torch.Tensor) or len(masks) > 0)
+    has_lengths = any(
+        name.startswith("cu_seqlens") and value is not None for name, value in given.items()
+    )
+    if mask == "arbitrary" or has_masks or has_lengths:
+        raise _C.UsageError(
+            "attention: attention_mask, cu_seqlens and attn_mask_type arbitrary do not go with "
+            "inference_params, whose pre_step tells the lengths of the sequences; leave them out"
+        )
+    keys, values = params.step(number, given["key_layer"], given["value_layer"], query_format)
     new_tokens = given["query_layer"].size(0 if query_format == "sbhd" else 1)
     lengths = [
         torch.tensor(each, device=keys.device)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any, ClassVar
 
@@ -59,6 +60,8 @@ class Module(torch.nn.Module):
             kwargs.setdefault("device", device)
         with fork_of(given):
             self._adopt(self._type.construct(*args, **kwargs))
+        if "layer_number" in self._neutral_arguments:
+            self.__dict__["layer_number"] = given.get("layer_number")
         # Under sequence parallelism the caller wraps the whole layer in a fork.
         if given.get("get_rng_state_tracker") is not None and not given.get("sequence_parallel"):
             for module in self.modules():
@@ -69,7 +72,7 @@ class Module(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
             if kwargs.get("inference_params") is not None:
-                with cached(self, args, kwargs) as kwargs:
+                with cached(self, args, kwargs) as (args, kwargs):
                     return self.forward(*args, **kwargs)
             kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
         return self._telens_call(self, args, kwargs)
@@ -133,6 +136,15 @@ class Module(torch.nn.Module):
         }
         state["_telens_extra_state"] = adapter.extra_state()
         return state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        # A copy stays in the process, and draws from the same tracker.
+        if "_telens_get_tracker" in self.__dict__:
+            copied.__dict__["_telens_get_tracker"] = self.__dict__["_telens_get_tracker"]
+        return copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = state.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from telens import _C
+from telens._names import refusal
 
 __all__ = ["RotaryPositionEmbedding"]
 
@@ -16,16 +17,59 @@ class RotaryPositionEmbedding(torch.nn.Module):
     ----------
     dim
         channels of a head that are rotated; an even number
+    rotary_percent
+        the part of dim that is rotated, above 0 and up to 1; below 1 the product is rounded down
+    seq_len_interpolation_factor, pretrained_max_position_embeddings
+        where both are given, positions are divided by the factor, or for sequences longer than the
+        factor times pretrained_max_position_embeddings by as much as brings them back to the latter
+        (https://arxiv.org/abs/2306.15595)
     rotary_base
         of the geometric series of periods
+    interleaved
+        False; pairs of neighboring channels are not there yet
     """
 
-    def __init__(self, dim: int, rotary_base: float = 10000.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        rotary_percent: float = 1.0,
+        seq_len_interpolation_factor: float | None = None,
+        pretrained_max_position_embeddings: int | None = None,
+        rotary_base: float = 10000.0,
+        interleaved: bool = False,
+    ) -> None:
         super().__init__()
-        _C.rotary_angles(0, dim, rotary_base)  # refuses an odd dim here, not in the first forward
-        self.dim = dim
+        owner = "RotaryPositionEmbedding"
+        if not 0 < rotary_percent <= 1:
+            raise refusal(owner, "rotary_percent", "above 0 and at most 1", rotary_percent)
+        for name, value in (
+            ("seq_len_interpolation_factor", seq_len_interpolation_factor),
+            ("pretrained_max_position_embeddings", pretrained_max_position_embeddings),
+        ):
+            if value is not None and not value > 0:
+                raise refusal(owner, name, "None or above 0", value)
+        if interleaved:
+            raise refusal(owner, "interleaved", "False: neighboring pairs are not there yet", True)
+        rotated = int(dim * rotary_percent) if rotary_percent < 1 else dim
+        # Refuses an odd number of channels here, not in the first forward.
+        _C.rotary_angles(0, rotated, rotary_base)
+        self.dim = rotated
         self.rotary_base = rotary_base
+        self.interleaved = interleaved
+        self.seq_len_interpolation_factor = seq_len_interpolation_factor
+        self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
 
     def forward(self, max_seq_len: int, offset: int = 0) -> torch.Tensor:
         """Angles [max_seq_len, 1, 1, dim], FP32, of the positions from ``offset`` on."""
-        return _C.rotary_angles(max_seq_len + offset, self.dim, self.rotary_base)[offset:]
+        positions = torch.arange(offset, offset + max_seq_len, dtype=torch.float32, device="cpu")
+        frequencies = _C.rotary_angles(2, self.dim, self.rotary_base)[1:]
+        return positions.div(self._position_divisor(max_seq_len)).view(-1, 1, 1, 1) * frequencies
+
+    def _position_divisor(self, max_seq_len: int) -> float:
+        factor, pretrained = (
+            self.seq_len_interpolation_factor,
+            self.pretrained_max_position_embeddings,
+        )
+        if factor is None or pretrained is None:
+            return 1.0
+        return max_seq_len / pretrained if max_seq_len > pretrained * factor else factor

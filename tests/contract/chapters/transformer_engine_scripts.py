@@ -371,8 +371,8 @@ STATEMENTS = (
         "Packed sequences (thd) are attended one by one, with and without gaps between them.",
         DRAWN,
         "core/modules/packed_sequences.cpp",
-        "(starts ? *starts : cu_seqlens)",
-        "cu_seqlens",
+        "(starts ? *starts : cu_seqlens).narrow(0, 0, batch).unsqueeze(1)",
+        "cu_seqlens.narrow(0, 0, batch).unsqueeze(1)",
     ),
     Statement(
         "`return_max_logit` returns each head's largest score that a query sees.",
@@ -385,7 +385,7 @@ STATEMENTS = (
         "`checkpoint_core_attention` changes no bit, with dropout.",
         ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits",
         "core/modules/checkpointed_call.cpp",
-        "set_state(first.generator, first.random_state);",
+        "set_state(generator_, state);",
         "",
     ),
     Statement(
@@ -408,8 +408,8 @@ STATEMENTS = (
         "sequences end and others begin.",
         CACHED,
         CACHES,
-        "pages[i // size] * size + i % size",
-        "pages[0] * size + i % size",
+        "pages[:, places // self.page_size]",
+        "pages[:, 0 * places]",
     ),
     Statement(
         "Rotary embeddings of new tokens are those of their place in the sequence.",

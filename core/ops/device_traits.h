@@ -1,0 +1,15 @@
+// How devices differ for what is computed by LibTorch's own operators.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace telens::ops {
+
+// True if reading its values waits for no device.
+inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
+
+// True if scaled_dot_product_attention takes an additive mask in FP32 beside tensors of 16 bits.
+// The memory-efficient kernel of CUDA refuses one.
+inline bool takes_wider_mask(const at::Tensor& query) { return query.is_cpu(); }
+
+}  // namespace telens::ops
