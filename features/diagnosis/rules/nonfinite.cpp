@@ -162,26 +162,27 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule nonfinite() {
-  return {.cause = "nonfinite",
-          .title = "values that are not finite",
-          .doc =
-              "The first tensor with a NaN or an infinity, by iteration and then in the order "
-              "of training: forward through the layers, then backward. Everything after it "
-              "follows.",
-          .stage = Stage::values,
-          .required = {"nonfinite"},
-          .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
-          .recorded_by = "LogTensorStats (any statistic)",
-          .alternatives =
-              "Where the program scales its loss, single iterations with infinite gradients are "
-              "how the scale is found; those whose step was skipped do not count. Where the layer "
-              "before is none of TELens, it may have begun "
-              "there.",
-          .next_step =
-              "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
-              "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "
-              "GEMM, which tell the one that made it",
-          .find = find};
+  return {
+      .cause = "nonfinite",
+      .title = "values that are not finite",
+      .doc =
+          "The first tensor with a NaN or an infinity, by iteration and then in the order "
+          "of training: forward through the layers, then backward. Everything after it "
+          "follows.",
+      .stage = Stage::values,
+      .required = {"nonfinite"},
+      .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
+      .recorded_by = "LogTensorStats (any statistic)",
+      .alternatives =
+          "Where the program scales its loss, single iterations with infinite gradients are "
+          "how the scale is found; those whose step was skipped do not count. Where the layer "
+          "before is none of TELens, it may have begun "
+          "there.",
+      .next_step =
+          "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
+          "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "
+          "GEMM, which tell the one that made it",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis
