@@ -73,9 +73,7 @@ class Run:
         ``dropped`` rows found the queue full or went with a removed file, ``lost`` ones came after
         the disk took no more.
         """
-        import pandas
-
-        return pandas.DataFrame(self._reader.segments())
+        return _table_of_files(self._reader.segments())
 
     @property
     def damage(self) -> pandas.DataFrame:
@@ -83,9 +81,7 @@ class Run:
 
         They are left out of everything that is read, with a warning when they are come upon.
         """
-        import pandas
-
-        return pandas.DataFrame(
+        return _table_of_files(
             self._reader.damage(), columns=["path", "table", "first_row", "rows"]
         )
 
@@ -296,6 +292,21 @@ def _range(iterations: Any) -> tuple[int | None, int | None]:
     except (TypeError, ValueError):
         pass
     raise refusal("Run", "iterations", "a pair (first, last) of integers or None", iterations)
+
+
+def _table_of_files(rows: list[dict], columns: list[str] | None = None) -> pandas.DataFrame:
+    """One row a dict. A path may be no UTF-8, which pyarrow's texts in pandas do not take."""
+    import pandas
+
+    names = columns or list(rows[0])
+    return pandas.DataFrame(
+        {
+            name: pandas.Series(
+                [row[name] for row in rows], dtype=object if name == "path" else None
+            )
+            for name in names
+        }
+    )
 
 
 def _listed(values: list) -> str:
