@@ -38,6 +38,8 @@ def environment(tmp_path_factory):
     python = folder / "bin" / "python"
     run(
         *(python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index"),
+        # As build/ is compiled, so that ccache has it.
+        "--config-settings=cmake.define.TELENS_WERROR=ON",
         *("--ignore-installed", ROOT),
     )
     return folder / "bin"
