@@ -105,9 +105,11 @@ void check_sequence(const std::string& layer, const LinearParallel& parallel,
   }
 }
 
-// Under delayed scaling the codes of all ranks are joined under one scale.
+// Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
+// of the layer's newest comparison, which a forward under the same ones does not repeat.
 void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
-                         const AutocastOptions& options) {
+                         const AutocastOptions& options,
+                         std::pair<std::string, std::string>& compared) {
   const DelayedScaling* delayed = options.recipe->as_delayed_scaling();
   if (delayed == nullptr || !parallel.is_divided() || !parallel.sequence) return;
   const bool reduces =
@@ -119,13 +121,17 @@ void check_shared_scales(const std::string& layer, const LinearParallel& paralle
         "reduce_amax=True",
         layer, parallel.size);
   }
+  const std::string& tp_group = name_of(*parallel.group);
+  const std::string& fp8_group = name_of(*options.group);
+  if (compared.first == tp_group && compared.second == fp8_group) return;
   compare_once_over_ranks(
       {.subject = layer,
        .group_name = "tp_group",
-       .text = fmt::format("has the fp8_group '{}'", name_of(*options.group)),
+       .text = fmt::format("has the fp8_group '{}'", fp8_group),
        .mend = "sequence_parallel joins their FP8 codes, which delayed scaling must scale alike; "
                "give fp8_autocast one fp8_group that holds all ranks of tp_group"},
       parallel.group);
+  compared = {tp_group, fp8_group};
 }
 
 // A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
@@ -165,8 +171,9 @@ class LinearLayer::State {
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
   AlteredOperands altered_operands_;
-  bool ran_quantized_ = false;  // the newest forward did
-  bool has_trained_ = false;    // a forward in training mode ran
+  std::pair<std::string, std::string> compared_groups_;  // tp_group and fp8_group, by name
+  bool ran_quantized_ = false;                           // the newest forward did
+  bool has_trained_ = false;                             // a forward in training mode ran
 };
 
 ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& input,
@@ -222,7 +229,7 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
   context.region = region;
-  if (collects_amax) check_shared_scales(name(), layer.parallel, options);
+  if (collects_amax) check_shared_scales(name(), layer.parallel, options, compared_groups_);
   if (collects_amax) region->add(quantization, context.recipe, options.group);
 }
 

@@ -14,8 +14,8 @@
 #include <optional>
 #include <span>
 
+#include "features/record/metadata_check.h"
 #include "features/record/metadata_limits.h"
-#include "features/record/tree_check.h"
 
 #if H5_VERSION_GE(1, 14, 0)
 #include <H5FDdevelop.h>
@@ -37,7 +37,7 @@ struct DescriptorFile {
   H5FD_t head{};
   int descriptor = -1;
   haddr_t end_of_allocation = 0;
-  TreeCheck trees;
+  MetadataCheck metadata;
 };
 
 DescriptorFile& own(H5FD_t* file) { return *reinterpret_cast<DescriptorFile*>(file); }
@@ -120,7 +120,7 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
   if (type == H5FD_MEM_DRAW) return kFine;
   try {
     auto refused = excess_of(block);
-    if (!refused) refused = own(file).trees.refusal(address, block);
+    if (!refused) refused = own(file).metadata.refusal(address, block);
     return refused ? fail(refused->c_str()) : kFine;
   } catch (const std::bad_alloc&) {  // no exception may pass HDF5, which is C
     return fail("no memory is left");

@@ -12,7 +12,6 @@ namespace {
 
 // Places are those of "HDF5 File Format Specification Version 3.0", III.G, with addresses and
 // lengths of 8 bytes.
-constexpr std::size_t kAddressBytes = 8;
 
 std::size_t bytes_for_bits(std::uint64_t bits) { return (bits + 7) / 8; }
 
@@ -20,9 +19,6 @@ std::size_t bytes_for_bits(std::uint64_t bits) { return (bits + 7) / 8; }
 std::size_t bytes_for(std::uint64_t most) {
   return most == 0 ? 1 : (static_cast<std::size_t>(std::bit_width(most)) - 1) / 8 + 1;
 }
-
-// The records of the trees have room for so many.
-std::size_t identifier_bytes(MessageKind kind) { return kind == MessageKind::link ? 7 : 8; }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // attributes keep them: none speaks of more bytes than it has.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,6 +14,11 @@
 #include "features/record/message_check.h"
 
 namespace telens::record {
+
+// An identifier of an object of the heap: the records of the trees have room for so many bytes.
+constexpr std::size_t identifier_bytes(MessageKind kind) {
+  return kind == MessageKind::link ? 7 : 8;
+}
 
 // Remembers the heaps of one file: which messages they hold, the identifiers of their objects,
 // which stand in a B-tree, and their blocks. An object is looked at once its identifier, the header

@@ -15,7 +15,6 @@ namespace {
 
 // Places are those of "HDF5 File Format Specification Version 3.0", IV.A.2, with addresses and
 // lengths of 8 bytes.
-constexpr std::size_t kAddressBytes = 8;
 constexpr std::uint64_t kMostDimensions = 32;
 constexpr int kMostNestedTypes = 32;  // HDF5 decodes a type within a type by recursion
 

@@ -25,6 +25,9 @@ enum class MessageKind : std::uint8_t {
   attribute_info = 0x15,
 };
 
+// The flag of a message, in its prefix or in a record of a B-tree, whose content stands elsewhere.
+inline constexpr std::uint64_t kSharedMessage = 0x02;
+
 // Says why this content of a message must not be decoded. Nothing: it may be, or messages of its
 // kind have no lengths in them. HDF5 up to 1.12 reads as many bytes as a message says that it has:
 // a fill value, a name, the members of a type, the dimensions of an array. `is_shared` is the

@@ -5,13 +5,11 @@
 #include <cstdlib>
 
 #include "core/base/absolute_path.h"
+#include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
 
 namespace telens::debug {
 namespace {
-
-constexpr const char* kConfigVariable = "TELENS_CONFIG";
-constexpr const char* kLogDirVariable = "TELENS_LOG_DIR";
 
 std::string environment(const char* variable) {
   const char* value = std::getenv(variable);
@@ -21,11 +19,11 @@ std::string environment(const char* variable) {
 }  // namespace
 
 InitializeOptions settled(InitializeOptions options) {
-  if (const std::string config = environment(kConfigVariable); !config.empty()) {
-    options.config_file = config;
+  if (const std::string path = environment(config::kConfigVariable); !path.empty()) {
+    options.config_file = path;
     options.config_text.reset();
   }
-  if (const std::string log_dir = environment(kLogDirVariable); !log_dir.empty()) {
+  if (const std::string log_dir = environment(config::kLogDirVariable); !log_dir.empty()) {
     options.log_dir = log_dir;
   }
   options.log_dir = absolute_path(options.log_dir);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "hooks/config/environment_variables.h"
 #include "inspector_cli/bisect/candidates.h"
 #include "inspector_cli/bisect/process.h"
 #include "inspector_cli/terminal/json.h"
@@ -68,6 +69,10 @@ std::string Trials::folder_of(int number) const {
 
 std::string Trials::log_dir_of(const Trial& trial) const {
   return (fs::path(folder_of(trial.number)) / "logs").string();
+}
+
+std::string Trials::output_of(const Trial& trial) const {
+  return (fs::path(folder_of(trial.number)) / "output.txt").string();
 }
 
 std::string Trials::config_of(const Choice& choice) const {
@@ -134,8 +139,8 @@ void Trials::execute(Trial& trial) const {
   const std::string log_dir = log_dir_of(trial);
   write_file(config_path, trial.config);
   ProcessOptions process{
-      .environment = {{kConfigVariable, config_path}, {kLogDirVariable, log_dir}},
-      .output = (folder / "output.txt").string(),
+      .environment = {{config::kConfigVariable, config_path}, {config::kLogDirVariable, log_dir}},
+      .output = output_of(trial),
       .timeout = options_.timeout};
   for (const std::string& each : options_.command) {
     process.command.push_back(

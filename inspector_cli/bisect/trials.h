@@ -45,6 +45,8 @@ class Trials {
 
   // The folder that the trial's runs are recorded into.
   std::string log_dir_of(const Trial& trial) const;
+  // The file with what the trial's programs have printed.
+  std::string output_of(const Trial& trial) const;
   std::size_t count() const { return trials_.size(); }
   std::size_t taken_over() const { return taken_over_; }
 
@@ -61,9 +63,5 @@ class Trials {
   std::vector<Trial> trials_;
   std::size_t taken_over_ = 0;
 };
-
-// The environment variables that a program's debug.initialize() reads.
-inline constexpr const char* kConfigVariable = "TELENS_CONFIG";
-inline constexpr const char* kLogDirVariable = "TELENS_LOG_DIR";
 
 }  // namespace telens::cli

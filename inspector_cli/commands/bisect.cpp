@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "features/builtin_options.h"
+#include "hooks/config/environment_variables.h"
 #include "hooks/config/plan.h"
 #include "inspector_cli/bisect/search.h"
 #include "inspector_cli/commands/choice.h"
@@ -81,10 +82,6 @@ void tell_stage(const std::string& stage) {
   flush_stdout();
 }
 
-std::string output_of(const BisectOptions& options, const Trial& trial) {
-  return fmt::format("{}/run-{:03}/output.txt", options.folder, trial.number);
-}
-
 // The GEMMs that the first run recorded, or those of the layers that --layers names.
 std::vector<Candidate> find_candidates(const BisectOptions& options, const std::string& log_dir) {
   std::vector<Candidate> recorded;
@@ -100,7 +97,7 @@ std::vector<Candidate> find_candidates(const BisectOptions& options, const std::
         "the first run tells no layers: {} in {}; expected telens.debug.initialize() in the "
         "program, which reads {} and {}, or `{{config}}` and `{{log_dir}}` in the command for it "
         "to be given; or name the layers with --layers",
-        reason, log_dir, kConfigVariable, kLogDirVariable);
+        reason, log_dir, config::kConfigVariable, config::kLogDirVariable);
   }
   std::vector<Candidate> named;
   for (const std::string& layer : read_layer_names(options.layers)) {
@@ -202,7 +199,7 @@ void search(const BisectOptions& options) {
         "It is not low precision: the command fails also with all {} layers in high precision "
         "({}). Or it does not take the configuration: expected telens.debug.initialize() in it, "
         "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
-        candidates.size(), printable(last.reason), kConfigVariable, output_of(options, last));
+        candidates.size(), printable(last.reason), config::kConfigVariable, trials.output_of(last));
     throw BadRun();
   }
   const SearchResult result = Search(trials, candidates, options.depth, tell_stage).find();

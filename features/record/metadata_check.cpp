@@ -1,4 +1,4 @@
-#include "features/record/tree_check.h"
+#include "features/record/metadata_check.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,6 @@ constexpr std::uint8_t kLinkOrder = 6;
 constexpr std::uint8_t kAttributeNames = 8;
 constexpr std::uint8_t kAttributeOrder = 9;
 
-constexpr std::size_t kAddressBytes = 8;
 constexpr std::uint64_t kUndefined = ~std::uint64_t{0};  // an address of nothing
 constexpr std::size_t kChecksumBytes = 4;
 constexpr std::size_t kNodePrefix = 6;  // signature, version, kind
@@ -53,7 +52,8 @@ bool has_creation_order(std::uint64_t flags) { return (flags & 0x04) != 0; }
 
 }  // namespace
 
-std::optional<std::string> TreeCheck::refusal(std::uint64_t address, std::span<const char> block) {
+std::optional<std::string> MetadataCheck::refusal(std::uint64_t address,
+                                                  std::span<const char> block) {
   if (is("OHDR", block)) return check_object_header(block);
   if (is("OCHK", block)) return check_continuation(address, block);
   if (is("BTHD", block)) return check_tree_header(address, block);
@@ -65,7 +65,7 @@ std::optional<std::string> TreeCheck::refusal(std::uint64_t address, std::span<c
 }
 
 // HDF5 reads 512 bytes before it knows how long a header is. What lies behind it is no message.
-std::optional<std::string> TreeCheck::check_object_header(std::span<const char> block) {
+std::optional<std::string> MetadataCheck::check_object_header(std::span<const char> block) {
   const std::uint64_t flags = stored_number(block, 5, 1);
   const std::size_t prefix = header_prefix(flags);
   if (prefix > block.size()) return std::nullopt;
@@ -76,8 +76,8 @@ std::optional<std::string> TreeCheck::check_object_header(std::span<const char> 
                        has_creation_order(flags));
 }
 
-std::optional<std::string> TreeCheck::check_continuation(std::uint64_t address,
-                                                         std::span<const char> block) {
+std::optional<std::string> MetadataCheck::check_continuation(std::uint64_t address,
+                                                             std::span<const char> block) {
   const auto found = continuations_.find(address);
   if (found == continuations_.end()) return "block OCHK: expected where a header goes on";
   constexpr std::size_t kSignature = 4;
@@ -86,14 +86,13 @@ std::optional<std::string> TreeCheck::check_continuation(std::uint64_t address,
   return note_messages(block.subspan(kSignature, bytes), found->second);
 }
 
-std::optional<std::string> TreeCheck::note_messages(std::span<const char> messages,
-                                                    bool with_creation_order) {
-  constexpr std::uint64_t kShared = 0x02;
+std::optional<std::string> MetadataCheck::note_messages(std::span<const char> messages,
+                                                        bool with_creation_order) {
   const std::size_t prefix = with_creation_order ? 6 : 4;
   while (messages.size() >= prefix) {
     const auto kind = static_cast<MessageKind>(stored_number(messages, 0, 1));
     const std::size_t bytes = stored_number(messages, 1, 2);
-    const bool is_shared = (stored_number(messages, 3, 1) & kShared) != 0;
+    const bool is_shared = (stored_number(messages, 3, 1) & kSharedMessage) != 0;
     messages = messages.subspan(prefix);
     if (bytes > messages.size()) return std::nullopt;
     const std::span<const char> message = messages.first(bytes);
@@ -110,7 +109,7 @@ std::optional<std::string> TreeCheck::note_messages(std::span<const char> messag
 
 // The message has a version, flags, the largest creation index if there is one (8 bytes for links,
 // 2 for attributes), the addresses of the heap and of the trees.
-std::optional<std::string> TreeCheck::note_trees(std::span<const char> message, bool of_links) {
+std::optional<std::string> MetadataCheck::note_trees(std::span<const char> message, bool of_links) {
   const std::uint64_t flags = stored_number(message, 1, 1);
   const std::size_t index_bytes = (flags & 1) == 0 ? 0 : of_links ? 8 : 2;
   const std::size_t names = 2 + index_bytes + kAddressBytes;
@@ -128,7 +127,7 @@ std::optional<std::string> TreeCheck::note_trees(std::span<const char> message, 
 }
 
 // HDF5 keeps a tree that it has read: the check of its header would not see the second place.
-std::optional<std::string> TreeCheck::note_tree(std::uint64_t address, const Tree& tree) {
+std::optional<std::string> MetadataCheck::note_tree(std::uint64_t address, const Tree& tree) {
   if (address == kUndefined) return std::nullopt;
   const auto [place, is_new] = trees_.try_emplace(address, tree);
   const Tree& known = place->second;
@@ -136,8 +135,8 @@ std::optional<std::string> TreeCheck::note_tree(std::uint64_t address, const Tre
   return fmt::format("block OHDR: one tree as of kind {} and of kind {}", known.kind, tree.kind);
 }
 
-std::optional<std::string> TreeCheck::check_tree_header(std::uint64_t address,
-                                                        std::span<const char> block) {
+std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t address,
+                                                            std::span<const char> block) {
   const std::uint64_t kind = stored_number(block, 5, 1);
   const auto place = trees_.find(address);
   if (place == trees_.end()) {
@@ -171,8 +170,8 @@ std::optional<std::string> TreeCheck::check_tree_header(std::uint64_t address,
   return std::nullopt;
 }
 
-std::optional<std::string> TreeCheck::check_inner_node(std::uint64_t address,
-                                                       std::span<const char> block) {
+std::optional<std::string> MetadataCheck::check_inner_node(std::uint64_t address,
+                                                           std::span<const char> block) {
   const auto found = roots_.find(address);
   if (found == roots_.end()) return "block BTIN: expected where a tree has its root";
   const Root& root = found->second;
@@ -189,8 +188,8 @@ std::optional<std::string> TreeCheck::check_inner_node(std::uint64_t address,
   return note_objects(root.tree, root.records, block);
 }
 
-std::optional<std::string> TreeCheck::check_leaf(std::uint64_t address,
-                                                 std::span<const char> block) {
+std::optional<std::string> MetadataCheck::check_leaf(std::uint64_t address,
+                                                     std::span<const char> block) {
   const auto found = leaves_.find(address);
   if (found == leaves_.end()) return "block BTLF: expected where a tree has a leaf";
   return note_objects(found->second.tree, found->second.records, block);
@@ -198,21 +197,20 @@ std::optional<std::string> TreeCheck::check_leaf(std::uint64_t address,
 
 // A record has the hash of a name or a creation order, and the identifier of an object of the heap;
 // one of an attribute begins with the identifier, and has the flags of its message behind it.
-std::optional<std::string> TreeCheck::note_objects(const Tree& tree, std::uint64_t records,
-                                                   std::span<const char> block) {
-  constexpr std::uint64_t kShared = 0x02;
+std::optional<std::string> MetadataCheck::note_objects(const Tree& tree, std::uint64_t records,
+                                                       std::span<const char> block) {
   const bool of_links = tree.kind == kLinkNames || tree.kind == kLinkOrder;
   const std::size_t record_bytes = bytes_of_record(tree.kind);
-  const std::size_t identifier_bytes = of_links ? 7 : 8;
-  const std::size_t before = of_links ? record_bytes - identifier_bytes : 0;
+  const std::size_t bytes = identifier_bytes(of_links ? MessageKind::link : MessageKind::attribute);
+  const std::size_t before = of_links ? record_bytes - bytes : 0;
   for (std::uint64_t i = 0; i < records; ++i) {
     const std::size_t begin = kNodePrefix + i * record_bytes;
     if (begin + record_bytes > block.size()) return "block BTLF: shorter than its records";
     const auto record = block.subspan(begin, record_bytes);
-    if (!of_links && (stored_number(record, identifier_bytes, 1) & kShared) != 0) {
+    if (!of_links && (stored_number(record, bytes, 1) & kSharedMessage) != 0) {
       return "block BTLF: an attribute that stands elsewhere";
     }
-    auto refused = heaps_.note_object(tree.heap, record.subspan(before, identifier_bytes));
+    auto refused = heaps_.note_object(tree.heap, record.subspan(before, bytes));
     if (refused) return refused;
   }
   return std::nullopt;

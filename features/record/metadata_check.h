@@ -19,7 +19,7 @@ namespace telens::record {
 // HDF5 takes both on trust. A tree of attributes' names where links are looked up is searched with
 // pointers to something else, the records of a node are read behind the node's end, and so are the
 // messages of headers and heaps (message_check.h).
-class TreeCheck {
+class MetadataCheck {
  public:
   // Says why this block of metadata, which begins at `address` of the file, must not be used.
   // Nothing: it may be, or it is neither of an object nor of a tree.
