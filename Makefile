@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
-        test-cuda-build test-clients test-paddle bench \
+        test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
         fuzz-files format lint asan install clean
 
@@ -73,6 +73,11 @@ test-python: build  ## the Python tests
 test-clients: build  ## install Lightning from PyPI into build/clients and train with other libraries' own code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients -r tests/python/clients/requirements.txt
 	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py
+
+# Beside .venv, too: with pyarrow pandas keeps texts in another way, here in all that read runs.
+test-tables: build  ## install pyarrow and DuckDB from PyPI into build/tables (80 MB) and test what reads runs
+	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/tables -r tests/tables/requirements.txt
+	@PYTHONPATH=build/tables $(PYTHON) -m pytest -q tests/tables tests/python/test_run_questions.py
 
 test-package: build  ## find_package(telens) and pip install
 	@$(PYTHON) -m pytest -q tests/package

@@ -5,12 +5,15 @@ A group is a function that yields rows; `names` are those that go under not_run 
 
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from programs import CannotRun, Programs, ratio
 from report import Row, at_least, at_most, cpu_flags
@@ -424,6 +427,61 @@ def query_rows(programs):
     yield Row(QUERY[0], statistics.median(seconds), "s", at_most(1), {"telens": seconds})
 
 
+RANKS = 1024
+MANY_RANKS = [
+    f"telens info of {RANKS:,} ranks",
+    f"telens stats of one layer of {RANKS:,} ranks",
+    f"memory of telens info of {RANKS:,} ranks",
+]
+WHY_SLOWER = (
+    "an opening of a file that may come from anywhere checks its 40 objects, and HDF5, which does "
+    "it on one core, is given them one by one"
+)
+
+
+def timed(command):
+    """Seconds, and megabytes at the most, of a program."""
+    start = time.perf_counter()
+    child = os.posix_spawn(
+        command[0],
+        list(map(str, command)),
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
+    )
+    _, status, used = os.wait4(child, 0)
+    seconds = time.perf_counter() - start
+    if status != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with status {status}")
+    return seconds, used.ru_maxrss / 1000
+
+
+def many_ranks_rows(programs):
+    """A run of 1,441 records a rank, beside a loop over its files with h5py."""
+    command = programs.build / "bin" / "telens"
+    writer = programs.build / "tests" / "write_run"
+    if not writer.exists():
+        raise CannotRun(f"{writer} is not built")
+    info, stats, loop, megabytes = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="telens-bench-") as folder:
+        ranks = 16 if programs.quick else RANKS
+        subprocess.run([writer, folder, "run", "40", "0", str(ranks)], check=True)
+        if not programs.quick:
+            time.sleep(4)  # files that were changed just now are checked in each opening
+        reader = [sys.executable, Path(__file__).with_name("read_with_h5py.py"), folder]
+        for _ in range(1 if programs.quick else 5):
+            seconds, peak = timed([command, "info", folder])
+            info.append(seconds)
+            megabytes.append(peak)
+            stats.append(timed([command, "stats", folder, "--layer", "layers.2"])[0])
+            loop.append(timed([*reader, "layers.2.fc1"])[0])
+    samples = {"telens": info, "h5py, one layer": loop}
+    median = statistics.median
+    yield Row(MANY_RANKS[0], median(info), "s", at_most(2), samples, if_missed=WHY_SLOWER)
+    samples = {"telens": stats, "h5py": loop}
+    yield Row(MANY_RANKS[1], median(stats), "s", at_most(3), samples, if_missed=WHY_SLOWER)
+    yield Row(MANY_RANKS[2], median(megabytes), "MB", at_most(1000), {"telens": megabytes})
+
+
 CONFIG = ["load and resolve a config of 100 sections for 1,000 layers"]
 
 
@@ -457,4 +515,5 @@ def groups():
     yield Group(list(PEER_STATISTICS.values()), peer_statistics_rows)
     yield Group(RECORDER, recorder_rows)
     yield Group(QUERY, query_rows)
+    yield Group(MANY_RANKS, many_ranks_rows)
     yield Group(CONFIG, config_rows)

@@ -26,7 +26,6 @@ if(TELENS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TELENS_CCACHE})
 endif()
-find_program(TELENS_MOLD mold)
 
 # What all of our own code is compiled with.
 add_library(telens_options INTERFACE)
@@ -45,12 +44,6 @@ if(TELENS_SANITIZE)
     INTERFACE
       $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE};-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
-endif()
-if(TELENS_MOLD)
-  # norelro: where thread-local zeros end in the last bytes of a page, mold (1.10) has the loader
-  # protect a page that is not there, and the program does not start.
-  target_link_options(telens_options INTERFACE
-                      $<BUILD_INTERFACE:-fuse-ld=mold;LINKER:-z,norelro>)
 endif()
 
 # telens_unite(<target> <file>...): has the files compiled TELENS_UNITY_BATCH at a time. A file that

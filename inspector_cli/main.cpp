@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string_view>
 #include <system_error>
 
 #include "core/base/error.h"
@@ -25,9 +26,10 @@ constexpr int kBadInput = 2;
 constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
 constexpr int kReaderLeft = kSignal + SIGPIPE;
 
-constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
-                                  add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
-                                  add_diagnose, add_diff,       add_report, add_bisect, add_watch};
+constexpr std::array kSubcommands{add_info,   add_stats,    add_plot,       add_repair,
+                                  add_plan,   add_features, add_new_plugin, add_ledger,
+                                  add_blocks, add_whatif,   add_diagnose,   add_diff,
+                                  add_replay, add_report,   add_bisect,     add_watch};
 
 int refused(std::string_view message) {
   note(message);
@@ -38,6 +40,17 @@ int refused(std::string_view message) {
 int refused(const ConfigError& error) {
   fmt::print(stderr, "telens: {}\n", printable_lines(error.what()));
   return kBadInput;
+}
+
+// Adds what to do about a run file that lacks bytes.
+int refused(const RecordError& error) {
+  const std::string_view text = error.what();
+  const bool is_cut = text.find("truncated file: ") != std::string_view::npos ||
+                      text.find("truncated or damaged (only ") != std::string_view::npos;
+  return refused(fmt::format(
+      "{}{}", text,
+      is_cut ? "; bytes are missing at its end, as of a copy that was broken off: copy it again"
+             : ""));
 }
 
 // Runs what the command line asks for; returns the exit code.
@@ -79,6 +92,8 @@ int run(int argc, char** argv) {
     if (error.code() == std::errc::broken_pipe) return kReaderLeft;
     return refused(std::ferror(stdout) != 0 ? unwritten(error.code().message()) : error.what());
   } catch (const ConfigError& error) {
+    return refused(error);
+  } catch (const RecordError& error) {
     return refused(error);
   } catch (const std::exception& error) {
     return refused(std::string_view(error.what()));

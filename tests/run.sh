@@ -36,6 +36,7 @@ stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
 if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
   stage "Python tests" python_tests
+  stage "Parquet, with pyarrow and DuckDB beside .venv" make --no-print-directory test-tables
   stage "samples" "${pytest[@]}" tests/samples
   # Two minutes on two cores, of which the installation takes one.
   stage "telens.paddle, in an environment of its own" make --no-print-directory test-paddle

@@ -1,6 +1,7 @@
 #include "core/modules/layer_norm.h"
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/epsilon.h"
 #include "core/modules/named_errors.h"
 #include "core/modules/normalize.h"
 #include "core/ops/backends.h"
@@ -8,6 +9,7 @@
 namespace telens {
 
 LayerNorm::LayerNorm(NormModuleOptions options) : options_(std::move(options)) {
+  check_epsilon("LayerNorm", "eps", options_.eps);
   const auto& sizes = options_.normalized_shape;
   const double initial = options_.zero_centered_gamma ? 0 : 1;
   register_slot("weight", weight_, options_.parameters.make_constant(sizes, initial));

@@ -1,11 +1,13 @@
 #include "core/modules/layer_norm_linear.h"
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/epsilon.h"
 
 namespace telens {
 
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
+  check_epsilon("LayerNormLinear", "eps", options_.eps);
   const LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
   if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
     raise<UsageError>(

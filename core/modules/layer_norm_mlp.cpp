@@ -2,6 +2,7 @@
 
 #include "core/modules/activate.h"
 #include "core/modules/activation_dtype.h"
+#include "core/modules/epsilon.h"
 
 namespace telens {
 
@@ -11,6 +12,7 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
       layers_("LayerNormMLP", options_.name),
       fc1_(layers_.add(".fc1")),
       fc2_(layers_.add(".fc2")) {
+  check_epsilon("LayerNormMLP", "eps", options_.eps);
   LinearParallel column = linear_parallel("LayerNormMLP", options_.parameters);
   LinearParallel row = column;
   if (options_.set_parallel_mode) {

@@ -2,6 +2,7 @@
 
 #include "core/distributed/process_group.h"
 #include "core/modules/attention_bias.h"
+#include "core/modules/epsilon.h"
 #include "core/modules/layer_norm.h"
 #include "core/modules/probability.h"
 #include "core/modules/qkv_format.h"
@@ -110,6 +111,8 @@ void MultiheadAttention::check_options() const {
   if (options_.return_layernorm_output && !options_.input_layernorm) {
     raise<UsageError>("MultiheadAttention: return_layernorm_output needs input_layernorm=True");
   }
+  check_epsilon("MultiheadAttention", "layernorm_epsilon", options_.layernorm_epsilon);
+  check_epsilon("MultiheadAttention", "qk_norm_eps", options_.qk_norm_eps);
   check_probability("MultiheadAttention", "attention_dropout", options_.attention_dropout);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "core/modules/activation_dtype.h"
+#include "core/modules/epsilon.h"
 #include "core/modules/probability.h"
 
 namespace telens {
@@ -57,6 +58,8 @@ void TransformerLayer::check_options() const {
         "TransformerLayer: parallel_attention_mlp goes neither with layer_type decoder nor with "
         "apply_residual_connection_post_layernorm");
   }
+  check_epsilon("TransformerLayer", "layernorm_epsilon", options_.layernorm_epsilon);
+  check_epsilon("TransformerLayer", "qk_norm_eps", options_.qk_norm_eps);
   check_probability("TransformerLayer", "hidden_dropout", options_.hidden_dropout);
   check_probability("TransformerLayer", "attention_dropout", options_.attention_dropout);
   check_probability("TransformerLayer", "drop_path_rate", options_.drop_path_rate);

@@ -1,5 +1,7 @@
 #include "core/quantization/scheme_quantizers.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 
 #include "core/base/internal_error.h"
@@ -67,6 +69,20 @@ std::shared_ptr<Recipe> default_recipe(RecipeId id) {
     if (row.id == id) return row.make();
   }
   raise<InternalError>("recipe {} has no row in {}", static_cast<int>(id), __FILE__);
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const RecipeRow& row : kRecipes) names.emplace_back(row.make()->name());
+  return names;
+}
+
+std::shared_ptr<Recipe> default_recipe(std::string_view name) {
+  for (const RecipeRow& row : kRecipes) {
+    if (auto recipe = row.make(); recipe->name() == name) return recipe;
+  }
+  raise<UsageError>("there is no recipe '{}'; expected one of {}", name,
+                    fmt::join(recipe_names(), ", "));
 }
 
 std::shared_ptr<Quantizer> quantizer_like(const QuantizedTensor& tensor) {

@@ -8,6 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "features/statistics/from_histogram.h"
+
 namespace telens::diagnosis {
 namespace {
 
@@ -62,6 +64,7 @@ Facts::Facts(const record::RunReader& run, std::span<const std::string_view> sta
   read_resumes(run);
   read_warm_up(run);
   read_series(run, statistics);
+  read_histograms(run, statistics);
   put_in_order();
   read_scalars(run);
   read_ledger(run);
@@ -143,11 +146,6 @@ void Facts::read_series(const record::RunReader& run,
     if (row.layer == record::kNoName || row.tensor == record::kNoName || !tensors[row.tensor]) {
       return;
     }
-    first_ = std::min(first_, row.iteration);
-    last_ = std::max(last_, row.iteration);
-    // A weight is what it is before any cast.
-    const bool cast = tensors[row.tensor] != TensorName::weight || is_of_scale[row.statistic];
-    const bool is_apart = cast && is_warm_up(row.layer, row.iteration);
     Place place{.layer = row.layer, .tensor = tensors[row.tensor], .rank = rank};
     if (row.gemm != record::kNoName) place.gemm = gemms[row.gemm];
     if (row.scope != record::kNoName) {
@@ -156,20 +154,82 @@ void Facts::read_series(const record::RunReader& run,
       const Key key = key_of(place, row.statistic);
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
     }
-    const auto [at, is_new] = index_.try_emplace(key_of(place, row.statistic), series_.size());
-    if (is_new) series_.push_back({place, row.statistic});
-    Series& series = series_[at->second];
-    if (is_apart) {
-      constexpr double kUnknown = std::numeric_limits<double>::infinity();
-      series.largest_in_warm_up =
-          std::max(series.largest_in_warm_up, std::isfinite(row.value) ? row.value : kUnknown);
-      return;
-    }
-    series.points.push_back({row.iteration, row.value});
+    add_point(place, row.statistic, {row.iteration, row.value}, is_of_scale[row.statistic]);
   };
   run.read(query, [&](int rank, std::span<const record::Record> rows) {
     for (const record::Record& row : rows) add(rank, row);
   });
+}
+
+void Facts::add_point(const Place& place, std::int32_t statistic, const Point& point,
+                      bool is_of_cast) {
+  first_ = std::min(first_, point.iteration);
+  last_ = std::max(last_, point.iteration);
+  const auto [at, is_new] = index_.try_emplace(key_of(place, statistic), series_.size());
+  if (is_new) series_.push_back({place, statistic});
+  Series& series = series_[at->second];
+  // A weight is what it is before any cast.
+  const bool follows_scale = is_of_cast || place.tensor != TensorName::weight;
+  if (follows_scale && is_warm_up(place.layer, point.iteration)) {
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    series.largest_in_warm_up =
+        std::max(series.largest_in_warm_up, std::isfinite(point.value) ? point.value : kUnknown);
+    return;
+  }
+  series.points.push_back(point);
+}
+
+void Facts::read_histograms(const record::RunReader& run,
+                            std::span<const std::string_view> statistics) {
+  struct Wanted {
+    std::string_view name;
+    double (*count)(const NonFiniteCounts& counts);
+  };
+  constexpr std::array kWanted{
+      Wanted{"nonfinite", [](const NonFiniteCounts& counts) { return counts.all(); }},
+      Wanted{"nan", [](const NonFiniteCounts& counts) { return counts.nans; }}};
+  const auto& names = run.names(Dictionary::statistic);
+  const auto& tensors = run.names(Dictionary::tensor);
+  record::RecordQuery query;
+  query.statistics.emplace();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (parse_histogram_name(names[i])) {
+      query.statistics->push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  if (query.statistics->empty()) return;
+  struct Counted {
+    Place place;
+    NonFiniteCounts counts;
+  };
+  std::map<std::pair<std::int64_t, Key>, Counted> all;  // parts of an iteration are added up
+  std::vector<BinCount> bins;
+  run.read_histograms(query, [&](int rank, const record::Record& record,
+                                 std::span<const record::HistogramBin> stored) {
+    if (record.layer == record::kNoName || record.tensor == record::kNoName) return;
+    const Place place{
+        .layer = record.layer, .tensor = tensor_from_name(tensors[record.tensor]), .rank = rank};
+    if (!place.tensor) return;
+    bins.clear();
+    for (const auto& [bin, count] : stored) bins.push_back({bin, static_cast<std::int64_t>(count)});
+    const NonFiniteCounts part =
+        nonfinite_of({*parse_histogram_name(names[record.statistic]), bins});
+    Counted& counted = all[{record.iteration, key_of(place, 0)}];
+    counted.place = place;
+    counted.counts.nans += part.nans;
+    counted.counts.infinities += part.infinities;
+  });
+  auto next = static_cast<std::int32_t>(names.size());
+  for (const auto& [name, count] : kWanted) {
+    if (std::ranges::find(statistics, name) == statistics.end()) continue;
+    const std::int32_t id = statistics_.try_emplace(std::string(name), next++).first->second;
+    for (const auto& [when, counted] : all) {
+      Place reduced = counted.place;
+      reduced.rank = kAllRanks;
+      if (index_.contains(key_of(reduced, id))) continue;
+      add_point(counted.place, id, {when.first, count(counted.counts)}, false);
+    }
+  }
 }
 
 void Facts::put_in_order() {

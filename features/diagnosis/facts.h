@@ -46,7 +46,8 @@ Turn turn_of(const Place& place);
 
 class Facts {
  public:
-  // Reads the series of these statistics alone, and everything else. Throws RecordError.
+  // Reads the series of these statistics alone, and everything else. Histograms tell of elements
+  // that are not finite as records do. Throws RecordError.
   Facts(const record::RunReader& run, std::span<const std::string_view> statistics);
 
   // In the order of their turns, then of ranks.
@@ -88,6 +89,8 @@ class Facts {
   void read_resumes(const record::RunReader& run);
   void read_warm_up(const record::RunReader& run);
   void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
+  void read_histograms(const record::RunReader& run, std::span<const std::string_view> statistics);
+  void add_point(const Place& place, std::int32_t statistic, const Point& point, bool is_of_cast);
   void read_scalars(const record::RunReader& run);
   void read_ledger(const record::RunReader& run);
   void put_in_order();

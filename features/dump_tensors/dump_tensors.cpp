@@ -1,9 +1,11 @@
 #include "features/dump_tensors/dump_tensors.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "core/quantization/recipe.h"
+#include "features/dump_tensors/kept_operands.h"
 #include "features/dump_tensors/pending_dump.h"
 #include "features/record/tensor_dump.h"
 
@@ -29,34 +31,54 @@ Contents contents_of(const InspectTensorCall& call, const DumpTensorsOptions& op
               options.quantized && call.columnwise != nullptr && call.columnwise != call.rowwise};
 }
 
-PendingDump made_of(const FeatureCall& at, const InspectTensorCall& call, const Contents& contents,
-                    int rank) {
+// The attributes that all dumps begin with. `kind`: "tensor" or "gemm", and which.
+PendingDump begun(const FeatureCall& at, std::string_view kind, std::string_view name, int rank,
+                  bool evaluation) {
   PendingDump dump;
-  dump.set("schema", "telens tensor dump");
+  dump.set("schema", fmt::format("telens {} dump", kind));
   dump.set("schema_version", kSchemaVersion);
   dump.set("telens_version", TELENS_VERSION);
   dump.set("layer", at.layer_name);
-  dump.set("tensor", telens::name_of(call.tensor_name));
+  dump.set(std::string(kind), name);
   dump.set("iteration", at.iteration);
   dump.set("rank", std::int64_t{rank});
-  if (call.evaluation) dump.set("mode", name_of(config::Mode::eval));
-  if (is_gemm_input(call.tensor_name)) {
-    dump.set("recipe", call.recipe != nullptr ? call.recipe->name() : "none");
-  }
+  if (evaluation) dump.set("mode", name_of(config::Mode::eval));
+  return dump;
+}
+
+std::string_view name_of(const Recipe* recipe) {
+  return recipe != nullptr ? recipe->name() : "none";
+}
+
+PendingDump made_of(const FeatureCall& at, const InspectTensorCall& call, const Contents& contents,
+                    int rank) {
+  PendingDump dump = begun(at, "tensor", telens::name_of(call.tensor_name), rank, call.evaluation);
+  if (is_gemm_input(call.tensor_name)) dump.set("recipe", name_of(call.recipe));
   if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
   if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
   const auto [first, second] = gemms_of(call.tensor_name);
-  if (contents.rowwise) dump.add_operand("rowwise", first, *call.rowwise, /*rowwise=*/true);
-  if (contents.columnwise) dump.add_operand("columnwise", second, *call.columnwise, false);
+  const auto feeds = [](Gemm gemm) {
+    return record::DumpAttribute("gemm", std::string(telens::name_of(gemm)));
+  };
+  if (contents.rowwise) dump.add_operand("rowwise", feeds(first), *call.rowwise, /*rowwise=*/true);
+  if (contents.columnwise) dump.add_operand("columnwise", feeds(second), *call.columnwise, false);
   if (call.bias != nullptr) dump.add_values("bias", *call.bias);
   return dump;
+}
+
+bool asks_for_operands(const config::FeatureEntry& entry) {
+  return std::ranges::any_of(entry.selections, [](const config::Selection& each) {
+    return each.options_as<DumpTensorsOptions>().operands;
+  });
 }
 
 }  // namespace
 
 DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& services,
                          HostCopies copies, std::size_t most_bytes)
-    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}),
+    : ScheduledFeature(
+          entry,
+          {.inspect = true, .read_statistics = false, .inspect_gemm = asks_for_operands(entry)}),
       services_(services),
       writer_(std::move(copies), most_bytes) {
   for (const TensorName tensor : kAllTensors) {
@@ -69,11 +91,9 @@ DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& ser
 void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
                                       const DumpTensorsOptions& options) {
   const auto say = [&](std::string_view what) {
-    services_.log_message(
-        fmt::format("DumpTensors: {}: {}", telens::name_of(call.tensor_name), what), at.layer_name,
-        debug::LogLevel::info);
+    this->say(at, telens::name_of(call.tensor_name), what);
   };
-  if (!options.high_precision && !options.quantized) {
+  if (!options.high_precision && !options.quantized && !options.operands) {
     say("neither high_precision_tensor nor quantized_tensor is set, nothing is written");
   }
   if (options.high_precision && call.tensor == nullptr) {
@@ -84,18 +104,76 @@ void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensor
   }
 }
 
+void DumpTensors::say(const FeatureCall& at, std::string_view about, std::string_view what) {
+  services_.log_message(fmt::format("DumpTensors: {}: {}", about, what), at.layer_name,
+                        debug::LogLevel::info);
+}
+
 void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                                  TensorReading&) {
   const DumpTensorsOptions& options = options_[static_cast<std::size_t>(call.tensor_name)];
   say_what_is_missing(at, call, options);
+  if (options.operands && is_gemm_input(call.tensor_name)) {
+    if (!*at.kept) *at.kept = std::make_shared<KeptOperands>();
+    static_cast<KeptOperands*>(at.kept->get())
+        ->keep(call.tensor_name, call.tensor, call.evaluation);
+  }
   const Contents contents = contents_of(call, options);
   if (!contents.any()) return;
-  const debug::InitializeOptions& session = services_.options();
-  const std::string tensor =
+  const std::string name =
       fmt::format("{}{}", telens::name_of(call.tensor_name), call.evaluation ? "_eval" : "");
+  write(at, name, made_of(at, call, contents, services_.options().rank));
+}
+
+bool DumpTensors::wants(const FeatureCall& at, const InspectGemmCall& call) const {
+  return std::ranges::all_of(kAllTensors, [&](TensorName tensor) {
+    if (!belongs_to(tensor, call.gemm)) return true;
+    const config::Selection* chosen = selection(call.gemm, tensor);
+    return chosen != nullptr && options_[static_cast<std::size_t>(tensor)].operands &&
+           chosen->schedule.due(at.iteration, thinning_factor());
+  });
+}
+
+void DumpTensors::add_original(const FeatureCall& at, Gemm gemm, TensorName name,
+                               const std::string& group, PendingDump& dump) {
+  const auto original = static_cast<KeptOperands*>(at.kept->get())->find(name, gemm);
+  if (original.state == KeptOperands::State::there) {
+    dump.add_values(group + "/high_precision", original.tensor);
+  } else if (original.state == KeptOperands::State::changed) {
+    say(at, telens::name_of(name),
+        fmt::format("it was written in place between its cast and {}, whose file lacks it in high "
+                    "precision",
+                    telens::name_of(gemm)));
+  }
+}
+
+void DumpTensors::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                               std::span<const Alteration>) {
+  if (!*at.kept || !wants(at, call)) return;
+  const bool evaluation = static_cast<KeptOperands*>(at.kept->get())->evaluation();
+  const std::string_view gemm = telens::name_of(call.gemm);
+  PendingDump dump = begun(at, "gemm", gemm, services_.options().rank, evaluation);
+  dump.set("recipe", name_of(call.recipe));
+  dump.set("kernel", call.choice.kernel);
+  dump.set("kernel_reason", call.choice.reason);
+  dump.set("split_accumulator", std::int64_t{call.split_accumulator});
+  const auto identity = [](TensorName name) {
+    return record::DumpAttribute("tensor", std::string(telens::name_of(name)));
+  };
+  dump.add_operand("a", identity(call.a_name), call.a, call.gemm != Gemm::wgrad);
+  dump.add_operand("b", identity(call.b_name), call.b, call.gemm == Gemm::fprop);
+  add_original(at, call.gemm, call.a_name, "a", dump);
+  add_original(at, call.gemm, call.b_name, "b", dump);
+  if (call.bias.defined()) dump.add_values("bias", call.bias);
+  dump.add_values("result", call.output);
+  write(at, fmt::format("{}{}_gemm", gemm, evaluation ? "_eval" : ""), std::move(dump));
+}
+
+void DumpTensors::write(const FeatureCall& at, std::string_view name, PendingDump dump) {
+  const debug::InitializeOptions& session = services_.options();
   const bool waited = writer_.add({record::dump_folder(session.log_dir, session.rank, at.iteration),
-                                   record::dump_name(at.layer_name, tensor)},
-                                  made_of(at, call, contents, session.rank));
+                                   record::dump_name(at.layer_name, name)},
+                                  std::move(dump));
   if (!waited) return;
   services_.log_message(
       fmt::format("DumpTensors: more than {} MiB were on their way to the disk, so training waited "

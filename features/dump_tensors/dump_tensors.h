@@ -2,6 +2,9 @@
 #pragma once
 
 #include <array>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "features/dump_tensors/dump_tensors_options.h"
 #include "features/dump_tensors/dump_writer.h"
@@ -20,6 +23,9 @@ class DumpTensors final : public ScheduledFeature {
   // switches the feature off.
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
+  // Writes the file of a GEMM, where `operands` wants it.
+  void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+                    std::span<const Alteration> alterations) override;
   void step(std::int64_t iteration) override { writer_.write_arrived(); }
   void end() override { writer_.finish(); }
 
@@ -27,6 +33,13 @@ class DumpTensors final : public ScheduledFeature {
   // Logs which parts that the options ask for this tensor does not have.
   void say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
                            const DumpTensorsOptions& options);
+  void say(const FeatureCall& at, std::string_view about, std::string_view what);
+  // `name`: of the tensor or the GEMM.
+  void write(const FeatureCall& at, std::string_view name, PendingDump dump);
+  // `operands` is set for the three tensors of the GEMM, which are due in this iteration.
+  bool wants(const FeatureCall& at, const InspectGemmCall& call) const;
+  void add_original(const FeatureCall& at, Gemm gemm, TensorName name, const std::string& group,
+                    PendingDump& dump);
 
   FeatureServices& services_;
   DumpWriter writer_;

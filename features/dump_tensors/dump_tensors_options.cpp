@@ -5,6 +5,7 @@ namespace {
 
 constexpr std::string_view kHighPrecision = "high_precision_tensor";
 constexpr std::string_view kQuantized = "quantized_tensor";
+constexpr std::string_view kOperands = "operands";
 
 config::Parameter flag(std::string_view name, std::string doc) {
   return {.name = std::string(name),
@@ -16,7 +17,8 @@ config::Parameter flag(std::string_view name, std::string doc) {
 config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
   return config::make_options(
       DumpTensorsOptions{.high_precision = parameters.find(kHighPrecision)->as_bool(),
-                         .quantized = parameters.find(kQuantized)->as_bool()});
+                         .quantized = parameters.find(kQuantized)->as_bool(),
+                         .operands = parameters.find(kOperands)->as_bool()});
 }
 
 }  // namespace
@@ -31,6 +33,11 @@ config::FeatureDescription dump_tensors_description() {
           "codes, scales and their layout, which docs/run_file.md describes and h5py alone can\n"
           "read. A name that is taken already, by a later micro-batch for example, gets a\n"
           "suffix: ....1.h5. Those of an evaluation (`mode: both`) end with _eval.\n"
+          "With `operands` there is a file a GEMM, <layer>_<gemm>_gemm.h5, which\n"
+          "`telens replay` runs again: both operands, before and after their casts, the\n"
+          "bias, the result and the kernel. For fprop choose activation, weight and\n"
+          "output, for dgrad gradient, weight and dgrad, for wgrad gradient, activation\n"
+          "and wgrad. From a tensor's cast to its last GEMM it is kept in memory.\n"
           "Training waits for the disk.",
       .example =
           "DumpTensors:\n"
@@ -45,7 +52,10 @@ config::FeatureDescription dump_tensors_description() {
       .parameters = {flag(kHighPrecision, "the tensor before quantization"),
                      flag(kQuantized,
                           "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
-                          "      runs in high precision. Without either nothing is written")},
+                          "      runs in high precision"),
+                     flag(kOperands,
+                          "a file for each GEMM of which all three tensors are chosen\n"
+                          "      with it. Without any of the three nothing is written")},
       .names_evaluation = true,
       .parse = parse_options,
       // Not .recorded: its size is that of the tensors, in files of their own.

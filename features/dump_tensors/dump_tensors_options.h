@@ -8,6 +8,7 @@ namespace telens::features {
 struct DumpTensorsOptions {
   bool high_precision = false;
   bool quantized = false;
+  bool operands = false;
 };
 
 config::FeatureDescription dump_tensors_description();

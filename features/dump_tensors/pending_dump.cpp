@@ -54,6 +54,13 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
   number("transposed", rowwise ? 0 : 1);
   number("block_height", block_height(tensor.mode));
   number("block_length", block_length(tensor.mode));
+  // Options of the quantizer, which do not decide the meaning of the codes.
+  const BlockOptions& blocks = tensor.blocks;
+  number("two_dimensional", blocks.two_dimensional ? 1 : 0);
+  number("scale_rounding", static_cast<std::int64_t>(blocks.scale_rounding));
+  number("power_of_2_scales", blocks.power_of_2_scales ? 1 : 0);
+  attributes.emplace_back("amax_epsilon", double{blocks.amax_epsilon});
+  number("stochastic_rounding", blocks.stochastic_rounding ? 1 : 0);
   if (!rowwise && tensor.blocks.hadamard_signs) {
     number("hadamard_signs", *tensor.blocks.hadamard_signs);
   }
@@ -83,9 +90,9 @@ void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) 
   add(path, tensor, format_of(tensor));
 }
 
-void PendingDump::add_operand(const std::string& group, Gemm gemm, const Operand& operand,
-                              bool rowwise) {
-  std::vector<DumpAttribute> attributes{{"gemm", std::string(telens::name_of(gemm))}};
+void PendingDump::add_operand(const std::string& group, DumpAttribute identity,
+                              const Operand& operand, bool rowwise) {
+  std::vector<DumpAttribute> attributes{std::move(identity)};
   const auto* quantized = std::get_if<QuantizedTensor>(&operand);
   if (quantized != nullptr) describe(*quantized, rowwise, attributes);
   dump_.groups.emplace_back(group, std::move(attributes));

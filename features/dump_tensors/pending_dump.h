@@ -25,8 +25,10 @@ class PendingDump {
   // Values, once: another name of the same tensor becomes a link. Throws RecordError for a dtype
   // that no dump can hold.
   void add_values(const std::string& path, const at::Tensor& tensor);
-  // Adds the operand of one GEMM.
-  void add_operand(const std::string& group, Gemm gemm, const Operand& operand, bool rowwise);
+  // Adds a group with the operand of one GEMM, in the orientation in which that takes it;
+  // `identity`: the group's first attribute.
+  void add_operand(const std::string& group, record::DumpAttribute identity, const Operand& operand,
+                   bool rowwise);
 
   // To be copied to the host, on any device. Once: nothing keeps them here any longer.
   std::vector<at::Tensor> take_tensors();

@@ -148,6 +148,13 @@ std::string reason_of(const OperandState& state) {
   return "the recipe wants it so";
 }
 
+// How a linear layer of another library, by its kind ("paddle's Linear"), becomes one of TELens.
+std::string_view advice_for(std::string_view kind) {
+  return kind.starts_with("paddle's")
+             ? "put a telens.paddle.Linear in its place, whose weight is the transpose of its own"
+             : "telens.pytorch.convert replaces it, and its report says what it leaves and why";
+}
+
 class PrecisionLedger final : public ScheduledFeature {
  public:
   PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
@@ -171,6 +178,12 @@ class PrecisionLedger final : public ScheduledFeature {
     std::int64_t number = -1;
   };
 
+  // A linear layer of another library.
+  struct ForeignLayer {
+    std::string kind;
+    bool told = false;
+  };
+
   void add_row(std::int64_t iteration, std::string_view layer, std::string_view gemm,
                std::string_view entry, std::string_view detail, std::int64_t state);
   void write(const FeatureCall& at, Gemm gemm, const Entry& entry);
@@ -187,7 +200,7 @@ class PrecisionLedger final : public ScheduledFeature {
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
   std::vector<bool> met_;                                // by rule: it was about some GEMM
   std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
-  std::map<std::string, bool, std::less<>> foreign_;     // layers, and whether they were told of
+  std::map<std::string, ForeignLayer, std::less<>> foreign_;
 };
 
 void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
@@ -294,33 +307,35 @@ void PrecisionLedger::stop_where_violated() {
 // No recipe applies to it, and none of its GEMMs can be seen.
 void PrecisionLedger::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   const std::lock_guard lock(mutex_);
-  if (!foreign_.emplace(std::string(layer_name), false).second) return;
+  if (!foreign_.emplace(layer_name, ForeignLayer{std::string(kind)}).second) return;
   const auto add = [&](std::string_view name, std::string_view detail) {
     add_row(0, layer_name, "all", name, detail, 0);
   };
   add("weight requested", "unknown");
   add("weight ran", fmt::format("not seen: {}", kind));
   add("weight fallback",
-      "not a layer of TELens: no recipe applies to it; telens.pytorch.convert replaces it");
+      fmt::format("not a layer of TELens: no recipe applies to it; {}", advice_for(kind)));
   add("kernel", "not seen");
   for (const Gemm gemm : kAllGemms) rule_for(layer_name, gemm, TensorName::weight);
 }
 
 void PrecisionLedger::warn_of_foreign_layers() {
   std::string first;
+  std::string_view advice;
   std::size_t count = 0;
-  for (auto& [layer, told] : foreign_) {
-    if (std::exchange(told, true)) continue;
-    if (++count == 1) first = layer;
+  for (auto& [name, layer] : foreign_) {
+    if (std::exchange(layer.told, true)) continue;
+    if (++count > 1) continue;
+    first = name;
+    advice = advice_for(layer.kind);
   }
   if (count == 0) return;
   services_.log_message(
       fmt::format("PrecisionLedger in section `{}`: {} of the model ({}{}) is not of TELens: no "
-                  "recipe applies, and what it runs in is not seen; telens.pytorch.convert "
-                  "replaces it, and its report says what it leaves and why",
+                  "recipe applies, and what it runs in is not seen; {}",
                   entry().section,
                   count == 1 ? "a linear layer" : fmt::format("each of {} linear layers", count),
-                  first, count == 1 ? "" : ", ..."),
+                  first, count == 1 ? "" : ", ...", advice),
       {}, debug::LogLevel::warning);
 }
 

@@ -133,7 +133,8 @@ void PackedReader::read(const RecordFilter& filter,
     };
     {
       std::vector<std::jthread> helpers;
-      for (unsigned t = 1; t < threads; ++t) helpers.emplace_back(work);
+      for (unsigned t = 1; t < std::min<std::uint64_t>(threads, count); ++t)
+        helpers.emplace_back(work);
       work();
     }
     if (failure) std::rethrow_exception(failure);
@@ -146,22 +147,6 @@ void PackedReader::read(const RecordFilter& filter,
   std::erase_if(records, [&](const Record& record) { return !filter.accepts(record); });
   if (!records.empty()) use(records);
   if (progress) progress(rows());
-}
-
-std::optional<Record> PackedReader::first() const {
-  for (std::uint64_t chunk = 0; chunk <= table_.chunks(); ++chunk) {
-    const auto rows = table_.rows_of(chunk);
-    if (!rows.empty()) return rows.front();
-  }
-  return std::nullopt;
-}
-
-std::optional<Record> PackedReader::last() const {
-  for (std::uint64_t chunk = table_.chunks() + 1; chunk-- > 0;) {
-    const auto rows = table_.rows_of(chunk);
-    if (!rows.empty()) return rows.back();
-  }
-  return std::nullopt;
 }
 
 }  // namespace telens::record

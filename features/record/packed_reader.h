@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,9 +67,6 @@ class PackedReader {
   // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
   void read(const RecordFilter& filter, const std::function<void(std::span<const Record>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
-  // The first and the last undamaged one, if there are any.
-  std::optional<Record> first() const;
-  std::optional<Record> last() const;
 
   const PackedRows<Record>& table() const { return table_; }
 

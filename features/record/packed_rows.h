@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -118,21 +119,25 @@ class PackedRows {
       }
       return;
     }
-    const auto bytes = compressed(chunk);
-    if (!bytes) return;
-    std::vector<std::uint8_t> planes(chunk_rows_ * kRowBytes);
-    Inflater inflater;
-    if (!inflater.decompress(*bytes, planes)) {
-      damaged(chunk);
-      return;
-    }
-    std::array<char, kRowBytes> bytes_of_row;
+    const auto planes = decompressed(chunk);
+    if (!planes) return;
     for (std::size_t i = 0; i < rows_in(chunk); ++i) {
-      for (std::size_t b = 0; b < kRowBytes; ++b) {
-        bytes_of_row[b] = static_cast<char>(planes[b * chunk_rows_ + i]);
-      }
-      use(chunk * chunk_rows_ + i, load<Row>(bytes_of_row.data()));
+      use(chunk * chunk_rows_ + i, row_in(*planes, i));
     }
+  }
+
+  // The first and the last undamaged row, if there are any.
+  std::optional<std::pair<Row, Row>> ends() const {
+    std::optional<std::pair<Row, Row>> ends;
+    std::uint64_t chunk = 0;
+    for (; chunk <= chunks() && !ends; ++chunk) ends = ends_of(chunk);
+    for (std::uint64_t later = chunks() + 1; later-- > chunk;) {
+      const auto last = ends_of(later);
+      if (!last) continue;
+      ends->second = last->second;
+      break;
+    }
+    return ends;
   }
 
   // The same rows without their numbers.
@@ -153,6 +158,40 @@ class PackedRows {
 
  private:
   static constexpr std::size_t kRowBytes = kStoredBytes<Row>;
+
+  // A chunk with its bytes still shuffled: all first bytes of its rows, all second ones, ...
+  // Nothing for a damaged one.
+  std::optional<std::vector<std::uint8_t>> decompressed(std::uint64_t chunk) const {
+    const auto bytes = compressed(chunk);
+    if (!bytes) return std::nullopt;
+    std::vector<std::uint8_t> planes(chunk_rows_ * kRowBytes);
+    Inflater inflater;
+    if (!inflater.decompress(*bytes, planes)) return damaged(chunk);
+    return planes;
+  }
+
+  Row row_in(const std::vector<std::uint8_t>& planes, std::size_t row) const {
+    std::array<char, kRowBytes> bytes;
+    for (std::size_t b = 0; b < kRowBytes; ++b) {
+      bytes[b] = static_cast<char>(planes[b * chunk_rows_ + row]);
+    }
+    return load<Row>(bytes.data());
+  }
+
+  // ends() of one chunk, or of the tail.
+  std::optional<std::pair<Row, Row>> ends_of(std::uint64_t chunk) const {
+    if (chunk < chunks()) {
+      const auto planes = decompressed(chunk);
+      if (!planes) return std::nullopt;
+      return std::pair(row_in(*planes, 0), row_in(*planes, rows_in(chunk) - 1));
+    }
+    std::optional<std::pair<Row, Row>> ends;
+    each_of(chunk, [&](std::uint64_t, const Row& row) {
+      if (!ends) ends.emplace(row, row);
+      ends->second = row;
+    });
+    return ends;
+  }
 
   std::size_t tail_rows() const { return tail_is_intact_.size(); }
   const char* in_tail(std::size_t slot) const { return tail_.data() + slot * kRowBytes; }

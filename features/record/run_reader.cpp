@@ -6,6 +6,7 @@
 #include <array>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -48,11 +49,14 @@ std::vector<std::string> run_files(const std::string& path) {
 
 class RunReader::Impl {
  public:
-  Impl(const std::string& path, Warn warn) : warn_(std::move(warn)) {
+  Impl(const std::string& path, Warn warn, FindDamage find_damage) : warn_(std::move(warn)) {
     const std::vector<std::string> files = run_files(path);
     for (const std::string& file : files) {
       try {
-        with_file(file, UINT64_MAX, [this](const SegmentReader& segment) { add(segment); });
+        with_file(SegmentReader(file), [&](const SegmentReader& segment) {
+          if (find_damage == FindDamage::on_opening) segment.read_all();
+          add(segment);
+        });
       } catch (const RecordError& error) {
         const bool none_is_readable = joined_.empty() && file == files.back();
         if (!warn_ || none_is_readable) throw;
@@ -70,7 +74,7 @@ class RunReader::Impl {
   void visit(JoinedSegment& segment, Use use) {
     if (segment.unreadable) return;
     try {
-      with_file(segment.about.path, segment.rows, [&](const SegmentReader& file) {
+      with_file(SegmentReader(segment.about.path, segment.rows), [&](const SegmentReader& file) {
         use(file);
         take_damage(segment, file);
       });
@@ -96,6 +100,12 @@ class RunReader::Impl {
         if constexpr (kMarksSuperseded) joined.superseded = row.iteration >= about.superseded_from;
         use(joined);
       };
+      if constexpr (kIsKept<Row>) {
+        if (segment.kept) {
+          std::ranges::for_each(segment.kept->of<Row>(), join);
+          continue;
+        }
+      }
       visit(segment, [&](const SegmentReader& file) { file.read<Row>(join); });
     }
   }
@@ -137,12 +147,11 @@ class RunReader::Impl {
   }
 
   template <typename Use>
-  static void with_file(const std::string& path, std::uint64_t most_records, Use use) {
-    const SegmentReader file(path, most_records);
+  static void with_file(const SegmentReader& file, Use use) {
     try {
       use(file);
     } catch (const RecordError& error) {
-      raise<RecordError>("{}: truncated or damaged ({})", path, error.what());
+      raise<RecordError>("{}: truncated or damaged ({})", file.about().path, error.what());
     }
   }
 
@@ -183,26 +192,54 @@ class RunReader::Impl {
     for (const auto& layout : kDictionaryLayouts) {
       names[static_cast<std::size_t>(layout.dictionary)] = file.names(layout.dictionary);
     }
-    const std::int64_t loss = first_loss(file);
+    std::optional<RowLists<KeptRows>> kept = rows_to_keep(file);
+    const std::int64_t loss = first_loss(file, kept);
     JoinedSegment& segment = joined_.emplace_back();
     segment.index = joined_.size() - 1;
     segment.about = file.about();
     segment.rows = file.records().rows();
     segment.first_loss = loss;
+    segment.kept = std::move(kept);
     for (std::size_t i = 0; i < kDictionaries; ++i) segment.joined_ids[i] = names_[i].add(names[i]);
     for (const DamagedRows& each : file.damage().list()) {
       segment.damage.add(each.table, each.first_row, each.rows);
     }
   }
 
+  // Nothing: they cannot be read, as is told to what asks for them, or the run has too many.
+  std::optional<RowLists<KeptRows>> rows_to_keep(const SegmentReader& file) {
+    RowLists<KeptRows> rows;
+    std::size_t room = kMostKept - kept_rows_;
+    try {
+      for_each_type<KeptRows>([&]<typename Row>() {
+        file.read<Row>([&](const Row& row) {
+          if (room == 0) return;
+          rows.of<Row>().push_back(row);
+          --room;
+        });
+      });
+    } catch (const RecordError&) {
+      return std::nullopt;
+    }
+    if (room == 0) return std::nullopt;
+    kept_rows_ = kMostKept - room;
+    return rows;
+  }
+
   // With a schedule the first record may come long after the first loss. Other scalars do not
   // count: a program may record some before it says in which iteration it resumes.
-  static std::int64_t first_loss(const SegmentReader& file) {
+  static std::int64_t first_loss(const SegmentReader& file,
+                                 const std::optional<RowLists<KeptRows>>& kept) {
     const std::vector<std::string> words = file.names(Dictionary::word);
     std::int64_t first = INT64_MAX;
-    for (const Scalar& row : file.rows<Scalar>()) {
+    const auto look_at = [&](const Scalar& row) {
       const bool named = row.name >= 0 && static_cast<std::size_t>(row.name) < words.size();
       if (named && words[row.name] == "loss") first = std::min(first, row.iteration);
+    };
+    if (kept) {
+      std::ranges::for_each(kept->of<Scalar>(), look_at);
+    } else {
+      file.read<Scalar>(look_at);
     }
     return first;
   }
@@ -224,11 +261,15 @@ class RunReader::Impl {
     }
   }
 
+  // Rows of all files together: 48 bytes each, 50 MB.
+  static constexpr std::size_t kMostKept = 1 << 20;
+
   Warn warn_;
+  std::size_t kept_rows_ = 0;
 };
 
-RunReader::RunReader(const std::string& path, Warn warn)
-    : impl_(std::make_unique<Impl>(path, std::move(warn))) {}
+RunReader::RunReader(const std::string& path, Warn warn, FindDamage find_damage)
+    : impl_(std::make_unique<Impl>(path, std::move(warn), find_damage)) {}
 RunReader::~RunReader() = default;
 RunReader::RunReader(RunReader&&) noexcept = default;
 

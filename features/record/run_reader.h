@@ -74,6 +74,11 @@ struct RecordQuery {
 // megabyte may hold so many equal rows that there is no memory for them.
 inline constexpr std::size_t kMostLines = 1 << 22;
 
+// When damage is looked for: where something is read, or everywhere on opening, which reads
+// everything once. Of many files that is quicker than RunReader::find_damage() later, which opens
+// each of them again.
+enum class FindDamage : std::uint8_t { where_read, on_opening };
+
 class TELENS_EXPORT RunReader {
  public:
   using Warn = std::function<void(const std::string& line)>;
@@ -81,7 +86,8 @@ class TELENS_EXPORT RunReader {
   // With `warn` a run of several files is read without those that cannot be read at all, as long as
   // one can: it is called once for each, with one line that names the file and the cause. It also
   // hears of damaged rows, when they are first come upon: a line that says which.
-  explicit RunReader(const std::string& path, Warn warn = {});
+  explicit RunReader(const std::string& path, Warn warn = {},
+                     FindDamage find_damage = FindDamage::where_read);
   ~RunReader();
   RunReader(RunReader&&) noexcept;
 

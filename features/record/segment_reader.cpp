@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "features/record/attributes.h"
+#include "features/record/checked_files.h"
 #include "features/record/checksum.h"
 #include "features/record/descriptor_driver.h"
 #include "features/record/disk_space.h"
@@ -133,13 +134,27 @@ hdf5::Handle open_run_file(const std::string& path) {
   const hdf5::Lock lock;
   const HeldFile held(path);
   check_superblock(held.descriptor(), path);
-  {
+  const auto before = FileState::settled(held.descriptor());
+  if (!checked_files().contains(before)) {
     const auto file = open_hdf5(held, path);
     const std::int64_t version = check_is_ours(file, path);
     naming(path, [&] { check_run_layout(file, version, held.size()); });
+    checked_files().add(before, FileState::settled(held.descriptor()));
   }
   // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
   return open_hdf5(held, path);
+}
+
+template <typename Use>
+void SegmentReader::during_construction(Use use) {
+  const hdf5::Lock lock;
+  try {
+    use();
+  } catch (const RecordError& error) {
+    records_.reset();
+    file_.reset();
+    raise<RecordError>("{}: truncated or damaged ({})", about_.path, error.what());
+  }
 }
 
 SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {
@@ -147,22 +162,25 @@ SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records
   about_.path = path;
   about_.live = is_being_written(path);
   file_ = open_run_file(path);
-  try {
+  during_construction([&] {
     read_about();
     records_ = std::make_unique<PackedReader>(file_, checksums_, damage_);
     records_->keep_first(most_records);
     about_.records = records_->rows();
-    if (const auto first = records_->first()) {
-      about_.first_iteration = first->iteration;
-      about_.last_iteration = records_->last()->iteration;
-    } else {
+  });
+}
+
+SegmentReader::SegmentReader(const std::string& path) : SegmentReader(path, UINT64_MAX) {
+  during_construction([&] {
+    read_end_and_drops();
+    const auto ends = records_->table().ends();
+    if (!ends) {
       about_.records = 0;  // all are damaged
+      return;
     }
-  } catch (const RecordError& error) {
-    records_.reset();
-    file_.reset();
-    raise<RecordError>("{}: truncated or damaged ({})", path, error.what());
-  }
+    about_.first_iteration = ends->first.iteration;
+    about_.last_iteration = ends->second.iteration;
+  });
 }
 
 SegmentReader::~SegmentReader() {
@@ -188,6 +206,9 @@ void SegmentReader::read_about() {
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   about_.bytes = size_of(about_.path);
+}
+
+void SegmentReader::read_end_and_drops() {
   for (const auto& end : rows<EndRow>()) {
     const bool known = end.state >= 0 && end.state <= static_cast<std::int64_t>(End::exception);
     if (!known) raise<RecordError>("end: state {}, expected 0 to 3", end.state);
@@ -240,7 +261,9 @@ std::uint64_t SegmentReader::each_row(const std::string& name, const UseBytes& u
   return rows.count();
 }
 
-std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
+const std::vector<std::string>& SegmentReader::names(Dictionary dictionary) const {
+  auto& known = names_[static_cast<std::size_t>(dictionary)];
+  if (known) return *known;
   const auto& layout = kDictionaryLayouts[static_cast<std::size_t>(dictionary)];
   const std::string dataset(layout.dataset);
   std::vector<std::optional<std::string>> found;
@@ -254,7 +277,7 @@ std::vector<std::string> SegmentReader::names(Dictionary dictionary) const {
   for (std::size_t id = 0; id < found.size(); ++id) {
     names.push_back(found[id] ? *found[id] : damaged_name(layout, id, about_.path));
   }
-  return names;
+  return known.emplace(std::move(names));
 }
 
 RowCounts SegmentReader::read_all() const {

@@ -1,9 +1,11 @@
 // Reads one file of a run. Throws RecordError with the file's name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,8 +25,10 @@ hdf5::Handle open_run_file(const std::string& path);
 
 class SegmentReader {
  public:
-  // Reads at most the first `most_records` records of a file that grows meanwhile.
-  explicit SegmentReader(const std::string& path, std::uint64_t most_records = UINT64_MAX);
+  explicit SegmentReader(const std::string& path);
+  // For a file that has been looked at: reads at most the first `most_records` records, since it
+  // may have grown, and its about() does not say in which iterations they are.
+  SegmentReader(const std::string& path, std::uint64_t most_records);
   ~SegmentReader();
 
   const Segment& about() const { return about_; }
@@ -37,7 +41,7 @@ class SegmentReader {
   RowCounts read_all() const;
   // How many rows there are behind `begin`, up to a damaged one.
   RowCounts intact_from(const RowCounts& begin) const;
-  std::vector<std::string> names(Dictionary dictionary) const;
+  const std::vector<std::string>& names(Dictionary dictionary) const;
   std::string config_text() const;
   std::vector<std::pair<std::string, std::string>> environment() const;
   // Calls use(row) for the rows of a table, with the file's own ids. Row by row: a small file may
@@ -56,7 +60,11 @@ class SegmentReader {
   std::unique_ptr<PackedRows<BinRow>> bins() const;
 
  private:
+  // Calls use() under the lock of HDF5; an error closes the file and names it.
+  template <typename Use>
+  void during_construction(Use use);
   void read_about();
+  void read_end_and_drops();
   // For datasets that are written once.
   std::vector<char> read_fixed(const std::string& name) const;
   // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
@@ -66,6 +74,7 @@ class SegmentReader {
   Segment about_;
   Checksums checksums_ = Checksums::none;
   mutable DamageLog damage_;
+  mutable std::array<std::optional<std::vector<std::string>>, kDictionaries> names_;  // once read
   hdf5::Handle file_;
   std::unique_ptr<PackedReader> records_;
 };

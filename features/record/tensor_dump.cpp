@@ -76,6 +76,8 @@ void write_attributes(hid_t object, std::span<const DumpAttribute> attributes) {
       write_attribute(object, name, type, type, {}, text->c_str());
     } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
       write_attribute(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, {}, number);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      write_attribute(object, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {}, real);
     } else {
       const auto& list = std::get<std::vector<std::int64_t>>(value);
       const std::array<std::uint64_t, 1> shape{list.size()};

@@ -131,6 +131,27 @@ void add_if(bool surely, bool possibly, std::int64_t count, Bounds& bounds) {
 
 }  // namespace
 
+NonFiniteCounts nonfinite_of(const Histogram& histogram) {
+  NonFiniteCounts counts;
+  const auto add = [&](float value, double count) {
+    if (std::isnan(value)) counts.nans += count;
+    if (std::isinf(value)) counts.infinities += count;
+  };
+  for (const auto& [bin, elements] : histogram.bins) {
+    if (elements <= 0) continue;
+    const auto count = static_cast<double>(elements);
+    if (histogram.name.bins == HistogramBins::exponent) {
+      if (bin == kNanBin) counts.nans += count;
+      if (bin == kNegativeInfinityBin || bin == kPositiveInfinityBin) counts.infinities += count;
+    } else if (bin >= 0 && bin < kCodeBins) {
+      dispatch_high_precision_format(histogram.name.format, "histogram", [&]<typename Format>() {
+        add(decode<Format>(static_cast<typename Format::Bits>(bin)), count);
+      });
+    }
+  }
+  return counts;
+}
+
 TensorSums tensor_sums_of(const Histogram& histogram) {
   TensorSums sums;
   for_each_code(histogram, [&]<typename Format>(auto code, float value, std::int64_t count) {

@@ -26,6 +26,19 @@ struct Histogram {
   std::span<const BinCount> bins;
 };
 
+// ---- exact, from any histogram
+
+// Whole numbers, exact up to 2^53: counts of a damaged file may add up to more than 2^63.
+struct NonFiniteCounts {
+  double nans = 0;
+  double infinities = 0;
+
+  double all() const { return nans + infinities; }
+};
+
+// Bins that its kind of histogram does not have count for nothing.
+NonFiniteCounts nonfinite_of(const Histogram& histogram);
+
 // ---- exact, from histograms over all codes; UsageError for others
 
 TensorSums tensor_sums_of(const Histogram& histogram);

@@ -40,7 +40,8 @@ class Loader {
   }
 
  private:
-  // Reads `enabled` of a section or a feature. A value that says neither is an error, and false.
+  // Reads `enabled` of a section or a feature. A value that says neither is an error, and true:
+  // what else is wrong with it is told in the same run.
   bool is_enabled(const Value& map, const Location& key_location) {
     if (!map.is_map()) {
       errors_.add(key_location, "expected a mapping with '{}', not {}", kEnabled, describe(map));
@@ -50,12 +51,12 @@ class Loader {
     if (!enabled) {
       errors_.add(key_location, "'{}' is missing; write '{}: True' or '{}: False'", kEnabled,
                   kEnabled, kEnabled);
-      return false;
+      return true;
     }
     if (!enabled->is_bool()) {
       errors_.add(enabled->location(), "'{}' must be true or false, not {}", kEnabled,
                   describe(*enabled));
-      return false;
+      return true;
     }
     return enabled->as_bool();
   }

@@ -15,8 +15,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <unordered_map>
 
 #include "hooks/config/text_check.h"
+#include "hooks/config/unclosed.h"
 
 namespace telens::config {
 namespace {
@@ -52,12 +54,14 @@ struct TreeSize {
 // A list or map whose end has not come yet.
 struct OpenNode {
   bool is_map = false;
+  std::optional<std::size_t> bracket;  // where it stands in the text; none: a block
   Location location;
   YAML::anchor_t anchor = YAML::NullAnchor;
   TreeSize size{1, 1};  // so far
   Value::List items;
   Value::Map entries;
-  std::optional<std::string> key;  // whose value comes next
+  std::unordered_map<std::string, Location> key_locations;  // by key, where it stands first
+  std::optional<std::string> key;                           // whose value comes next
   Location key_location;
   bool merges = false;  // the key is a merge key
   std::optional<Value> merged;
@@ -67,14 +71,28 @@ struct OpenNode {
 // knows no merge keys and may be cyclic.)
 class Builder : public YAML::EventHandler {
  public:
-  Builder(std::string_view source, ErrorList& errors)
-      : source_(std::make_shared<const std::string>(source)), errors_(errors) {}
+  // `yaml` is the text that is parsed.
+  Builder(std::string_view source, std::string_view yaml, ErrorList& errors)
+      : source_(std::make_shared<const std::string>(source)), yaml_(yaml), errors_(errors) {}
 
   const Value& root() const { return root_; }
+
+  // The bracket without an end for which the text cannot be parsed beyond `mark`.
+  std::optional<Unclosed> unclosed_bracket(const YAML::Mark& mark) const {
+    const auto outermost =
+        std::ranges::find_if(open_, [](const OpenNode& node) { return node.bracket.has_value(); });
+    if (outermost != open_.end()) return find_unclosed_bracket(yaml_, *outermost->bracket);
+    if (mark.is_null()) return std::nullopt;
+    return find_unclosed_bracket(yaml_, static_cast<std::size_t>(mark.pos));
+  }
 
   Location locate(const YAML::Mark& mark) const {
     if (mark.is_null()) return {source_, 0, 0};
     return {source_, mark.line + 1, mark.column + 1};
+  }
+
+  Location locate(const Unclosed& unclosed) const {
+    return {source_, static_cast<int>(unclosed.line), static_cast<int>(unclosed.column)};
   }
 
   void OnDocumentStart(const YAML::Mark&) override {}
@@ -97,6 +115,7 @@ class Builder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
+    refuse_unclosed_quote(mark);
     const bool merge_tag = tag == kPlainTag || is_yaml_tag(tag, "merge");
     if (wants_key()) {
       if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), {}};
@@ -106,19 +125,33 @@ class Builder : public YAML::EventHandler {
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value) override {
+                       YAML::EmitterStyle::value style) override {
     open(false, "seq", tag, mark, anchor);
+    note_bracket(style, mark);
   }
   void OnSequenceEnd() override { close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value) override {
+                  YAML::EmitterStyle::value style) override {
     open(true, "map", tag, mark, anchor);
+    note_bracket(style, mark);
   }
   void OnMapEnd() override { close(); }
 
  private:
   bool wants_key() const { return !open_.empty() && open_.back().is_map && !open_.back().key; }
+
+  void note_bracket(YAML::EmitterStyle::value style, const YAML::Mark& mark) {
+    if (style != YAML::EmitterStyle::Flow || mark.is_null()) return;
+    open_.back().bracket = static_cast<std::size_t>(mark.pos);
+  }
+
+  // yaml-cpp takes the end of the text for the end of a quotation.
+  void refuse_unclosed_quote(const YAML::Mark& mark) const {
+    if (mark.is_null() || !is_unclosed_quote(yaml_, static_cast<std::size_t>(mark.pos))) return;
+    throw RefusedYaml(mark, fmt::format("not valid YAML: the {} that begins here has no end",
+                                        yaml_[static_cast<std::size_t>(mark.pos)]));
+  }
 
   Value scalar(const std::string& tag, const std::string& text, const YAML::Mark& mark) {
     if (tag == kPlainTag) {
@@ -186,12 +219,13 @@ class Builder : public YAML::EventHandler {
   Value merge(Value::Map own, const std::optional<Value>& merged) {
     if (!merged) return Value(std::move(own));
     Value::Map all;
+    std::unordered_map<std::string, std::size_t> places;  // in `all`, by key
     const auto set = [&](const MapEntry& entry) {
-      const auto known = std::ranges::find(all, entry.key, &MapEntry::key);
-      if (known == all.end()) {
+      const auto [known, is_new] = places.try_emplace(entry.key, all.size());
+      if (is_new) {
         all.push_back(entry);
       } else {
-        *known = entry;
+        all[known->second] = entry;
       }
     };
     const Value::List maps = merged->is_list() ? merged->as_list() : Value::List{*merged};
@@ -213,11 +247,16 @@ class Builder : public YAML::EventHandler {
     map.key = key;
     map.key_location = locate(mark);
     map.merges = merges;
-    const auto same = std::ranges::find(map.entries, key, &MapEntry::key);
-    if (merges ? map.merged.has_value() : same != map.entries.end()) {
-      errors_.add(map.key_location, "the key '{}' stands here a second time{}; keep one", key,
-                  merges ? "" : " (first in " + to_string(same->key_location) + ")");
+    if (merges) {
+      if (map.merged) {
+        errors_.add(map.key_location, "the key '{}' stands here a second time; keep one", key);
+      }
+      return;
     }
+    const auto [first, is_new] = map.key_locations.try_emplace(key, map.key_location);
+    if (is_new) return;
+    errors_.add(map.key_location, "the key '{}' stands here a second time (first in {}); keep one",
+                key, to_string(first->second));
   }
 
   void take(Value value, TreeSize size, YAML::anchor_t anchor, const YAML::Mark& mark) {
@@ -245,18 +284,27 @@ class Builder : public YAML::EventHandler {
   }
 
   std::shared_ptr<const std::string> source_;
+  std::string_view yaml_;
   ErrorList& errors_;
   Value root_;
   std::vector<OpenNode> open_;
   std::map<YAML::anchor_t, std::pair<Value, TreeSize>> anchors_;
 };
 
+// Without its byte order mark, which yaml-cpp does not count.
+std::string_view without_mark(std::string_view yaml) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  return yaml.starts_with(kMark) ? yaml.substr(kMark.size()) : yaml;
+}
+
 }  // namespace
 
 Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors) {
-  Builder builder(source_name, errors);
+  // Places in the text are yaml-cpp's, which reads other encodings as UTF-8.
+  const bool is_utf8 = !is_utf16_or_utf32(yaml);
+  Builder builder(source_name, is_utf8 ? without_mark(yaml) : std::string_view(), errors);
   // yaml-cpp takes any byte, and stumbles over something else much later.
-  const auto bad = is_utf16_or_utf32(yaml) ? std::nullopt : first_bad_byte(yaml);
+  const auto bad = is_utf8 ? first_bad_byte(yaml) : std::nullopt;
   if (bad) {
     errors.add({std::make_shared<const std::string>(source_name), static_cast<int>(bad->line),
                 static_cast<int>(bad->column)},
@@ -268,7 +316,7 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
     YAML::Parser parser(stream);
     parser.HandleNextDocument(builder);
     Value first = builder.root();
-    Builder rest(source_name, errors);
+    Builder rest(source_name, {}, errors);
     if (parser.HandleNextDocument(rest)) {
       errors.add(rest.root().location(),
                  "a second YAML document ('---'); a config is one document");
@@ -278,6 +326,11 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
     errors.add(builder.locate(error.mark), "{}", error.msg);
     return {};
   } catch (const YAML::Exception& error) {
+    if (const auto unclosed = builder.unclosed_bracket(error.mark)) {
+      errors.add(builder.locate(*unclosed), "not valid YAML: the '{}' that begins here has no '{}'",
+                 unclosed->bracket, unclosed->expected);
+      return {};
+    }
     errors.add(builder.locate(error.mark), "not valid YAML: {}", error.msg);
     return {};
   }

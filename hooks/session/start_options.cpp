@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "core/base/absolute_path.h"
+#include "core/base/error.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
 
@@ -16,9 +18,19 @@ std::string environment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
+// The system would read the path up to its NUL character, and so mean another file.
+void check_path(std::string_view name, const std::string& path) {
+  const std::size_t end = path.find('\0');
+  if (end == std::string::npos) return;
+  raise<UsageError>("initialize: {} must be a path, not '{}' with a NUL character after it", name,
+                    path.substr(0, end));
+}
+
 }  // namespace
 
 InitializeOptions settled(InitializeOptions options) {
+  check_path("log_dir", options.log_dir);
+  check_path("config_file", options.config_file);
   if (const std::string path = environment(config::kConfigVariable); !path.empty()) {
     options.config_file = path;
     options.config_text.reset();

@@ -12,7 +12,7 @@ namespace telens::debug {
 // (the path of a configuration) and TELENS_LOG_DIR take the place of the program's own, so that a
 // program can be run under another configuration unchanged, as `telens bisect` does; "" is unset.
 // The log_dir becomes absolute: some files are opened late, when a program like Hydra has changed
-// its working directory.
+// its working directory. Throws UsageError for a path with a NUL character.
 InitializeOptions settled(InitializeOptions options);
 
 // Throws ConfigError.

@@ -136,11 +136,11 @@ std::string reason_of(int error) {
 LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank)
     : limit_(largest_file()) {
   const std::filesystem::path path = std::filesystem::path(log_dir) / folder / file_name(rank);
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
+  std::error_code no_folder;
+  std::filesystem::create_directories(path.parent_path(), no_folder);
   path_ = path.string();
   descriptor_ = open_log(path_, flag(kOverwriteVariable, true));
-  if (descriptor_ < 0) give_up(reason_of(errno));
+  if (descriptor_ < 0) give_up(reason_of(no_folder ? no_folder.value() : errno));
   struct stat status {};
   if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0)
     bytes_ = static_cast<std::uintmax_t>(status.st_size);

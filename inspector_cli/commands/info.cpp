@@ -214,12 +214,15 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
 record::RunReader open_or_list_others(const InfoOptions& options, const std::string& chosen) {
   // With --config and --environment stdout is theirs alone.
   const bool tables = !options.config && !options.environment;
+  const auto warn = [tables](const std::string& trouble) {
+    if (!tables) return note(trouble);
+    const bool is_damage = trouble.find("damaged") != std::string::npos;
+    line(is_damage ? "damaged" : "warning", coloured(trouble, Colour::red));
+  };
+  using record::FindDamage;
   try {
-    return record::RunReader(chosen, [tables](const std::string& trouble) {
-      if (!tables) return note(trouble);
-      const bool is_damage = trouble.find("damaged") != std::string::npos;
-      line(is_damage ? "damaged" : "warning", coloured(trouble, Colour::red));
-    });
+    return record::RunReader(chosen, warn,
+                             tables ? FindDamage::on_opening : FindDamage::where_read);
   } catch (const RecordError&) {
     if (tables) print_other_runs(runs_beside(options.run));
     throw;
@@ -228,7 +231,7 @@ record::RunReader open_or_list_others(const InfoOptions& options, const std::str
 
 void run_info(const InfoOptions& options) {
   const std::string chosen = choose_run(options.run);
-  record::RunReader run = open_or_list_others(options, chosen);
+  const record::RunReader run = open_or_list_others(options, chosen);
   if (options.config) {
     fmt::print("{}", printable_lines(run.config_text()));
     return;
@@ -239,7 +242,6 @@ void run_info(const InfoOptions& options) {
     }
     return;
   }
-  run.find_damage();
   const Segment& first = run.segments().front();
   line("run", coloured(first.run_id, Colour::bold));
   line("started", time_text(first.start_time));

@@ -129,6 +129,7 @@ void run_new_plugin(const NewPluginOptions& options) {
              options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
                            "--build build && ctest --test-dir build"
                          : "python -m pytest");
+  if (options.python) fmt::print("where pytest is missing: python -m pip install pytest\n");
   if (options.cpp) {
     fmt::print(
         "CMake looks for telens in /usr and /usr/local; elsewhere add "

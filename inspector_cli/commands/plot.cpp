@@ -36,8 +36,7 @@ void draw(const AnyChart& chart, const std::string& out) {
     fmt::print("{}", draw_text(chart, terminal_width()));
     return;
   }
-  write_file(out, draw_html(chart));
-  fmt::print("wrote {}\n", printable(out));
+  fmt::print("{}\n", told(out, write_file(out, draw_html(chart))));
 }
 
 void run_plot(const PlotOptions& options) {

@@ -4,17 +4,44 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "features/record/disk_space.h"
 #include "features/record/run_reader.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
+
+// The system's error in HDF5's words for a file that it could not make or write; 0: none.
+int system_error_in(std::string_view text) {
+  constexpr std::string_view kErrno = "errno = ";
+  const std::size_t at = text.find(kErrno);
+  if (at == std::string_view::npos) return 0;
+  int error = 0;
+  const std::string_view number = text.substr(at + kErrno.size());
+  std::from_chars(number.data(), number.data() + number.size(), error);
+  return error;
+}
+
+// With the file's name, and the system's own words where the repaired file could not be written.
+std::string failure_of(const std::string& file, const RecordError& error) {
+  const std::string text = error.what();
+  const int cause = system_error_in(text);
+  const bool is_of_disk = cause != 0 || dynamic_cast<const record::DiskFull*>(&error) != nullptr;
+  if (!is_of_disk) return text.starts_with(file) ? text : fmt::format("{}: {}", file, text);
+  return fmt::format(
+      "{}: cannot be repaired and was left as it is: {}; the repaired file is written beside it, "
+      "so its folder must let you write and have as much room again",
+      file, cause == 0 ? text : std::generic_category().message(cause));
+}
 
 // One file that cannot be repaired leaves the others to be.
 void run_repair(const std::string& path) {
@@ -31,7 +58,7 @@ void run_repair(const std::string& path) {
                  record::describe(repair.lost));
     } catch (const RecordError& error) {
       if (!failure.empty()) note(failure);
-      failure = error.what();
+      failure = failure_of(file, error);
     }
   }
   if (!failure.empty()) raise<RecordError>("{}", failure);

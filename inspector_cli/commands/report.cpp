@@ -46,9 +46,10 @@ void run_report(const ReportOptions& options) {
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
   const Chart chart = make_chart(run, {}, kCharts);
   const auto histograms = histograms_of(run);
-  write_file(options.out, draw_report(chart, histograms ? &*histograms : nullptr,
-                                      report_sections(run, facts, found, options.run)));
-  fmt::print("wrote {}: {}\n", printable(options.out),
+  const WrittenFile written =
+      write_file(options.out, draw_report(chart, histograms ? &*histograms : nullptr,
+                                          report_sections(run, facts, found, options.run)));
+  fmt::print("{}: {}\n", told(options.out, written),
              found.findings.empty() ? "no finding"
                                     : fmt::format("{} finding{}", found.findings.size(),
                                                   found.findings.size() == 1 ? "" : "s"));

@@ -12,6 +12,7 @@
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/report/first_trouble.h"
+#include "inspector_cli/report/rank_spread.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/severity.h"
 #include "inspector_cli/report/tensor_summary.h"
@@ -24,10 +25,13 @@ namespace {
 
 using record::Dictionary;
 
+constexpr const char* kRank = "rank";
+
 struct StatsOptions {
   std::string run;
   Selection selection;
   TableOptions table;
+  std::string by;  // "rank", or "": all ranks together
 };
 
 template <typename T>
@@ -181,6 +185,11 @@ void run_stats(const StatsOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
   const auto query = resolve(options.selection, run);
+  if (options.by == kRank) {
+    const Table table = rank_table(run, query);
+    if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
+    return print_table(table, options.table);
+  }
   const WarmUp warm_up(run);
   const bool says_trouble = options.table.format == Format::table && output_is_terminal();
   FirstTroubleFinder finder(run, warm_up);
@@ -204,6 +213,10 @@ void add_stats(CLI::App& app) {
                                          "With --stat: the course of these statistics.");
   command->add_option("RUN", options->run, "The run")->required();
   add_selection(*command, options->selection);
+  command
+      ->add_option("--by", options->by,
+                   "rank: one row a rank, the rank that is most unlike the others first")
+      ->check(CLI::IsMember({kRank}));
   add_table_options(*command, options->table);
   command->callback([options] { run_stats(*options); });
 }

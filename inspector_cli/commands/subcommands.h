@@ -21,6 +21,7 @@ void add_ledger(CLI::App& app);
 void add_blocks(CLI::App& app);
 void add_diagnose(CLI::App& app);
 void add_diff(CLI::App& app);
+void add_replay(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bisect(CLI::App& app);
 void add_watch(CLI::App& app);

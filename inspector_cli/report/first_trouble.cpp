@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "core/base/printable.h"
+#include "features/statistics/from_histogram.h"
 #include "features/statistics/statistic_name.h"
+#include "inspector_cli/report/histograms.h"
 #include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -80,6 +83,31 @@ void find_scalar(const record::RunReader& run, const record::RecordQuery& query,
     trouble.scalar = Trouble{{}, scalar.iteration, scalar.value};
     trouble.scalar_name = run.names(Dictionary::word)[scalar.name];
   }
+}
+
+// Elements of histograms that are not finite. Returns false where the run has no histograms.
+bool find_in_histograms(const record::RunReader& run, const record::RecordQuery& query,
+                        Earliest& nonfinite) {
+  record::RecordQuery of_histograms = query;
+  std::vector<std::int32_t>& ids = of_histograms.statistics.emplace();
+  const auto& names = run.names(Dictionary::statistic);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (parse_histogram_name(names[i])) ids.push_back(static_cast<std::int32_t>(i));
+  }
+  if (ids.empty()) return false;
+  // All ranks and all parts of an iteration are added up.
+  std::map<std::pair<std::int64_t, TensorKey>, double> counts;
+  for_each_histogram(run, of_histograms,
+                     [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
+                       const double count = nonfinite_of(histogram).all();
+                       if (count > 0) counts[{iteration, key}] += count;
+                     });
+  for (const auto& [where, count] : counts) {
+    const auto& [iteration, key] = where;
+    nonfinite.add({iteration, key.layer, key.tensor, record::kNoName, record::kNoName,
+                   record::kNoName, count});
+  }
+  return true;
 }
 
 // The row whose severity is largest, if any is above zero.
@@ -234,6 +262,7 @@ void FirstTroubleFinder::add(const record::Record& record) {
 FirstTrouble FirstTroubleFinder::result(const record::RecordQuery& query,
                                         const std::vector<record::Scalar>& scalars) {
   FirstTrouble& trouble = state_->trouble;
+  if (find_in_histograms(state_->run, query, state_->nonfinite)) trouble.nonfinite_measured = true;
   trouble.nonfinite = state_->nonfinite.first();
   trouble.also = state_->nonfinite.others();
   trouble.overflow = state_->overflow.first();

@@ -19,9 +19,17 @@ void flush_stdout();
 // The message for a stdout that takes no more.
 std::string unwritten(std::string_view reason);
 
+struct WrittenFile {
+  bool replaces_another = false;
+  std::string new_folder;  // the outermost that was made for it
+};
+
 // Writes a file, and its folders: beside its place under another name, and renamed when it is on
 // disk, so that a file is the old or the new one, whole. Through a link; a device or a pipe is
 // written to itself. Throws UsageError.
-void write_file(const std::string& path, const std::string& text);
+WrittenFile write_file(const std::string& path, const std::string& text);
+
+// "wrote report.html (in the new folder runs)", or that it replaced a file.
+std::string told(const std::string& path, const WrittenFile& written);
 
 }  // namespace telens::cli

@@ -15,6 +15,7 @@
 #include "core/quantization/float8_block_scaling.h"
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
+#include "core/quantization/role_of.h"
 #include "core/quantization/scheme_quantizers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
@@ -65,6 +66,24 @@ py::object make_empty(Quantizer& quantizer, const std::vector<std::int64_t>& sha
 void set_usage(Quantizer& quantizer, std::optional<bool> rowwise, std::optional<bool> columnwise) {
   const Usage usage = quantizer.usage();
   quantizer.set_usage({rowwise.value_or(usage.rowwise), columnwise.value_or(usage.columnwise)});
+}
+
+std::shared_ptr<Quantizer> default_quantizer(const std::string& recipe_name,
+                                             const std::string& tensor_name,
+                                             std::optional<Fp8Format> format) {
+  const std::shared_ptr<Recipe> recipe = default_recipe(recipe_name);
+  if (format) recipe->fp8_format = *format;
+  recipe->round_to_nearest();
+  const std::optional<TensorName> tensor = tensor_from_name(tensor_name);
+  if (!tensor || !is_gemm_input(*tensor)) {
+    raise<UsageError>("'{}' is no tensor that is cast; expected activation, weight or gradient",
+                      tensor_name);
+  }
+  const TensorRole role = role_of(*tensor);
+  if (recipe->as_delayed_scaling() != nullptr) {
+    return std::make_shared<CurrentScalingQuantizer>(recipe->format_of(role));
+  }
+  return recipe->make_quantizer(role, nullptr);
 }
 
 // The group over which a quantizer reduces amaxes; unless one is named, all ranks.
@@ -234,6 +253,12 @@ void bind_quantizers(py::module_& module) {
   bind_base(module);
   bind_per_tensor(module);
   bind_blockwise(module);
+  module.def("recipe_names", &recipe_names);
+  module.def("default_quantizer", &default_quantizer, py::arg("recipe"), py::arg("tensor"),
+             py::arg("fp8_format"),
+             "What casts a tensor under the recipe of this name with its default options, but for "
+             "the format (None: its own), rounding to nearest. Delayed scaling takes the tensor's "
+             "own amax.");
   module.def(
       "quantizer_like", [](const QuantizedTensor& tensor) { return quantizer_like(tensor); },
       py::arg("storage"),

@@ -1,10 +1,10 @@
 #include "python/bindings/module.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -31,11 +31,13 @@ template <typename T>
 class Column {
  public:
   void add(T value) { values_.push_back(value); }
-  at::Tensor take() const {
-    auto column =
-        at::empty({static_cast<std::int64_t>(values_.size())}, c10::CppTypeToScalarType<T>::value);
-    std::copy(values_.begin(), values_.end(), column.template mutable_data_ptr<T>());
-    return column;
+  std::size_t size() const { return values_.size(); }
+  // Leaves none behind. The tensor owns the values: a table of millions of rows is in memory once.
+  at::Tensor take() {
+    const auto values = std::make_shared<std::vector<T>>(std::exchange(values_, {}));
+    return at::from_blob(
+        values->data(), {static_cast<std::int64_t>(values->size())}, [values](void*) {},
+        c10::CppTypeToScalarType<T>::value);
   }
 
  private:
@@ -60,10 +62,12 @@ class TableColumns {
     rank_.add(of_rank);
     each([&](auto& list, const auto& column) { list.add(row.*column.member); });
   }
-  py::dict take() const {
+  std::size_t size() const { return rank_.size(); }
+  // Leaves none behind.
+  py::dict take() {
     py::dict columns;
     columns["rank"] = rank_.take();
-    each([&](const auto& list, const auto& column) { columns[column.name] = list.take(); });
+    each([&](auto& list, const auto& column) { columns[column.name] = list.take(); });
     return columns;
   }
 
@@ -73,10 +77,6 @@ class TableColumns {
 
   template <typename Use>
   void each(Use use) {
-    each(lists_, use, std::make_index_sequence<std::tuple_size_v<Lists>>());
-  }
-  template <typename Use>
-  void each(Use use) const {
     each(lists_, use, std::make_index_sequence<std::tuple_size_v<Lists>>());
   }
   template <typename SomeLists, typename Use, std::size_t... index>
@@ -96,22 +96,48 @@ py::dict names_in() {
   return names;
 }
 
-// Columns, and the dictionaries of their ids.
-py::tuple read_records(const RunReader& reader, const record::RecordQuery& query) {
+// Columns, the dictionaries of their ids, and what fills the columns.
+//
+// Rows may be more than there is memory for: with a function of Python's they go to it in pieces,
+// and none are left in the end.
+using UsePiece = std::optional<py::function>;
+constexpr std::size_t kRowsOfPiece = 1 << 20;
+
+// Hands the columns over as soon as they are a piece; called without the GIL.
+template <typename Take>
+void hand_over(const UsePiece& use, std::size_t rows, std::size_t enough, Take take) {
+  if (!use || rows < enough) return;
+  const WithGil held;
+  (*use)(take());
+}
+
+py::tuple read_records(const RunReader& reader, const record::RecordQuery& query,
+                       const UsePiece& use) {
   TableColumns<record::Record> columns;
+  const auto take = [&] { return columns.take(); };
   {
     const WithoutGil no_gil;
     reader.read(query, [&](int rank, std::span<const record::Record> records) {
       for (const record::Record& each : records) columns.add(rank, each);
+      hand_over(use, columns.size(), kRowsOfPiece, take);
     });
+    hand_over(use, columns.size(), 1, take);
   }
   return py::make_tuple(columns.take(), names_in<record::Record>());
 }
 
 // The same, a row for each bin.
-py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& query) {
+py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& query,
+                          const UsePiece& use) {
   TableColumns<record::Record> of;
   Column<std::int64_t> bin, count;
+  const auto take = [&] {
+    py::dict columns = of.take();
+    columns.attr("pop")("value");  // the number of elements of the whole histogram
+    columns["bin"] = bin.take();
+    columns["count"] = count.take();
+    return columns;
+  };
   {
     const WithoutGil no_gil;
     reader.read_histograms(query, [&](int rank, const record::Record& record,
@@ -121,25 +147,28 @@ py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& qu
         bin.add(each.bin);
         count.add(static_cast<std::int64_t>(each.count));
       }
+      hand_over(use, of.size(), kRowsOfPiece, take);
     });
+    hand_over(use, of.size(), 1, take);
   }
-  py::dict columns = of.take();
-  columns.attr("pop")("value");  // the number of elements of the whole histogram
-  columns["bin"] = bin.take();
-  columns["count"] = count.take();
-  return py::make_tuple(columns, names_in<record::Record>());
+  return py::make_tuple(take(), names_in<record::Record>());
 }
 
 // The same of a table that a session records.
 py::tuple read_table(const RunReader& reader, const std::string& table,
-                     const record::RecordQuery& query) {
+                     const record::RecordQuery& query, const UsePiece& use) {
   std::optional<py::tuple> result;
   record::for_each_type<record::RecordedRows>([&]<typename Row>() {
     if (Row::kTable.name != table) return;
     TableColumns<Row> columns;
+    const auto take = [&] { return columns.take(); };
     {
       const WithoutGil no_gil;
-      reader.read_rows(query, [&](const Row& row) { columns.add(row.rank, row); });
+      reader.read_rows(query, [&](const Row& row) {
+        columns.add(row.rank, row);
+        hand_over(use, columns.size(), kRowsOfPiece, take);
+      });
+      hand_over(use, columns.size(), 1, take);
     }
     result = py::make_tuple(columns.take(), names_in<Row>());
   });
@@ -271,10 +300,14 @@ void bind_run_reader(py::module_& module) {
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))
       .def_static("tables", &table_names, "Names of the tables that table() reads.")
-      .def("records", &read_records, py::arg("query"),
-           "Columns by name, and the dictionary of each column of ids, in which -1 is no name.")
-      .def("histograms", &read_histograms, py::arg("query"), "The same, a row for each bin.")
-      .def("table", &read_table, py::arg("table"), py::arg("query"), "The same of another table.")
+      .def(
+          "records", &read_records, py::arg("query"), py::arg("use") = py::none(),
+          "Columns by name, and the dictionary of each column of ids, in which -1 is no name. With "
+          "a function, use(columns) for pieces of about a million rows, and no rows.")
+      .def("histograms", &read_histograms, py::arg("query"), py::arg("use") = py::none(),
+           "The same, a row for each bin.")
+      .def("table", &read_table, py::arg("table"), py::arg("query"), py::arg("use") = py::none(),
+           "The same of another table.")
       .def("names", &read_names, py::arg("dictionary"))
       .def("config_text", [](const RunReader& reader) { return text_of(reader.config_text()); })
       .def("environment", &read_environment)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 import os
+import pathlib
 import re
+import sys
 import warnings
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
@@ -26,6 +29,16 @@ _FIRST = ["rank", "iteration", "layer", "tensor", "gemm", "statistic", "scope"]
 _OF_BLOCKS = [
     f"block_{name}{copy}" for name in ("underflows%", "mse") for copy in ("", "_columnwise")
 ]
+
+
+def in_order(columns: Collection[str]) -> list[str]:
+    """The columns that say what a row belongs to first, and its value last."""
+    middle = [name for name in columns if name not in _FIRST and name != "value"]
+    return [
+        *(name for name in _FIRST if name in columns),
+        *middle,
+        *(name for name in columns if name == "value"),
+    ]
 
 
 def open_run(path: str | os.PathLike) -> Run:
@@ -167,9 +180,11 @@ class Run:
             statistic, iterations = None, _NEVER  # no block was bad
         query = self._query(layer, tensor, None, statistic, iterations, rank)
         table = self._frame(*self._reader.table("blocks", query))
+        import numpy
         import pandas
 
-        scope = pandas.Categorical.from_codes([-1] * len(table), categories=self.names("scope"))
+        nowhere = numpy.full(len(table), -1, dtype="int8")
+        scope = pandas.Categorical.from_codes(nowhere, categories=self.names("scope"))
         table.insert(table.columns.get_loc("statistic") + 1, "scope", scope)
         return table
 
@@ -192,6 +207,29 @@ class Run:
         among("Run.table", "name", name, _C.RunReader.tables())
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
         return self._frame(*self._reader.table(name, query))
+
+    def to_parquet(
+        self, folder: str | os.PathLike, *, progress: bool | None = None
+    ) -> dict[str, int]:
+        """Writes the run as a dataset that DuckDB, Spark, Dask, pandas and Polars read.
+
+        ``<folder>/<table>/rank=<rank>/part-0.parquet`` for each table that has rows; columns are
+        those of ``records``, ``histograms`` and ``table``, with rank in the path. Returns how many
+        rows each table has. Needs pyarrow, and memory for a million rows at a time.
+
+        Parameters
+        ----------
+        folder
+            new or empty
+        progress
+            whether to show a bar on stderr; None: where that is a terminal
+        """
+        from telens._parquet import write_dataset
+
+        if not isinstance(folder, str | os.PathLike):
+            raise refusal("Run.to_parquet", "folder", "a path", folder)
+        show = sys.stderr.isatty() if progress is None else progress
+        return write_dataset(self._reader, pathlib.Path(os.fspath(folder)), show)
 
     def _query(self, layer, tensor, gemm, statistic, iterations, rank) -> _C.RecordQuery:
         first, last = _range(iterations)
@@ -219,21 +257,17 @@ class Run:
         return pandas.Categorical.from_codes(ids, categories=names)
 
     def _frame(self, columns, dictionaries, as_text: bool = False) -> pandas.DataFrame:
-        """The table with the columns that say what a row belongs to first, and its value last."""
+        """The table with its columns in order, and names in place of ids."""
         import pandas
 
         table = {}
-        for column in [*_FIRST, *columns]:
-            if column not in columns:
-                continue
-            values = columns[column].numpy()
+        for column in in_order(columns):
+            values = columns.pop(column).numpy()  # ids go as soon as names stand for them
             kind = dictionaries.get(column)
             if kind is not None:
                 values = self._named(values, kind.name, as_text=as_text)
             table[column] = values
-        if "value" in table:
-            table["value"] = table.pop("value")
-        return pandas.DataFrame(table)
+        return pandas.DataFrame(table, copy=False)  # A copy of millions of rows takes memory.
 
     def _small_table(self, name: str) -> pandas.DataFrame:
         """A table of few rows, with plain texts as names."""

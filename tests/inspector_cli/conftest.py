@@ -63,6 +63,11 @@ class Lines:
     def record(self, iteration, layer, tensor, statistic, value, gemm="-"):
         self.lines.append(f"record\t{iteration}\t{layer}\t{tensor}\t{gemm}\t{statistic}\t{value}")
 
+    def histogram(self, iteration, layer, tensor, name, bins):
+        cells = [cell for bin_and_count in bins.items() for cell in bin_and_count]
+        parts = ["histogram", iteration, layer, tensor, name, *cells]
+        self.lines.append("\t".join(map(str, parts)))
+
     def scalar(self, iteration, name, value):
         self.lines.append(f"scalar\t{iteration}\t{name}\t{value}")
 

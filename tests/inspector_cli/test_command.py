@@ -256,7 +256,8 @@ def test_plot_on_a_terminal_marks_what_is_not_finite(telens, log_dir):
 def test_plot_writes_a_page_that_needs_no_network(telens, log_dir, tmp_path):
     out = tmp_path / "new folder/of plots/run.html"
     result = telens("plot", log_dir, "--out", out)
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"wrote {out}\n", "")
+    told = f"wrote {out} (in the new folder {tmp_path / 'new folder'})\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, told, "")
     text = out.read_text()
     for expected in ["layers.2.fc1", "first non-finite: iteration 30", "overflows%", "loss"]:
         assert expected in text

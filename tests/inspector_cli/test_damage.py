@@ -1,8 +1,10 @@
 """Damaged rows are counted and left out; files of earlier schema versions open as ever."""
 
 import gzip
+import os
 import pathlib
 import shutil
+import subprocess
 
 import h5py
 import pytest
@@ -73,9 +75,42 @@ def test_repair_says_what_it_left_out(telens, damaged):
 def test_a_truncated_file_is_not_called_repaired(telens, run_file, tmp_path):
     path = tmp_path / "rank00000.h5"
     path.write_bytes(run_file.read_bytes()[:200_000])
-    expect_one_line_error(telens("info", path), "truncated or damaged")
-    expect_one_line_error(telens("repair", path), "truncated or damaged")
+    expect_one_line_error(telens("info", path), "truncated or damaged", "copy it again")
+    expect_one_line_error(telens("repair", path), "truncated or damaged", "copy it again")
     assert path.stat().st_size == 200_000
+
+
+@pytest.mark.parametrize("kept", [10, 3000, -1])
+def test_a_file_that_lacks_its_end_is_to_be_copied_again(telens, run_file, tmp_path, kept):
+    path = tmp_path / "rank00000.h5"
+    path.write_bytes(run_file.read_bytes()[:kept])
+    for command in ("info", "stats", "repair"):
+        expect_one_line_error(telens(command, path), str(path), "copy it again")
+
+
+@pytest.mark.parametrize("kilobytes", [330, 400, 600])
+def test_a_repair_for_which_the_disk_has_no_room_names_file_and_cause(
+    telens, damaged, tmp_path, kilobytes
+):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small tmpfs: {mounted.stderr.strip()}")
+    try:
+        path = folder / "rank00000.h5"
+        shutil.copy(damaged, path)
+        before = path.read_bytes()
+        result = telens("repair", path)
+        after, names = path.read_bytes(), os.listdir(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    expect_one_line_error(
+        result, f"telens: {path}: cannot be repaired", "No space left on device", "room"
+    )
+    assert "errno" not in result.stderr
+    assert (after, names) == (before, ["rank00000.h5"])
 
 
 def test_one_file_that_cannot_be_repaired_leaves_the_others_to_be(telens, write_run, tmp_path):

@@ -105,6 +105,21 @@ def test_an_error_that_quotes_a_name_is_one_printable_line(run, command):
     assert expect_printable(result.stderr).count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["plan", "bisect"])
+@pytest.mark.parametrize("holds", [None, b"", b"fc1\x1b[2J\n", b"fc1\xff\n"])
+def test_a_list_of_layers_with_a_hostile_name_is_refused_in_printable_lines(
+    tmp_path, command, holds
+):
+    config, layers = tmp_path / "debug.yaml", tmp_path / "names\x1b[31m\nwarning: all is fine"
+    config.write_text("s: {enabled: True, layers: {layer_types: all}}\n")
+    if holds is not None:
+        layers.write_bytes(holds)
+    rest = {"plan": [config], "bisect": ["--dir", tmp_path / "search", "--", "false"]}[command]
+    result = subprocess.run([COMMAND, command, "--layers", layers, *rest], capture_output=True)
+    assert result.returncode == 2
+    assert expect_printable(result.stderr).count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["stats", "course", "blocks"])
 def test_no_name_is_a_formula_in_csv_and_numbers_stay_numbers(result_of, run, command):
     name, *options = COMMANDS[command]

@@ -11,6 +11,7 @@ import tempfile
 import pytest
 from command_results import expect_one_line_error
 from conftest import COMMAND
+from test_damage import flip
 
 NOBODY = 65534  # the id of the user without rights
 
@@ -89,6 +90,31 @@ def test_a_newest_run_without_rights_is_named_and_the_others_listed(without_righ
     assert info.stdout.startswith("other runs ")
     assert f"{two_runs}/telens/run  started " in info.stdout
     assert stats.stdout == ""
+
+
+def test_a_repair_in_a_folder_without_rights_names_file_and_cause(without_rights, two_runs):
+    path = two_runs / "telens/run/rank00000.h5"
+    flip(path, "scalars", 24 * 7)
+    path.chmod(0o666)
+    result = without_rights("repair", path)
+    expect_one_line_error(
+        result, f"telens: {path}: cannot be repaired", "Permission denied", "folder"
+    )
+    assert "errno" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda run, folder: ["plot", run, "--out", folder / "new/deep/page.html"],
+        lambda run, folder: ["new-plugin", "LogOutliers", "--python", "--dir", folder / "new"],
+    ],
+    ids=["plot", "new-plugin"],
+)
+def test_a_folder_that_cannot_be_made_is_told_with_its_cause(without_rights, two_runs, command):
+    result = without_rights(*command(two_runs / "telens/run", two_runs))
+    expect_one_line_error(result, f"telens: cannot write {two_runs}/new/", "Permission denied")
+    assert not (two_runs / "new").exists()
 
 
 def test_a_path_that_is_absent_is_still_an_absent_run(telens, tmp_path):

@@ -2,6 +2,7 @@
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
+//   histogram  ITERATION LAYER TENSOR NAME BIN COUNT [BIN COUNT ...]
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -34,6 +35,17 @@ void write(RunWriter& writer, const std::vector<std::string>& cells) {
     writer.push({&record, 1});
   } else if (cells[0] == "scalar") {
     writer.scalar(iteration, cells.at(2), std::stod(cells.at(3)));
+  } else if (cells[0] == "histogram") {
+    std::vector<HistogramBin> bins;
+    double elements = 0;
+    for (std::size_t i = 5; i + 1 < cells.size(); i += 2) {
+      bins.push_back({std::stoi(cells[i]), std::stoull(cells[i + 1])});
+      elements += static_cast<double>(bins.back().count);
+    }
+    writer.histogram({iteration, writer.intern(Dictionary::layer, cells.at(2)),
+                      writer.intern(Dictionary::tensor, cells.at(3)), kNoName,
+                      writer.intern(Dictionary::statistic, cells.at(4)), kNoName, elements},
+                     bins);
   } else {
     writer.event(iteration, cells.at(2), cells.at(3),
                  writer.intern(Dictionary::layer, cells.at(4)));

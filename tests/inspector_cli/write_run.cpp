@@ -1,5 +1,5 @@
 // Writes the run that the tests of the command look at: write_run LOG_DIR RUN_ID [ITERATIONS
-// [RANK]]
+// [RANK [RANKS]]], the files of RANKS ranks from RANK on, which are alike.
 //
 // Four layers, an activation and a gradient each. In iteration 30 the activation of layers.2.fc1
 // becomes non-finite, after its FP8 cast has overflowed from iteration 25 on; layers.3.fc1 follows
@@ -54,19 +54,11 @@ void add_layer(Iteration& records, std::int64_t i, int number) {
   records.add(layer, "gradient", "dgrad", "underflows%", 10 + number);
 }
 
-}  // namespace
+// The usual length of a run.
+constexpr std::int64_t kUsual = 40;
 
-int main(int argc, char** argv) {
-  if (argc < 3) return 2;
-  RunOptions options;
-  options.log_dir = argv[1];
-  options.run_id = argv[2];
-  options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
-  options.config_text = "everything:\n  enabled: True\n";
-  options.environment = {{"torch", "2.11.0"}};
-  if (argc > 4) options.rank = std::atoi(argv[4]);
-  constexpr std::int64_t kUsual = 40;
-  const std::int64_t asked = argc > 3 ? std::atoll(argv[3]) : kUsual;
+// False: it could not be recorded.
+bool write(const RunOptions& options, std::int64_t asked) {
   const bool waits = asked < 0;
   const std::int64_t iterations = waits ? kUsual : asked;
   const auto writer = RunWriter::open(options);
@@ -93,5 +85,24 @@ int main(int argc, char** argv) {
     ::pause();
   }
   writer->close();
-  return writer->error().empty() ? 0 : 1;
+  return writer->error().empty();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  RunOptions options;
+  options.log_dir = argv[1];
+  options.run_id = argv[2];
+  options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
+  options.config_text = "everything:\n  enabled: True\n";
+  options.environment = {{"torch", "2.11.0"}};
+  const std::int64_t iterations = argc > 3 ? std::atoll(argv[3]) : kUsual;
+  if (argc > 4) options.rank = std::atoi(argv[4]);
+  options.world_size = argc > 5 ? std::atoi(argv[5]) : 1;
+  for (const int end = options.rank + options.world_size; options.rank < end; ++options.rank) {
+    if (!write(options, iterations)) return 1;
+  }
+  return 0;
 }

@@ -27,6 +27,20 @@ def run(*command: object, **options) -> str:
     return done.stdout
 
 
+def test_pyproject_asks_for_nothing_that_its_backend_warns_of(tmp_path):
+    """The backend's notes go to stderr, its metadata into a folder; nothing is compiled."""
+    script = (
+        "import sys, scikit_build_core.build as b; b.prepare_metadata_for_build_wheel(sys.argv[1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    (metadata,) = tmp_path.glob("telens-*.dist-info/METADATA")
+    assert "\nVersion: " in metadata.read_text()
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The bin folder of an environment with telens installed."""

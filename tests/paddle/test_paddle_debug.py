@@ -1,5 +1,8 @@
 """telens.debug in a training of Paddle: names, rows, and not one bit changed."""
 
+import csv
+import os
+import subprocess
 from pathlib import Path
 
 import paddle
@@ -12,6 +15,7 @@ import telens.paddle as te
 from telens.common.recipe import DelayedScaling
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = Path(os.environ.get("TELENS_COMMAND", ROOT / "build/bin/telens"))
 STEPS = 30
 EVERYTHING = {
     "all": {
@@ -118,16 +122,21 @@ def test_every_ready_configuration_runs(tmp_path, name):
     assert telens.open_run(tmp_path) is not None
 
 
-def test_the_ledger_lists_paddles_own_linear_layers(tmp_path):
+def test_the_ledger_lists_paddles_own_linear_layers_and_says_what_replaces_them(tmp_path):
     feature = {"PrecisionLedger": {"enabled": True}}
     config = {"all": {"enabled": True, "layers": {"layer_types": "all"}, "telens": feature}}
     with debug.session(config, log_dir=tmp_path):
         train()
-    text = "".join(
-        path.read_text(errors="ignore") for path in tmp_path.rglob("*") if path.suffix == ".txt"
+    done = subprocess.run(
+        [COMMAND, "ledger", "--format", "csv", tmp_path], capture_output=True, text=True, check=True
     )
-    run = telens.open_run(tmp_path)
-    assert "model.own" in set(run.names("layer")) or "model.own" in text
+    (row,) = [row for row in csv.DictReader(done.stdout.splitlines()) if row["gemm"] == "all"]
+    assert (row["layer"], row["ran"]) == ("model.own", "not seen: paddle's Linear")
+    told = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert "a linear layer of the model (model.own) is not of TELens" in told
+    for text in (row["why"], told):
+        assert "put a telens.paddle.Linear in its place" in text
+        assert "telens.pytorch" not in text
 
 
 def test_a_loss_that_is_a_tensor_of_paddle_is_recorded(tmp_path):
@@ -159,5 +168,7 @@ def test_a_training_without_steps_is_told_so_at_its_end(tmp_path, mode):
 
 
 def test_only_a_model_has_layers_to_name():
-    with pytest.raises(ValueError, match="model must be"):
-        debug.infer_and_assign_layer_names(3)
+    words = "model must be a torch.nn.Module or paddle.nn.Layer or several of them"
+    for value in (3, None, ["fc"]):
+        with pytest.raises(ValueError, match=words):
+            debug.infer_and_assign_layer_names(value)

@@ -103,6 +103,62 @@ def test_a_bias_beside_no_bias_is_refused(call):
         call(core_attention_bias=paddle.ones([1, 4, 8, 8]))
 
 
+# ---------------------------------------------------------------------- shapes and dtypes
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        te.MultiHeadAttention(32, 4),
+        te.TransformerLayer(32, 64, 4),
+        te.TransformerLayer(32, 64, 4, backend="paddle"),
+    ],
+    ids=["attention", "layer", "layer of Paddle's operators"],
+)
+@pytest.mark.parametrize("shape", [[2, 2, 8, 32], [2, 8, 48], [8, 32], [32]])
+def test_hidden_states_of_another_shape_are_told_by_it(layer, shape):
+    name = type(layer).__name__
+    with pytest.raises(telens.ShapeError) as error:
+        layer(paddle.ones(shape))
+    words = f"{name}: hidden_states has shape {shape}; expected [batch, seq, 32], or [batch * seq,"
+    assert str(error.value).startswith(words)
+
+
+def test_an_encoders_output_of_another_shape_is_told_by_it():
+    layer = te.MultiHeadAttention(32, 4, attention_type="cross")
+    with pytest.raises(telens.ShapeError, match=r"encoder_output has shape \[2, 8, 48\]; expected"):
+        layer(hidden(), encoder_output=hidden(2, 8, 48))
+
+
+@pytest.mark.parametrize("layer", [te.Linear, te.LayerNormLinear, te.LayerNormMLP])
+def test_a_layer_without_a_name_is_told_by_its_class(layer):
+    with pytest.raises(telens.ShapeError, match=rf"^{layer.__name__}\b.*has shape \[2, 48\]"):
+        layer(32, 32)(hidden(2, 48))
+    words = rf"^{layer.__name__}\b.*; outside paddle.amp.auto_cast they must be the same"
+    with pytest.raises(telens.ShapeError, match=words):
+        layer(32, 32)(hidden(2, 32).astype("float64"))
+
+
+@pytest.mark.parametrize("backend", ["transformer_engine", "paddle"])
+def test_heads_of_another_shape_or_dtype_are_told_with_the_layout(backend):
+    layer = te.DotProductAttention(4, 8, num_gqa_groups=2, backend=backend)
+    query, key = hidden(2, 8, 4, 8), hidden(2, 6, 2, 8)
+    assert layer(query, key, key).shape == query.shape
+    for wrong in (
+        (query[0], key[0], key[0]),
+        (query.transpose([0, 2, 1, 3]), key, key),
+        (query, query, query),
+        (query, key, hidden(2, 8, 2, 8)),
+        (query, hidden(1, 6, 2, 8), hidden(1, 6, 2, 8)),
+        (hidden(2, 8, 4, 16), hidden(2, 6, 2, 16), hidden(2, 6, 2, 16)),
+    ):
+        with pytest.raises(telens.ShapeError, match=r"expected \[batch, seq, heads, kv_channels\]"):
+            layer(*wrong)
+    words = "query_layer has dtype paddle.float32, key_layer paddle.float64 and value_layer"
+    with pytest.raises(telens.ShapeError, match=words):
+        layer(query, key.astype("float64"), key)
+
+
 # ---------------------------------------------------------------------- states of scaling
 
 
@@ -137,6 +193,19 @@ def test_the_state_of_another_layer_is_refused_and_changes_nothing(make_state, w
     with pytest.raises(telens.UsageError, match=rf"^Linear.*fp8_state cannot be set: .*{words}"):
         layer.set_state_dict(state)
     np.testing.assert_array_equal(state_of(layer).numpy(), before)
+
+
+@pytest.mark.parametrize("value", ["abc", 3, None, [[1, 2]]])
+def test_what_is_no_state_is_refused_in_words_of_paddle(value):
+    layer = trained(te.Linear(32, 32))
+    words = r"^Linear.set_state_dict: fp8_state must be a list of one tensor of bytes"
+    with pytest.raises(telens.UsageError, match=words):
+        layer.set_state_dict(layer.state_dict() | {"fp8_state": [value]})
+    with pytest.raises(telens.UsageError) as error:
+        layer.set_state_dict(layer.state_dict() | {"fp8_state": [paddle.ones([64], "uint8")]})
+    assert "_extra_state" not in str(error.value)
+    assert "strict" not in str(error.value)
+    assert str(error.value).count("to begin with fresh scales") == 1
 
 
 def test_the_state_of_one_gemm_is_refused_by_a_layer_of_two():

@@ -4,11 +4,12 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
-from stored_rows import store
+from stored_rows import store, store_zeros
 
 import telens
 
@@ -148,3 +149,30 @@ def test_events_of_unknown_words_are_left_out(changed):
 def test_an_unknown_kind_of_names_is_a_usage_error(intact):
     with pytest.raises(telens.UsageError, match="one of layer"):
         telens.open_run(intact).names("layers")
+
+
+# In a process of its own, whose peak is that of the reading.
+READ_BLOCKS = """
+import resource, sys
+import numpy, pandas, telens
+run = telens.open_run(sys.argv[1])
+run.blocks(iterations=(1, 1))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = run.blocks()
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+bytes_of_row = rows.memory_usage(index=False, deep=True).sum() / len(rows)
+print(len(rows), (after - before) * 1024 / len(rows), bytes_of_row)
+"""
+
+
+def test_a_table_of_millions_of_rows_is_in_memory_once(changed):
+    path = changed(lambda file: store_zeros(file["blocks"], 3_000_000))
+    words = subprocess.run(
+        [sys.executable, "-c", READ_BLOCKS, path],
+        check=True, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ).stdout.split()  # fmt: skip
+    rows, peak_bytes, bytes_of_row = int(words[0]), float(words[1]), float(words[2])
+    assert rows > 2_900_000
+    # Ids have four bytes until one stands for a name, and a column grows by doubling.
+    assert peak_bytes < 2 * bytes_of_row

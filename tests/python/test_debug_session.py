@@ -339,3 +339,12 @@ te.Linear(16, 16, name="fc")(torch.ones(16, 16)).sum().backward()
     assert result.returncode == 0, result.stderr
     assert "fc_activation_max" in result.stdout
     assert telens.open_run(tmp_path).segments["ended"].all()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("argument", ["log_dir", "config_file"])
+def test_a_path_with_a_nul_character_is_refused(tmp_path, argument):
+    arguments = {"config_file": "", "log_dir": tmp_path} | {argument: f"{tmp_path}/a\0b"}
+    with pytest.raises(telens.UsageError, match=rf"{argument} must be a path, .*/a' with a NUL"):
+        debug.initialize(**arguments)
+    assert list(tmp_path.iterdir()) == []

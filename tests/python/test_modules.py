@@ -51,6 +51,23 @@ def test_norms_compute_what_torch_computes():
         torch.testing.assert_close(ours(x), reference(x), **FP32_TOLERANCE)
 
 
+@pytest.mark.parametrize("eps", [-1.0, float("nan"), float("inf")])
+def test_an_epsilon_is_finite_and_not_below_0(eps):
+    for make, option in (
+        (lambda **e: te.LayerNorm(32, **e), "eps"),
+        (lambda **e: te.RMSNorm(32, **e), "eps"),
+        (lambda **e: te.LayerNormLinear(32, 32, **e), "eps"),
+        (lambda **e: te.LayerNormMLP(32, 32, **e), "eps"),
+        (lambda **e: te.MultiheadAttention(32, 4, **e), "layernorm_epsilon"),
+        (lambda **e: te.MultiheadAttention(32, 4, **e), "qk_norm_eps"),
+        (lambda **e: te.TransformerLayer(32, 64, 4, **e), "layernorm_epsilon"),
+        (lambda **e: te.TransformerLayer(32, 64, 4, **e), "qk_norm_eps"),
+    ):
+        with pytest.raises(telens.UsageError, match=f": {option} is .*; expected a finite number"):
+            make(**{option: eps}, device="cpu")
+        make(**{option: 0.0}, device="cpu")
+
+
 def test_parameters_have_the_names_of_transformer_engine():
     names = [
         (te.Linear(16, 16), {"weight", "bias"}),

@@ -367,6 +367,14 @@ def test_a_symbolic_link_in_the_place_of_a_log_is_not_followed(tmp_path, capfd):
     assert "it is a symbolic link, which is not followed" in capfd.readouterr().err
 
 
+def test_a_log_without_a_folder_names_why_there_is_none(capfd):
+    with debug.session("", log_dir="/sys/telens"):  # no user, not even root, makes a folder there
+        debug.log_message("hello")
+    (told,) = (line for line in capfd.readouterr().err.splitlines() if "inspect_logs/" in line)
+    assert "is log_dir a folder that you may write to?" in told
+    assert "No such file or directory" not in told
+
+
 def test_a_layer_with_a_long_name_is_dumped(tmp_path, x):
     name = "layer" + "x" * 400
     layer = te.Linear(32, 32, name=name, params_dtype=torch.float32)

@@ -172,7 +172,7 @@ Rule nonfinite() {
       .stage = Stage::values,
       .required = {"nonfinite"},
       .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
-      .recorded_by = "LogTensorStats (any statistic)",
+      .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
       .alternatives =
           "Where the program scales its loss, single iterations with infinite gradients are "
           "how the scale is found; those whose step was skipped do not count. Where the layer "

@@ -31,7 +31,7 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
         models = list(model)
     for each in models:
         if _tree_of(each) is None:
-            expected = "a torch.nn.Module or several of them"
+            expected = f"a {' or '.join(tree.layer_name for tree in TREES)} or several of them"
             raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
     assign_layer_names(models, "model")
 

@@ -18,6 +18,7 @@ class LayerTree:
     """The classes of one framework. Its layers have ``named_children()``."""
 
     layer: type  # base of all layers
+    layer_name: str  # the name that users write
     layer_list: type  # children are numbered
     own_layer: type  # layers of this package: named by set_debug_name
     name_attribute: str  # where others get their name
@@ -31,4 +32,13 @@ def _is_linear_of_torch(module: torch.nn.Module) -> bool:
 
 
 # telens.paddle adds Paddle's.
-TREES = [LayerTree(torch.nn.Module, torch.nn.ModuleList, Module, "name", _is_linear_of_torch)]
+TREES = [
+    LayerTree(
+        layer=torch.nn.Module,
+        layer_name="torch.nn.Module",
+        layer_list=torch.nn.ModuleList,
+        own_layer=Module,
+        name_attribute="name",
+        is_linear=_is_linear_of_torch,
+    )
+]

@@ -9,7 +9,7 @@ import paddle
 from telens import _C
 from telens._names import among
 
-__all__ = ["check_bias", "check_group", "check_tensors"]
+__all__ = ["check_bias", "check_group", "check_hidden_states", "check_tensors", "type_name"]
 
 
 def check_tensors(owner: str, **tensors: Any) -> None:
@@ -17,8 +17,25 @@ def check_tensors(owner: str, **tensors: Any) -> None:
     for name, value in tensors.items():
         if not isinstance(value, paddle.Tensor):
             raise TypeError(
-                f"{owner}: {name} must be a paddle.Tensor, not {_type_name(value)}"
+                f"{owner}: {name} must be a paddle.Tensor, not {type_name(value)}"
                 f"{_conversion(value)}"
+            )
+
+
+def check_hidden_states(
+    owner: str, hidden_size: int, max_sequence_length: int | None, **tensors: Any
+) -> None:
+    """Raises ShapeError for what is neither [batch, seq, hidden_size] nor, where a
+    ``max_sequence_length`` tells the sequence, [batch * seq, hidden_size]."""
+    check_tensors(owner, **tensors)
+    for name, tensor in tensors.items():
+        shape = tensor.shape
+        dimensions = (3,) if max_sequence_length is None else (2, 3)
+        if len(shape) not in dimensions or shape[-1] != hidden_size:
+            raise _C.ShapeError(
+                f"{owner}: {name} has shape {list(shape)}; expected [batch, seq, {hidden_size}], "
+                f"or [batch * seq, {hidden_size}] where the layer has a max_sequence_length, "
+                "which tells the sequence"
             )
 
 
@@ -28,7 +45,7 @@ def check_group(owner: str, name: str, group: Any) -> None:
         return
     raise TypeError(
         f"{owner}: {name} must be a group of paddle.distributed, such as "
-        f"paddle.distributed.new_group() returns, or None, not {_type_name(group)}"
+        f"paddle.distributed.new_group() returns, or None, not {type_name(group)}"
     )
 
 
@@ -42,7 +59,8 @@ def check_bias(owner: str, core_attention_bias_type: str, core_attention_bias: A
         )
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """The value's type, with its module unless it is Python's own."""
     kind = type(value)
     is_builtin = kind.__module__ == "builtins"
     return kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"

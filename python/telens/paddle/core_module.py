@@ -19,6 +19,8 @@ __all__ = ["TENSORS", "CoreModule", "autocast_dtype", "view_in_torch"]
 TENSORS = _C.ForeignTensors(paddle.Tensor)
 
 _TYPES = {each.name: each for each in _C.module_types()}
+# How the core begins about a layer with one GEMM that has no name yet.
+_ANY_LINEAR = "Linear: "
 _TORCH_DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
@@ -104,10 +106,18 @@ class CoreModule:
             device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
             with torch.autocast(device, dtype):
                 return self._run(inputs, parameters, training, options or {}, main_grads)
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError) as error:
             # Checked here, where it costs a forward nothing.
             check_tensors(self._kind, **dict(zip(self._input_names, inputs, strict=True)))
+            told = self._in_words_of_paddle(str(error))
+            if isinstance(error, _C.ShapeError) and told != str(error):
+                raise _C.ShapeError(told) from None
             raise
+
+    def _in_words_of_paddle(self, told: str) -> str:
+        if told.startswith(_ANY_LINEAR):
+            told = f"{self._kind}: {told.removeprefix(_ANY_LINEAR)}"
+        return told.replace("torch.autocast", "paddle.amp.auto_cast")
 
     def _run(self, inputs, parameters, training, options, main_grads):
         tensors = (*inputs, *parameters)

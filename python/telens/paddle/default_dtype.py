@@ -7,17 +7,26 @@ from collections.abc import Iterator
 
 import paddle
 
+from telens._names import refusal
+
 __all__ = ["default_dtype"]
 
 
 @contextlib.contextmanager
-def default_dtype(dtype: paddle.dtype | str | None) -> Iterator[None]:
-    """Parameters that are made inside have this dtype; None: Paddle's default."""
+def default_dtype(owner: str, dtype: paddle.dtype | str | None) -> Iterator[None]:
+    """Parameters that are made inside have this dtype; None: Paddle's default.
+
+    Raises UsageError for what Paddle makes no parameters of, as the owner's ``params_dtype``.
+    """
     if dtype is None:
         yield
         return
     former = paddle.get_default_dtype()
-    paddle.set_default_dtype(dtype)
+    try:
+        paddle.set_default_dtype(dtype)
+    except TypeError:
+        expected = "None or one of paddle's float16, bfloat16, float32 and float64"
+        raise refusal(owner, "params_dtype", expected, dtype) from None
     try:
         yield
     finally:

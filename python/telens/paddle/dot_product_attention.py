@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from telens import _C
 from telens._names import among
 from telens.paddle.arguments import check_bias, check_group, check_tensors
-from telens.paddle.core_module import CoreModule, view_in_torch
+from telens.paddle.core_module import CoreModule, autocast_dtype, view_in_torch
 from telens.paddle.fused_scale_mask_softmax import MASK_TYPES, FusedScaleMaskSoftmax
 from telens.paddle.layer import check_backend
+from telens.paddle.layer_options import check_optional_sizes, check_probabilities, check_sizes
 from telens.paddle.random_state import torch_draws_from_paddle
 
 __all__ = ["DotProductAttention"]
@@ -61,6 +62,9 @@ class DotProductAttention(paddle.nn.Layer):
     ) -> None:
         super().__init__()
         owner = "DotProductAttention"
+        check_sizes(owner, num_attention_heads=num_attention_heads, kv_channels=kv_channels)
+        check_optional_sizes(owner, num_gqa_groups=num_gqa_groups)
+        check_probabilities(owner, attention_dropout=attention_dropout)
         check_group(owner, "tp_group", tp_group)
         ranks = 1 if tp_group is None else tp_group.nranks
         self.attn_mask_type = among(owner, "attn_mask_type", attn_mask_type, MASK_TYPES)
@@ -76,7 +80,7 @@ class DotProductAttention(paddle.nn.Layer):
             "DotProductAttention",
             {
                 "num_attention_heads": self.num_attention_heads,
-                "kv_channels": kv_channels,
+                "kv_channels": int(kv_channels),
                 "num_gqa_groups": self.num_gqa_groups,
                 "attention_dropout": attention_dropout,
                 "qkv_format": "bshd",
@@ -112,6 +116,7 @@ class DotProductAttention(paddle.nn.Layer):
             of no effect: outputs that no key reaches are zeros either way
         """
         check_bias("DotProductAttention", core_attention_bias_type, core_attention_bias)
+        self._check_heads(query_layer, key_layer, value_layer)
         if self.attention_type == "cross" and attention_mask is None:
             raise _C.UsageError("DotProductAttention: cross attention needs attention_mask")
         if self.attn_mask_type != "padding":
@@ -131,6 +136,29 @@ class DotProductAttention(paddle.nn.Layer):
                 (query_layer, key_layer, value_layer), training=self.training, options=options
             )
         return out.reshape(query_layer.shape)
+
+    def _check_heads(self, query: Any, key: Any, value: Any) -> None:
+        """Shapes and dtypes, for both backends."""
+        tensors = {"query_layer": query, "key_layer": key, "value_layer": value}
+        check_tensors("DotProductAttention", **tensors)
+        shapes = [list(each.shape) for each in tensors.values()]
+        channels = self.kv_channels
+        keys = [*shapes[0][:1], *shapes[1][1:2], self.num_gqa_groups, channels]
+        queries = [*shapes[0][:2], self.num_attention_heads, channels]
+        if shapes != [queries, keys, keys]:
+            raise _C.ShapeError(
+                f"DotProductAttention: query_layer has shape {shapes[0]}, key_layer {shapes[1]} "
+                f"and value_layer {shapes[2]}; expected [batch, seq, heads, kv_channels]: [batch, "
+                f"seq_q, {self.num_attention_heads}, {channels}] of the query and [batch, seq_kv, "
+                f"{self.num_gqa_groups}, {channels}] of key and value"
+            )
+        dtypes = [each.dtype for each in tensors.values()]
+        if len(set(dtypes)) != 1 and autocast_dtype() is None:
+            raise _C.ShapeError(
+                f"DotProductAttention: query_layer has dtype {dtypes[0]}, key_layer {dtypes[1]} "
+                f"and value_layer {dtypes[2]}; outside paddle.amp.auto_cast they must be the same; "
+                "convert with astype()"
+            )
 
     def _algorithms(self) -> contextlib.AbstractContextManager:
         return sdpa_kernel(SDPBackend.MATH) if self._deterministic else contextlib.nullcontext()

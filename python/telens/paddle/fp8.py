@@ -10,8 +10,10 @@ import paddle
 import torch
 
 from telens import _C
+from telens._names import refusal
+from telens.common.field_types import is_boolean
 from telens.common.recipe import Recipe
-from telens.paddle.arguments import check_group
+from telens.paddle.arguments import check_group, type_name
 from telens.paddle.process_group import to_torch_group
 from telens.pytorch.quantization import autocast
 
@@ -44,6 +46,14 @@ def fp8_autocast(
     fp8_group
         ``paddle.distributed`` group; None: this rank alone
     """
+    for name, value in (("enabled", enabled), ("calibrating", calibrating)):
+        if not is_boolean(value):
+            raise refusal("fp8_autocast", name, "a boolean", value)
+    if fp8_recipe is not None and not isinstance(fp8_recipe, Recipe):
+        raise TypeError(
+            "fp8_autocast: fp8_recipe must be one of telens.common.recipe, such as "
+            f"DelayedScaling(), or None, not {type_name(fp8_recipe)}"
+        )
     for name in _CALLABLES:
         if callable(getattr(fp8_recipe, name, None)):
             raise _C.UsageError(
@@ -52,7 +62,7 @@ def fp8_autocast(
             )
     if not isinstance(fp8_group, torch.distributed.ProcessGroup):
         check_group("fp8_autocast", "fp8_group", fp8_group)
-    region = autocast(enabled, calibrating, fp8_recipe, to_torch_group(fp8_group))
+    region = autocast(bool(enabled), bool(calibrating), fp8_recipe, to_torch_group(fp8_group))
     region.__enter__()
     try:
         yield

@@ -8,7 +8,8 @@ import paddle
 import paddle.nn.functional as F
 
 from telens import _C
-from telens._names import among
+from telens._names import among, refusal
+from telens.common.field_types import is_number
 from telens.paddle.arguments import check_tensors
 from telens.paddle.layer import check_backend
 
@@ -55,6 +56,8 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
         super().__init__()
         owner = "FusedScaleMaskSoftmax"
         self.attn_mask_type = among(owner, "attn_mask_type", attn_mask_type, MASK_TYPES)
+        if mask_func is not None and not callable(mask_func):
+            raise refusal(owner, "mask_func", "a function mask_func(scores, mask)", mask_func)
         self.mask_func = fill_masked if mask_func is None else mask_func
         self.softmax_in_fp32 = softmax_in_fp32
         self.layernorm_epsilon = layernorm_epsilon
@@ -73,6 +76,8 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
                 f"FusedScaleMaskSoftmax: inp has shape {list(inp.shape)}; expected 4 dimensions, "
                 "[batch, heads, seq_q, seq_kv]"
             )
+        if scale is not None and not is_number(scale) and not isinstance(scale, paddle.Tensor):
+            raise refusal("FusedScaleMaskSoftmax", "scale", "a number, or None", scale)
         if scale is not None and not self.softmax_in_fp32:
             raise _C.UsageError(
                 "FusedScaleMaskSoftmax: scale needs softmax_in_fp32=True; scores of 16 bits could "

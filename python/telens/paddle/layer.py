@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend"]
 BACKENDS = ["transformer_engine", "paddle"]
 # The key of amax histories and scales in a state_dict, as Transformer Engine's layers have it.
 FP8_STATE = "fp8_state"
+_PYTORCH_ADVICE = re.compile(r"[:;] load [^:;]*$")
 
 
 def check_backend(owner: str, backend: str) -> str:
@@ -173,9 +175,19 @@ class _StateSlot:
         if not isinstance(value, list) or len(value) != 1:
             raise refusal(owner, self.name, "a list of one tensor, as state_dict() gives it", value)
         try:
-            self._layer._core.set_state(torch.from_numpy(np.array(value[0], dtype=np.uint8)))
+            found = np.array(value[0], dtype=np.uint8)
+        except (TypeError, ValueError):
+            found = np.zeros(())
+        if found.ndim != 1:
+            expected = "a list of one tensor of bytes (uint8, 1-D), as state_dict() gives it"
+            got = value[0] if found.ndim == 0 else found
+            raise refusal(owner, self.name, expected, got)
+        try:
+            self._layer._core.set_state(torch.from_numpy(found))
         except _C.UsageError as error:
+            # The core speaks of PyTorch's key, and says how to leave it out there.
+            told = _PYTORCH_ADVICE.sub("", str(error)).replace("_extra_state", "the state")
             raise _C.UsageError(
-                f"{owner}: {self.name} cannot be set: {error}; to begin with fresh scales leave it "
+                f"{owner}: {self.name} cannot be set: {told}; to begin with fresh scales leave it "
                 "out of the state_dict"
             ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import paddle
 
 from telens.paddle.layer import Layer
+from telens.paddle.layer_options import check_attributes, check_epsilon, check_sizes
 from telens.paddle.paddle_operators import normalize
 
 __all__ = ["LayerNorm"]
@@ -42,10 +43,13 @@ class LayerNorm(Layer):
         backend: str = "transformer_engine",
     ) -> None:
         super().__init__(backend)
+        check_sizes("LayerNorm", hidden_size=hidden_size)
+        check_epsilon("LayerNorm", "eps", eps)
+        check_attributes("LayerNorm", weight_attr, bias_attr)
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
         first = 0.0 if zero_centered_gamma else 1.0
-        self._make_constant("weight", hidden_size, weight_attr or None, first, is_bias=False)
+        self._make_constant("weight", hidden_size, weight_attr, first, is_bias=False)
         if bias_attr is False:
             bias_attr = paddle.ParamAttr(trainable=False)
         self._make_constant("bias", hidden_size, bias_attr, 0.0, is_bias=True)
@@ -55,7 +59,7 @@ class LayerNorm(Layer):
         self._make_core(
             "LayerNorm",
             {},
-            normalized_shape=hidden_size,
+            normalized_shape=int(hidden_size),
             eps=eps,
             zero_centered_gamma=zero_centered_gamma,
         )

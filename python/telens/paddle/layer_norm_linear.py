@@ -9,6 +9,7 @@ import paddle.nn.functional as F
 
 from telens import _C
 from telens.paddle import collectives, tensor_parallel
+from telens.paddle.layer_options import check_attributes, check_epsilon, check_sizes
 from telens.paddle.normalized_layer import NormalizedLayer
 
 __all__ = ["LayerNormLinear"]
@@ -52,8 +53,12 @@ class LayerNormLinear(NormalizedLayer):
         backend: str = "transformer_engine",
     ) -> None:
         super().__init__(backend)
+        owner = "LayerNormLinear"
+        check_sizes(owner, in_features=in_features, out_features=out_features)
+        check_epsilon(owner, "eps", eps)
+        check_attributes(owner, weight_attr, bias_attr)
         self.parallel = tensor_parallel.LinearParallel.of(
-            "LayerNormLinear", parallel_mode, sequence_parallel, tp_group
+            owner, parallel_mode, sequence_parallel, tp_group
         )
         if self.parallel.mode == "row" and self.parallel.is_parallel:
             raise _C.UsageError(

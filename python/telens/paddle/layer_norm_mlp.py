@@ -8,6 +8,7 @@ import paddle
 import paddle.nn.functional as F
 
 from telens.paddle import collectives, tensor_parallel
+from telens.paddle.layer_options import check_attributes, check_epsilon, check_sizes
 from telens.paddle.normalized_layer import NormalizedLayer
 from telens.paddle.paddle_operators import (
     ACTIVATIONS,
@@ -65,6 +66,9 @@ class LayerNormMLP(NormalizedLayer):
     ) -> None:
         super().__init__(backend)
         owner = "LayerNormMLP"
+        check_sizes(owner, hidden_size=hidden_size, ffn_hidden_size=ffn_hidden_size)
+        check_epsilon(owner, "eps", eps)
+        check_attributes(owner, weight_attr, bias_attr)
         self.activation = check_activation(owner, activation)
         parts = (sequence_parallel, tp_group)
         self.fc1_parallel, self.fc2_parallel = (

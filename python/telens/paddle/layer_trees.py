@@ -13,6 +13,7 @@ __all__: list[str] = []
 TREES.append(
     LayerTree(
         layer=paddle.nn.Layer,
+        layer_name="paddle.nn.Layer",
         layer_list=paddle.nn.LayerList,
         own_layer=Layer,
         name_attribute="_telens_name",

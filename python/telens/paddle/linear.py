@@ -9,6 +9,7 @@ import paddle.nn.functional as F
 
 from telens.paddle import tensor_parallel
 from telens.paddle.layer import Layer
+from telens.paddle.layer_options import check_attributes, check_sizes
 
 __all__ = ["Linear"]
 
@@ -27,7 +28,7 @@ class Linear(Layer):
         ``paddle.ParamAttr`` of the bias; False: no bias
     parallel_mode
         None, 'Column' (the weight's rows are divided among the ranks of ``tp_group``) or 'Row' (its
-        columns are, and outputs are summed)
+        columns are, and outputs are summed), also in small letters
     sequence_parallel
         with 'Column' inputs are parts of a sequence, which are gathered; with 'Row' outputs are
         scattered; the sequence is dimension 1 of [batch, seq, hidden], or 0 of [seq, hidden]
@@ -56,6 +57,8 @@ class Linear(Layer):
         backend: str = "transformer_engine",
     ) -> None:
         super().__init__(backend)
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
+        check_attributes("Linear", weight_attr, bias_attr)
         self.parallel = tensor_parallel.LinearParallel.of(
             "Linear", parallel_mode, sequence_parallel, tp_group, gather_output
         )

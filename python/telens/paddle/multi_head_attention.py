@@ -9,11 +9,18 @@ import paddle
 from telens import _C
 from telens._names import among
 from telens.paddle import tensor_parallel
-from telens.paddle.arguments import check_bias, check_tensors
+from telens.paddle.arguments import check_bias, check_hidden_states
 from telens.paddle.default_dtype import default_dtype
 from telens.paddle.dot_product_attention import DotProductAttention
 from telens.paddle.layer import check_backend
 from telens.paddle.layer_norm_linear import LayerNormLinear
+from telens.paddle.layer_options import (
+    check_attributes,
+    check_epsilon,
+    check_optional_sizes,
+    check_probabilities,
+    check_sizes,
+)
 from telens.paddle.linear import Linear
 from telens.paddle.recomputation import recompute
 from telens.paddle.rotary import rotate
@@ -87,6 +94,13 @@ class MultiHeadAttention(paddle.nn.Layer):
     ) -> None:
         super().__init__()
         owner = "MultiHeadAttention"
+        check_sizes(owner, hidden_size=hidden_size, num_attention_heads=num_attention_heads)
+        check_optional_sizes(
+            owner, num_gqa_groups=num_gqa_groups, max_sequence_length=max_sequence_length
+        )
+        check_probabilities(owner, attention_dropout=attention_dropout)
+        check_epsilon(owner, "layernorm_epsilon", layernorm_epsilon)
+        check_attributes(owner, weight_attr, bias_attr)
         self.attention_type = among(owner, "attention_type", attention_type, ["self", "cross"])
         self.backend = check_backend(owner, backend)
         self.tp_group, self.tp_size = tensor_parallel.settle_group(
@@ -94,6 +108,7 @@ class MultiHeadAttention(paddle.nn.Layer):
         )
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         _check_heads(owner, hidden_size, num_attention_heads, groups)
+        self.hidden_size = hidden_size
         self.head_size = hidden_size // num_attention_heads
         self.own_heads = tensor_parallel.divide(
             owner, "num_attention_heads", num_attention_heads, self.tp_size
@@ -118,7 +133,7 @@ class MultiHeadAttention(paddle.nn.Layer):
             "normalization": normalization,
             "zero_centered_gamma": zero_centered_gamma,
         }
-        with default_dtype(params_dtype):
+        with default_dtype(owner, params_dtype):
             self._make_projections(hidden_size, groups * self.head_size, common, norm, column)
             self.proj = Linear(hidden_size, hidden_size, **common, parallel_mode=row)
         self.core_attention = DotProductAttention(
@@ -177,7 +192,7 @@ class MultiHeadAttention(paddle.nn.Layer):
             as for ``Linear``
         """
         check_bias("MultiHeadAttention", core_attention_bias_type, core_attention_bias)
-        check_tensors("MultiHeadAttention", hidden_states=hidden_states)
+        self._check_input(hidden_states=hidden_states)
         query, key, value, normalized = self._project(
             hidden_states, encoder_output, is_first_microbatch
         )
@@ -193,6 +208,11 @@ class MultiHeadAttention(paddle.nn.Layer):
         out = self.proj(attended.reshape(flat), is_first_microbatch=is_first_microbatch)
         return (out, normalized) if self.return_layernorm_output else out
 
+    def _check_input(self, **tensor: paddle.Tensor) -> None:
+        check_hidden_states(
+            "MultiHeadAttention", self.hidden_size, self.max_sequence_length, **tensor
+        )
+
     def _own_size(self) -> int:
         return self.own_heads * self.head_size
 
@@ -200,11 +220,6 @@ class MultiHeadAttention(paddle.nn.Layer):
         """[batch, seq, heads, channels]."""
         if x.ndim == 3:
             return x.reshape([*x.shape[:2], heads, -1])
-        if self.max_sequence_length is None:
-            raise _C.ShapeError(
-                "MultiHeadAttention: hidden_states has 2 dimensions; expected [batch, seq, "
-                "hidden], or a max_sequence_length, which tells the sequence"
-            )
         return x.reshape([-1, self.max_sequence_length, heads, x.shape[-1] // heads])
 
     def _project(self, hidden_states, encoder_output, is_first_microbatch):
@@ -223,14 +238,14 @@ class MultiHeadAttention(paddle.nn.Layer):
             return query, key.squeeze(3), value.squeeze(3), normalized
         if encoder_output is None:
             raise _C.UsageError("MultiHeadAttention: cross attention needs encoder_output")
-        check_tensors("MultiHeadAttention", encoder_output=encoder_output)
+        self._check_input(encoder_output=encoder_output)
         mixed = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
         key, value = self._by_head(mixed, 2 * self.own_groups).split(2, axis=2)
         return self._by_head(projected, self.own_heads), key, value, normalized
 
 
 def _check_heads(owner: str, hidden_size: int, heads: int, groups: int) -> None:
-    if heads < 1 or hidden_size % heads != 0 or groups < 1 or heads % groups != 0:
+    if hidden_size % heads != 0 or heads % groups != 0:
         raise _C.UsageError(
             f"{owner}: hidden_size is {hidden_size}, num_attention_heads {heads} and "
             f"num_gqa_groups {groups}; the heads must divide the size, and the groups the heads"

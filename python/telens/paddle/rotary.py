@@ -9,6 +9,7 @@ import paddle
 from telens import _C
 from telens._names import refusal
 from telens.paddle.core_module import TENSORS
+from telens.paddle.layer_options import check_sizes
 
 __all__ = ["RotaryPositionEmbedding", "rotate"]
 
@@ -26,6 +27,9 @@ class RotaryPositionEmbedding(paddle.nn.Layer):
 
     def __init__(self, dim: int, max_position_embeddings: int) -> None:
         super().__init__()
+        check_sizes(
+            "RotaryPositionEmbedding", dim=dim, max_position_embeddings=max_position_embeddings
+        )
         self.dim = dim
         self.max_position_embeddings = max_position_embeddings
         self._make(max_position_embeddings)
@@ -36,6 +40,7 @@ class RotaryPositionEmbedding(paddle.nn.Layer):
         self.register_buffer("sin_cached", angles.sin(), persistable=False)
 
     def forward(self, max_seq_len: int) -> tuple[paddle.Tensor, paddle.Tensor]:
+        check_sizes("RotaryPositionEmbedding.forward", max_seq_len=max_seq_len)
         if max_seq_len > self.cos_cached.shape[1]:
             self._make(max_seq_len)
         return self.cos_cached[:, :max_seq_len], self.sin_cached[:, :max_seq_len]

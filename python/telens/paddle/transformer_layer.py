@@ -10,10 +10,17 @@ import paddle.nn.functional as F
 
 from telens._names import among
 from telens.paddle import tensor_parallel
-from telens.paddle.arguments import check_bias, check_tensors
+from telens.paddle.arguments import check_bias, check_hidden_states
 from telens.paddle.default_dtype import default_dtype
 from telens.paddle.layer_norm import LayerNorm
 from telens.paddle.layer_norm_mlp import LayerNormMLP
+from telens.paddle.layer_options import (
+    check_attributes,
+    check_epsilon,
+    check_optional_sizes,
+    check_probabilities,
+    check_sizes,
+)
 from telens.paddle.multi_head_attention import MultiHeadAttention
 
 __all__ = ["TransformerLayer"]
@@ -84,13 +91,30 @@ class TransformerLayer(paddle.nn.Layer):
         backend: str = "transformer_engine",
     ) -> None:
         super().__init__()
-        self.layer_type = among("TransformerLayer", "layer_type", layer_type, _LAYER_TYPES)
+        owner = "TransformerLayer"
+        check_sizes(
+            owner,
+            hidden_size=hidden_size,
+            ffn_hidden_size=ffn_hidden_size,
+            num_attention_heads=num_attention_heads,
+        )
+        check_optional_sizes(
+            owner, num_gqa_groups=num_gqa_groups, max_sequence_length=max_sequence_length
+        )
+        check_probabilities(
+            owner, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout
+        )
+        check_epsilon(owner, "layernorm_epsilon", layernorm_epsilon)
+        check_attributes(owner, weight_attr, bias_attr)
+        self.layer_type = among(owner, "layer_type", layer_type, _LAYER_TYPES)
+        self.hidden_size = hidden_size
+        self.max_sequence_length = max_sequence_length
         self.self_attn_mask_type = self_attn_mask_type
         self.hidden_dropout = hidden_dropout
         self.apply_residual_connection_post_layernorm = apply_residual_connection_post_layernorm
         self.output_layernorm = output_layernorm
         self.tp_group, self.tp_size = tensor_parallel.settle_group(
-            "TransformerLayer", tp_group, set_parallel_mode
+            owner, tp_group, set_parallel_mode
         )
         self.sequence_parallel = sequence_parallel and self.tp_size > 1
         self.hidden_dropout_rng_state_name = self._hidden_state(hidden_dropout_rng_state_name)
@@ -116,7 +140,7 @@ class TransformerLayer(paddle.nn.Layer):
             "rng_state_name": attention_dropout_rng_state_name,
             **common,
         }
-        with default_dtype(params_dtype):
+        with default_dtype(owner, params_dtype):
             self.self_attention = MultiHeadAttention(
                 **attention,
                 attn_mask_type=self_attn_mask_type,
@@ -184,7 +208,12 @@ class TransformerLayer(paddle.nn.Layer):
             as for ``MultiHeadAttention``
         """
         check_bias("TransformerLayer", core_attention_bias_type, core_attention_bias)
-        check_tensors("TransformerLayer", hidden_states=hidden_states)
+        check_hidden_states(
+            "TransformerLayer",
+            self.hidden_size,
+            self.max_sequence_length,
+            hidden_states=hidden_states,
+        )
         both = {
             "recompute_core_attention": recompute_core_attention,
             "is_first_microbatch": is_first_microbatch,

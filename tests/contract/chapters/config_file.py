@@ -359,14 +359,14 @@ STATEMENTS = (
         "A key that stands twice is an error that names both places *(ours)*.",
         "YamlReader.a_duplicate_key_is_an_error_that_names_both_places",
         "hooks/config/yaml_reader.cpp",
-        "merges ? map.merged.has_value() : same != map.entries.end()",
-        "merges && map.merged.has_value()",
+        "    if (is_new) return;\n",
+        "    return;\n",
     ),
     Statement(
         "Anchors and merge keys work as in YAML 1.1.",
         "YamlReader.merge_keys_give_way_to_own_keys_and_earlier_maps_win",
         "hooks/config/yaml_reader.cpp",
-        "        *known = entry;",
+        "        all[known->second] = entry;",
         "",
     ),
     Statement(

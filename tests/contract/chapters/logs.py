@@ -122,7 +122,7 @@ STATEMENTS = (
         "*(ours)*.",
         "SessionTest.a_folder_that_cannot_be_written_stops_recording_but_not_training",
         TEXT_LOG,
-        "std::filesystem::create_directories(path.parent_path(), error);",
+        "std::filesystem::create_directories(path.parent_path(), no_folder);",
         "std::filesystem::create_directories(path.parent_path());",
     ),
 )

@@ -36,7 +36,7 @@ STATEMENTS = (
         "`LayerNorm` takes `weight_attr` and `bias_attr`.",
         HANDED_ON + "test_a_norm_has_the_attributes",
         FOLDER + "layer_norm.py",
-        "hidden_size, weight_attr or None, first",
+        "hidden_size, weight_attr, first",
         "hidden_size, None, first",
     ),
     Statement(
@@ -58,8 +58,7 @@ STATEMENTS = (
         "A checkpoint carries them.",
         "test_paddle_master_weights.py::test_a_checkpoint_carries_master_weights",
         FOLDER + "layer.py",
-        "            self._layer._core.set_state(torch.from_numpy("
-        "np.array(value[0], dtype=np.uint8)))\n",
+        "            self._layer._core.set_state(torch.from_numpy(found))\n",
         "            pass\n",
     ),
     Statement(
@@ -233,5 +232,26 @@ STATEMENTS = (
         FOLDER + "arguments.py",
         "        if not isinstance(value, paddle.Tensor):\n",
         "        if False:\n",
+    ),
+    Statement(
+        "A size that is no integer from 1 on is refused by the argument's name *(ours)*.",
+        "test_paddle_options.py::test_sizes_are_integers_from_1_on",
+        FOLDER + "layer_options.py",
+        "if not is_integer(size) or size < 1:",
+        "if not is_integer(size):",
+    ),
+    Statement(
+        "A `weight_attr` of False is refused: a weight there is *(ours)*.",
+        "test_paddle_options.py::test_attributes_of_parameters_are_those_that_paddle_takes",
+        FOLDER + "layer_options.py",
+        "if weight_attr is False or not",
+        "if not",
+    ),
+    Statement(
+        "Heads of another shape are refused with the layout that there is *(ours)*.",
+        REFUSALS + "test_heads_of_another_shape_or_dtype_are_told_with_the_layout",
+        FOLDER + "dot_product_attention.py",
+        "if shapes != [queries, keys, keys]:",
+        "if False:",
     ),
 )

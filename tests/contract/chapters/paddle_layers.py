@@ -288,8 +288,8 @@ STATEMENTS = (
         "`calibrating` collects amaxes in high precision.",
         REGIONS + "test_calibrating_collects_amaxes_in_high_precision",
         FOLDER + "fp8.py",
-        "autocast(enabled, calibrating, fp8_recipe,",
-        "autocast(enabled, False, fp8_recipe,",
+        "autocast(bool(enabled), bool(calibrating), fp8_recipe,",
+        "autocast(bool(enabled), False, fp8_recipe,",
     ),
     Statement(
         "A recipe with functions of one's own is refused.",

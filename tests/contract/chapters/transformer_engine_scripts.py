@@ -391,14 +391,14 @@ STATEMENTS = (
     Statement(
         "`qk_norm_type` normalizes each head of query and key, before or after the rotary "
         "embedding.",
-        ATTENTION + "test_query_and_key_are_normalized_head_by_head",
+        "test_multihead_attention.py::test_query_and_key_are_normalized_head_by_head",
         "core/modules/multihead_attention.cpp",
         "if (options_.qk_norm_before_rope) normalize(qkv);",
         "normalize(qkv);",
     ),
     Statement(
         "`drop_path_rate` drops whole branches for an index of the first dimension, in training.",
-        ATTENTION + "test_a_path_is_dropped_for_whole_positions_and_only_in_training",
+        "test_transformer_attention.py::test_a_path_is_dropped_for_whole_positions_and_only_in_training",
         "core/modules/transformer_layer.cpp",
         "sizes[0] = x.size(0);",
         "sizes[1] = x.size(1);",

@@ -5,15 +5,18 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "features/record/rank_claim.h"
 #include "features/record/rewrite_claim.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
 #include "tests/features/record/crash_fixture.h"
+#include "tests/features/record/damaged_file.h"
 
 namespace telens::record {
 namespace {
@@ -94,6 +97,54 @@ TEST(ReplacedFile, is_read_as_it_was_checked) {
       EXPECT_THAT(error.what(),
                   HasSubstr("expected only what TELens writes there, came 'another'"));
     }
+  }
+}
+
+// How often HDF5 opens the file for one reader.
+int openings_of_a_reader(const std::string& path) {
+  openings = 0;
+  before_opening = [](int) {};
+  const SegmentReader reader(path);
+  before_opening = nullptr;
+  EXPECT_EQ(reader.about().records, 100U);
+  return openings;
+}
+
+void wait_until_settled() { std::this_thread::sleep_for(std::chrono::milliseconds(4100)); }
+
+TEST(CheckedFile, is_checked_once_unless_it_changes) {
+  const TemporaryFolder folder;
+  const std::string path = closed_run(folder);
+  const std::string copy = path + ".copy";
+  std::filesystem::copy_file(path, copy);
+  EXPECT_EQ(openings_of_a_reader(path), 2);
+  EXPECT_EQ(openings_of_a_reader(path), 2) << "a change could still carry the same time";
+  wait_until_settled();
+  EXPECT_EQ(openings_of_a_reader(path), 2);
+  EXPECT_EQ(openings_of_a_reader(path), 1);
+  EXPECT_EQ(openings_of_a_reader(copy), 2) << "another file";
+}
+
+// With its old size and time of writing, as a program that wants to deceive would leave it.
+TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
+  const TemporaryFolder folder;
+  const std::string path = closed_run(folder);
+  const std::string original = bytes_of(path);
+  add_dataset(path);
+  const std::string changed = bytes_of(path);
+  write_bytes(path, original + std::string(changed.size() - original.size(), '\0'));
+  wait_until_settled();
+  EXPECT_EQ(openings_of_a_reader(path), 2);
+  EXPECT_EQ(openings_of_a_reader(path), 1);
+  const auto written = std::filesystem::last_write_time(path);
+  write_bytes(path, changed);
+  std::filesystem::last_write_time(path, written);
+  wait_until_settled();
+  try {
+    const SegmentReader reader(path);
+    ADD_FAILURE() << "what was added is not seen";
+  } catch (const RecordError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected only what TELens writes there"));
   }
 }
 

@@ -255,6 +255,25 @@ TEST(FromHistogramMergeTest, magnitudes_of_parts_add_up_to_those_of_the_whole) {
 INSTANTIATE_TEST_SUITE_P(dtypes, FromHistogramTest, ::testing::Values(at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
+TEST_P(FromHistogramTest, what_is_not_finite_is_counted_by_any_bins) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const at::Tensor x =
+      at::tensor({NAN, inf, -inf, -inf, -NAN, 0.0F, -0.0F, 1.0F, 65504.0F, -NAN}).to(GetParam());
+  for (const HistogramBins bins : {HistogramBins::codes, HistogramBins::exponent}) {
+    const NonFiniteCounts counts = nonfinite_of(histogram_of(x, bins).view());
+    EXPECT_EQ(counts.nans, at::isnan(x).sum().item<std::int64_t>());
+    EXPECT_EQ(counts.infinities, at::isinf(x).sum().item<std::int64_t>());
+    EXPECT_EQ(counts.all(), 6);
+  }
+}
+
+TEST(FromHistogramErrorsTest, bins_that_do_not_exist_count_for_nothing) {
+  const std::vector<BinCount> bins{{-1, 3}, {1 << 20, 3}, {INT64_MAX, 3}};
+  for (const HistogramBins kind : {HistogramBins::codes, HistogramBins::exponent}) {
+    EXPECT_EQ(nonfinite_of({{kind, FormatId::bf16}, bins}).all(), 0);
+  }
+}
+
 TEST(FromHistogramErrorsTest, exponents_give_no_exact_statistics) {
   const Counted counted = histogram_of(at::ones({4}), HistogramBins::exponent);
   EXPECT_THROW(tensor_sums_of(counted.view()), UsageError);

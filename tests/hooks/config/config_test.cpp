@@ -11,6 +11,7 @@
 namespace telens::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -458,8 +459,20 @@ b:
     places.push_back(line.substr(0, line.find(": ")));
   }
   EXPECT_THAT(places, ElementsAre("f.yaml:3:12", "f.yaml:5:47", "f.yaml:5:57", "f.yaml:6:36",
-                                  "f.yaml:6:40", "f.yaml:8:12"))
+                                  "f.yaml:6:40", "f.yaml:7:1", "f.yaml:8:12"))
       << error;
+}
+
+TEST(ConfigMistakes, of_what_is_neither_on_nor_off_are_told_with_it) {
+  for (const char* enabled : {"enabled: Ture, ", "enabled: 1, ", ""}) {
+    const std::string error = error_of(fmt::format(
+        "s: {{{0}layers: {{layer_type: fc1}}, transformer_engine: {{Watch: {{{0}what: [a], "
+        "tensors: [x]}}}}}}\n",
+        enabled));
+    EXPECT_THAT(error, AllOf(HasSubstr("section 's': 'enabled'"), HasSubstr("'layer_type'"),
+                             HasSubstr("feature 'Watch': 'enabled'"), HasSubstr("'x'")))
+        << error;
+  }
 }
 
 TEST(ConfigMistakes, a_default_that_several_items_share_is_wrong_once) {

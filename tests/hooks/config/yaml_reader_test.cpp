@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
 
 namespace telens::config {
@@ -66,6 +67,64 @@ TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
   }
   const std::string deepest = repeated("[", 100) + repeated("]", 100);
   EXPECT_EQ(json_of(deepest), deepest);
+}
+
+TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
+  const auto bracket = [](int line, int column, std::string_view begin, std::string_view end) {
+    return fmt::format("f.yaml:{}:{}: not valid YAML: the '{}' that begins here has no '{}'", line,
+                       column, begin, end);
+  };
+  EXPECT_EQ(json_of("[[[["), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(json_of("a:\n  b: [[[[\n  c: 3\n"), bracket(2, 9, "[", "]"));
+  EXPECT_EQ(json_of("a: {b: [1, 2\nc: 3\n"), bracket(1, 8, "[", "]"));
+  EXPECT_EQ(json_of("a: {b: [1, 2}\n"), bracket(1, 8, "[", "]"));
+  EXPECT_EQ(json_of("a: [x, {b: 1]\n"), bracket(1, 8, "{", "}"));
+  EXPECT_EQ(json_of("a: [x,  # ]\n  ']', \"]\", don't\nc: 3\n"), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(json_of("\xef\xbb\xbf[1, 2"), bracket(1, 1, "[", "]"));
+  EXPECT_EQ(json_of("a: [1, 2\n"), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(json_of("a: \"abc\nb: 3\n"),
+            "f.yaml:1:4: not valid YAML: the \" that begins here has no end");
+  EXPECT_EQ(json_of("a: 1\n'b: 3\n"),
+            "f.yaml:2:1: not valid YAML: the ' that begins here has no end");
+}
+
+TEST(YamlReader, what_has_its_end_is_as_ever) {
+  EXPECT_EQ(json_of("a: ['it''s', \"a \\\" ]\", don't, \"\"]"),
+            R"({"a": ["it's", "a \" ]", "don't", ""]})");
+  EXPECT_EQ(json_of("\xef\xbb\xbf'a': \"b\""), R"({"a": "b"})");
+  EXPECT_EQ(json_of("a: |\n  \"open [\nb: >-\n  'open {\n"),
+            R"({"a": "\"open [\n", "b": "'open {"})");
+  EXPECT_EQ(json_of("a: &x \"b\"\r\nc: !!str 'd'\r\n*x : [\"e\",\r\n 'f']"),
+            R"({"a": "b", "c": "d", "b": ["e", "f"]})");
+  EXPECT_EQ(json_of("\xc3\xa4\xe2\x82\xac: \"\xc3\xb6\"\nb: 'c'"),
+            "{\"\xc3\xa4\xe2\x82\xac\": \"\xc3\xb6\", \"b\": \"c\"}");
+  EXPECT_EQ(json_of("? [a, b]\n: c\n"), "f.yaml:1:3: not valid YAML: a key must be a plain word");
+}
+
+// The fastest of several runs: another program may hold the machine up.
+double seconds_to_read(const std::string& yaml) {
+  double best = INFINITY;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(json_of(yaml), "");
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count());
+  }
+  return best;
+}
+
+TEST(YamlReader, takes_time_in_proportion_to_the_number_of_keys) {
+  const auto mapping = [](int keys, std::string_view merged) {
+    std::string yaml = fmt::format("a: &a {{}}\nb:\n  {}\n", merged);
+    for (int i = 0; i < keys; ++i) yaml += fmt::format("  k{}: 1\n", i);
+    return yaml;
+  };
+  constexpr int kFew = 4000;
+  constexpr int kTimes = 16;
+  for (const std::string_view merged : {"z: 1", "<<: *a"}) {
+    const double few = seconds_to_read(mapping(kFew, merged));
+    EXPECT_LT(seconds_to_read(mapping(kTimes * kFew, merged)), 3 * kTimes * few) << merged;
+  }
 }
 
 TEST(YamlReader, an_empty_text_is_null) {

@@ -104,6 +104,15 @@ def test_the_next_step_can_be_pasted_where_folders_have_spaces(telens, tmp_path)
     assert inside.stdout == f"{folder / 'outliers'}\n"
 
 
+def test_a_plugin_in_python_says_where_pytest_comes_from(telens, tmp_path):
+    result = telens("new-plugin", "Outliers", "--python", "--dir", tmp_path)
+    assert result.stdout.splitlines()[-2].endswith("python -m pytest")
+    assert result.stdout.splitlines()[-1].endswith("python -m pip install pytest")
+    in_cpp = telens("new-plugin", "Outliers", "--cpp", "--dir", tmp_path / "cpp").stdout
+    assert "-m pytest" not in in_cpp
+    assert "pip install" not in in_cpp
+
+
 def test_the_language_must_be_said_once(telens, tmp_path):
     expect_one_line_error(telens("new-plugin", "X", "--dir", tmp_path), "--cpp or --python")
     expect_one_line_error(telens("new-plugin", "X", "--cpp", "--python"), "--cpp", "--python")

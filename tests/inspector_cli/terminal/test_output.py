@@ -105,6 +105,30 @@ def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(log_dir, tmp_pat
     assert [each.name for each in tmp_path.iterdir()] == [out.name]
 
 
+@pytest.mark.parametrize("command", ["plot", "report"])
+def test_a_page_says_what_it_replaced_and_which_folder_it_made(telens, log_dir, tmp_path, command):
+    out = tmp_path / "new/deep/page.html"
+    told = [telens(command, log_dir, "--out", out).stdout.split(": ")[0] for _ in range(2)]
+    assert told[0].rstrip() == f"wrote {out} (in the new folder {tmp_path / 'new'})"
+    assert told[1].rstrip() == f"wrote {out} (in place of the one that was there)"
+    beside = tmp_path / "page.html"
+    assert "(" not in telens(command, log_dir, "--out", beside).stdout.split("wrote ")[1]
+
+
+@pytest.mark.parametrize("command", ["plot", "report"])
+@pytest.mark.parametrize("out", ["page.html", "new/deep/page.html", "./page.html"])
+def test_a_page_is_written_where_a_relative_name_leads_to(log_dir, tmp_path, command, out):
+    written = subprocess.run(
+        [COMMAND, command, log_dir, "--out", out],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert written.returncode == 0, written.stderr
+    assert (tmp_path / out).read_text().endswith("</html>\n")
+    told = written.stdout.split("wrote ")[1].split(": ")[0].rstrip()
+    made = f" (in the new folder {tmp_path / 'new'})" if out.startswith("new/") else ""
+    assert told == out + made
+
+
 def test_a_page_takes_the_place_of_the_one_that_a_link_leads_to(telens, log_dir, tmp_path):
     (tmp_path / "kept").mkdir()
     target, link = tmp_path / "kept/plot.html", tmp_path / "plot.html"

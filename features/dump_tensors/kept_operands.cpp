@@ -1,0 +1,36 @@
+#include "features/dump_tensors/kept_operands.h"
+
+namespace telens::features {
+namespace {
+
+// How often a tensor was written in place. Inference tensors do not count that, and have no
+// backward during which they could change.
+std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
+}  // namespace
+
+void KeptOperands::keep(TensorName name, const at::Tensor* tensor, bool evaluation) {
+  evaluation_ = evaluation;
+  Kept& kept = kept_[static_cast<std::size_t>(name)];
+  kept = {.seen = true};
+  if (tensor == nullptr) return;
+  kept.tensor = *tensor;  // a detached one may count its writes apart
+  kept.version = version_of(*tensor);
+}
+
+KeptOperands::Original KeptOperands::find(TensorName name, Gemm gemm) {
+  Kept& kept = kept_[static_cast<std::size_t>(name)];
+  if (!kept.seen) return {};
+  Original original{.state = State::no_high_precision};
+  if (kept.tensor.defined()) {
+    const bool changed = version_of(kept.tensor) != kept.version;
+    original.state = changed ? State::changed : State::there;
+    if (!changed) original.tensor = kept.tensor;
+  }
+  if (gemms_of(name).second == gemm) kept = {};
+  return original;
+}
+
+}  // namespace telens::features

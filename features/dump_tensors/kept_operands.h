@@ -1,0 +1,40 @@
+// The operands of a layer's GEMMs before their casts, from inspect_tensor until the last GEMM that
+// takes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+
+#include "core/base/names.h"
+
+namespace telens::features {
+
+// Belongs to one forward and its backward. Tensors are referred to, not copied.
+class KeptOperands {
+ public:
+  // tensor: nullptr for a weight that is stored in low precision.
+  void keep(TensorName name, const at::Tensor* tensor, bool evaluation);
+
+  enum class State : std::uint8_t { unseen, no_high_precision, changed, there };
+  struct Original {
+    State state = State::unseen;
+    at::Tensor tensor = {};  // defined where it is there
+  };
+  // changed: written in place since keep(). The last of gemms_of(name) lets go of the tensor.
+  Original find(TensorName name, Gemm gemm);
+
+  bool evaluation() const { return evaluation_; }
+
+ private:
+  struct Kept {
+    bool seen = false;
+    at::Tensor tensor = {};
+    std::uint32_t version = 0;
+  };
+  std::array<Kept, kAllTensors.size()> kept_;
+  bool evaluation_ = false;
+};
+
+}  // namespace telens::features

@@ -1,0 +1,136 @@
+#include "inspector_cli/report/rank_spread.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "core/base/error.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr std::size_t kMostCourses = 1 << 22;  // 100 bytes each
+
+// A standard deviation in mean absolute deviations from the median, or in median ones, of a normal
+// distribution.
+constexpr double kOfMeanDeviation = 1.253314;    // sqrt(pi / 2)
+constexpr double kOfMedianDeviation = 1.482602;  // 1 / the third quartile
+
+// Halves before the sum: that of two large numbers may be no number.
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  if (values.size() % 2 == 1) return *middle;
+  return *std::max_element(values.begin(), middle) / 2 + *middle / 2;
+}
+
+// Means of ranks, and how far one of them is from the others.
+class Spread {
+ public:
+  explicit Spread(const std::vector<double>& means) : median_(median(means)) {
+    std::vector<double> distances;
+    double sum = 0;
+    for (const double mean : means) {
+      distances.push_back(std::abs(mean - median_));
+      sum += distances.back() / static_cast<double>(means.size());
+    }
+    const double of_median = kOfMedianDeviation * median(distances);
+    scale_ = of_median > 0 ? of_median : kOfMeanDeviation * sum;
+  }
+
+  double median_of_means() const { return median_; }
+  // 0 also where a difference of the largest numbers is no number.
+  double deviation(double mean) const {
+    const double deviation = (mean - median_) / scale_;
+    return std::isnan(deviation) ? 0 : deviation;
+  }
+
+ private:
+  double median_;
+  double scale_ = 0;
+};
+
+}  // namespace
+
+void RankSpread::Values::add(double value) {
+  ++records;
+  if (!std::isfinite(value)) return;
+  lowest = finite == 0 ? value : std::min(lowest, value);
+  highest = finite == 0 ? value : std::max(highest, value);
+  ++finite;
+  const auto count = static_cast<double>(finite);
+  mean += value / count - mean / count;
+}
+
+void RankSpread::add(int rank, std::span<const record::Record> records) {
+  for (const record::Record& each : records) {
+    auto& ranks = series_[{each.layer, each.tensor, each.gemm, each.statistic}];
+    const auto [place, is_new] = ranks.try_emplace(rank);
+    if (is_new && ++courses_ > kMostCourses) {
+      raise<UsageError>(
+          "--by rank: more than {} courses (a statistic of a tensor on a rank); ask for fewer with "
+          "--layer, --tensor or --stat",
+          kMostCourses);
+    }
+    place->second.add(each.value);
+  }
+}
+
+std::vector<RankCourse> RankSpread::outliers_first() const {
+  std::vector<RankCourse> courses;
+  for (const auto& [key, ranks] : series_) {
+    std::vector<double> means;
+    std::size_t not_finite = 0;
+    for (const auto& [rank, values] : ranks) {
+      if (values.finite > 0) means.push_back(values.mean);
+      if (values.finite < values.records) ++not_finite;
+    }
+    const Spread spread(means);
+    for (const auto& [rank, values] : ranks) {
+      RankCourse course{.key = key,
+                        .rank = rank,
+                        .records = values.records,
+                        .nonfinite = values.records - values.finite,
+                        .lowest = values.lowest,
+                        .highest = values.highest,
+                        .mean = values.mean,
+                        .median_of_ranks = {}};
+      if (!means.empty()) course.median_of_ranks = spread.median_of_means();
+      if (values.finite > 0) course.deviation = spread.deviation(values.mean);
+      course.alone_not_finite = course.nonfinite > 0 && 2 * not_finite < ranks.size();
+      courses.push_back(course);
+    }
+  }
+  const auto place = [](const RankCourse& course) {
+    const SeriesKey& key = course.key;
+    return std::tuple(!course.alone_not_finite, -std::abs(course.deviation), key.layer, key.tensor,
+                      key.gemm, key.statistic, course.rank);
+  };
+  std::ranges::sort(courses, {}, place);
+  return courses;
+}
+
+Table rank_table(const record::RunReader& run, const record::RecordQuery& query) {
+  RankSpread spread;
+  run.read(query, [&](int rank, std::span<const record::Record> some) { spread.add(rank, some); });
+  using record::Dictionary;
+  Table table({"rank", "layer", "tensor", "gemm", "statistic", "mean", "median of ranks",
+               "deviations", "min", "max", "not finite", "records"});
+  for (const RankCourse& course : spread.outliers_first()) {
+    const bool any = course.nonfinite < course.records;
+    const auto finite = [&](double value) { return any ? Cell(value) : Cell(); };
+    table.add({std::int64_t{course.rank}, name_or_empty(run, Dictionary::layer, course.key.layer),
+               name_or_empty(run, Dictionary::tensor, course.key.tensor),
+               name_or_empty(run, Dictionary::gemm, course.key.gemm),
+               name_or_empty(run, Dictionary::statistic, course.key.statistic), finite(course.mean),
+               course.median_of_ranks ? Cell(*course.median_of_ranks) : Cell(),
+               finite(course.deviation), finite(course.lowest), finite(course.highest),
+               course.nonfinite, course.records});
+  }
+  table.may_lack({"records", "min", "max", "not finite"});
+  return table;
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,61 @@
+// How the ranks of a run differ in what they recorded: each rank beside the median of all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "features/record/run_reader.h"
+#include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/table.h"
+
+namespace telens::cli {
+
+// One statistic of one tensor on one rank.
+struct RankCourse {
+  SeriesKey key;
+  int rank = 0;
+  std::int64_t records = 0;
+  std::int64_t nonfinite = 0;  // records whose value is no finite number
+  double lowest = 0;           // this and what follows: without those
+  double highest = 0;
+  double mean = 0;
+  std::optional<double> median_of_ranks;  // nothing: no rank has a finite value
+  // Distance from the median of all ranks' means, in robust standard deviations: the modified
+  // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
+  // (1.4826 MAD), or / (1.2533 mean absolute deviation) where more than half of the ranks are
+  // equal.
+  double deviation = 0;
+  bool alone_not_finite = false;  // most ranks have only finite values of it, this one has not
+};
+
+class RankSpread {
+ public:
+  // Throws UsageError where there are more series than there is memory for.
+  void add(int rank, std::span<const record::Record> records);
+  // Those with values that are not finite where most have none, then those farthest from the
+  // median; then by name and rank.
+  std::vector<RankCourse> outliers_first() const;
+
+ private:
+  struct Values {
+    std::int64_t records = 0;
+    std::int64_t finite = 0;
+    double lowest = 0;
+    double highest = 0;
+    double mean = 0;
+    void add(double value);
+  };
+
+  std::unordered_map<SeriesKey, std::map<int, Values>, SeriesHash> series_;
+  std::size_t courses_ = 0;
+};
+
+// A row for each, as telens stats --by rank prints it.
+Table rank_table(const record::RunReader& run, const record::RecordQuery& query);
+
+}  // namespace telens::cli

@@ -1,0 +1,153 @@
+"""A run as a dataset of Parquet files, partitioned by rank (Run.to_parquet)."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from telens import _C
+from telens._histogram_bins import bin_edges
+from telens._names import refusal
+from telens._progress import Progress
+from telens.run import in_order
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["write_dataset"]
+
+
+def write_dataset(reader: _C.RunReader, folder: pathlib.Path, show_progress: bool) -> dict:
+    """Writes <folder>/<table>/rank=<rank>/part-0.parquet; the rows of each table.
+
+    A table without rows has no folder, a rank without rows of a table none in that. Memory holds
+    one piece of about a million rows at a time. A file has its name only when it is whole.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "Run.to_parquet: pyarrow is not installed, which writes Parquet; pip install pyarrow"
+        ) from error
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise refusal("Run.to_parquet", "folder", "a folder that is empty or new", str(folder))
+    segments = reader.segments()
+    ranks = sorted({segment["rank"] for segment in segments})
+    tables = [_Table(reader, name, ranks[0]) for name in ("records", *_others())]
+    progress = Progress("to_parquet", sum(segment["records"] for segment in segments))
+    with progress if show_progress else contextlib.nullcontext():
+        for rank in ranks:
+            for table in tables:
+                table.write(folder, rank, progress)
+    return {table.name: table.rows for table in tables if table.rows}
+
+
+def _others() -> list[str]:
+    return [name for name in _C.RunReader.tables() if name != "records"] + ["histograms"]
+
+
+class _Table:
+    """One table of a run: what its columns are in Parquet, and how many rows were written."""
+
+    def __init__(self, reader: _C.RunReader, name: str, rank: int) -> None:
+        self.name = name
+        self.rows = 0
+        self._read = _reading(reader, name)
+        columns, kinds = self._read(_C.RecordQuery(**_NO_ROW, rank=rank), None)
+        self._names = {
+            column: _named(reader, kinds[column]) for column in columns if column in kinds
+        }
+
+    def write(self, folder: pathlib.Path, rank: int, progress: Progress) -> None:
+        with _new_file(folder / self.name / f"rank={rank}" / "part-0.parquet") as write:
+
+            def write_piece(columns: dict[str, Any]) -> None:
+                piece = self._piece(columns)
+                write(piece)
+                self.rows += len(piece)
+                if self.name == "records":
+                    progress.advance(len(piece))
+
+            self._read(_C.RecordQuery(**_ALL, rank=rank), write_piece)
+
+    def _piece(self, columns: dict[str, Any]) -> pyarrow.Table:
+        """Without the rank, which stands in the path."""
+        import pyarrow
+
+        piece = {name: columns[name].numpy() for name in in_order(columns) if name != "rank"}
+        if self.name == "histograms":
+            piece["low"], piece["high"] = self._edges(piece)
+        for name, texts in self._names.items():
+            ids = pyarrow.array(piece[name], mask=piece[name] < 0, type=pyarrow.int32())
+            piece[name] = pyarrow.DictionaryArray.from_arrays(ids, texts)
+        return pyarrow.table(piece)
+
+    def _edges(self, piece: dict[str, Any]) -> tuple:
+        import pandas
+
+        names = pandas.Categorical.from_codes(
+            piece["statistic"], categories=self._names["statistic"].to_pylist()
+        )
+        return bin_edges(pandas.Series(names), piece["bin"])
+
+
+# Arguments of queries: of all rows, and of none.
+_ALL: dict[str, Any] = dict.fromkeys(("layers", "tensors", "gemms", "statistics"))
+_ALL |= {"first_iteration": -(2**63), "last_iteration": 2**63 - 1}
+_NO_ROW = _ALL | {"first_iteration": 2**63 - 1, "last_iteration": -(2**63)}
+
+
+def _reading(reader: _C.RunReader, name: str) -> Callable:
+    """The function that reads a table: of a query, and of what takes its rows in pieces."""
+    if name in ("records", "histograms"):
+        return getattr(reader, name)
+    return lambda query, use: reader.table(name, query, use)
+
+
+def _named(reader: _C.RunReader, kind: _C.Dictionary) -> pyarrow.Array:
+    import pyarrow
+
+    return pyarrow.array(reader.names(kind), type=pyarrow.string())
+
+
+@contextlib.contextmanager
+def _new_file(path: pathlib.Path) -> Iterator[Callable[[pyarrow.Table], None]]:
+    """What writes tables to a new Parquet file; none is made where nothing is written.
+
+    The name of an unfinished one begins with a dot: readers of datasets pass over it.
+    """
+
+    unfinished = path.with_name(f".{path.name}.tmp")
+    writer = None
+    try:
+        with contextlib.ExitStack() as opened:
+
+            def write(table: pyarrow.Table) -> None:
+                nonlocal writer
+                if writer is None:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    # A file and not its path, which may be no UTF-8.
+                    file = opened.enter_context(open(unfinished, "wb"))
+                    writer = opened.enter_context(_writer(file, table.schema))
+                writer.write_table(table)
+
+            yield write
+        if writer is not None:
+            unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _writer(file: Any, schema: pyarrow.Schema) -> Any:
+    """Without the extremes of floating-point columns, which leave NaN out.
+
+    By them DuckDB 2.0 takes a column with a NaN for one without, and finds no row where a value is
+    not finite.
+    """
+    import pyarrow.parquet
+
+    exact = [field.name for field in schema if not pyarrow.types.is_floating(field.type)]
+    return pyarrow.parquet.ParquetWriter(file, schema, compression="zstd", write_statistics=exact)

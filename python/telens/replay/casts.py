@@ -1,0 +1,202 @@
+"""The casts of a dumped GEMM, and those of another recipe, by the core's quantizers on the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+import telens.pytorch  # noqa: F401  (what the quantizers make is one of its tensors)
+from telens import _C, UsageError
+from telens.replay.dumps import TENSORS, Dump, Operand
+from telens.replay.gemm_error import Cast, Gemm
+
+# The blocks of each _C.ScalingMode, in its order (core/formats/scheme.h): height, length.
+_BLOCKS = ((1, 0), (1, 32), (1, 128), (128, 128), (1, 16))
+_DTYPES = {
+    "E4M3": _C.DType.kFloat8E4M3,
+    "E5M2": _C.DType.kFloat8E5M2,
+    "E2M1": _C.DType.kFloat4E2M1,
+}
+_FORMATS = {dtype: name for name, dtype in _DTYPES.items()}
+_CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.QuantizedStorage:
+    """The codes as the core holds them, rounding to nearest."""
+    rows, columns = cast.codes.shape
+    data = (cast.codes, cast.scales)
+    ways = (None, None, *data) if cast.transposed else (*data, None, None)
+    tensor_scales = (None, cast.tensor_scale) if cast.transposed else (cast.tensor_scale, None)
+    storage = _C.QuantizedStorage(
+        *ways,
+        _DTYPES[cast.format],
+        _C.ScalingMode(_BLOCKS.index(cast.block)),
+        dtype,
+        [columns, rows] if cast.transposed else [rows, columns],
+        *tensor_scales,
+    )
+    storage.blocks = (
+        bool(options["two_dimensional"]),
+        int(options["scale_rounding"]),
+        bool(options["power_of_2_scales"]),
+        options["amax_epsilon"],
+        cast.hadamard_signs,
+        False,
+    )
+    return storage
+
+
+def _cast(quantizer: _C.Quantizer, original: torch.Tensor, transposed: bool) -> Cast:
+    """original [rows, K] cast in the orientation in which its GEMM takes it."""
+    quantizer.set_usage(rowwise=not transposed, columnwise=transposed)
+    tensor = original.T.contiguous() if transposed else original.contiguous()
+    storage = quantizer.quantize(tensor)._storage
+    if transposed:
+        codes, scales = storage.columnwise_data, storage.columnwise_scale_inv
+        tensor_scale = storage.columnwise_tensor_scale
+    else:
+        codes, scales = storage.rowwise_data, storage.rowwise_scale_inv
+        tensor_scale = storage.rowwise_tensor_scale
+    format = _FORMATS[storage.fp8_dtype]
+    byte_scales = "E4M3" if format == "E2M1" else "E8M0"
+    return Cast(
+        codes=codes.contiguous(),
+        format=format,
+        scales=scales.contiguous(),
+        scale_format=byte_scales if scales.dtype == torch.uint8 else "FP32",
+        tensor_scale=tensor_scale,
+        block=_BLOCKS[int(storage.mode)],
+        hadamard_signs=storage.blocks[4] if transposed else None,
+        transposed=transposed,
+    )
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return torch.equal(a.reshape(-1), b.reshape(-1))
+
+
+def _own_scale(operand: Operand, notes: list[str]) -> Cast | None:
+    """The same cast with a scale from the operand's own amax; None where it has that."""
+    cast, original = operand.cast, operand.original
+    if cast.scales is None or original is None or original.numel() == 0:
+        return None
+    if cast.block not in _BLOCKS or original.dtype not in _CASTABLE:
+        return None
+    options = operand.options
+    if options is None:
+        if cast.block[1]:
+            notes.append(
+                f"the dump does not tell how the blocks' scales of the {operand.name} were chosen, "
+                "which counts as quantizing; `operands: True` dumps it"
+            )
+            return None
+        options = dict.fromkeys(("two_dimensional", "scale_rounding", "power_of_2_scales"), 0)
+        options["amax_epsilon"] = 0.0
+    quantizer = _C.quantizer_like(_storage(cast, options, original.dtype))
+    own = _cast(quantizer, original, cast.transposed)
+    if _same(own.scales, cast.scales) and _same(own.tensor_scale, cast.tensor_scale):
+        return None
+    return own
+
+
+def _original(dump: Dump, operand: Operand, notes: list[str]) -> torch.Tensor:
+    if operand.original is not None:
+        return operand.original
+    if operand.name != "weight" or operand.cast.scales is None:
+        raise UsageError(
+            f"{dump.path}: it lacks the {operand.name} in high precision, against which the cast "
+            "is measured; dump it with `high_precision_tensor: True`, or the GEMM with "
+            "`operands: True`"
+        )
+    notes.append(
+        "the dump has no weight in high precision (it is stored in low precision): what is stored "
+        "counts as exact"
+    )
+    return operand.cast.values()
+
+
+def _title(dump: Dump, what: str) -> str:
+    (rows, depth), columns = dump.operands[0].cast.codes.shape, dump.operands[1].cast.codes.shape[0]
+    depth *= 2 if dump.operands[0].cast.format == "E2M1" else 1
+    mode = ", evaluation" if dump.evaluation else ""
+    return (
+        f"{dump.layer} {dump.gemm}, iteration {dump.iteration}, rank {dump.rank}{mode}: "
+        f"[{rows}, {depth}] x [{columns}, {depth}]^T, {what}"
+    )
+
+
+def recorded(dump: Dump) -> Gemm:
+    """The GEMM as it ran. Raises UsageError for a dump without what its error is measured by."""
+    notes: list[str] = []
+    quantized = dump.operands[0].cast.scales is not None
+    originals = tuple(_original(dump, operand, notes) for operand in dump.operands)
+    for operand in dump.operands:
+        values = operand.cast.codes
+        if not quantized and values.element_size() >= dump.result.element_size():
+            operand.cast.codes = values.to(dump.result.dtype)  # as a GEMM in high precision does
+    if not dump.kernel:
+        notes.append(
+            "the files of tensors do not tell the kernel, and a feature may have modified the "
+            "result; `operands: True` dumps a GEMM as it ran"
+        )
+    kernel = f", {dump.kernel}" if dump.kernel else ""
+    reason = f" ({dump.kernel_reason})" if dump.kernel_reason else ""
+    return Gemm(
+        title=_title(dump, f"{dump.recipe}{kernel}{reason}"),
+        names=TENSORS[dump.gemm][:2],
+        originals=originals,
+        casts=tuple(operand.cast for operand in dump.operands),
+        own_scales=tuple(_own_scale(operand, notes) for operand in dump.operands),
+        bias=dump.bias,
+        result=dump.result,
+        result_dtype=dump.result.dtype,
+        notes=notes,
+    )
+
+
+def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
+    """The GEMM under the casts of another recipe, exactly summed.
+
+    recipe: a name of _C.recipe_names(), or "" for the dump's; format: E4M3, E5M2, HYBRID, or None
+    for the recipe's own. Raises UsageError for what cannot be cast so.
+    """
+    notes: list[str] = []
+    name = recipe or dump.recipe
+    if name not in _C.recipe_names():
+        given = f"--recipe {recipe}" if recipe else f"{dump.path} ran under the recipe '{name}'"
+        raise UsageError(f"{given}: expected --recipe with one of {', '.join(_C.recipe_names())}")
+    casts = []
+    originals = tuple(_original(dump, operand, notes) for operand in dump.operands)
+    for operand, original in zip(dump.operands, originals, strict=True):
+        if original.dtype not in _CASTABLE:
+            raise UsageError(
+                f"{dump.path}: no other cast of the {operand.name}, which is there in "
+                f"{str(original.dtype).removeprefix('torch.')} alone; expected BF16, FP16 or FP32"
+            )
+        fp8_format = None if format is None else getattr(_C.Fp8Format, format)
+        quantizer = _C.default_quantizer(name, operand.name, fp8_format)
+        transposed = (dump.gemm, operand.name) not in (
+            ("fprop", "activation"),
+            ("fprop", "weight"),
+            ("dgrad", "gradient"),
+        )
+        casts.append(_cast(quantizer, original, transposed))
+    formats = [cast.format for cast in casts]
+    if format is not None and "E2M1" in formats:
+        raise UsageError(f"--format {format}: {name} has E2M1 alone")
+    if formats == ["E5M2", "E5M2"]:
+        notes.append("no hardware multiplies E5M2 by E5M2")
+    if "delayed" in name:
+        notes.append("the scales of delayed scaling are those of the tensors' own amaxes here")
+    return Gemm(
+        title=_title(dump, f"what {name} to {' and '.join(formats)} would have given"),
+        names=TENSORS[dump.gemm][:2],
+        originals=originals,
+        casts=tuple(casts),
+        own_scales=(None, None),
+        bias=dump.bias,
+        result=None,
+        result_dtype=dump.result.dtype,
+        notes=notes,
+    )

@@ -1,0 +1,273 @@
+"""A GEMM in FP64, and the error of its result in parts. It needs torch alone.
+
+The operands are matrices a [M, K] and b [N, K], the sum runs along K, and result = a b^T + bias.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+HADAMARD_SIZE = 16
+# 2^-53: the largest relative error of one FP64 operation.
+UNIT = 2.0**-53
+
+# E2M1 by code: 1 sign bit, 2 bits of exponent, 1 of mantissa (OCP MX specification 1.0).
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclasses.dataclass
+class Cast:
+    """An operand as its GEMM gets it: [rows, K]."""
+
+    # uint8 [rows, K], E2M1: [rows, K / 2], the code of even column in the lower four bits; or the
+    # values themselves, where there are no scales.
+    codes: torch.Tensor
+    format: str
+    scales: torch.Tensor | None = None  # one number, or [rows / block height, K / block length]
+    scale_format: str = "FP32"
+    tensor_scale: torch.Tensor | None = None  # one more factor of all values
+    block: tuple[int, int] = (1, 0)  # the rows and columns that share a scale; length 0: all
+    hadamard_signs: int | None = None  # a bit each, of the transform along K
+    transposed: bool = False  # these are the codes of the transposed tensor
+
+    def values(self) -> torch.Tensor:
+        """What was multiplied, in FP64, a random Hadamard transform undone. Exact without one."""
+        values = decode(self.codes, self.format)
+        if self.scales is None:
+            return values
+        scales = decode(self.scales, self.scale_format)
+        height, length = self.block
+        if length > 0:
+            scales = scales.repeat_interleave(height, 0)[: values.shape[0]]
+            scales = scales.repeat_interleave(length, 1)[:, : values.shape[1]]
+        values = values * scales
+        if self.tensor_scale is not None:
+            values = values * self.tensor_scale.double()
+        return values if self.hadamard_signs is None else undo_hadamard(values, self.hadamard_signs)
+
+
+@dataclasses.dataclass
+class Gemm:
+    """A GEMM that ran, or (without a result) one that might have."""
+
+    title: str
+    names: tuple[str, str]  # the operands'
+    originals: tuple[torch.Tensor, torch.Tensor]  # before their casts
+    casts: tuple[Cast, Cast]
+    # The casts with a scale from the operand's own amax; None: their scales are that already.
+    own_scales: tuple[Cast | None, Cast | None]
+    bias: torch.Tensor | None  # as the GEMM was given it
+    result: torch.Tensor | None
+    result_dtype: torch.dtype
+    notes: list[str]
+
+
+@dataclasses.dataclass
+class Part:
+    """One cause of the error: a matrix [M, N], zero where some term is not finite."""
+
+    name: str
+    matrix: torch.Tensor
+
+
+@dataclasses.dataclass
+class Split:
+    """An error, and its parts, which add up to it within ``bound`` in every element."""
+
+    exact: torch.Tensor
+    total: torch.Tensor
+    parts: list[Part]
+    bound: torch.Tensor
+    left_out: int  # elements that are not finite in the result or on the way to it
+
+
+def decode(codes: torch.Tensor, format: str) -> torch.Tensor:
+    """The values of codes, in FP64. Exact."""
+    if format == "E4M3":
+        return codes.view(torch.float8_e4m3fn).double()
+    if format == "E5M2":
+        return codes.view(torch.float8_e5m2).double()
+    if format == "E2M1":
+        table = torch.tensor(_E2M1 + tuple(-value for value in _E2M1), dtype=torch.float64)
+        pairs = torch.stack((codes & 0xF, codes >> 4), dim=-1).reshape(codes.shape[0], -1)
+        return table[pairs.long()]
+    if format == "E8M0":
+        powers = torch.ldexp(torch.ones(codes.shape, dtype=torch.float64), codes.long() - 127)
+        return torch.where(codes == 0xFF, math.nan, powers)
+    return codes.double()
+
+
+def undo_hadamard(values: torch.Tensor, signs: int) -> torch.Tensor:
+    """[rows, K], of which each 16 columns x were made (flip(x, signs) H) / 4: the x, in FP64.
+
+    H is Sylvester's Hadamard matrix, so that H H = 16 I.
+    """
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while matrix.shape[0] < HADAMARD_SIZE:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    flips = torch.tensor([-1.0 if signs >> i & 1 else 1.0 for i in range(HADAMARD_SIZE)])
+    rows, columns = values.shape
+    groups = values.reshape(rows, columns // HADAMARD_SIZE, HADAMARD_SIZE)
+    return ((groups @ matrix) * 0.25 * flips.double()).reshape(values.shape)
+
+
+def round_once(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """FP64 values rounded to dtype, to nearest, ties to even; in FP64.
+
+    To 16 bits by way of FP32 rounded to odd, which keeps the second rounding from seeing a tie
+    that is none (Boldo and Melquiond, IEEE TC 57(4), 2008).
+    """
+    if dtype in (torch.float32, torch.float64):
+        return values.to(dtype).double()
+    nearest = values.float()
+    bits = nearest.view(torch.int32)
+    even = (values != nearest.double()) & (bits & 1 == 0) & values.isfinite()
+    step = torch.where(nearest.double().abs() > values.abs(), -1, 1).to(torch.int32)
+    to_odd = torch.where(even, bits + step, bits).view(torch.float32)
+    return to_odd.to(dtype).double()
+
+
+class _Products:
+    """Products of one of some matrices a with one of some b, each computed once."""
+
+    def __init__(self, left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+        self._left, self._right = left, right
+        self._known: dict[tuple[int, int], torch.Tensor] = {}
+
+    def __call__(self, left: str, right: str) -> torch.Tensor:
+        key = id(self._left[left]), id(self._right[right])
+        if key not in self._known:
+            self._known[key] = self._left[left] @ self._right[right].T
+        return self._known[key]
+
+    def of_step(self, side: int, frm: str, to: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What one operand's change does, with the other one before and after its own changes."""
+        ends = ("original", "cast")
+        if side == 0:
+            return [(self(to, end), self(frm, end)) for end in ends]
+        return [(self(end, to), self(end, frm)) for end in ends]
+
+
+def _stages(gemm: Gemm, side: int) -> dict[str, torch.Tensor]:
+    own = gemm.own_scales[side]
+    cast = gemm.casts[side].values()
+    return {
+        "original": gemm.originals[side].double(),
+        "own": cast if own is None else own.values(),
+        "cast": cast,
+    }
+
+
+def split_error(gemm: Gemm) -> Split:
+    """The error of the result against the exact product of the originals, in parts.
+
+    A change of one operand is counted by half with the other one as it was and by half with it as
+    it was cast, so that neither order of the two is preferred:
+
+        quantizing a = [(a' b - a b) + (a' b' - a b')] / 2,  with b in the place of a likewise
+
+    The sum of both is a' b' - a b. Of the way from a to a' the first part leads to the cast with a
+    scale from a's own amax, the second one (the choice of the scale) from there to the recorded
+    codes. Then come the rounding of the exact sum with the bias to the result's dtype, and, as
+    what is left to the recorded result, the kernel's own summation.
+
+    Each part is a sum of differences of the same FP64 matrices P, so that they telescope: apart
+    from rounding their sum is result - (a b^T + bias). With n parts, u = 2^-53 and S the sum of
+    the |P| over all differences, the sum of the parts differs from the total by at most (n + 4) u
+    S, to the first order: 2 u S by the differences and the halves of their sums, (n - 1) u S by
+    adding the parts up, 2 u S by the total and by adding the bias, 1 u S for the higher orders.
+    """
+    product = _Products(_stages(gemm, 0), _stages(gemm, 1))
+    steps = {}
+    for side in (0, 1):
+        steps[f"quantizing {gemm.names[side]}"] = product.of_step(side, "original", "own")
+    for side in (0, 1) if gemm.result is not None else ():
+        steps[f"scale choice {gemm.names[side]}"] = product.of_step(side, "own", "cast")
+    exact, computed = product("original", "original"), product("cast", "cast")
+    if gemm.bias is not None:
+        exact, computed = exact + gemm.bias.double(), computed + gemm.bias.double()
+    rounded = round_once(computed, gemm.result_dtype)
+    steps["output cast"] = [(rounded, computed)]
+    result = rounded
+    if gemm.result is not None:
+        result = gemm.result.double()
+        steps["accumulation"] = [(result, rounded)]
+    return _telescope(exact, result, steps)
+
+
+def _telescope(
+    exact: torch.Tensor,
+    result: torch.Tensor,
+    steps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]],
+) -> Split:
+    finite = exact.isfinite() & result.isfinite()
+    size = exact.abs() + result.abs()
+    for differences in steps.values():
+        for to, frm in differences:
+            finite &= to.isfinite() & frm.isfinite()
+            size = size + to.abs() + frm.abs()
+
+    def of_finite(matrix: torch.Tensor) -> torch.Tensor:
+        return torch.where(finite, matrix, 0.0)
+
+    parts = []
+    for name, differences in steps.items():
+        matrix = sum((to - frm) for to, frm in differences) / len(differences)
+        parts.append(Part(name, of_finite(matrix)))
+    split = Split(
+        exact=of_finite(exact),
+        total=of_finite(result - exact),
+        parts=parts,
+        bound=of_finite((len(parts) + 4) * UNIT * size),
+        left_out=int((~finite).sum()),
+    )
+    unexplained = (split.total - sum(part.matrix for part in parts)).abs()
+    if bool((unexplained > split.bound).any()):
+        raise AssertionError(
+            f"the parts miss the error by {float(unexplained.max())}, more than FP64 rounds"
+        )
+    return split
+
+
+def figures(split: Split) -> list[dict]:
+    """A row a part, and one for all of it.
+
+    relative_error: |part| / |exact|, Frobenius norms, which do not add up. share: <part, total> /
+    <total, total>, which adds up to 1; negative where a part makes up for others. mean_error: mean
+    of the part over the mean of |exact|, which adds up too.
+    """
+    norm = float(split.exact.norm())
+    magnitude = float(split.exact.abs().sum())
+    square = float((split.total * split.total).sum())
+
+    def row(name: str, matrix: torch.Tensor) -> dict:
+        def ratio(value: float, of: float) -> float:
+            return value / of if of != 0 else (0.0 if value == 0 else math.inf)
+
+        return {
+            "part": name,
+            "relative_error": ratio(float(matrix.norm()), norm),
+            "share": float((matrix * split.total).sum()) / square if square != 0 else 0.0,
+            "mean_error": ratio(float(matrix.sum()), magnitude),
+        }
+
+    return [row(part.name, part.matrix) for part in split.parts] + [row("total", split.total)]
+
+
+def text(gemm: Gemm) -> str:
+    """The parts of a GEMM's error, as a table for people."""
+    split = split_error(gemm)
+    rows = figures(split)
+    width = max(len(row["part"]) for row in rows)
+    lines = [gemm.title, f"{'part':{width}}  {'error %':>10}  {'share %':>8}  {'mean %':>11}"]
+    for row in rows:
+        numbers = (100 * row[name] for name in ("relative_error", "share", "mean_error"))
+        error, share, mean = numbers
+        lines.append(f"{row['part']:{width}}  {error:10.4g}  {share:8.2f}  {mean:11.3g}")
+    if split.left_out:
+        count = split.exact.numel()
+        lines.append(f"{split.left_out} of {count} elements are not finite and left out")
+    return "\n".join(lines)

@@ -1,0 +1,67 @@
+"""Runs of many ranks: one run, whatever ranks are still starting, and ranks unlike the others."""
+
+import json
+import shutil
+
+import pytest
+
+MEAN_DEVIATION = 1.253314  # a standard deviation of a normal distribution has so many
+
+
+@pytest.fixture(scope="module")
+def unlike(write_run):
+    """Rank 5 goes on after the others have ended, to what is not finite from iteration 30 on."""
+    log_dir = write_run(iterations=30)
+    for rank in range(1, 5):
+        write_run(iterations=30, log_dir=log_dir, rank=rank)
+    return write_run(iterations=40, log_dir=log_dir, rank=5)
+
+
+def rows_by_rank(telens, run, *options):
+    done = telens("stats", run, "--by", "rank", "--format", "json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_rank_that_alone_is_not_finite_comes_first(telens, unlike):
+    first, second = rows_by_rank(telens, unlike, "--stat", "cur_amax")[:2]
+    assert (first["rank"], first["layer"], first["tensor"]) == (5, "layers.2.fc1", "activation")
+    assert (first["not finite"], first["records"]) == (10, 40)
+    assert (first["mean"], first["median of ranks"], first["deviations"]) == (3, 3, 0)
+    assert (second["rank"], second["layer"]) == (5, "layers.3.fc1")
+
+
+def test_ranks_stand_by_their_distance_from_the_median(telens, unlike):
+    rows = rows_by_rank(
+        telens, unlike, "--stat", "nonfinite", "--tensor", "activation", "--layer", "layers.2"
+    )
+    assert [row["rank"] for row in rows] == [5, 0, 1, 2, 3, 4]
+    mean = 3 * 10 / 40
+    assert rows[0]["mean"] == pytest.approx(mean)
+    assert rows[0]["median of ranks"] == 0
+    assert rows[0]["deviations"] == pytest.approx(mean / (MEAN_DEVIATION * mean / 6), rel=1e-6)
+    assert (rows[0]["min"], rows[0]["max"]) == (0, 3)
+    assert {row["deviations"] for row in rows[1:]} == {0}
+
+
+def test_other_columns_than_rank_are_refused(telens, unlike):
+    done = telens("stats", unlike, "--by", "layer")
+    assert done.returncode == 2
+    assert "--by" in done.stderr
+
+
+def test_ranks_that_are_still_starting_or_were_killed_cost_only_themselves(
+    telens, unlike, tmp_path
+):
+    shutil.copytree(unlike, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "telens" / "run"
+    (folder / "rank00006.h5").write_bytes(b"")
+    whole = (folder / "rank00000.h5").read_bytes()
+    (folder / "rank00007.h5").write_bytes(whole[: len(whole) // 2])
+    (folder / ".rank00008.123.tmp").write_bytes(whole)
+    done = telens("info", tmp_path)
+    assert done.returncode == 0
+    told = [line for line in done.stdout.splitlines() if "the run is read without it" in line]
+    assert ["rank00006.h5" in told[0], "rank00007.h5" in told[1], len(told)] == [True, True, 2]
+    assert "6 files of 1 rank" in done.stdout
+    assert {row["rank"] for row in rows_by_rank(telens, tmp_path)} == set(range(6))
