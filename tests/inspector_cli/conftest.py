@@ -68,6 +68,15 @@ class Lines:
         parts = ["histogram", iteration, layer, tensor, name, *cells]
         self.lines.append("\t".join(map(str, parts)))
 
+    def ledger(self, iteration, layer, gemm, state, entries):
+        for entry, detail in entries.items():
+            self.lines.append(f"ledger\t{iteration}\t{layer}\t{gemm}\t{state}\t{entry}\t{detail}")
+
+    def block(self, iteration, layer, tensor, statistic, place, value):
+        row, column = place
+        parts = ["block", iteration, layer, tensor, statistic, row, column, value]
+        self.lines.append("\t".join(map(str, parts)))
+
     def scalar(self, iteration, name, value):
         self.lines.append(f"scalar\t{iteration}\t{name}\t{value}")
 

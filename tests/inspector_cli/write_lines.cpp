@@ -3,12 +3,17 @@
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
 //   histogram  ITERATION LAYER TENSOR NAME BIN COUNT [BIN COUNT ...]
+//   ledger  ITERATION LAYER GEMM STATE ENTRY DETAIL
+//   block   ITERATION LAYER TENSOR STATISTIC ROW COLUMN VALUE
+#include <array>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "features/record/run_writer.h"
+#include "hooks/rows/block_row.h"
+#include "hooks/rows/ledger_row.h"
 
 namespace {
 
@@ -46,6 +51,17 @@ void write(RunWriter& writer, const std::vector<std::string>& cells) {
                       writer.intern(Dictionary::tensor, cells.at(3)), kNoName,
                       writer.intern(Dictionary::statistic, cells.at(4)), kNoName, elements},
                      bins);
+  } else if (cells[0] == "ledger") {
+    writer.push(std::array<LedgerRow, 1>{
+        {{iteration, writer.intern(Dictionary::layer, cells.at(2)),
+          writer.intern(Dictionary::gemm, cells.at(3)), writer.intern(Dictionary::word, cells.at(5)),
+          writer.intern(Dictionary::word, cells.at(6)), std::stod(cells.at(4))}}});
+  } else if (cells[0] == "block") {
+    writer.push(std::array<BlockRow, 1>{
+        {{iteration, writer.intern(Dictionary::layer, cells.at(2)),
+          writer.intern(Dictionary::tensor, cells.at(3)), kNoName,
+          writer.intern(Dictionary::statistic, cells.at(4)), std::stoi(cells.at(5)),
+          std::stoi(cells.at(6)), std::stod(cells.at(7))}}});
   } else {
     writer.event(iteration, cells.at(2), cells.at(3),
                  writer.intern(Dictionary::layer, cells.at(4)));

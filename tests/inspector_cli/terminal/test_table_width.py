@@ -24,12 +24,24 @@ NAMES = [
 ]
 
 
+FELL_BACK = {
+    "activation requested": "E4M3 under tensor scaling",
+    "activation ran": "BF16",
+    "activation fallback": "DisableFP8GEMM of section which_layers_stay_in_high_precision",
+    "kernel": "a BF16 product of oneDNN",
+    "kernel cause": "this processor has no FP8 product",
+    "padding": "3 rows of zeros added",
+}
+
+
 @pytest.fixture
 def run(lines, tmp_path):
     for i, name in enumerate(NAMES):
         for statistic in ("underflows%", "overflows%", "mse", "cur_amax"):
             lines.record(i, name, "activation", statistic, i * 1e-3, "fprop")
         lines.record(i, name, "activation", "nonfinite", 0, "fprop")
+        lines.ledger(i, name, "fprop", i, FELL_BACK)
+        lines.block(i, name, "activation", "block_dynamic_range", (1234, 56), 1.25e-3)
     return lines.write(tmp_path)
 
 
@@ -58,6 +70,8 @@ def commands(run, tmp_path):
     config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]"))
     return {
         "stats": ("stats", run),
+        "ledger": ("ledger", run),
+        "blocks": ("blocks", run),
         "course": ("stats", run, "--stat", "underflows%"),
         "plan": ("plan", config, "--layers", run),
         "features": ("features",),
@@ -66,8 +80,11 @@ def commands(run, tmp_path):
     }
 
 
+COMMANDS = ["stats", "course", "ledger", "blocks", "plan", "features", "plot"]
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
-@pytest.mark.parametrize("command", ["stats", "course", "plan", "features", "plot"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_no_line_is_wider_than_the_terminal(run, tmp_path, command, columns):
     text = on_terminal(columns, *commands(run, tmp_path)[command])
     wide = [line for line in text.splitlines() if len(line) > columns]
@@ -76,7 +93,7 @@ def test_no_line_is_wider_than_the_terminal(run, tmp_path, command, columns):
     assert wide == []
 
 
-@pytest.mark.parametrize("command", ["stats", "course", "plot"])
+@pytest.mark.parametrize("command", ["stats", "course", "ledger", "blocks", "plot"])
 def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path, command):
     text = on_terminal(80, *commands(run, tmp_path)[command])
     assert "layers are named model.model.layers.<...>.linear\n" in text
@@ -84,7 +101,7 @@ def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path
     assert "model.model" not in table
     body = text.split(".linear\n")[-1]
     for number in (0, 1, 9, 10, 11):
-        assert len(re.findall(rf"^ *{number}\.[a-z]", body, re.MULTILINE)) == 2
+        assert len(re.findall(rf"(?:^| ) *{number}\.[a-z]", body, re.MULTILINE)) == 2
 
 
 def test_a_number_that_all_layers_share_stays(lines, tmp_path):
