@@ -54,7 +54,8 @@ void write(RunWriter& writer, const std::vector<std::string>& cells) {
   } else if (cells[0] == "ledger") {
     writer.push(std::array<LedgerRow, 1>{
         {{iteration, writer.intern(Dictionary::layer, cells.at(2)),
-          writer.intern(Dictionary::gemm, cells.at(3)), writer.intern(Dictionary::word, cells.at(5)),
+          writer.intern(Dictionary::gemm, cells.at(3)),
+          writer.intern(Dictionary::word, cells.at(5)),
           writer.intern(Dictionary::word, cells.at(6)), std::stod(cells.at(4))}}});
   } else if (cells[0] == "block") {
     writer.push(std::array<BlockRow, 1>{

@@ -101,7 +101,7 @@ def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path
     assert "model.model" not in table
     body = text.split(".linear\n")[-1]
     for number in (0, 1, 9, 10, 11):
-        assert len(re.findall(rf"(?:^| ) *{number}\.[a-z]", body, re.MULTILINE)) == 2
+        assert len(re.findall(rf"^(?:block_)? *{number}\.[a-z]", body, re.MULTILINE)) == 2
 
 
 def test_a_number_that_all_layers_share_stays(lines, tmp_path):
