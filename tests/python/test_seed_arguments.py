@@ -13,42 +13,27 @@ REQUIRED = inspect.Parameter.empty
 # Transformer Engine's default is "cuda"; ours is where the registered kernels are.
 DEVICE = None
 
+LINEAR = {
+    "in_features": REQUIRED,
+    "out_features": REQUIRED,
+    "bias": True,
+    "init_method": None,
+    "device": DEVICE,
+    "name": None,
+    "sequence_parallel": False,
+    "tp_group": None,
+    "tp_size": 1,
+    "parallel_mode": None,
+    "fuse_wgrad_accumulation": False,
+    "return_bias": False,
+    "params_dtype": None,
+    "delay_wgrad_compute": False,
+}
+
 MODULES = {
-    "Linear": {
-        "in_features": REQUIRED,
-        "out_features": REQUIRED,
-        "bias": True,
-        "init_method": None,
-        "device": DEVICE,
-        "name": None,
-        "sequence_parallel": False,
-        "tp_group": None,
-        "tp_size": 1,
-        "parallel_mode": None,
-        "fuse_wgrad_accumulation": False,
-        "return_bias": False,
-        "params_dtype": None,
-        "delay_wgrad_compute": False,
-        "symmetric_ar_type": None,
-    },
+    "Linear": LINEAR | {"symmetric_ar_type": None},
     # The documentation heads it with in_features and out_features alone; num_gemms comes first.
-    "GroupedLinear": {
-        "num_gemms": REQUIRED,
-        "in_features": REQUIRED,
-        "out_features": REQUIRED,
-        "bias": True,
-        "init_method": None,
-        "device": DEVICE,
-        "name": None,
-        "sequence_parallel": False,
-        "tp_group": None,
-        "tp_size": 1,
-        "parallel_mode": None,
-        "fuse_wgrad_accumulation": False,
-        "return_bias": False,
-        "params_dtype": None,
-        "delay_wgrad_compute": False,
-    },
+    "GroupedLinear": {"num_gemms": REQUIRED} | LINEAR,
     "LayerNorm": {
         "normalized_shape": REQUIRED,
         "eps": 1e-5,

@@ -17,9 +17,9 @@ from telens.common.recipe_parameters import (
     QParams,
     check_gemm_parameters,
     check_unsupported,
+    fill_quantization,
+    fp8_arguments,
     quantization_of,
-    scaling_of,
-    split_accumulators,
 )
 
 __all__: list[str] = []
@@ -109,10 +109,7 @@ class Float8BlockScaling(Recipe):
 
     def __post_init__(self) -> None:
         self._check()
-        default = QParams(power_2_scale=not self.use_f32_scales)
-        self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
-        self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
-        self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
+        fill_quantization(self, QParams(power_2_scale=not self.use_f32_scales))
 
     def _check(self) -> None:
         super()._check()
@@ -129,15 +126,7 @@ class Float8BlockScaling(Recipe):
         return self.x_block_scaling_dim, self.w_block_scaling_dim, self.grad_block_scaling_dim
 
     def _make_native(self) -> _C.Recipe:
-        return _C.make_float8_block_scaling(
-            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            input=scaling_of(self, "fp8_quant_fwd_inp"),
-            weight=scaling_of(self, "fp8_quant_fwd_weight"),
-            gradient=scaling_of(self, "fp8_quant_bwd_grad"),
-            dimensions=self._dimensions(),
-            split_accumulators=split_accumulators(self),
-            override_linear_precision=tuple(self.override_linear_precision),
-        )
+        return _C.make_float8_block_scaling(dimensions=self._dimensions(), **fp8_arguments(self))
 
 
 @dataclass

@@ -27,7 +27,8 @@ from telens.common.recipe_parameters import (
     MMParams,
     QParams,
     check_gemm_parameters,
-    scaling_of,
+    fill_quantization,
+    fp8_arguments,
     split_accumulators,
 )
 
@@ -224,21 +225,11 @@ class Float8CurrentScaling(Recipe):
 
     def __post_init__(self) -> None:
         self._check()
-        default = QParams(power_2_scale=self.use_power_2_scales)
-        self.fp8_quant_fwd_inp = self.fp8_quant_fwd_inp or default
-        self.fp8_quant_fwd_weight = self.fp8_quant_fwd_weight or default
-        self.fp8_quant_bwd_grad = self.fp8_quant_bwd_grad or default
+        fill_quantization(self, QParams(power_2_scale=self.use_power_2_scales))
 
     def _check(self) -> None:
         super()._check()
         check_gemm_parameters(self, needs_split_accumulator=False)
 
     def _make_native(self) -> _C.Recipe:
-        return _C.make_current_scaling(
-            fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            input=scaling_of(self, "fp8_quant_fwd_inp"),
-            weight=scaling_of(self, "fp8_quant_fwd_weight"),
-            gradient=scaling_of(self, "fp8_quant_bwd_grad"),
-            split_accumulators=split_accumulators(self),
-            override_linear_precision=tuple(self.override_linear_precision),
-        )
+        return _C.make_current_scaling(**fp8_arguments(self))

@@ -96,6 +96,25 @@ def split_accumulators(recipe: Any) -> tuple[bool, bool, bool]:
     return fprop, dgrad, wgrad
 
 
+def fill_quantization(recipe: Any, default: QParams) -> None:
+    """Gives activations, weights and gradients the default where the caller named nothing."""
+    for attribute in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad"):
+        if not getattr(recipe, attribute):
+            setattr(recipe, attribute, default)
+
+
+def fp8_arguments(recipe: Any) -> dict[str, Any]:
+    """The arguments that the constructors of core's recipes with FP32 scales share."""
+    return {
+        "fp8_format": _C.Fp8Format.__members__[recipe.fp8_format.name],
+        "input": scaling_of(recipe, "fp8_quant_fwd_inp"),
+        "weight": scaling_of(recipe, "fp8_quant_fwd_weight"),
+        "gradient": scaling_of(recipe, "fp8_quant_bwd_grad"),
+        "split_accumulators": split_accumulators(recipe),
+        "override_linear_precision": tuple(recipe.override_linear_precision),
+    }
+
+
 # {unsupported argument: (its only legal value, what happens instead)}
 _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
