@@ -96,19 +96,51 @@ class Report:
         return "\n".join(lines)
 
     def write(self, folder):
-        machine = describe_machine()
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{machine['name']}.json"
-        document = {
-            "machine": machine,
-            "versions": describe_versions(),
-            "commit": describe_commit(),
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        """All rows, in place of what was measured on such a machine before."""
+        document = describe_measurement() | {
             "rows": [row.as_json() for row in self.rows],
             "not_run": self.not_run,
         }
-        path.write_text(json.dumps(document, indent=1) + "\n")
-        return path
+        return write_document(folder, document)
+
+    def update(self, folder):
+        """These rows among those that stand in the machine's file: in place of their namesakes or
+        behind the last. Each then says of which commit it is, and when it was measured."""
+        measurement = describe_measurement()
+        path = path_in(folder, measurement["machine"])
+        document = json.loads(path.read_text()) if path.exists() else measurement | EMPTY
+        origin = {key: measurement[key] for key in ("versions", "commit", "time")}
+        rows = {row["name"]: row for row in document["rows"]}
+        rows |= {row.name: row.as_json() | {"measured": origin} for row in self.rows}
+        kept = {
+            name: reason
+            for name, reason in (document["not_run"] | self.not_run).items()
+            if name not in rows
+        }
+        return write_document(folder, document | {"rows": list(rows.values()), "not_run": kept})
+
+
+EMPTY = {"rows": [], "not_run": {}}
+
+
+def describe_measurement():
+    return {
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "commit": describe_commit(),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def path_in(folder, machine):
+    return folder / f"{machine['name']}.json"
+
+
+def write_document(folder, document):
+    path = path_in(folder, document["machine"])
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
 
 
 def cpu_flags():

@@ -4,6 +4,7 @@
   benchmarks/run.py            every row against its target; minutes, on a machine that is idle
   benchmarks/run.py --quick    every row, briefly; judges nothing and writes nothing
   benchmarks/run.py --only linear    the rows whose name contains the word; writes nothing
+  benchmarks/run.py --only linear --update    the same, kept in that file with their commit
 
 Exits with 1 if a benchmark failed to run. A target that is missed is no failure: it stands in the
 table.
@@ -25,6 +26,9 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="measure briefly and judge nothing")
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument(
+        "--update", action="store_true", help="put the rows of --only into the machine's file"
+    )
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
     parser.add_argument("--rounds", type=int, help="rounds of each comparison")
     return parser.parse_args()
@@ -48,8 +52,9 @@ def main():
             failed = True
             traceback.print_exc()
     print(report.table())
-    if not arguments.quick and not arguments.only and not failed:
-        print(f"written to {report.write(ROOT / 'benchmarks/results').relative_to(ROOT)}")
+    if not arguments.quick and not failed and (arguments.update or not arguments.only):
+        write = report.update if arguments.only else report.write
+        print(f"written to {write(ROOT / 'benchmarks/results').relative_to(ROOT)}")
     return int(failed)
 
 

@@ -1,5 +1,6 @@
 """What a benchmark report says of rows that miss their target."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -27,3 +28,30 @@ def test_a_missed_row_carries_its_reason_in_table_and_json():
 
 def test_a_quick_report_judges_nothing():
     assert "missed" not in Report(quick=True, rows=ROWS).table().lower()
+
+
+def test_single_rows_take_the_place_of_their_namesakes_and_say_their_commit(tmp_path):
+    whole = Report(quick=False, rows=ROWS[:2], not_run={"riddle": "no such program"})
+    path = whole.write(tmp_path)
+    before = json.loads(path.read_text())
+    again = [Row("slow", 4, "x", at_least(4)), Row("riddle", 5, "x", None)]
+    assert Report(quick=False, rows=again).update(tmp_path) == path
+    after = json.loads(path.read_text())
+    assert [(row["name"], row["value"]) for row in after["rows"]] == [
+        ("fast", 5),
+        ("slow", 4),
+        ("riddle", 5),
+    ]
+    assert ["measured" in row for row in after["rows"]] == [False, True, True]
+    assert after["rows"][1]["measured"]["commit"] == before["commit"]
+    assert after["not_run"] == {}
+    assert {key: after[key] for key in ("commit", "time")} == {
+        key: before[key] for key in ("commit", "time")
+    }
+
+
+def test_single_rows_make_the_file_where_there_is_none(tmp_path):
+    path = Report(quick=False, rows=ROWS[:1], not_run={"slow": "no"}).update(tmp_path)
+    document = json.loads(path.read_text())
+    assert [row["name"] for row in document["rows"]] == ["fast"]
+    assert document["not_run"] == {"slow": "no"}
