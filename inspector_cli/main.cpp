@@ -26,10 +26,10 @@ constexpr int kBadInput = 2;
 constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
 constexpr int kReaderLeft = kSignal + SIGPIPE;
 
-constexpr std::array kSubcommands{add_info,   add_stats,    add_plot,       add_repair,
-                                  add_plan,   add_features, add_new_plugin, add_ledger,
-                                  add_blocks, add_whatif,   add_diagnose,   add_diff,
-                                  add_replay, add_report,   add_bisect,     add_watch};
+constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
+                                  add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
+                                  add_diagnose, add_diff,       add_replay, add_report, add_bisect,
+                                  add_watch,    add_serve};
 
 int refused(std::string_view message) {
   note(message);

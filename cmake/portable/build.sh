@@ -85,6 +85,9 @@ cxx_flags=-UYAML_CPP_USE_VISIBILITY build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -D
 build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
 build nlohmann-json3
+# As a header. What it serves goes to the same machine: no TLS, nothing compressed.
+build cpp-httplib -DHTTPLIB_COMPILE=OFF -DHTTPLIB_USE_OPENSSL_IF_AVAILABLE=OFF \
+  -DHTTPLIB_USE_ZLIB_IF_AVAILABLE=OFF -DHTTPLIB_USE_BROTLI_IF_AVAILABLE=OFF
 # What the command's pages contain, which is not compiled.
 install -D -m 644 -t "$prefix/share/javascript/chart.js" /usr/share/javascript/chart.js/chart.min.js
 # Not its sorting algorithms, which take minutes to compile and which nobody here calls.

@@ -75,6 +75,7 @@ check_other_system() {
   fi
   has_header CLI/CLI.hpp || missing+=("CLI11")
   has_header nlohmann/json.hpp || missing+=("nlohmann-json")
+  has_header httplib.h || missing+=("cpp-httplib")
   [ -e /usr/share/javascript/chart.js/chart.min.js ] ||
     missing+=("Chart.js 3.9 (its chart.min.js in /usr/share/javascript/chart.js)")
   has_header H5public.h || has_header hdf5/serial/H5public.h || missing+=("HDF5 (development files)")

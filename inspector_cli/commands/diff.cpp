@@ -14,6 +14,7 @@
 #include "features/diagnosis/facts.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/compared_series.h"
 #include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/run_difference.h"
 #include "inspector_cli/report/series.h"

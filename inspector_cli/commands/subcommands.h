@@ -25,5 +25,6 @@ void add_replay(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bisect(CLI::App& app);
 void add_watch(CLI::App& app);
+void add_serve(CLI::App& app);
 
 }  // namespace telens::cli

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/followed_run.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_view.h"
 #include "inspector_cli/terminal/interrupt.h"
@@ -83,38 +83,23 @@ std::pair<std::size_t, std::size_t> size_of_terminal() {
 // Reads the run again where its files have changed.
 class Watched {
  public:
-  explicit Watched(const WatchOptions& options) : path_(choose_run(options.run)) {}
+  explicit Watched(const WatchOptions& options) : run_(choose_run(options.run)) {}
 
   // The view, where it is another one than before.
   const RunView* update() {
-    const auto now = files();
+    if (!run_.has_news()) return nullptr;
     const Clock::time_point begin = Clock::now();
     // A damaged file of several is left out; `telens info` tells of it.
-    const record::RunReader run(path_, [](const std::string&) {});
-    // The end of a process that was killed changes no file.
-    if (view_ && now == seen_ && has_ended(run) == view_->ended) return nullptr;
-    view_ = view_of(run);
+    view_ = view_of(record::RunReader(run_.path(), [](const std::string&) {}));
     cost_ = Clock::now() - begin;
-    seen_ = now;
     return &*view_;
   }
   const RunView& view() const { return *view_; }
   Clock::duration cost() const { return cost_; }
 
  private:
-  using Files = std::vector<std::pair<std::string, std::filesystem::file_time_type>>;
-  Files files() const {
-    Files found;
-    for (const std::string& each : record::run_files(path_)) {
-      std::error_code gone;
-      found.emplace_back(each, std::filesystem::last_write_time(each, gone));
-    }
-    return found;
-  }
-
-  std::string path_;
+  FollowedRun run_;
   std::optional<RunView> view_;
-  Files seen_;
   Clock::duration cost_{};
 };
 

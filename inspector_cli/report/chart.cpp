@@ -62,29 +62,69 @@ __extension__ using Wide = __int128;
 
 Wide distance(std::int64_t from, std::int64_t to) { return Wide{to} - from; }
 
-Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Rows& rows,
-                 const ChartLimits& limits, std::size_t bins) {
-  const std::string& name = run.names(Dictionary::statistic)[statistic];
-  Panel panel{.statistic = printable(name), .worst = {}, .layers = {}};
-  std::vector<std::pair<SeriesKey, const Row*>> series;
-  std::map<std::int32_t, std::vector<Bin>> layers;
+using RowOfSeries = std::pair<SeriesKey, const Row*>;
+
+// The series of a statistic, the worst first.
+std::vector<RowOfSeries> series_of(const record::RunReader& run, std::int32_t statistic,
+                                   const Rows& rows) {
+  std::vector<RowOfSeries> series;
   for (const auto& [key, row] : rows) {
-    if (key.statistic != statistic) continue;
-    series.emplace_back(key, &row);
-    auto& layer = layers.try_emplace(key.layer, bins).first->second;
-    for (std::size_t b = 0; b < bins; ++b) layer[b].add(row.bins[b]);
+    if (key.statistic == statistic) series.emplace_back(key, &row);
   }
-  for (auto& [layer, values] : layers) {
-    panel.layers.push_back(
-        {printable(name_or_empty(run, Dictionary::layer, layer)), std::move(values)});
-  }
-  widen_cells(panel.layers);
-  if (series.empty()) return panel;
   std::ranges::sort(series, [&](const auto& a, const auto& b) {
     if (worse(a.second->standing, b.second->standing)) return true;
     if (worse(b.second->standing, a.second->standing)) return false;
     return label_of(a.first, run) < label_of(b.first, run);
   });
+  return series;
+}
+
+// The layers of the first series, as many as there is room for, in the order of the model.
+std::set<std::int32_t> worst_layers(const std::vector<RowOfSeries>& series, std::size_t most) {
+  std::set<std::int32_t> layers;
+  for (const auto& [key, row] : series) {
+    if (layers.size() == most) break;
+    layers.insert(key.layer);
+  }
+  return layers;
+}
+
+void add_layers(Panel& panel, const record::RunReader& run, const std::vector<RowOfSeries>& series,
+                const ChartLimits& limits, std::size_t bins) {
+  const std::set<std::int32_t> shown = worst_layers(series, limits.layers);
+  panel.layers_left_out = worst_layers(series, SIZE_MAX).size() - shown.size();
+  std::map<std::int32_t, std::vector<RowOfSeries>> by_layer;
+  std::size_t tensor_bins = 0;
+  for (const auto& each : series) {
+    if (!shown.contains(each.first.layer)) continue;
+    by_layer[each.first.layer].push_back(each);
+    tensor_bins += bins;
+  }
+  for (const auto& [layer, tensors] : by_layer) {
+    Line line{printable(name_or_empty(run, Dictionary::layer, layer)), std::vector<Bin>(bins)};
+    auto& lines = panel.tensors.emplace_back();
+    for (const auto& [key, row] : tensors) {
+      for (std::size_t b = 0; b < bins; ++b) line.bins[b].add(row->bins[b]);
+      if (tensor_bins <= limits.tensor_bins) lines.push_back({label_of(key, run), row->bins});
+    }
+    panel.layer_ids.push_back(layer);
+    panel.layers.push_back(std::move(line));
+  }
+  widen_cells(panel.layers);
+}
+
+Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Rows& rows,
+                 const ChartLimits& limits, std::size_t bins) {
+  const std::string& name = run.names(Dictionary::statistic)[statistic];
+  Panel panel{.id = statistic,
+              .statistic = printable(name),
+              .worst = {},
+              .layers = {},
+              .layer_ids = {},
+              .tensors = {}};
+  std::vector<RowOfSeries> series = series_of(run, statistic, rows);
+  if (series.empty()) return panel;
+  add_layers(panel, run, series, limits, bins);
   panel.loss = loss_of(name, *series.front().second);
   series.resize(std::min(series.size(), limits.lines));
   // Beside a line that says something, a flat zero says nothing.
@@ -262,10 +302,26 @@ void strip_layers(Chart& chart) {
   for (Panel& panel : chart.panels) {
     for (Line& line : panel.worst) line.label = common.without(line.label);
     for (Line& layer : panel.layers) layer.label = common.without(layer.label);
+    for (auto& tensors : panel.tensors) {
+      for (Line& tensor : tensors) tensor.label = common.without(tensor.label);
+    }
   }
 }
 
 }  // namespace
+
+Chart make_scalar_chart(const record::RunReader& run, const ChartLimits& limits) {
+  Chart chart;
+  chart.run_id = printable(run.segments().front().run_id);
+  const std::vector<record::Scalar> scalars = run.scalars();
+  const WarmUp warm_up(run);
+  chart.trouble = FirstTroubleFinder(run, warm_up).result({}, scalars);
+  chart.headlines = sentences(chart.trouble, warm_up, run);
+  if (scalars.empty()) return chart;
+  set_iterations(chart, run, {}, scalars, limits.bins);
+  add_scalars(chart, run, {}, scalars);
+  return chart;
+}
 
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits) {

@@ -36,13 +36,19 @@ struct Line {
   std::vector<Bin> bins;
 };
 
-// One statistic: its worst tensors as lines, and all layers as rows of a heat map, in which a
+// One statistic: its worst tensors as lines, and its layers as rows of a heat map, in which a
 // layer's value is that of its worst tensor.
 struct Panel {
+  std::int32_t id = record::kNoName;  // the statistic's
   std::string statistic;
   double loss = 0;  // its worst tensor's, comparable with other statistics' (severity.h)
   std::vector<Line> worst;
   std::vector<Line> layers;
+  // Beside each row of `layers`: the layer's id, and its tensors where ChartLimits has room for
+  // those of all rows, else none.
+  std::vector<std::int32_t> layer_ids;
+  std::vector<std::vector<Line>> tensors;
+  std::size_t layers_left_out = 0;
 };
 
 struct Chart {
@@ -65,13 +71,17 @@ struct Chart {
 };
 
 struct ChartLimits {
-  std::size_t bins;    // at most
-  std::size_t lines;   // the most lines of worst tensors in a panel
-  std::size_t panels;  // the most panels, where no statistic is asked for
+  std::size_t bins;               // at most
+  std::size_t lines;              // the most lines of worst tensors in a panel
+  std::size_t panels;             // the most panels, where no statistic is asked for
+  std::size_t layers = SIZE_MAX;  // the most rows of a panel: its worst layers
+  std::size_t tensor_bins = 0;    // the most bins of the tensors that a panel's rows are made of
 };
 // Throws RecordError for a run without records, UsageError for a query that fits none.
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits);
+// Its losses alone; of a run without any, a chart of nothing.
+Chart make_scalar_chart(const record::RunReader& run, const ChartLimits& limits);
 
 // A tensor that is recorded every ten iterations leaves nine bins of ten empty. A cell of the heat
 // map reaches to the next record, but hardly further than records usually lie apart: by the bin

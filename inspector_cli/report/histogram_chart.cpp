@@ -105,10 +105,19 @@ Chart frame_of(const record::RunReader& run, const std::map<TensorKey, Course>& 
   return frame;
 }
 
+Chart frame_beside(const Chart& other) {
+  Chart frame;
+  frame.run_id = other.run_id;
+  frame.first_iteration = other.first_iteration;
+  frame.last_iteration = other.last_iteration;
+  frame.bins = other.bins;
+  return frame;
+}
+
 }  // namespace
 
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
-                                    const HistogramLimits& limits) {
+                                    const HistogramLimits& limits, const Chart* beside) {
   auto courses = read_courses(run, query);
   if (courses.empty()) raise<UsageError>("no histogram fits these filters");
   HistogramChart chart;
@@ -119,7 +128,7 @@ HistogramChart make_histogram_chart(const record::RunReader& run, const record::
     courses.erase(std::next(courses.begin(), static_cast<std::ptrdiff_t>(limits.tensors)),
                   courses.end());
   }
-  chart.frame = frame_of(run, courses, limits.bins);
+  chart.frame = beside != nullptr ? frame_beside(*beside) : frame_of(run, courses, limits.bins);
   chart.frame.subtitle = fmt::format(
       "How large the values are: of each tensor the percentage of its elements x with 2^e <= |x| < "
       "2^(e+1); {}",

@@ -31,9 +31,10 @@ struct HistogramLimits {
   std::size_t tensors;  // the first ones of the run
   std::size_t rows;     // the most rows of exponents; with more a row has several
 };
-// The query selects histograms alone. UsageError if it fits none.
+// The query selects histograms alone. UsageError if it fits none. `beside`: the chart whose
+// iterations they are drawn over, all of theirs among them; nullptr: their own.
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
-                                    const HistogramLimits& limits);
+                                    const HistogramLimits& limits, const Chart* beside = nullptr);
 
 // ", iteration 3, 786432 elements": of a single iteration.
 std::string single_iteration(const HistogramChart& chart, const TensorHistogram& tensor);

@@ -1,10 +1,12 @@
 // The data of a page: charts as JSON, which page.html draws.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/base/internal_error.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/page_template.h"
@@ -21,21 +23,24 @@ constexpr double kHighestPlace = 10000;
 
 std::int64_t page_place(double place) { return std::lround(place * kHighestPlace); }
 
-// Six digits, as many as a person reads.
-Json rounded(double value) {
+// As many digits as a person reads; of a heat map's cells, which are many, fewer.
+constexpr int kDigits = 6;
+constexpr int kDigitsOfCell = 4;
+
+Json rounded(double value, int digits) {
   if (!std::isfinite(value)) return json_number(value);
-  const std::string text = fmt::format("{:.6g}", value);
+  const std::string text = fmt::format("{:.{}g}", value, digits);
   double shorter = 0;
   std::from_chars(text.data(), text.data() + text.size(), shorter);
   return shorter;
 }
 
 // null: nothing was recorded there. A value that has no place is not finite, or of warm-up.
-Json row_json(const Line& line, const Scale& scale) {
+Json row_json(const Line& line, const Scale& scale, int digits) {
   Json values = Json::array();
   Json places = Json::array();
   for (const Bin& bin : line.bins) {
-    values.push_back(bin.seen() ? rounded(bin.value()) : Json());
+    values.push_back(bin.seen() ? rounded(bin.value(), digits) : Json());
     places.push_back(bin.drawn() ? Json(page_place(scale.place(bin.value()))) : Json());
   }
   return {{"label", json_text(line.label)},
@@ -45,19 +50,25 @@ Json row_json(const Line& line, const Scale& scale) {
           {"places", std::move(places)}};
 }
 
-Json chart_json(std::string_view kind, const std::string& title, const std::vector<Line>& lines,
-                const Scale& scale) {
+Json ticks_json(const Scale& scale) {
   Json ticks = Json::array();
   for (const auto& [place, label] : scale.ticks()) ticks.push_back({page_place(place), label});
+  return ticks;
+}
+
+Json chart_json(std::string_view kind, const std::string& title, const std::vector<Line>& lines,
+                const Scale& scale) {
   Json rows = Json::array();
-  for (const Line& line : lines) rows.push_back(row_json(line, scale));
+  for (const Line& line : lines) {
+    rows.push_back(row_json(line, scale, kind == "map" ? kDigitsOfCell : kDigits));
+  }
   std::string highest = fmt::format("{:.4g}", scale.value_at(1));
   if (!scale.short_note().empty()) highest += ", " + scale.short_note();
   return {{"kind", kind},
           {"title", json_text(title)},
           {"note", scale.note()},
           {"unit", ""},
-          {"ticks", std::move(ticks)},
+          {"ticks", ticks_json(scale)},
           {"lowest", fmt::format("{:.4g}", scale.value_at(0))},
           {"highest", std::move(highest)},
           {"rows", std::move(rows)}};
@@ -92,23 +103,63 @@ Json trouble_json(const Chart& chart) {
   return shown ? Json{{"bin", chart.bin_of(bad->iteration)}} : Json();
 }
 
-// `sections`: what a report says beside the charts.
-std::string page(const Chart& chart, Json charts, Json sections = Json::array()) {
+Json page_data(const Chart& chart, Json charts) {
   Json iterations = Json::array();
   for (std::size_t b = 0; b < chart.bins; ++b) iterations.push_back(chart.iteration_of(b));
   Json ticks = Json::array();
   for (const std::int64_t iteration : chart.iteration_ticks()) {
     ticks.push_back({chart.bin_of(iteration), iteration});
   }
-  const Json data{{"run", json_text(chart.run_id)},        {"subtitle", json_text(chart.subtitle)},
-                  {"headlines", headlines_json(chart)},    {"iterations", std::move(iterations)},
-                  {"lastIteration", chart.last_iteration}, {"iterationTicks", std::move(ticks)},
-                  {"trouble", trouble_json(chart)},        {"charts", std::move(charts)},
-                  {"sections", std::move(sections)}};
-  return fmt::format("{}{}{}", kPageBegin, json_for_html(data), kPageEnd);
+  return {{"run", json_text(chart.run_id)},
+          {"subtitle", json_text(chart.subtitle)},
+          {"headlines", headlines_json(chart)},
+          {"iterations", std::move(iterations)},
+          {"lastIteration", chart.last_iteration},
+          {"iterationTicks", std::move(ticks)},
+          {"trouble", trouble_json(chart)},
+          {"charts", std::move(charts)},
+          {"sections", Json::array()}};
 }
 
-Json charts_of(const Chart& chart) {
+// Beside each row, the tensors that it is made of, on an axis of their own.
+void add_tensors(Json& map, const Panel& panel) {
+  std::vector<Line> all;
+  for (const auto& tensors : panel.tensors) all.insert(all.end(), tensors.begin(), tensors.end());
+  if (all.empty()) return;
+  const Scale scale(all);
+  map["tensorTicks"] = ticks_json(scale);
+  for (std::size_t i = 0; i < panel.tensors.size(); ++i) {
+    Json& tensors = map["rows"][i]["tensors"] = Json::array();
+    for (const Line& each : panel.tensors[i]) {
+      tensors.push_back(row_json(each, scale, kDigitsOfCell));
+    }
+  }
+}
+
+std::string layers_shown(const Panel& panel) {
+  if (panel.layers_left_out == 0) return "";
+  return fmt::format(", the {} worst of {} layers", panel.layers.size(),
+                     panel.layers.size() + panel.layers_left_out);
+}
+
+Json rank_axis(const RankMaps& ranks) {
+  constexpr std::size_t kTicks = 8;
+  Json ticks = Json::array();
+  const std::size_t step = (ranks.ranks.size() + kTicks - 1) / kTicks;
+  for (std::size_t b = 0; b < ranks.ranks.size(); b += step) ticks.push_back({b, ranks.ranks[b]});
+  return {{"name", "rank"}, {"firsts", ranks.ranks}, {"last", ranks.last_rank}, {"ticks", ticks}};
+}
+
+// That of the statistic's panel, where any of its layers has values of single ranks.
+void add_rank_map(Json& charts, const RankMaps& ranks, const std::string& statistic) {
+  const auto map = std::ranges::find(ranks.maps, statistic, &RankMap::statistic);
+  if (map == ranks.maps.end()) return;
+  charts.push_back(chart_json("map", statistic + " of layers by ranks, the worst of all iterations",
+                              map->layers, Scale(map->layers)));
+  charts.back()["axis"] = rank_axis(ranks);
+}
+
+Json charts_of(const Chart& chart, const RankMaps& ranks = {}) {
   Json charts = Json::array();
   for (const Line& scalar : chart.scalars) {
     charts.push_back(chart_json("lines", scalar.label, {scalar}, Scale({scalar})));
@@ -116,8 +167,11 @@ Json charts_of(const Chart& chart) {
   for (const Panel& panel : chart.panels) {
     charts.push_back(chart_json("lines", panel.statistic + ": the worst tensors", panel.worst,
                                 Scale(panel.worst)));
-    charts.push_back(chart_json("map", panel.statistic + " of each layer's worst tensor",
-                                panel.layers, Scale(panel.layers)));
+    charts.push_back(
+        chart_json("map", panel.statistic + " of each layer's worst tensor" + layers_shown(panel),
+                   panel.layers, Scale(panel.layers)));
+    add_tensors(charts.back(), panel);
+    add_rank_map(charts, ranks, panel.statistic);
   }
   return charts;
 }
@@ -133,23 +187,36 @@ Json charts_of(const HistogramChart& chart) {
   return charts;
 }
 
-bool have_same_bins(const Chart& a, const Chart& b) {
-  return a.bins == b.bins && a.first_iteration == b.first_iteration &&
-         a.last_iteration == b.last_iteration;
-}
-
 }  // namespace
 
-std::string draw_html(const Chart& chart) { return page(chart, charts_of(chart)); }
+std::string draw_html(const Chart& chart) {
+  return page_of(json_for_html(page_data(chart, charts_of(chart))));
+}
 
-std::string draw_html(const HistogramChart& chart) { return page(chart.frame, charts_of(chart)); }
+std::string draw_html(const HistogramChart& chart) {
+  return page_of(json_for_html(page_data(chart.frame, charts_of(chart))));
+}
 
-std::string draw_report(const Chart& chart, const HistogramChart* histograms, Json sections) {
-  Json charts = charts_of(chart);
-  if (histograms != nullptr && have_same_bins(chart, histograms->frame)) {
+Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart* histograms) {
+  Json charts = charts_of(chart, ranks);
+  if (histograms != nullptr) {
     for (Json& each : charts_of(*histograms)) charts.push_back(std::move(each));
   }
-  return page(chart, std::move(charts), std::move(sections));
+  return page_data(chart, std::move(charts));
+}
+
+std::string page_of(std::string_view data) {
+  return fmt::format("{}{}{}", kPageBegin, data, kPageEnd);
+}
+
+std::string live_page_of(std::string_view data) {
+  // A page from a server asks it for news; one that is a file asks no address for anything.
+  constexpr std::string_view kAsksNone = "default-src 'none';";
+  std::string begin(kPageBegin);
+  const std::size_t at = begin.find(kAsksNone);
+  if (at == std::string::npos) raise<InternalError>("the page has no policy of what it may load");
+  begin.insert(at + kAsksNone.size(), " connect-src 'self';");
+  return fmt::format("{}{}{}", begin, data, kPageEnd);
 }
 
 }  // namespace telens::cli

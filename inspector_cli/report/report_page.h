@@ -1,23 +1,40 @@
-// The page of `telens report`: the charts of `telens plot`, and beside them findings, what GEMMs
-// ran in, configuration and environment.
+// The page of `telens report` and `telens serve`: the charts of `telens plot`, and beside them
+// findings, ranks, histograms, blocks, what GEMMs ran in, configuration and environment.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "features/diagnosis/diagnosis.h"
 #include "features/record/run_reader.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
+#include "inspector_cli/report/rank_map.h"
 #include "inspector_cli/terminal/json.h"
 
 namespace telens::cli {
 
+struct Report {
+  std::string data;  // JSON that may stand in a page
+  std::size_t findings = 0;
+};
+
+// Reads all of a run, also of one that has no records yet. `name`: the run, as the commands that
+// are proposed name it. Throws RecordError.
+Report make_report(const record::RunReader& run, const std::string& name);
+
+// A page with such data. It opens without a network.
+std::string page_of(std::string_view data);
+// The same, which may ask the server that it came from.
+std::string live_page_of(std::string_view data);
+
 // A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,
-// `findings`, `table`, `text`. `name`: the run, as the commands that are proposed name it.
+// `findings`, `table`, `text`.
 Json report_sections(const record::RunReader& run, const diagnosis::Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name);
 
-// histograms: nullptr, or charts of the same iterations; others are left out.
-std::string draw_report(const Chart& chart, const HistogramChart* histograms, Json sections);
+// The charts, without sections. histograms: nullptr, or charts over the iterations of `chart`.
+Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart* histograms);
 
 }  // namespace telens::cli

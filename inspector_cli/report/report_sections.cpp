@@ -10,6 +10,7 @@
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/report_page.h"
+#include "inspector_cli/report/worst_blocks.h"
 
 namespace telens::cli {
 namespace {
@@ -22,6 +23,7 @@ using diagnosis::GemmState;
 constexpr std::size_t kMostFindings = 20;
 constexpr std::size_t kMostConsequences = 10;
 constexpr std::size_t kMostGemmRows = 200;
+constexpr std::size_t kMostBlocks = 10;
 
 Json section(std::string_view title, std::string_view place) {
   return {{"title", title}, {"place", place}};
@@ -132,6 +134,20 @@ Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
   return unasked;
 }
 
+Json blocks_section(const Table& blocks) {
+  Json rows = Json::array();
+  for (const auto& cells : blocks.rows()) {
+    Json row = Json::array();
+    for (const Cell& cell : cells) row.push_back(short_text(cell));
+    rows.push_back(std::move(row));
+  }
+  Json worst = section("Worst blocks", "after");
+  worst["note"] =
+      fmt::format("The {} worst of each statistic; rows and columns count blocks.", kMostBlocks);
+  worst["table"] = {{"columns", blocks.columns()}, {"rows", std::move(rows)}};
+  return worst;
+}
+
 Json environment_section(const record::RunReader& run) {
   Json rows = Json::array();
   for (const auto& [name, value] : run.environment()) {
@@ -148,6 +164,8 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name) {
   Json sections = Json::array();
   sections.push_back(findings_section(diagnosis, facts, name));
+  const Table blocks = table_of(worst_blocks(run, {}), run, kMostBlocks);
+  if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
   if (!diagnosis.unasked.empty()) sections.push_back(unasked_section(diagnosis));
   Json config = section("Configuration", "after");

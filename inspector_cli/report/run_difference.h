@@ -17,10 +17,10 @@ namespace telens::cli {
 struct Divergence {
   diagnosis::Place place = {};  // in A
   std::string layer = {};       // its name in A; "": a scalar
-  std::string quantity = {};    // "root mean square", "cur_amax", or the scalar's name
+  std::string quantity = {};    // "root mean square", "error of the cast", or the scalar's name
   std::int64_t first = 0;       // iteration
   double a = 0, b = 0;          // in that iteration
-  double difference = 0;        // |a - b| / max(|a|, |b|); infinite where one is no number
+  double difference = 0;        // relative; infinite where one is no number
   double tolerance = 0;
 };
 
@@ -37,8 +37,5 @@ using LayerMap = std::vector<std::pair<std::string, std::string>>;
 // A varies from one iteration to the next says it.
 RunDifference compare_runs(const diagnosis::Facts& a, const diagnosis::Facts& b,
                            const diagnosis::Facts* spread, const LayerMap& map);
-
-// The statistics that compare_runs reads.
-std::vector<std::string_view> compared_statistics();
 
 }  // namespace telens::cli

@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
 namespace telens::cli {
@@ -31,6 +32,13 @@ RunState state_of(const record::Segment& segment) {
       break;
   }
   return {fmt::format("recording stopped {}: {}", time_text(end.time), end.reason), Colour::red};
+}
+
+RunState state_of(const record::RunReader& run) {
+  const auto& segments = run.segments();
+  if (segments.empty()) return {};
+  const auto live = std::ranges::find_if(segments, &record::Segment::live);
+  return state_of(live == segments.end() ? segments.back() : *live);
 }
 
 std::string state_text(const record::Segment& segment) {

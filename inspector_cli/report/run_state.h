@@ -17,6 +17,8 @@ struct RunState {
   std::optional<Colour> colour = std::nullopt;
 };
 RunState state_of(const record::Segment& segment);
+// That of a file that is being written, else of the last one.
+RunState state_of(const record::RunReader& run);
 // The same, in color on a terminal.
 std::string state_text(const record::Segment& segment);
 

@@ -129,8 +129,7 @@ RunView view_of(const record::RunReader& run) {
                .no_finding = "",
                .worst = worst_tensors(run)};
   view.ended = has_ended(run);
-  const auto shown = std::ranges::find_if(segments, &record::Segment::live);
-  if (!segments.empty()) view.state = state_of(shown == segments.end() ? segments.back() : *shown);
+  view.state = state_of(run);
   view.losses = losses_of(facts);
   if (found.first_iteration <= found.last_iteration) view.last_iteration = found.last_iteration;
   if (!view.losses.empty()) {

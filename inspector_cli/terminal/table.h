@@ -24,6 +24,7 @@ class Table {
   void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   std::size_t size() const { return rows_.size(); }
   const std::vector<std::string>& columns() const { return columns_; }
+  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
   // Numbers the largest first, names in their order ("layers.2" before "layers.10"), what is empty
   // at the end; rows that are equal stay as they were. Throws UsageError for a column that is none.

@@ -10,6 +10,7 @@ class Page(html.parser.HTMLParser):
         self.tags = []
         self.in_script = False
         self.scripts = []
+        self.text = ""  # outside of scripts
         self.feed(text)
         self.close()
         self.data = json.loads(self.scripts[0])
@@ -26,6 +27,8 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, text):
         if self.in_script:
             self.scripts[-1] += text
+        else:
+            self.text += text
 
 
 def charts_of(text):

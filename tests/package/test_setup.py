@@ -158,7 +158,7 @@ def test_another_system_is_told_each_missing_package_by_name(tmp_path):
     done = sandbox.run()
     assert done.returncode != 0
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    for name in ("cmake", "yaml-cpp", "HDF5", "CLI11", "nlohmann-json"):
+    for name in ("cmake", "yaml-cpp", "HDF5", "CLI11", "nlohmann-json", "cpp-httplib"):
         assert name in error
     assert "ninja" not in error
     assert sandbox.calls() == []

@@ -26,6 +26,7 @@ QUOTED = ("hwy/*",)  # Highway's own files say `#include "hwy/highway.h"`, for i
 CUDA = ("cuda*.h", "cublas*.h", "cudnn*.h")
 COMMAND_LINE = ("CLI/*",)
 REGEX = ("pcre2.h",)
+HTTP = ("httplib.h",)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] =
     return Room(name, tuple(files.split()), frozenset(includes.split()), libraries)
 
 
-RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX
+RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX + HTTP
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
@@ -149,11 +150,18 @@ ROOMS = (
         "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
         "cli_terminal",
     ),
+    # The report for a browser: a server of this machine, nothing of the command line.
+    room(
+        "cli_serve",
+        "inspector_cli/serve/*",
+        "hooks_rows record diagnosis cli_report cli_terminal",
+        HTTP,
+    ),
     room(
         "inspector_cli",
         "inspector_cli/*",
         "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
-        "cli_terminal cli_bisect",
+        "cli_terminal cli_bisect cli_serve",
         COMMAND_LINE,
     ),
     # rest
@@ -162,7 +170,7 @@ ROOMS = (
     room(
         "tests",
         "tests/*",
-        EVERYTHING + " inspector_cli cli_bisect cli_report cli_terminal python samples",
+        EVERYTHING + " inspector_cli cli_bisect cli_report cli_serve cli_terminal python samples",
         RESTRICTED,
     ),
     room("benchmarks", "benchmarks/*", EVERYTHING + " tests samples", RESTRICTED),
@@ -184,6 +192,7 @@ WITHOUT_LIBTORCH = frozenset(
         "cli_terminal",
         "cli_report",
         "cli_bisect",
+        "cli_serve",
         "inspector_cli",
     )
 )

@@ -111,3 +111,46 @@ def test_the_documentation_has_the_keys(write, diff):
     documentation = (ROOT / "docs/command.md").read_text()
     for key in diff(write("a", 1), write("b", 2)):
         assert f"`{key}`" in documentation
+
+
+def with_gemms(name, tmp_path, error=0.03, victim_error=None, at=8, casts=True):
+    """A run of layers with an FP8 cast of each GEMM's operands."""
+    lines = Lines()
+    for step in range(STEPS):
+        for layer in LAYERS:
+            lines.record(step, layer, "activation", "l2_norm", 64.0)
+            lines.record(step, layer, "activation", "numel", 4096)
+            if not casts:
+                continue
+            for gemm, result in (("fprop", "output"), ("wgrad", "wgrad")):
+                bad = victim_error and (layer, gemm) == ("layers.1.fc1", "wgrad") and step >= at
+                wave = 1 + 0.05 * math.sin(step)
+                mse = (victim_error if bad else error * wave) ** 2
+                lines.record(step, layer, "activation", "mse", mse, gemm=gemm)
+                product = (victim_error if bad else error * wave) * 1.4
+                lines.record(step, layer, result, "gemm_relative_error", product, gemm=gemm)
+        lines.scalar(step, "loss", 4 - 0.1 * step)
+    return lines.write(tmp_path / name)
+
+
+def test_a_gemm_whose_cast_went_wrong_is_named_where_no_size_tells(diff, tmp_path):
+    a = with_gemms("a", tmp_path)
+    told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
+    assert [(each["gemm"], each["quantity"]) for each in told] == [
+        ("wgrad", "error of the cast"),
+        ("wgrad", "error of the product"),
+    ]
+    assert {(each["layer"], each["first_iteration"]) for each in told} == {("layers.1.fc1", 8)}
+    assert told[0]["tensor"] == "activation"
+    assert told[0]["difference"] == pytest.approx(0.57, abs=0.01)
+    assert told[0]["tolerance"] == 2**-3  # no ledger: that of E5M2
+    assert diff(a, with_gemms("c", tmp_path, error=0.04))["divergences"] == []
+
+
+def test_beside_a_run_in_high_precision_a_cast_is_measured_by_its_format(diff, tmp_path):
+    a = with_gemms("a", tmp_path, casts=False)
+    assert diff(a, with_gemms("fine", tmp_path))["divergences"] == []
+    told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
+    assert [(each["layer"], each["gemm"], each["a"]) for each in told] == [
+        ("layers.1.fc1", "wgrad", 0)
+    ]

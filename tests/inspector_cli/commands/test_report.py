@@ -85,3 +85,77 @@ def test_a_page_has_the_name_of_a_page(telens, tmp_path):
     result = telens("report", training(tmp_path), "-o", tmp_path / "page.txt")
     assert result.returncode == 2
     assert "ends in .html" in result.stderr
+
+
+def charts(page):
+    return {chart["title"]: chart for chart in page.data["charts"]}
+
+
+def test_ranks_stand_beside_each_other(report, write_run, tmp_path):
+    for rank in (0, 3):
+        write_run(log_dir=tmp_path, rank=rank)
+    drawn = charts(Page(report(tmp_path)[0]))
+    ranks = drawn["nonfinite of layers by ranks, the worst of all iterations"]
+    assert ranks["axis"] == {"name": "rank", "firsts": [0, 3], "last": 3, "ticks": [[0, 0], [1, 3]]}
+    values = {row["label"]: row["values"] for row in ranks["rows"]}
+    assert values["layers.0.fc1"] == [0, 0]
+    assert values["layers.2.fc1"] == [3, 3]
+
+
+def test_one_rank_stands_beside_nothing(report, log_dir):
+    assert not any("by ranks" in title for title in charts(Page(report(log_dir)[0])))
+
+
+def test_a_layer_of_a_heat_map_has_its_tensors_behind_it(report, log_dir):
+    layers = charts(Page(report(log_dir)[0]))["underflows% of each layer's worst tensor"]["rows"]
+    tensors = {each["label"]: each["values"] for each in layers[3]["tensors"]}
+    assert tensors["layers.3.fc1 activation fprop"][:2] == [1.5, 1.5]
+    assert tensors["layers.3.fc1 gradient dgrad"][:2] == layers[3]["values"][:2] == [13, 13]
+
+
+def test_the_worst_blocks_and_the_end_of_the_run_are_told(report, log_dir):
+    page = Page(report(log_dir)[0])
+    table = sections(page)["Worst blocks"]["table"]
+    (row,) = table["rows"]
+    block = dict(zip(table["columns"], row, strict=True))
+    assert (block["layer"], block["block row"], block["value"]) == ("layers.0.fc1", "4", "0.125")
+    assert page.data["state"]["text"].startswith("ended cleanly")
+    assert page.data["state"]["gravity"] == "plain"
+
+
+def test_histograms_of_a_few_iterations_are_drawn_over_all(report, lines, tmp_path):
+    for step in range(20):
+        lines.record(step, "fc", "activation", "cur_amax", 2)
+        if step in (5, 10):
+            lines.histogram(step, "fc", "activation", "code_histogram_bf16", {0x3F80: 3, 0x4000: 1})
+    drawn = charts(Page(report(lines.write(tmp_path))[0]))["fc activation"]
+    row = next(row for row in drawn["rows"] if row["label"] == "2^0")
+    assert len(row["values"]) == 20
+    assert row["values"][5] == 75
+    assert row["values"][4] is None
+
+
+def test_a_run_of_losses_alone_has_a_page(report, lines, tmp_path):
+    for step in range(5):
+        lines.scalar(step, "loss", 4 - step)
+    page = Page(report(lines.write(tmp_path))[0])
+    assert list(charts(page)) == ["loss"]
+    assert charts(page)["loss"]["rows"][0]["values"] == [4, 3, 2, 1, 0]
+
+
+def test_a_page_of_very_many_layers_has_the_worst_ones_and_stays_light(report, lines, tmp_path):
+    for step in range(40):
+        for layer in range(1000):
+            name = f"model.layers.{layer}.self_attention.qkv"
+            for tensor in ("activation", "gradient"):
+                for statistic in ("underflows%", "mse"):
+                    value = layer * 7919 % 1000 / 997
+                    lines.record(step, name, tensor, statistic, value, gemm="fprop")
+    text, _ = report(lines.write(tmp_path))
+    assert len(text) < 5_000_000
+    drawn = charts(Page(text))[
+        "underflows% of each layer's worst tensor, the 300 worst of 1000 layers"
+    ]
+    numbers = [int(row["label"]) for row in drawn["rows"]]
+    assert numbers == sorted(numbers)
+    assert min(layer * 7919 % 1000 for layer in numbers) == 700

@@ -1,0 +1,81 @@
+// telens serve: the page of telens report, for a browser of this machine, which follows the run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/serve/live_report.h"
+#include "inspector_cli/serve/loopback_server.h"
+#include "inspector_cli/serve/token.h"
+#include "inspector_cli/terminal/interrupt.h"
+#include "inspector_cli/terminal/output.h"
+
+namespace telens::cli {
+namespace {
+
+using Clock = LiveReport::Clock;
+
+constexpr auto kNap = std::chrono::milliseconds(50);
+constexpr int kShareOfTime = 10;  // reading takes at most a tenth of the time
+
+struct ServeOptions {
+  std::string run;
+  int port = 0;
+  double interval = 2;  // seconds
+};
+
+// Until the user wants the end.
+void follow(LiveReport& report, Clock::duration interval) {
+  Clock::time_point next = Clock::now() + interval;
+  while (interrupting_signal() == 0) {
+    std::this_thread::sleep_for(kNap);
+    if (Clock::now() < next) continue;
+    report.update();
+    next = Clock::now() + std::max(interval, kShareOfTime * report.cost());
+  }
+}
+
+void run_serve(const ServeOptions& options) {
+  const auto interval = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::duration<double>(options.interval));
+  const InterruptWatch interrupts;
+  LiveReport report(options.run, choose_run(options.run), interval);
+  const std::string token = new_token();
+  LoopbackServer server(options.port, token, [&](std::string_view path, std::string_view after) {
+    return report.answer(path, after);
+  });
+  fmt::print("http://127.0.0.1:{}/?token={}\n", server.port(), token);
+  flush_stdout();
+  server.start();
+  follow(report, interval);
+  // Ctrl-C is how a user ends it; another signal asked for the end.
+  if (interrupting_signal() != SIGINT) throw_if_interrupted();
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  constexpr int kHighestPort = 65535;
+  constexpr double kLongestInterval = 3600;
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = app.add_subcommand(
+      "serve",
+      "Shows the page of telens report to a browser of this machine, and keeps it up to date as\n"
+      "the run grows. Prints its address, without whose token nothing is shown. Ctrl-C ends it.");
+  command->add_option("RUN", options->run, "The run")->required();
+  command->add_option("--port", options->port, "The port on 127.0.0.1; 0: one that is free")
+      ->check(CLI::Range(0, kHighestPort))
+      ->capture_default_str();
+  command->add_option("--interval", options->interval, "Seconds from one look to the next")
+      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.0, kLongestInterval));
+  command->callback([options] { run_serve(*options); });
+}
+
+}  // namespace telens::cli

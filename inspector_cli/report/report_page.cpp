@@ -1,0 +1,74 @@
+#include "inspector_cli/report/report_page.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "features/diagnosis/rules.h"
+#include "inspector_cli/report/run_state.h"
+
+namespace telens::cli {
+namespace {
+
+// A cell takes 12 to 15 bytes of a page, which is to stay below 5 MB: 2 MB of heat maps, 1 MB of
+// the tensors behind them, half a megabyte of ranks, and as much of histograms.
+constexpr std::size_t kPanels = 5;
+constexpr std::size_t kMostLayers = 300;
+constexpr std::size_t kMapCells = 120'000;
+constexpr std::size_t kTensorCells = 60'000;
+constexpr std::size_t kRankCells = 30'000;
+constexpr std::size_t kMostBins = 240;
+constexpr std::size_t kFewestBins = 60;
+constexpr HistogramLimits kHistograms{.bins = kMostBins, .tensors = 4, .rows = 48};
+
+std::size_t bins_within(std::size_t cells, std::size_t layers) {
+  const std::size_t rows = kPanels * std::clamp<std::size_t>(layers, 1, kMostLayers);
+  return std::min(kMostBins, cells / rows);
+}
+
+Chart chart_of(const record::RunReader& run, std::size_t layers) {
+  const ChartLimits limits{.bins = std::max(kFewestBins, bins_within(kMapCells, layers)),
+                           .lines = 6,
+                           .panels = kPanels,
+                           .layers = kMostLayers,
+                           .tensor_bins = kTensorCells / kPanels};
+  return run.record_count() == 0 ? make_scalar_chart(run, limits) : make_chart(run, {}, limits);
+}
+
+std::optional<HistogramChart> histograms_of(const record::RunReader& run, const Chart& chart) {
+  record::RecordQuery query;
+  query.first_iteration = chart.first_iteration;
+  query.last_iteration = chart.last_iteration;
+  try {
+    return make_histogram_chart(run, query, kHistograms, &chart);
+  } catch (const UsageError&) {
+    return std::nullopt;  // a run without ValueHistogram
+  }
+}
+
+std::string_view gravity_of(const RunState& state) {
+  if (state.colour == Colour::red) return "grave";
+  if (state.colour == Colour::yellow) return "notable";
+  return state.colour == Colour::green ? "fine" : "plain";
+}
+
+}  // namespace
+
+Report make_report(const record::RunReader& run, const std::string& name) {
+  const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
+  const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
+  const std::size_t layers = run.names(record::Dictionary::layer).size();
+  const Chart chart = chart_of(run, layers);
+  const auto histograms = histograms_of(run, chart);
+  const RankMaps ranks =
+      make_rank_maps(run, chart, std::max<std::size_t>(2, bins_within(kRankCells, layers)));
+  Json data = report_data(chart, ranks, histograms ? &*histograms : nullptr);
+  const RunState state = state_of(run);
+  data["state"] = {{"text", json_text(printable(state.text))}, {"gravity", gravity_of(state)}};
+  data["sections"] = report_sections(run, facts, found, name);
+  return {.data = json_for_html(data), .findings = found.findings.size()};
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,344 @@
+"""telens serve: requests that get the page, and a run that grows, is killed, damaged, removed."""
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import COMMAND, WRITE_LINES, Lines
+from page_data import Page
+
+PATIENCE = 60  # seconds, on a busy machine
+TICK = 2  # seconds for which a file that was written counts as news
+
+
+class Server:
+    def __init__(self, log_dir, *options):
+        self.process = subprocess.Popen(
+            [COMMAND, "serve", str(log_dir), "--interval", "0.1", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.url = self.process.stdout.readline().strip()
+        assert self.url.startswith("http://127.0.0.1:"), self.process.stderr.read()
+        address, self.token = self.url.split("/?token=")
+        self.port = int(address.split(":")[-1])
+
+    def get(self, path, method="GET", host=None, token=True, after=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        question = f"?token={self.token}" if token is True else f"?token={token}" if token else ""
+        question += f"&after={after}" if after is not None else ""
+        connection.request(method, path + question, headers={"Host": host} if host else {})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer, body.decode()
+
+    def data(self, after=None):
+        answer, body = self.get("/data", after=after)
+        assert answer.status == (200 if body else 204)
+        return json.loads(body) if body else None
+
+    def wait_for(self, condition):
+        """The data that the page gets, as soon as they are such; it asks as the page does."""
+        end, version = time.monotonic() + PATIENCE, None
+        while time.monotonic() < end:
+            found = self.data(after=version)
+            if found and condition(found):
+                return found
+            version = found["live"]["version"] if found else version
+            time.sleep(0.05)
+        raise AssertionError(self.data())
+
+    def end(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(log_dir, *options):
+        servers.append(Server(log_dir, *options))
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.process.kill()
+        each.process.communicate()
+
+
+class Training:
+    """A process that writes a run, a line at a time."""
+
+    def __init__(self, log_dir):
+        self.log_dir = log_dir
+        self.process = subprocess.Popen([WRITE_LINES, str(log_dir)], stdin=subprocess.PIPE)
+        self.steps = 0
+        self.step(3)
+        end = time.monotonic() + PATIENCE
+        while not self.is_readable() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def is_readable(self):
+        files = list(self.log_dir.glob("telens/run/*.h5"))
+        return (
+            files
+            and subprocess.run([COMMAND, "info", files[0]], capture_output=True).returncode == 0
+        )
+
+    def step(self, count=1, bad=False):
+        lines = Lines()
+        for _ in range(count):
+            lines.record(self.steps, "layers.0.fc1", "activation", "nonfinite", 7 if bad else 0)
+            lines.record(
+                self.steps, "layers.0.fc1", "activation", "cur_amax", 4 + math.sin(self.steps)
+            )
+            lines.scalar(self.steps, "loss", 10 - self.steps)
+            self.steps += 1
+        self.process.stdin.write(("\n".join(lines.lines) + "\n").encode())
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(timeout=PATIENCE) == 0
+
+
+@pytest.fixture
+def training(tmp_path):
+    started = Training(tmp_path / "log")
+    yield started
+    started.process.kill()
+    started.process.wait()
+
+
+def losses(data):
+    (loss,) = (chart for chart in data["charts"] if chart["title"] == "loss")
+    return loss["rows"][0]["values"]
+
+
+def test_the_page_is_a_report_that_may_ask_its_server_alone(serve, log_dir):
+    answer, body = serve(log_dir).get("/")
+    assert answer.status == 200
+    assert answer.getheader("Content-Type") == "text/html; charset=utf-8"
+    assert "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'" in body
+    page = Page(body)
+    assert page.tags.count("script") == 3
+    assert page.data["live"] == {"version": 1, "trouble": "", "milliseconds": 100}
+    assert any("(nonfinite)" in each["head"] for each in page.data["sections"][0]["findings"])
+
+
+def test_nothing_is_kept_framed_or_told_to_others(serve, log_dir):
+    server = serve(log_dir)
+    for path, token in (("/", True), ("/data", True), ("/nothing", True), ("/", None)):
+        answer, _ = server.get(path, token=token)
+        assert answer.getheader("Cache-Control") == "no-store"
+        assert answer.getheader("X-Frame-Options") == "DENY"
+        assert answer.getheader("X-Content-Type-Options") == "nosniff"
+        assert answer.getheader("Referrer-Policy") == "no-referrer"
+        assert answer.getheader("Connection") == "close"
+
+
+def test_without_its_token_nothing_is_answered(serve, log_dir):
+    server = serve(log_dir)
+    almost = server.token[:-1] + ("0" if server.token[-1] != "0" else "1")
+    for token in (
+        None,
+        "",
+        almost,
+        server.token + "0",
+        server.token[:-1],
+        server.token.upper() + "x",
+    ):
+        for path in ("/", "/data", "/nothing"):
+            answer, body = server.get(path, token=token)
+            assert answer.status == 403
+            assert "token" in body
+            assert server.token not in body
+    assert len(server.token) == 32
+    assert serve(log_dir).token != server.token
+
+
+def test_a_page_of_another_site_is_refused_by_its_name(serve, log_dir):
+    server = serve(log_dir)
+    for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example",
+                 "localhost.evil.example", "127.0.0.1:80@evil", "localhost:"):  # fmt: skip
+        assert server.get("/data", host=host)[0].status == 403
+    # The port may be that of a tunnel.
+    for host in ("localhost", "127.0.0.1:8000", f"localhost:{server.port}", "[::1]:1234"):
+        assert server.get("/data", host=host)[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/data/",
+        "/data/../..",
+        "/index.html",
+    ],
+)
+def test_there_are_no_other_paths(serve, log_dir, path):
+    answer, body = serve(log_dir).get(path)
+    assert answer.status == 404
+    assert "root:" not in body
+
+
+def test_nothing_can_be_sent_to_it(serve, log_dir):
+    server = serve(log_dir)
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert server.get("/", method=method)[0].status == 405
+    head, body = server.get("/", method="HEAD")
+    assert (head.status, body) == (200, "")
+
+
+def test_it_listens_to_this_machine_alone(serve, log_dir):
+    server = serve(log_dir)
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    sockets = [line.split() for table in tables for line in table]
+    listening = [each[1] for each in sockets if each[3] == "0A"]
+    assert [each for each in listening if each.endswith(f":{server.port:04X}")] == [
+        f"0100007F:{server.port:04X}"
+    ]
+
+
+def test_the_page_follows_the_run(serve, training):
+    server = serve(training.log_dir)
+    first = server.wait_for(lambda data: "charts" in data and len(data["charts"]) > 1)
+    assert first["state"] == {"text": "being written", "gravity": "fine"}
+    training.step(4, bad=True)
+    news = server.wait_for(lambda data: len(losses(data)) == 7)
+    assert news["live"]["version"] > first["live"]["version"]
+    assert losses(news)[-1] == 4
+    assert "(nonfinite): layers.0.fc1 activation" in news["sections"][0]["findings"][0]["head"]
+    training.end()
+    ended = server.wait_for(lambda data: data["state"]["text"].startswith("ended cleanly"))
+    assert server.data(after=ended["live"]["version"]) is None
+
+
+def test_a_killed_run_says_so(serve, training):
+    server = serve(training.log_dir)
+    training.process.kill()
+    killed = server.wait_for(lambda data: data["state"]["gravity"] == "notable")
+    assert "killed?" in killed["state"]["text"]
+    assert server.end() == (0, "")
+
+
+def test_a_run_that_goes_and_comes_back(serve, write_run, tmp_path):
+    write_run(log_dir=tmp_path / "log")
+    server = serve(tmp_path / "log")
+    before = server.data()
+    shutil.move(tmp_path / "log", tmp_path / "moved")
+    gone = server.wait_for(lambda data: data["live"]["trouble"])
+    assert "cannot be read any more, this is what it was" in gone["live"]["trouble"]
+    assert gone["charts"] == before["charts"]
+    shutil.move(tmp_path / "moved", tmp_path / "log")
+    back = server.wait_for(lambda data: not data["live"]["trouble"])
+    assert back["charts"] == before["charts"]
+
+
+def test_a_damaged_file_is_told_and_the_server_lives(serve, write_run, tmp_path):
+    write_run(log_dir=tmp_path)
+    server = serve(tmp_path)
+    file = tmp_path / "telens/run/rank00000.h5"
+    file.write_bytes(b"\0" * 5000)
+    told = server.wait_for(lambda data: data["live"]["trouble"])
+    assert "rank00000.h5" in told["live"]["trouble"]
+    assert server.get("/")[0].status == 200
+    assert server.end() == (0, "")
+
+
+def bytes_read(process):
+    return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("command", ["serve", "watch"])
+def test_files_that_did_not_change_are_not_read_again(serve, training, command):
+    with contextlib.ExitStack() as stack:
+        if command == "serve":
+            process = serve(training.log_dir).process
+        else:
+            process = stack.enter_context(
+                subprocess.Popen([COMMAND, "watch", str(training.log_dir), "--interval", "0.1"],
+                                 stdout=subprocess.PIPE))  # fmt: skip
+            stack.callback(process.kill)
+            process.stdout.readline()
+        size = training.log_dir.joinpath("telens/run/rank00000.h5").stat().st_size
+        time.sleep(3 * TICK)  # the last write has reached the disk, and is no news
+        before = bytes_read(process)
+        time.sleep(1)
+        assert bytes_read(process) - before < size / 4
+        training.step()
+        end = time.monotonic() + PATIENCE
+        while bytes_read(process) - before < size and time.monotonic() < end:
+            time.sleep(0.1)
+        assert bytes_read(process) - before >= size
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_clean_and_the_port_is_free_again(serve, log_dir, number):
+    server = serve(log_dir)
+    assert server.get("/")[0].status == 200
+    assert server.end(number) == (0 if number == signal.SIGINT else 128 + number, "")
+    assert serve(log_dir, "--port", str(server.port)).port == server.port
+
+
+def test_a_client_that_says_nothing_keeps_no_other_waiting(serve, log_dir):
+    server = serve(log_dir)
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+    assert server.get("/data")[0].status == 200
+    begin = time.monotonic()
+    assert server.end() == (0, "")
+    assert time.monotonic() - begin < 20
+    for each in silent:
+        each.close()
+
+
+def test_a_port_that_is_taken_is_named(serve, log_dir, telens):
+    server = serve(log_dir)
+    for port in (server.port, 70000):
+        result = telens("serve", log_dir, "--port", port)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+        assert str(port) in result.stderr
+    assert server.get("/")[0].status == 200
+
+
+def test_a_run_without_records_is_served_and_one_that_is_not_there_is_not(serve, write_run, telens):
+    data = serve(write_run(iterations=0)).data()
+    assert data["charts"] == []
+    assert "no finding" in data["sections"][0]["note"].lower()
+    result = telens("serve", "/nowhere")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_name_does_not_become_markup(serve, tmp_path, lines):
+    hostile = "</script><img src=x onerror=alert(1)>"
+    lines.record(0, hostile, "activation", "nonfinite", 1)
+    page = Page(serve(lines.write(tmp_path)).get("/")[1])
+    assert "img" not in page.tags
+    assert page.tags.count("script") == 3
+
+
+def test_a_reader_that_left_is_nothing_to_tell(log_dir):
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [COMMAND, "serve", str(log_dir)], stdout=writer, stderr=subprocess.PIPE, timeout=PATIENCE
+    )
+    os.close(writer)
+    assert result.stderr == b""
+    assert result.returncode == -signal.SIGPIPE
