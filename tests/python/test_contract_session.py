@@ -36,7 +36,8 @@ def test_the_session_functions_take_the_peers_arguments():
     assert list(defaults_of(debug.initialize).items()) == list((theirs | extra).items())
     for name in ("initialize_training_step", "set_tensor_reduction_group", "log_message"):
         assert defaults_of(getattr(debug, name)) == defaults_of(getattr(peer, name))
-    assert defaults_of(debug.step) == {"loss": None}
+    # Keywords of any name are `scalars`.
+    assert defaults_of(debug.step) == {"loss": None, "scalars": inspect.Parameter.empty}
     assert defaults_of(debug.end_debug) == {}
     assert defaults_of(debug.log_tensor_stats) == {
         "layer_name": inspect.Parameter.empty,

@@ -14,6 +14,7 @@ from telens.debug import (
     base,
     layer_names,
     logging,
+    optimizers,
     parameters,
     planning,
     registry,
@@ -26,6 +27,7 @@ from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.features.utils import get_reduction_params, next_enabled_iter
 from telens.debug.layer_names import *  # noqa: F403
 from telens.debug.logging import *  # noqa: F403
+from telens.debug.optimizers import *  # noqa: F403
 from telens.debug.parameters import *  # noqa: F403
 from telens.debug.planning import *  # noqa: F403
 from telens.debug.registry import *  # noqa: F403
@@ -48,6 +50,7 @@ __all__ = [
     *base.__all__,
     *layer_names.__all__,
     *logging.__all__,
+    *optimizers.__all__,
     *parameters.__all__,
     *planning.__all__,
     *registry.__all__,

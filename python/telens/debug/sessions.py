@@ -123,10 +123,17 @@ def initialize(
     exits.end_at_exit(end_debug)
 
 
-def step(loss: float | torch.Tensor | None = None) -> None:
-    """Ends an iteration; to be called after every forward-backward. Nothing without a session."""
+def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tensor) -> None:
+    """Ends an iteration; to be called after every forward-backward. Nothing without a session.
+
+    ``scalars``: further numbers of this iteration, as ``lr=`` and ``grad_norm=``, which go into the
+    run file under their names, as ``record`` puts them there.
+    """
     # Reading a loss from a GPU makes the host wait: only if the loss is recorded.
     recorded = loss is not None and _C.debug.is_initialized()
+    if _C.debug.is_initialized():
+        for name, value in scalars.items():
+            _C.debug.record(name, arguments.number("debug.step", name, value))
     exits.note_step()
     layer_names.note_step()
     ranks.tell_of_a_late_group()

@@ -280,6 +280,22 @@ STATEMENTS = (
         "write_scalar(iteration() + 1, name, value);",
     ),
     Statement(
+        "`step(loss, lr=..., anything=...)` keeps further numbers of the iteration that ends "
+        "*(ours)*.",
+        "test_recorded_scalars.py::test_step_records_any_number_under_its_name",
+        SESSIONS,
+        '            _C.debug.record(name, arguments.number("debug.step", name, value))',
+        '            arguments.number("debug.step", name, value)',
+    ),
+    Statement(
+        "`watch_optimizer(optimizer, every)` keeps `lr`, `grad_norm` and `update_to_weight` of an "
+        "optimizer's steps *(ours)*.",
+        "test_recorded_scalars.py::test_a_watched_optimizer_records_its_steps",
+        "python/telens/debug/optimizers.py",
+        "update / size",
+        "update",
+    ),
+    Statement(
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
         "and what it would record *(ours)*.",
         "test_plan.py::test_the_estimate_is_what_a_run_records",

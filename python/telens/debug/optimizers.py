@@ -1,0 +1,133 @@
+"""What an optimizer does to the weights, as numbers of the run: its steps are watched by a hook."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens.debug import arguments
+
+__all__ = ["watch_optimizer"]
+
+
+class _Handle:
+    """Of several hooks at once; ``remove()`` takes them away."""
+
+    def __init__(self, hooks: Iterable[Any]) -> None:
+        self._hooks = list(hooks)
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """A rank's own part of a tensor that is spread over ranks."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _norm(tensors: list[torch.Tensor]) -> float:
+    """The norm of all elements together."""
+    if not tensors:
+        return 0.0
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors]
+    return torch.stack([each.cpu() for each in norms]).double().norm().item()
+
+
+class _Watch:
+    """Reads the gradients before a step, and the weights before and after it."""
+
+    def __init__(self, prefix: str, every: int) -> None:
+        self.prefix = prefix
+        self.every = every
+        self.steps = 0
+        self.before: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def record(self, name: str, value: float) -> None:
+        _C.debug.record(self.prefix + name, float(value))
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.before = []
+        if not _C.debug.is_initialized():
+            return
+        due = self.steps % self.every == 0
+        self.steps += 1
+        self.record("lr", optimizer.param_groups[0]["lr"])
+        if not due:
+            return
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        trained = [p for p in trained if p.grad is not None]
+        dense = [p.grad for p in trained if not p.grad.is_sparse]
+        self.record("grad_norm", _norm([_local(each) for each in dense]))
+        self.before = [(p, _local(p).clone()) for p in trained]
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        before, self.before = self.before, []
+        if not before or not _C.debug.is_initialized():
+            return
+        size = _norm([old for _, old in before])
+        update = _norm([_local(p) - old for p, old in before])
+        if size > 0:
+            self.record("update_to_weight", update / size)
+
+
+def _harmless(call: Callable, hooks: list[Any]) -> Callable:
+    """The same call, which ends the watch where it fails, and never the training."""
+
+    def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            with torch.no_grad():
+                call(optimizer)
+        except Exception as error:
+            _Handle(hooks).remove()
+            warnings.warn(
+                f"debug.watch_optimizer: no steps are watched any more: {error}", stacklevel=2
+            )
+
+    return hook
+
+
+def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str = "") -> _Handle:
+    """Records numbers of an optimizer's steps in the run, as ``debug.record`` does.
+
+    ``lr``, of the first parameter group, in each step; in every ``every``-th one besides
+    ``grad_norm``, the norm of all gradients as the step finds them, and ``update_to_weight``, the
+    norm of what the step changes over the norm of the weights before it. On a rank that holds a
+    part of the weights they are those of its part. Such a step waits for the device once, and holds
+    a copy of the weights until it has ended. ``telens diagnose`` takes the learning rate as the
+    cause of what follows from it.
+
+    Parameters
+    ----------
+    optimizer
+        any optimizer of torch, or with ``register_step_pre_hook`` and ``register_step_post_hook``
+    every
+        steps from one measurement to the next; 1 in a run that looks for a fault
+    name
+        goes before the names, as in ``name.lr``, for programs with several optimizers
+
+    Returns
+    -------
+    a handle whose ``remove()`` ends it; it does nothing while there is no session
+
+    Raises
+    ------
+    telens.UsageError
+        if ``optimizer`` has no hooks of its steps, or ``every`` is not a number from 1 on
+    """
+    call = "debug.watch_optimizer"
+    if not callable(getattr(optimizer, "register_step_pre_hook", None)):
+        raise arguments.refusal(call, "optimizer", "an optimizer of torch", optimizer)
+    if arguments.index(call, "every", every) < 1:
+        raise arguments.refusal(call, "every", "a number of steps from 1 on", every)
+    prefix = arguments.text(call, "name", name, empty=True)
+    watch = _Watch(f"{prefix}." if prefix else "", every)
+    hooks: list[Any] = []
+    hooks.append(optimizer.register_step_pre_hook(_harmless(watch.before_step, hooks)))
+    hooks.append(optimizer.register_step_post_hook(_harmless(watch.after_step, hooks)))
+    return _Handle(hooks)
