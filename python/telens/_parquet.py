@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens._columns import in_order
 from telens._histogram_bins import bin_edges
 from telens._names import refusal
 from telens._progress import Progress
-from telens.run import in_order
 
 if TYPE_CHECKING:
     import pyarrow

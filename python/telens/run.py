@@ -8,10 +8,10 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens._columns import in_order
 from telens._histogram_bins import bin_edges
 from telens._names import among, refusal
 
@@ -23,22 +23,9 @@ __all__ = ["Run", "open_run"]
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NEVER = (_INT64_MAX, _INT64_MIN)
 
-# The columns that tables begin with.
-_FIRST = ["rank", "iteration", "layer", "tensor", "gemm", "statistic", "scope"]
-
 _OF_BLOCKS = [
     f"block_{name}{copy}" for name in ("underflows%", "mse") for copy in ("", "_columnwise")
 ]
-
-
-def in_order(columns: Collection[str]) -> list[str]:
-    """The columns that say what a row belongs to first, and its value last."""
-    middle = [name for name in columns if name not in _FIRST and name != "value"]
-    return [
-        *(name for name in _FIRST if name in columns),
-        *middle,
-        *(name for name in columns if name == "value"),
-    ]
 
 
 def open_run(path: str | os.PathLike) -> Run:
