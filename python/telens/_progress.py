@@ -12,7 +12,7 @@ _PAUSE = 0.1  # seconds between two pictures
 
 
 class Progress:
-    """How much of `total` is done. Shows nothing outside of its `with`."""
+    """How much of `total` is done, at the most. Shows nothing outside of its `with`."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -24,7 +24,9 @@ class Progress:
         self._show()
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, kind: type | None, *_error: object) -> None:
+        if kind is None:
+            self._total = self._done  # less than was expected, where rows were left out
         self._show()
         sys.stderr.write("\n")
         self._shown_at = None

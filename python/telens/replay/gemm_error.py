@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import torch
 
 HADAMARD_SIZE = 16
+# The most elements of the result at a time. Some thirty FP64 matrices of that size are in memory.
+_MOST_ELEMENTS = 1 << 22
 # 2^-53: the largest relative error of one FP64 operation.
 UNIT = 2.0**-53
 
@@ -75,7 +78,8 @@ class Part:
 
 @dataclasses.dataclass
 class Split:
-    """An error, and its parts, which add up to it within ``bound`` in every element."""
+    """The error of some rows of a result, and its parts, which add up to it within ``bound`` in
+    every element."""
 
     exact: torch.Tensor
     total: torch.Tensor
@@ -161,7 +165,13 @@ def _stages(gemm: Gemm, side: int) -> dict[str, torch.Tensor]:
     }
 
 
-def split_error(gemm: Gemm) -> Split:
+def _rows_of(stages: dict[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
+    """What is one tensor under two names stays one."""
+    parts = {id(each): each[rows] for each in stages.values()}
+    return {name: parts[id(each)] for name, each in stages.items()}
+
+
+def splits(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Iterator[Split]:
     """The error of the result against the exact product of the originals, in parts.
 
     A change of one operand is counted by half with the other one as it was and by half with it as
@@ -179,8 +189,18 @@ def split_error(gemm: Gemm) -> Split:
     the |P| over all differences, the sum of the parts differs from the total by at most (n + 4) u
     S, to the first order: 2 u S by the differences and the halves of their sums, (n - 1) u S by
     adding the parts up, 2 u S by the total and by adding the bias, 1 u S for the higher orders.
+
+    Some rows of the result at a time, of at most ``most_elements`` unless one row has more.
     """
-    product = _Products(_stages(gemm, 0), _stages(gemm, 1))
+    left, right = _stages(gemm, 0), _stages(gemm, 1)
+    height, width = left["cast"].shape[0], right["cast"].shape[0]
+    step = max(1, most_elements // max(1, width))
+    for first in range(0, max(1, height), step):
+        rows = slice(first, first + step)
+        yield _split(gemm, _Products(_rows_of(left, rows), right), rows)
+
+
+def _split(gemm: Gemm, product: _Products, rows: slice) -> Split:
     steps = {}
     for side in (0, 1):
         steps[f"quantizing {gemm.names[side]}"] = product.of_step(side, "original", "own")
@@ -193,7 +213,7 @@ def split_error(gemm: Gemm) -> Split:
     steps["output cast"] = [(rounded, computed)]
     result = rounded
     if gemm.result is not None:
-        result = gemm.result.double()
+        result = gemm.result[rows].double()
         steps["accumulation"] = [(result, rounded)]
     return _telescope(exact, result, steps)
 
@@ -232,42 +252,71 @@ def _telescope(
     return split
 
 
-def figures(split: Split) -> list[dict]:
-    """A row a part, and one for all of it.
+@dataclasses.dataclass
+class _Sums:
+    """Of one part's matrix, over all rows of the result."""
 
-    relative_error: |part| / |exact|, Frobenius norms, which do not add up. share: <part, total> /
-    <total, total>, which adds up to 1; negative where a part makes up for others. mean_error: mean
-    of the part over the mean of |exact|, which adds up too.
+    squares: float = 0.0
+    with_total: float = 0.0  # elements times those of the total
+    elements: float = 0.0
+
+    def add(self, matrix: torch.Tensor, total: torch.Tensor) -> None:
+        self.squares += float((matrix * matrix).sum())
+        self.with_total += float((matrix * total).sum())
+        self.elements += float(matrix.sum())
+
+
+@dataclasses.dataclass
+class Figures:
+    """A row for each part of a GEMM's error, and a last one for all of it.
+
+    Rows have these keys. part: its name. relative_error: |part| / |exact|, Frobenius norms, which
+    do not add up. share: <part, total> / <total, total>, which adds up to 1; negative where a part
+    makes up for others. mean_error: mean of the part over the mean of |exact|, which adds up too.
     """
-    norm = float(split.exact.norm())
-    magnitude = float(split.exact.abs().sum())
-    square = float((split.total * split.total).sum())
 
-    def row(name: str, matrix: torch.Tensor) -> dict:
-        def ratio(value: float, of: float) -> float:
-            return value / of if of != 0 else (0.0 if value == 0 else math.inf)
+    rows: list[dict]
+    elements: int
+    left_out: int  # elements that are not finite in the result or on the way to it
 
-        return {
+
+def figures(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Figures:
+    sums: dict[str, _Sums] = {}
+    exact_squares = magnitudes = 0.0
+    elements = left_out = 0
+    for split in splits(gemm, most_elements):
+        exact_squares += float((split.exact * split.exact).sum())
+        magnitudes += float(split.exact.abs().sum())
+        elements += split.exact.numel()
+        left_out += split.left_out
+        for part in (*split.parts, Part("total", split.total)):
+            sums.setdefault(part.name, _Sums()).add(part.matrix, split.total)
+
+    def ratio(value: float, of: float) -> float:
+        return value / of if of != 0 else (0.0 if value == 0 else math.inf)
+
+    error = sums["total"].squares
+    rows = [
+        {
             "part": name,
-            "relative_error": ratio(float(matrix.norm()), norm),
-            "share": float((matrix * split.total).sum()) / square if square != 0 else 0.0,
-            "mean_error": ratio(float(matrix.sum()), magnitude),
+            "relative_error": ratio(math.sqrt(each.squares), math.sqrt(exact_squares)),
+            "share": each.with_total / error if error != 0 else 0.0,
+            "mean_error": ratio(each.elements, magnitudes),
         }
-
-    return [row(part.name, part.matrix) for part in split.parts] + [row("total", split.total)]
+        for name, each in sums.items()
+    ]
+    return Figures(rows, elements, left_out)
 
 
 def text(gemm: Gemm) -> str:
     """The parts of a GEMM's error, as a table for people."""
-    split = split_error(gemm)
-    rows = figures(split)
-    width = max(len(row["part"]) for row in rows)
+    found = figures(gemm)
+    width = max(len(row["part"]) for row in found.rows)
     lines = [gemm.title, f"{'part':{width}}  {'error %':>10}  {'share %':>8}  {'mean %':>11}"]
-    for row in rows:
+    for row in found.rows:
         numbers = (100 * row[name] for name in ("relative_error", "share", "mean_error"))
         error, share, mean = numbers
         lines.append(f"{row['part']:{width}}  {error:10.4g}  {share:8.2f}  {mean:11.3g}")
-    if split.left_out:
-        count = split.exact.numel()
-        lines.append(f"{split.left_out} of {count} elements are not finite and left out")
+    if found.left_out:
+        lines.append(f"{found.left_out} of {found.elements} elements are not finite and left out")
     return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""Which GEMMs the files that DumpTensors writes hold (docs/run_file.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from telens import RecordError, UsageError
+from telens.replay.checked_hdf5 import attribute, opened
+
+GEMM_SCHEMA, TENSOR_SCHEMA = "telens gemm dump", "telens tensor dump"
+SCHEMA_VERSION = 1
+
+# The operands of each GEMM, a and b, and the tensor that it makes.
+TENSORS = {
+    "fprop": ("activation", "weight", "output"),
+    "dgrad": ("gradient", "weight", "dgrad"),
+    "wgrad": ("gradient", "activation", "wgrad"),
+}
+
+
+_NUMBERED = re.compile(r"\.(\d+)\.h5$")
+
+
+@dataclasses.dataclass
+class Found:
+    """A GEMM that some files hold, known by their attributes alone."""
+
+    layer: str
+    gemm: str
+    iteration: int
+    rank: int
+    evaluation: bool
+    files: dict[str, pathlib.Path]  # "gemm", or each of its three tensors
+
+    @property
+    def copy(self) -> int:
+        """How many files had the name before, as those of earlier micro-batches."""
+        numbered = _NUMBERED.search(next(iter(self.files.values())).name)
+        return int(numbered[1]) if numbered else 0
+
+
+@dataclasses.dataclass
+class _File:
+    path: pathlib.Path
+    schema: str
+    place: tuple[str, int, int, bool]  # layer, iteration, rank, evaluation
+    name: str  # the GEMM's or the tensor's
+
+
+def _identify(path: pathlib.Path) -> _File | None:
+    """The file's attributes; None: it is no dump."""
+    with opened(path) as file:
+        schema = attribute(file, "schema", str, " ")
+        if schema not in (GEMM_SCHEMA, TENSOR_SCHEMA):
+            return None
+        version = attribute(file, "schema_version", int)
+        if version != SCHEMA_VERSION:
+            raise RecordError(
+                f"{path}: a {schema} of version {version}; this telens reads version "
+                f"{SCHEMA_VERSION}"
+            )
+        name = attribute(file, "gemm" if schema == GEMM_SCHEMA else "tensor", str)
+        known = (
+            TENSORS if schema == GEMM_SCHEMA else {n for three in TENSORS.values() for n in three}
+        )
+        if name not in known:
+            raise RecordError(f"{path}: there is no GEMM or tensor '{name}'")
+        place = (
+            attribute(file, "layer", str),
+            attribute(file, "iteration", int),
+            attribute(file, "rank", int),
+            attribute(file, "mode", str, "train") == "eval",
+        )
+        return _File(path, schema, place, name)
+
+
+# A run's file (docs/run_file.md). HDF5 does not open one that is being written, or whose training
+# was killed, and that is no damaged dump.
+_RUN_FILE = re.compile(r"rank\d+(\.\d+)?\.h5")
+
+
+def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
+    """The dumps at any depth. What cannot be read is told of; RecordError where nothing else is."""
+    files, refusals = [], []
+    for path in sorted(folder.rglob("*.h5")):
+        if not path.is_file() or _RUN_FILE.fullmatch(path.name):
+            continue
+        try:
+            file = _identify(path)
+        except RecordError as error:
+            refusals.append(error)
+        else:
+            files += [] if file is None else [file]
+    if refusals and not files:
+        raise refusals[0]
+    for error in refusals:
+        warn(f"{error}; it is left out")
+    return files
+
+
+def _files_beside(path: pathlib.Path) -> list[_File]:
+    """The dump at `path`; of a tensor also those of the same step of its layer in its folder."""
+    one = _identify(path)
+    if one is None:
+        raise RecordError(f"{path}: it is no dump of DumpTensors")
+    if one.schema == GEMM_SCHEMA:
+        return [one]
+    beside = [_identify(each) for each in sorted(path.parent.glob("*.h5"))]
+    return [
+        each
+        for each in beside
+        if each is not None
+        and (each.schema, each.place) == (TENSOR_SCHEMA, one.place)
+        and any({one.name, each.name} <= set(names) for names in TENSORS.values())
+    ]
+
+
+def _gemms_of(tensors: Iterable[_File], known: set[str]) -> Iterator[Found]:
+    """Those of which all three tensors are there, but for the known ones; files of one place."""
+    by_name: dict[str, list[_File]] = {}
+    for file in tensors:
+        by_name.setdefault(file.name, []).append(file)
+    for gemm, names in TENSORS.items():
+        if gemm in known or not all(name in by_name for name in names):
+            continue
+        for name in names:
+            if len(by_name[name]) > 1:
+                first = by_name[name][0]
+                raise UsageError(
+                    f"{first.path.parent}: it holds {len(by_name[name])} files of {first.place[0]} "
+                    f"{name}, as of several micro-batches; which belong together is not known. "
+                    "Dump with `operands: True`, which writes a file a GEMM"
+                )
+        place = by_name[names[0]][0].place
+        yield Found(place[0], gemm, *place[1:], {name: by_name[name][0].path for name in names})
+
+
+def _missing(files: list[_File]) -> str:
+    have = sorted({file.name for file in files})
+    return (
+        f"no GEMM is whole: there are files of {', '.join(have)} alone. fprop takes activation, "
+        "weight and output, dgrad gradient, weight and dgrad, wgrad gradient, activation and wgrad"
+    )
+
+
+def find(path: pathlib.Path, warn: Callable[[str], None] = lambda line: None) -> list[Found]:
+    """The GEMMs of a file, of a tensor's file and those beside it, or of a folder.
+
+    In the order of iterations, ranks, layers, micro-batches, and of training. ``warn`` is called
+    with a line for each file of a folder that is left out because it cannot be read. Raises
+    UsageError where there is no GEMM, RecordError for a file that is no dump or is damaged.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file or folder")
+    files = _files_in(path, warn) if path.is_dir() else _files_beside(path)
+    if not files:
+        raise UsageError(f"{path}: it holds no dump of DumpTensors (docs/run_file.md)")
+    found = [
+        Found(file.place[0], file.name, *file.place[1:], {"gemm": file.path})
+        for file in files
+        if file.schema == GEMM_SCHEMA
+    ]
+    known: dict[tuple, set[str]] = {}  # by folder and place
+    tensors: dict[tuple, list[_File]] = {}
+    for file in files:
+        key = (file.path.parent, file.place)
+        if file.schema == GEMM_SCHEMA:
+            known.setdefault(key, set()).add(file.name)
+        else:
+            tensors.setdefault(key, []).append(file)
+    for key, some in tensors.items():
+        found += _gemms_of(some, known.get(key, set()))
+    if not found:
+        raise UsageError(f"{path}: {_missing(files)}")
+    order = list(TENSORS)
+    return sorted(
+        found,
+        key=lambda each: (each.iteration, each.rank, each.layer, each.copy, order.index(each.gemm)),
+    )
