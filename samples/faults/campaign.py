@@ -15,6 +15,7 @@ import random
 
 import torch
 from faults import FAULTS, Fault, Truth
+from program_faults import PROGRAM_FAULTS
 from rare_faults import RARE_FAULTS
 from training import Options, Training, every_iteration, record
 
@@ -45,12 +46,16 @@ class Case:
         (folder / self.name / "truth.json").write_text(json.dumps(told))
 
 
-def faulty_cases(seeds: list[int], recipes: list[str], names: list[str]) -> list[Case]:
-    """Of each fault, seed and recipe one, with a victim and a moment that the seed draws."""
+def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: str) -> list[Case]:
+    """Of each fault, seed and recipe one, with a victim and a moment that the seed draws.
+
+    `model` takes the place of the GPT.
+    """
     cases = []
-    for fault in (*FAULTS, *RARE_FAULTS):
+    for fault in (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS):
         if names and fault.name not in names:
             continue
+        trained = model if fault.model == "gpt" else fault.model
         for seed in seeds:
             for recipe in (each for each in fault.recipes if each in recipes):
                 draw = random.Random(f"{fault.name} {seed} {recipe}")
@@ -58,7 +63,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str]) -> list
                 cases.append(
                     Case(
                         f"{fault.name}-{recipe}-{seed}",
-                        Options(recipe=recipe, seed=seed, model=fault.model),
+                        Options(recipe=recipe, seed=seed, model=trained),
                         fault,
                         draw.choice(fault.layers),
                         at,
@@ -88,6 +93,12 @@ def healthy_cases(seeds: list[int], recipes: list[str]) -> list[Case]:
         "images": {"model": "images"},
         "images_fast": {"model": "images", "learning_rate": 1e-2, "resume_at": 15},
         "half": {"model": "regression", "dtype": torch.float16, "loss_scaler": True},
+        "padded": {"padding": 0.5},
+        "ramp": {"batch": 4, "larger_batch_at": 20},
+        "accumulated": {"micro_batches": 4, "batch": 2, "clip": 1.0},
+        "gpt_sgd": {"optimizer": "sgd", "learning_rate": 5e-2},
+        "frozen_later": {"frozen": ("layers.0",), "frozen_from": 18},
+        "long": {"steps": 90, "layers": 1, "learning_rate": 5e-3},
         "half_gpt": {"dtype": torch.float16, "loss_scaler": True, "layers": 2},
     }
     cases = []
@@ -106,6 +117,7 @@ def main() -> None:
     parser.add_argument(
         "--recipes", nargs="+", default=["delayed", "delayed_recent", "current", "mxfp8"]
     )
+    parser.add_argument("--model", choices=("gpt", "llama"), default="gpt", help="of the faults")
     parser.add_argument("--faults", nargs="*", default=[])
     parser.add_argument("--config", type=pathlib.Path, default=CONFIG, help="what records")
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
@@ -115,7 +127,7 @@ def main() -> None:
     config = every_iteration(options.config)
     cases = []
     if options.healthy != "only":
-        cases += faulty_cases(options.seeds, options.recipes, options.faults)
+        cases += faulty_cases(options.seeds, options.recipes, options.faults, options.model)
     if options.healthy != "without":
         cases += healthy_cases(options.seeds, options.recipes)
     if options.only:

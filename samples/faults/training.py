@@ -68,6 +68,9 @@ class Options:
     clip: float = 0.0  # the largest norm of the gradients; 0: any
     short_batches: bool = False  # every fifth batch has half of the rows
     optimizer: str = "adamw"
+    padding: float = 0.0  # the part of each batch's sequences that is zeros
+    larger_batch_at: int | None = None  # from this step on twice as many rows
+    frozen_from: int = 0  # the step from which `frozen` holds
 
 
 class Training:
@@ -88,6 +91,7 @@ class Training:
         self.change_batch: Callable[[Training, Any], Any] | None = None
         self.loss_factor = 1.0
         self.rate_factor = 1.0
+        self.sections: dict[str, dict] = {}  # added to the configuration
         self.recipe = RECIPES[options.recipe]
         self.build()
 
@@ -95,12 +99,17 @@ class Training:
         """Makes model and optimizer anew, as the start of a process does."""
         made = self.options
         self.model = self.task.build(made)
-        for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(not name.startswith(made.frozen) if made.frozen else True)
+        if self.step >= made.frozen_from:
+            self.freeze()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = OPTIMIZERS[made.optimizer](trained)
         # The first gradients are infinite in FP16, and the scale is halved until they are not.
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, enabled=made.loss_scaler)
+
+    def freeze(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if name.startswith(self.options.frozen):
+                parameter.requires_grad_(False)
 
     def resume(self, with_histories: bool) -> None:
         """Saves and loads everything; `with_histories`: the amax histories too."""
@@ -131,7 +140,12 @@ class Training:
         made = self.options
         if made.short_batches and number % 5 == 4:
             made = dataclasses.replace(made, batch=made.batch // 2)
+        if made.larger_batch_at is not None and self.step >= made.larger_batch_at:
+            made = dataclasses.replace(made, batch=2 * made.batch)
         batch = self.task.batch(made, number)
+        if made.padding:
+            padded = int(made.padding * made.sequence)
+            batch[0][-padded:], batch[1][-padded:] = 0, 0
         return self.change_batch(self, batch) if self.change_batch else batch
 
     def update(self) -> None:
@@ -161,6 +175,8 @@ class Training:
         for self.step in range(made.steps):
             if self.step == made.resume_at:
                 self.resume(with_histories=True)
+            if made.frozen and self.step == made.frozen_from:
+                self.freeze()
             for each in self.before_step:
                 each(self)
             loss = 0.0
@@ -187,6 +203,8 @@ def every_iteration(path: str | os.PathLike) -> dict:
 
 def record(training: Training, config: str | os.PathLike | dict, folder: str | os.PathLike) -> str:
     """Runs the training under the configuration; the path of its run."""
+    if training.sections:
+        config = {**config, **training.sections}
     debug.initialize(config, log_dir=folder)
     try:
         training.run()
