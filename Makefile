@@ -34,7 +34,7 @@ FUZZ_FILES   ?= 20000
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
         test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
-        fuzz-files format lint asan install clean
+        fuzz-files format lint tidy asan install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -142,8 +142,11 @@ format: setup  ## clang-format and ruff over the whole tree
 	@.venv/bin/ruff format -q .
 	@.venv/bin/ruff check -q --fix .
 
-lint: build  ## clang-tidy over the C++ files that differ from origin's main branch, ruff over all
-	@tests/structure/clang_tidy_changed.sh
+TIDY_SINCE ?=
+tidy: setup  ## clang-tidy over the C++ files that differ from origin's main branch, or from TIDY_SINCE
+	@tests/structure/clang_tidy_changed.sh $(TIDY_SINCE)
+
+lint: tidy  ## the same, and ruff over all
 	@.venv/bin/ruff check .
 
 install: build  ## install the library, its headers and the command into PREFIX

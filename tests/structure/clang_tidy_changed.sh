@@ -6,8 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 base=${1:-$(git merge-base HEAD origin/HEAD 2>/dev/null || echo HEAD~1)}
 mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- '*.cpp')
 [ ${#changed[@]} -gt 0 ] || exit 0
-# A compilation database without precompiled headers: GCC's are nothing that clang can read.
-cmake --preset release -B build-lint -DTELENS_PRECOMPILED_HEADERS=OFF >/dev/null
+# A compilation database of each file by itself, without precompiled headers: GCC's are nothing that
+# clang can read.
+cmake --preset release -B build-lint -DTELENS_PRECOMPILED_HEADERS=OFF -DTELENS_UNITY=OFF >/dev/null
 mapfile -t compiled < <(
   .venv/bin/python -c '
 import json, os, sys
