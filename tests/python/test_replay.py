@@ -146,6 +146,38 @@ def made_gemm(a, b, result=None, **keys):
     return gemm_error.Gemm(**fields | keys)
 
 
+def test_parts_add_up_within_their_bound_whatever_the_magnitudes():
+    """An element whose parts do not makes splits() an AssertionError."""
+    random = np.random.default_rng(3)
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+    def matrix(rows, depth):
+        low, high = random.choice([2, 40, 300]), random.choice([2, 40, 160])
+        values = random.standard_normal((rows, depth)) * 2.0 ** random.integers(-low, high, 1)
+        values *= 2.0 ** random.integers(-low, high, (rows, depth))
+        return torch.from_numpy(values).to(dtypes[random.integers(4)])
+
+    def cast(values, factor=1.0):
+        codes = (values.double() * factor).to(dtypes[random.integers(1, 4)])
+        return gemm_error.Cast(codes=codes, format="")
+
+    elements = left_out = 0
+    for _ in range(200):
+        m, n, k = random.integers(1, 9, 3)
+        pair = matrix(m, k), matrix(n, k)
+        gemm = made_gemm(
+            *pair,
+            result=(pair[0].double() @ pair[1].double().T).to(dtypes[random.integers(1, 4)]),
+            casts=tuple(map(cast, pair)),
+            own_scales=(cast(pair[0], 1.1), None),
+            bias=torch.randn(int(n)),
+        )
+        figures = gemm_error.figures(gemm)
+        elements += figures.elements
+        left_out += figures.left_out
+    assert 0 < left_out < 0.9 * elements
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 3, 0), (0, 0, 0)])
 def test_an_empty_product_has_no_error(shape):
     m, n, k = shape

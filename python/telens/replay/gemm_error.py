@@ -60,7 +60,8 @@ class Gemm:
     names: tuple[str, str]  # the operands'
     originals: tuple[torch.Tensor, torch.Tensor]  # before their casts
     casts: tuple[Cast, Cast]
-    # The casts with a scale from the operand's own amax; None: their scales are that already.
+    # The casts with a scale from the operand's own amax; None: their scales are that already, as
+    # they must be where there is no result.
     own_scales: tuple[Cast | None, Cast | None]
     bias: torch.Tensor | None  # as the GEMM was given it
     result: torch.Tensor | None
