@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -172,6 +173,17 @@ def test_a_python_without_the_package_is_named(dumped, replay):
     assert answer.returncode == 2
     assert "No module named 'telens'" in answer.stderr
     assert "TELENS_PYTHON" in answer.stderr
+
+
+def test_ctrl_c_ends_it_without_lines_of_python():
+    program = (
+        "import os, signal, sys\n"
+        "from telens.replay import command, found\n"
+        "found.find = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.exit(command.main(['dumps']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_a_folder_of_logs_is_replayed_though_its_run_was_killed(dumped, replay, tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -227,10 +229,24 @@ def _replay(given: argparse.Namespace) -> int:
     return code
 
 
+@contextlib.contextmanager
+def _ctrl_c_ends_the_process() -> Iterator[None]:
+    """As it ends a program, without the lines that Python was at."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0, or 2 with a line on stderr."""
     try:
-        return _replay(_parser().parse_args(arguments))
+        with _ctrl_c_ends_the_process():
+            return _replay(_parser().parse_args(arguments))
     except Error as error:
         _note(str(error))
         return _BAD_INPUT
