@@ -58,13 +58,15 @@ std::vector<Quantity> errors_of_no_cast(const std::vector<Quantity>& sizes) {
   for (const Quantity& size : sizes) {
     const auto tensor = size.series.place.tensor;
     if (!tensor || !is_gemm_input(*tensor)) continue;
+    Quantity none{Compared::cast_error, kCastError, size.series};
+    for (diagnosis::Point& point : none.series.points) point.value = 0;
     for (const Gemm gemm : kAllGemms) {
       if (!belongs_to(*tensor, gemm)) continue;
-      Quantity none{Compared::cast_error, kCastError, size.series};
       none.series.place.gemm = gemm;
-      for (diagnosis::Point& point : none.series.points) point.value = 0;
-      all.push_back(std::move(none));
+      all.push_back(none);
     }
+    none.series.place.gemm.reset();  // one cast for all
+    all.push_back(std::move(none));
   }
   return all;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/printable.h"
+#include "features/diagnosis/skipped_steps.h"
 #include "features/statistics/from_histogram.h"
 #include "features/statistics/statistic_name.h"
 #include "inspector_cli/report/histograms.h"
@@ -108,6 +109,25 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
                    record::kNoName, count});
   }
   return true;
+}
+
+// A loss scaler that looks for its scale makes gradients infinite and skips those steps: they are
+// left out.
+void leave_skipped_steps_out(const record::RunReader& run, const record::RecordQuery& query,
+                             const std::vector<std::int32_t>& nonfinite, FirstTrouble& trouble) {
+  if (!trouble.nonfinite || std::get<0>(turn_of(trouble.nonfinite->where, run)) == 0) return;
+  const auto skipped =
+      diagnosis::steps_skipped_by_loss_scaler(diagnosis::Facts(run, diagnosis::kOfSkippedSteps));
+  if (!skipped.contains(trouble.nonfinite->iteration)) return;
+  record::RecordQuery again = query;
+  again.statistics = nonfinite;
+  Earliest earliest(run);
+  for_each_record(run, again, [&](const record::Record& record) {
+    if (!skipped.contains(record.iteration)) earliest.add(record);
+  });
+  trouble.nonfinite = earliest.first();
+  trouble.also = earliest.others();
+  trouble.skipped_steps = skipped.size();
 }
 
 // The row whose severity is largest, if any is above zero.
@@ -265,6 +285,11 @@ FirstTrouble FirstTroubleFinder::result(const record::RecordQuery& query,
   if (find_in_histograms(state_->run, query, state_->nonfinite)) trouble.nonfinite_measured = true;
   trouble.nonfinite = state_->nonfinite.first();
   trouble.also = state_->nonfinite.others();
+  std::vector<std::int32_t> counts;
+  for (const std::int32_t id : state_->statistics) {
+    if (state_->meanings[id] == state_->troubles.nonfinite) counts.push_back(id);
+  }
+  leave_skipped_steps_out(state_->run, query, counts, trouble);
   trouble.overflow = state_->overflow.first();
   const std::vector<TensorSummary> rows = state_->summaries.worst_first();
   trouble.clips_most = largest(rows, clipped);
@@ -310,7 +335,13 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
   }
   if (auto loss = about_loss(trouble, run)) all.push_back(std::move(*loss));
   if (auto overflow = about_overflow(trouble, run)) all.push_back(std::move(*overflow));
-  if (all.empty()) all.push_back(about_nothing(trouble));
+  if (all.empty() && trouble.skipped_steps == 0) all.push_back(about_nothing(trouble));
+  if (trouble.skipped_steps > 0) {
+    all.push_back({fmt::format("loss scaling: infinite gradients in {} step{}, which {} skipped",
+                               trouble.skipped_steps, trouble.skipped_steps == 1 ? "" : "s",
+                               trouble.skipped_steps == 1 ? "was" : "were"),
+                   Gravity::plain});
+  }
   if (!warm_up.empty()) {
     all.push_back(
         {fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "

@@ -25,6 +25,8 @@ struct FirstTrouble {
   std::optional<Trouble> scalar;     // the first loss that is not finite; `where` names nothing
   std::string scalar_name;
   std::int64_t also = 0;  // other tensors with non-finite elements in that same iteration
+  // Iterations before it in which gradients were not finite, and a loss scaler skipped the step.
+  std::size_t skipped_steps = 0;
   bool nonfinite_measured = false;
   bool overflow_measured = false;
   std::optional<TensorSummary> clips_most;  // casts of the running recipe, by severity.h

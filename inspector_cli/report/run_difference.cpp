@@ -123,7 +123,8 @@ std::vector<Pair> common(const std::vector<Point>& a, const Series& b) {
   return pairs;
 }
 
-// The first of kSustained pairs on end, or of all that are left, that lie beyond the tolerance.
+// The first of kSustained pairs on end that lie beyond the tolerance; of sizes also of fewer up to
+// the last one. The scale of a single cast may be off for an iteration or two.
 template <typename Tolerance>
 std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& pairs,
                                        const Tolerance& tolerance) {
@@ -131,7 +132,7 @@ std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& p
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const bool is_beyond = distance(kind, pairs[i].a, pairs[i].b) > tolerance(pairs[i].iteration);
     beyond = is_beyond ? beyond + 1 : 0;
-    const bool is_last = i + 1 == pairs.size();
+    const bool is_last = kind == Compared::size && i + 1 == pairs.size();
     if (beyond == 0 || (beyond < kSustained && !is_last)) continue;
     const Pair& first = pairs[i + 1 - beyond];
     return Divergence{.first = first.iteration,

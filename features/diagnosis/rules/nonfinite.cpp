@@ -6,68 +6,14 @@
 #include <vector>
 
 #include "features/diagnosis/rules/rules.h"
+#include "features/diagnosis/skipped_steps.h"
 
 namespace telens::diagnosis {
 namespace {
 
-bool is_of_backward(const Series& series) {
-  const TensorName tensor = *series.place.tensor;
-  return tensor == TensorName::gradient || tensor == TensorName::dgrad ||
-         tensor == TensorName::wgrad;
-}
-
-// Norms of the weights that the optimizer changes at all.
-std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
-  std::vector<const Series*> norms = facts.with("l2_norm");
-  std::erase_if(norms, [](const Series* norm) {
-    const double first = norm->points.front().value;
-    const auto is_same = [&](const Point& point) { return point.value == first; };
-    return norm->place.tensor != TensorName::weight || std::ranges::all_of(norm->points, is_same);
-  });
-  return norms;
-}
-
-// No weight changed from this iteration to the next one. false where none was recorded in both.
-bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iteration) {
-  bool any = false;
-  for (const Series* norm : norms) {
-    const auto now = norm->at(iteration);
-    const auto next = norm->at(iteration + 1);
-    if (!now || !next) continue;
-    if (*now != *next) return false;
-    any = true;
-  }
-  return any;
-}
-
-// Iterations in which a loss scaler found its scale too large: gradients alone are infinite, and
-// the optimizer's step is skipped. NaNs come of the first infinities, as their differences, in the
-// gradients behind; a first one that holds NaNs itself is no overflow.
-std::set<std::int64_t> skipped_by_loss_scaler(const Facts& facts) {
-  std::set<std::int64_t> candidates;
-  std::set<std::int64_t> others;
-  for (const Series* series : facts.with("nonfinite")) {  // by turn
-    const Series* nan = facts.beside(*series, "nan");
-    for (const Point& point : series->points) {
-      if (!(point.value > 0)) continue;
-      const bool backward = is_of_backward(*series);
-      const bool is_first = backward && candidates.insert(point.iteration).second;
-      const bool holds_nan = is_first && nan != nullptr && nan->at(point.iteration) > 0.0;
-      if (!backward || holds_nan) others.insert(point.iteration);
-    }
-  }
-  const std::vector<const Series*> norms = norms_of_trained_weights(facts);
-  std::erase_if(candidates, [&](std::int64_t iteration) {
-    return others.contains(iteration) || !step_was_skipped(norms, iteration);
-  });
-  // A scaler that skips for good looks for nothing any more.
-  constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
-  return candidates.size() <= kMost ? candidates : std::set<std::int64_t>();
-}
-
 // The first count above zero, by iteration and then by turn.
 const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
-  const std::set<std::int64_t> skipped = skipped_by_loss_scaler(facts);
+  const std::set<std::int64_t> skipped = steps_skipped_by_loss_scaler(facts);
   const Series* origin = nullptr;
   for (const Series* series : facts.with("nonfinite")) {  // by turn
     for (const Point& point : series->points) {

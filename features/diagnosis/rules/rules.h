@@ -37,7 +37,7 @@ inline constexpr double kProven = 0.9;
 inline constexpr double kProbable = 0.7;
 inline constexpr double kPossible = 0.4;
 
-// "1 more tensor", "3 more tensors"; "" for none.
+// ", and of 1 other tensor", ", and of 3 other tensors"; "" for none.
 std::string and_others(std::size_t others, std::string_view what);
 
 }  // namespace telens::diagnosis

@@ -154,3 +154,24 @@ def test_beside_a_run_in_high_precision_a_cast_is_measured_by_its_format(diff, t
     assert [(each["layer"], each["gemm"], each["a"]) for each in told] == [
         ("layers.1.fc1", "wgrad", 0)
     ]
+
+
+def test_a_cast_that_is_off_for_an_iteration_is_chance_also_at_the_end(diff, tmp_path):
+    a = with_gemms("a", tmp_path)
+    at_the_end = with_gemms("b", tmp_path, victim_error=0.6, at=STEPS - 2)
+    assert diff(a, at_the_end)["divergences"] == []
+
+
+def test_a_cast_for_all_gemms_stands_beside_a_run_in_high_precision_too(diff, tmp_path):
+    def write(name, error):
+        lines = Lines()
+        for step in range(STEPS):
+            lines.record(step, "fc", "gradient", "l2_norm", 64.0)
+            lines.record(step, "fc", "gradient", "numel", 4096)
+            if error is not None:
+                lines.record(step, "fc", "gradient", "mse", error**2)
+        return lines.write(tmp_path / name)
+
+    (found,) = diff(write("a", None), write("b", 0.5))["divergences"]
+    assert (found["layer"], found["gemm"], found["quantity"]) == ("fc", None, "error of the cast")
+    assert diff(write("c", None), write("d", 0.05))["divergences"] == []

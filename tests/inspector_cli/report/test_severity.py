@@ -250,3 +250,16 @@ def test_a_chart_of_one_iteration_is_not_empty(telens, lines, tmp_path):
 def test_json_of_stats_is_ranked_alike(telens, healthy):
     rows = json.loads(telens("stats", healthy, "--tensor", "gradient", "--format", "json").stdout)
     assert [row["layer"] for row in rows] == LAYERS_WORST_FIRST
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble(telens, lines, tmp_path, skipped):
+    for step in range(8):
+        bad = step < 2
+        steps_taken = max(0, step - 2) if skipped else step
+        lines.record(step, "fc1", "weight", "l2_norm", 3 + 0.1 * steps_taken)
+        lines.record(step, "fc1", "activation", "nonfinite", 0)
+        lines.record(step, "fc1", "wgrad", "nonfinite", 5 if bad else 0)
+    told = telens("info", lines.write(tmp_path)).stdout
+    assert ("loss scaling: infinite gradients in 2 steps, which were skipped" in told) == skipped
+    assert ("first non-finite: iteration 0, fc1 wgrad" in told) != skipped
