@@ -112,18 +112,22 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
 }
 
 // A loss scaler that looks for its scale makes gradients infinite and skips those steps: they are
-// left out.
-void leave_skipped_steps_out(const record::RunReader& run, const record::RecordQuery& query,
+// left out, and so are gradients of warm-up, in which it already does.
+void leave_skipped_steps_out(const record::RunReader& run, const WarmUp& warm_up,
+                             const record::RecordQuery& query,
                              const std::vector<std::int32_t>& nonfinite, FirstTrouble& trouble) {
   if (!trouble.nonfinite || std::get<0>(turn_of(trouble.nonfinite->where, run)) == 0) return;
   const auto skipped =
       diagnosis::steps_skipped_by_loss_scaler(diagnosis::Facts(run, diagnosis::kOfSkippedSteps));
-  if (!skipped.contains(trouble.nonfinite->iteration)) return;
+  if (skipped.empty()) return;
   record::RecordQuery again = query;
   again.statistics = nonfinite;
   Earliest earliest(run);
   for_each_record(run, again, [&](const record::Record& record) {
-    if (!skipped.contains(record.iteration)) earliest.add(record);
+    const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
+    const bool backward = std::get<0>(turn_of(key, run)) == 1;
+    const bool looks = backward && warm_up.covers(record.layer, record.iteration);
+    if (!looks && !skipped.contains(record.iteration)) earliest.add(record);
   });
   trouble.nonfinite = earliest.first();
   trouble.also = earliest.others();
@@ -289,7 +293,7 @@ FirstTrouble FirstTroubleFinder::result(const record::RecordQuery& query,
   for (const std::int32_t id : state_->statistics) {
     if (state_->meanings[id] == state_->troubles.nonfinite) counts.push_back(id);
   }
-  leave_skipped_steps_out(state_->run, query, counts, trouble);
+  leave_skipped_steps_out(state_->run, state_->warm_up, query, counts, trouble);
   trouble.overflow = state_->overflow.first();
   const std::vector<TensorSummary> rows = state_->summaries.worst_first();
   trouble.clips_most = largest(rows, clipped);

@@ -252,8 +252,13 @@ def test_json_of_stats_is_ranked_alike(telens, healthy):
     assert [row["layer"] for row in rows] == LAYERS_WORST_FIRST
 
 
+@pytest.mark.parametrize("warm_up", [False, True])
 @pytest.mark.parametrize("skipped", [True, False])
-def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble(telens, lines, tmp_path, skipped):
+def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble(
+    telens, lines, tmp_path, skipped, warm_up
+):
+    if warm_up:
+        lines.warm_up(0, "fc1")
     for step in range(8):
         bad = step < 2
         steps_taken = max(0, step - 2) if skipped else step
@@ -261,5 +266,6 @@ def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble(telens, lines, tmp
         lines.record(step, "fc1", "activation", "nonfinite", 0)
         lines.record(step, "fc1", "wgrad", "nonfinite", 5 if bad else 0)
     told = telens("info", lines.write(tmp_path)).stdout
-    assert ("loss scaling: infinite gradients in 2 steps, which were skipped" in told) == skipped
+    steps = "1 step, which was" if warm_up else "2 steps, which were"
+    assert (f"loss scaling: infinite gradients in {steps} skipped" in told) == skipped
     assert ("first non-finite: iteration 0, fc1 wgrad" in told) != skipped
