@@ -62,13 +62,12 @@ Sizes finite(std::span<const Point> all) {
 // there is none. Each point lies beyond `edge` and not before the last one.
 std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
                         double usual, const RampOptions& options) {
-  constexpr double kBack = 0.1;         // bits that a step may go back
   constexpr double kLargestStep = 0.4;  // times least_bits: a larger one is a shift
   const std::size_t end = std::min(values.size(), first + options.within);
   for (std::size_t i = first; i < end; ++i) {
     if (values[i] <= edge) return 0;
     const double step = values[i] - values[i - 1];
-    if ((i > first && step < -kBack) || step > kLargestStep * options.least_bits) return 0;
+    if ((i > first && step < -options.back) || step > kLargestStep * options.least_bits) return 0;
     if (values[i] - usual >= options.least_bits) return i - first + 1;
   }
   return 0;
@@ -102,15 +101,25 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     const std::size_t begin = i > options.window ? i - options.window : 0;
     const Past past = past_of(std::span(values).subspan(begin, i - begin));
     const double away = std::max(options.least_bits, kSpreads * past.spread);
-    const auto leaves = [&](std::size_t at) {
+    const auto is_away = [&](std::size_t at, double least) {
       const double distance = values[at] - past.usual;
-      return std::abs(distance) >= away && (distance > 0) == (values[i] > past.usual);
+      return std::abs(distance) >= least && (distance > 0) == (values[i] > past.usual);
     };
+    const auto leaves = [&](std::size_t at) { return is_away(at, away); };
     if (!leaves(i)) continue;
     if (std::abs(values[i] - values[i - 1]) < kSteps * past.largest_step) continue;
     std::size_t end = i;
     while (end < values.size() && leaves(end)) ++end;
     const std::size_t stays = end - i;
+    // The end of a burst goes back to where the window mostly was.
+    const auto window = std::span(values).subspan(begin, i - begin);
+    const double from_window = values[i] - median({window.begin(), window.end()});
+    const bool beyond =
+        from_window * (values[i] - past.usual) > 0 && std::abs(from_window) >= away / 2;
+    if (options.passing > 0 && !beyond) continue;
+    std::size_t back = end;
+    while (back < values.size() && is_away(back, away / 2)) ++back;
+    if (back < values.size() && back - i < options.passing) continue;
     // A spike before a shift is none of it.
     const bool goes_on = stays > 1 && std::abs(values[i + 1] - past.usual) >=
                                           std::abs(values[i] - past.usual) + options.least_bits;

@@ -32,6 +32,7 @@ struct ShiftOptions {
   double least_bits = 3;       // less is no shift
   std::size_t least_past = 4;  // points that make a past
   std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
+  std::size_t passing = 0;     // a shift that goes back by half before so many points is a burst
   std::size_t window = 16;     // number of past points
 };
 
@@ -46,6 +47,7 @@ struct RampOptions {
   double steady = 0.5;         // bits between the largest and the smallest of the past
   std::size_t least_past = 6;  // points
   std::size_t within = 16;     // points from the first one to that which is least_bits away
+  double back = 0.1;           // bits that a step may go back
 };
 
 // The first departure from a steady past that goes on in one direction until it is least_bits away,

@@ -14,7 +14,7 @@ constexpr double kTrusted = 0.6;
 // Iterations that a scale or the setup may show later than its first consequence: a history is seen
 // not to move only after the tensor has outgrown its scale.
 constexpr std::int64_t kShownLater = 2;
-// A cast that clips may have begun to by chance an iteration before it had to.
+// A cast that clips, and what grows, may have begun by chance an iteration before it had to.
 constexpr std::int64_t kByChance = 1;
 // Consequences begin while their cause lasts, or so many iterations after it.
 constexpr std::int64_t kAftermath = 20;
@@ -25,7 +25,8 @@ Stage stage_of(const Finding& finding) { return rule_of(finding.cause).stage; }
 std::int64_t earliest(const Finding& finding) {
   const Stage stage = stage_of(finding);
   if (stage <= Stage::scale) return finding.first - kShownLater;
-  return finding.first + (stage == Stage::cast ? kByChance : 0);
+  if (stage == Stage::propagation && finding.gradual) return finding.first + 2 * kByChance;
+  return finding.first + (stage == Stage::cast || finding.gradual ? kByChance : 0);
 }
 
 bool before(const Finding& a, const Finding& b) {

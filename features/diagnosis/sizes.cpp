@@ -8,18 +8,6 @@ namespace {
 
 constexpr std::int64_t kSettling = 3;  // points
 
-double settled(const Series& series, const Shift& shift) {
-  const auto first = std::ranges::lower_bound(series.points, shift.first, {}, &Point::iteration);
-  const auto sizes = [](auto begin, auto end) {
-    std::vector<double> values;
-    for (; begin != end; ++begin) values.push_back(bits(begin->value));
-    return values;
-  };
-  const auto before = std::min(kSettling, first - series.points.begin());
-  const auto after = std::min(kSettling, series.points.end() - first);
-  return median(sizes(first, first + after)) - median(sizes(first - before, first));
-}
-
 // The statistics that the root mean square of a tensor comes from.
 struct SizeSources {
   const Series* norm = nullptr;
@@ -58,6 +46,18 @@ Series sizes_beside(const Facts& facts, const Series& statistic) {
 }
 
 }  // namespace
+
+double settled_bits(const Series& series, const Shift& shift) {
+  const auto first = std::ranges::lower_bound(series.points, shift.first, {}, &Point::iteration);
+  const auto sizes = [](auto begin, auto end) {
+    std::vector<double> values;
+    for (; begin != end; ++begin) values.push_back(bits(begin->value));
+    return values;
+  };
+  const auto before = std::min(kSettling, first - series.points.begin());
+  const auto after = std::min(kSettling, series.points.end() - first);
+  return median(sizes(first, first + after)) - median(sizes(first - before, first));
+}
 
 std::optional<double> root_mean_square(const Facts& facts, const Place& place,
                                        std::int64_t iteration) {
@@ -107,7 +107,7 @@ std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> siz
   for (const Series& series : sizes) {
     const auto shift = first_shift(series.points, options);
     if (!shift || shift->bits * sign < 0) continue;
-    all.push_back({series.place, *shift, settled(series, *shift)});
+    all.push_back({series.place, *shift, settled_bits(series, *shift)});
   }
   std::ranges::stable_sort(all, {}, [](const PlaceShift& each) { return each.shift.first; });
   std::vector<std::vector<PlaceShift>> together;

@@ -27,8 +27,9 @@ inline constexpr double kOfOutliers = 0.6;
 // Shifts of activations.
 inline constexpr ShiftOptions kActivationShift{.least_bits = 2.5};
 
-// The shift that counts for gradients, which vary more than anything else.
-inline constexpr ShiftOptions kGradientShift{.least_bits = 3, .sustained = 4};
+// The shift that counts for gradients, which vary more than anything else: bursts of a few steps,
+// which pass by themselves, are training's way.
+inline constexpr ShiftOptions kGradientShift{.least_bits = 3, .sustained = 4, .passing = 8};
 
 // How many bits cur_amax over the root mean square changed with a shift of the latter: what single
 // values, channels or tokens do, and a factor on all elements does not.
@@ -39,6 +40,9 @@ struct PlaceShift {
   Shift shift;
   double settled_bits = 0;  // from the median of the last points before to that of the first ones
 };
+
+// From the median of the last points before a shift to that of its first ones.
+double settled_bits(const Series& series, const Shift& shift);
 
 // The first shift of each series, up (`sign` 1) or down (-1); those that begin within an iteration
 // of each other together, the earliest first, in each the origin (by turn) first.

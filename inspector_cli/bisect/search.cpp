@@ -62,8 +62,8 @@ Search::Entries Search::needed_layers() {
   return entries_of(items);
 }
 
-// Layer after layer, while the others stay as far as they are known. The GEMMs that the layer
-// before has needed come first, as layers mostly fail alike.
+// Layer after layer, while the others stay as far as they are known. Mostly one GEMM is enough, and
+// layers fail alike: each is tried alone, first those that the layer before has needed.
 Search::Entries Search::needed_gemms(const Entries& layers) {
   Entries found, left = layers;
   std::set<Gemm> usual;
@@ -78,12 +78,17 @@ Search::Entries Search::needed_gemms(const Entries& layers) {
       for (const std::size_t each : items) entries.push_back({layer.layer, {gemms[each]}});
       return entries;
     };
-    const auto needed = minimal_set(gemms.size(), [&](const std::vector<std::size_t>& some) {
+    const auto enough = [&](const std::vector<std::size_t>& some) {
       Entries entries = entries_of(some);
       entries.insert(entries.end(), found.begin(), found.end());
       entries.insert(entries.end(), left.begin(), left.end());
       return passes(entries);
-    });
+    };
+    std::vector<std::size_t> needed;
+    for (std::size_t i = 0; gemms.size() > 1 && i < gemms.size() && needed.empty(); ++i) {
+      if (enough({i})) needed = {i};
+    }
+    if (needed.empty()) needed = minimal_set(gemms.size(), enough);
     usual.clear();
     for (const std::size_t each : needed) usual.insert(gemms[each]);
     for (const Gemm gemm : usual) found.push_back({layer.layer, {gemm}});

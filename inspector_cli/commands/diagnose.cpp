@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "features/diagnosis/diagnosis.h"
@@ -11,6 +12,7 @@
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -35,11 +37,13 @@ void run_diagnose(const DiagnoseOptions& options) {
   const record::RunReader run = open_run(options.run);
   const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
+  const std::vector<std::string> notes = recording_notes(run);
   if (options.format == Format::json) {
-    fmt::print("{}", diagnosis_json(found, facts, options.run));
+    fmt::print("{}", diagnosis_json(found, facts, options.run, notes));
   } else {
     const auto width =
         stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
+    print_notes(notes, width);
     print_diagnosis(found, facts, options.run, width);
   }
   if (!found.findings.empty()) throw BadRun();

@@ -74,7 +74,7 @@ Json unasked_json(const diagnosis::Unasked& unasked) {
 }  // namespace
 
 std::string diagnosis_json(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
-                           const std::string& run) {
+                           const std::string& run, const std::vector<std::string>& notes) {
   const bool any = diagnosis.first_iteration <= diagnosis.last_iteration;
   Json object;
   object["schema_version"] = kDiagnosisSchema;
@@ -84,6 +84,7 @@ std::string diagnosis_json(const diagnosis::Diagnosis& diagnosis, const Facts& f
   object["findings"] = list(diagnosis.findings, [&](const diagnosis::Ranked& each) {
     return ranked_json(each, facts, run);
   });
+  object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });
   object["not_recorded"] = list(diagnosis.unasked, unasked_json);
   return json_line(object) + "\n";
 }

@@ -153,14 +153,27 @@ std::string next_step(const Finding& finding, const Facts& facts, const std::str
   return printable(text);
 }
 
+void print_notes(const std::vector<std::string>& notes, std::size_t width) {
+  for (const std::string& note : notes) {
+    for (const std::string& line : wrapped(printable(note), width)) {
+      fmt::print("{}\n", coloured(line, Colour::yellow));
+    }
+  }
+  if (!notes.empty()) fmt::print("\n");
+}
+
 void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
                      std::size_t width) {
   for (std::size_t i = 0; i < diagnosis.findings.size(); ++i) {
     print_finding(i + 1, diagnosis.findings[i], facts, run, width);
   }
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
-    fmt::print("nothing was recorded that a diagnosis could read\n");
-  } else if (diagnosis.findings.empty()) {
+    fmt::print(
+        "nothing was recorded that a diagnosis could read; configs/flight_recorder.yaml "
+        "records what it asks for\n");
+    return;
+  }
+  if (diagnosis.findings.empty()) {
     fmt::print("no finding in iterations {} to {}, by {} of {} rules\n", diagnosis.first_iteration,
                diagnosis.last_iteration, diagnosis::rules().size() - diagnosis.unasked.size(),
                diagnosis::rules().size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "features/diagnosis/diagnosis.h"
 
@@ -15,10 +16,12 @@ std::string label_of(const diagnosis::Place& place, const diagnosis::Facts& fact
 void print_diagnosis(const diagnosis::Diagnosis& diagnosis, const diagnosis::Facts& facts,
                      const std::string& run, std::size_t width);
 
-// docs/diagnosis.md has the schema.
+// docs/diagnosis.md has the schema. `notes`: recording_notes() of the run.
 inline constexpr int kDiagnosisSchema = 1;
 std::string diagnosis_json(const diagnosis::Diagnosis& diagnosis, const diagnosis::Facts& facts,
-                           const std::string& run);
+                           const std::string& run, const std::vector<std::string>& notes = {});
+// The same notes as lines on stdout, above the findings.
+void print_notes(const std::vector<std::string>& notes, std::size_t width);
 
 // All rules as sections of Markdown, for docs/diagnosis.md.
 std::string rules_markdown();

@@ -5,8 +5,44 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
+#include <optional>
 
 namespace telens::cli {
+namespace {
+
+constexpr std::size_t kMostNotes = 4;
+
+// The iteration in which a rank was told to end by SIGTERM.
+std::optional<std::int64_t> terminated_in(const record::RunReader& run, int rank) {
+  const auto& words = run.names(record::Dictionary::word);
+  std::optional<std::int64_t> iteration;
+  for (const record::Event& event : run.events()) {
+    const bool told = event.kind != record::kNoName && words[event.kind] == "terminated";
+    if (told && event.rank == rank && !event.superseded) iteration = event.iteration;
+  }
+  return iteration;
+}
+
+bool ended_well(const record::Segment& segment) {
+  return segment.live || (segment.end && segment.end->state == record::End::clean);
+}
+
+std::string missing_rows(const record::Segment& segment) {
+  std::string text;
+  if (segment.lost > 0) text += fmt::format("; {} rows are lost", segment.lost);
+  if (segment.dropped > 0) text += fmt::format("; {} rows were dropped", segment.dropped);
+  return text;
+}
+
+std::string note_of(const record::RunReader& run, const record::Segment& segment) {
+  std::string state = state_of(segment).text;
+  const auto terminated = segment.end ? std::nullopt : terminated_in(run, segment.rank);
+  if (terminated) state = fmt::format("ended by SIGTERM in iteration {}", *terminated);
+  return fmt::format("the recording of rank {}: {}{}", segment.rank, state, missing_rows(segment));
+}
+
+}  // namespace
 
 std::string time_text(double seconds) {
   constexpr double kYear10000 = 253402300800;
@@ -39,6 +75,23 @@ RunState state_of(const record::RunReader& run) {
   if (segments.empty()) return {};
   const auto live = std::ranges::find_if(segments, &record::Segment::live);
   return state_of(live == segments.end() ? segments.back() : *live);
+}
+
+std::vector<std::string> recording_notes(const record::RunReader& run) {
+  std::map<int, const record::Segment*> last;
+  for (const record::Segment& segment : run.segments()) last[segment.rank] = &segment;
+  std::vector<std::string> notes;
+  std::size_t more = 0;
+  for (const auto& [rank, segment] : last) {
+    if (ended_well(*segment) && missing_rows(*segment).empty()) continue;
+    if (notes.size() == kMostNotes) {
+      ++more;
+    } else {
+      notes.push_back(note_of(run, *segment));
+    }
+  }
+  if (more > 0) notes.push_back(fmt::format("and of {} more ranks", more));
+  return notes;
 }
 
 std::string state_text(const record::Segment& segment) {

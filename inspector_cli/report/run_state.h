@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "features/record/run_reader.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -21,5 +22,9 @@ RunState state_of(const record::Segment& segment);
 RunState state_of(const record::RunReader& run);
 // The same, in color on a terminal.
 std::string state_text(const record::Segment& segment);
+
+// Sentences without a period about each rank's recording that did not go on to a clean end: a disk
+// that was full, an exception, a kill, rows that are missing. None of a run that is being written.
+std::vector<std::string> recording_notes(const record::RunReader& run);
 
 }  // namespace telens::cli

@@ -1,10 +1,12 @@
 """Runs of known content, and the command as a function."""
 
+import json
 import os
 import pathlib
 import subprocess
 
 import pytest
+from recorded_training import Training
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
@@ -106,3 +108,20 @@ def telens():
         )
 
     return run
+
+
+@pytest.fixture
+def training():
+    return Training()
+
+
+@pytest.fixture
+def findings(telens, lines, tmp_path):
+    def diagnose(training):
+        result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+        assert result.returncode in (0, 1), result.stderr
+        found = json.loads(result.stdout)["findings"]
+        assert result.returncode == bool(found)
+        return found
+
+    return diagnose

@@ -21,6 +21,9 @@ PLANTED = (
     "high_precision-current",
     "weight_scaled-mxfp8",
     "loss_scale-mxfp8",
+    "rate_one-delayed",
+    "step_missing-mxfp8",
+    "operand_transposed-current",
 )
 HEALTHY = ("healthy_twin-delayed", "healthy_micro-current", "healthy_twin-mxfp8")
 SEED = 11

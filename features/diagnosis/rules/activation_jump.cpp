@@ -12,12 +12,23 @@ namespace {
 // By a factor in each iteration: 2^4 within 16 of them, after none.
 constexpr RampOptions kGrowth{.least_bits = 4};
 
+// The elements spread as before: a mean that drifts, which has a rule of its own.
+bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
+  const Series* deviation = facts.find(place, "std");
+  if (deviation == nullptr) return false;
+  const Point* before = deviation->before(ramp.first);
+  const Point* after = deviation->before(ramp.last + 1);
+  return before != nullptr && after != nullptr &&
+         bits(after->value) - bits(before->value) < ramp.bits / 3;
+}
+
 // The first in the order of training of those that begin to grow together.
-std::optional<Finding> growth(const std::vector<Series>& sizes) {
+std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& sizes) {
   std::optional<Finding> found;
   for (const Series& series : sizes) {
     const auto ramp = first_ramp(series.points, 1, kGrowth);
     if (!ramp || (found && found->first <= ramp->first + 1)) continue;
+    if (is_mean_alone(facts, series.place, *ramp)) continue;
     found = Finding{
         .cause = "activation_jump",
         .place = series.place,
@@ -27,7 +38,8 @@ std::optional<Finding> growth(const std::vector<Series>& sizes) {
         .summary =
             fmt::format("the root mean square grows in each iteration, from {:.3g} to {:.3g}",
                         ramp->usual, ramp->value),
-        .evidence = {{"root mean square", series.place, ramp->first - 1, ramp->usual, "usual"}}};
+        .evidence = {{"root mean square", series.place, ramp->first - 1, ramp->usual, "usual"}},
+        .gradual = true};
   }
   return found;
 }
@@ -54,7 +66,7 @@ std::vector<Finding> find(const Facts& facts) {
                                    origin.shift.usual, "usual"}}});
   }
   if (found.empty()) {
-    if (auto growing = growth(sizes)) found.push_back(std::move(*growing));
+    if (auto growing = growth(facts, sizes)) found.push_back(std::move(*growing));
   }
   return found;
 }

@@ -17,15 +17,24 @@ constexpr ShiftOptions kShift{.least_bits = 1};
 // A gain that is multiplied by 0.95 and less in each step. What training does to it takes longer.
 constexpr RampOptions kDecay{.least_bits = 1, .steady = kSteady};
 
+// In the last points before, and from each to the next: what attention or an activation function
+// gives stays within kSteady for a while too, and moves by more in each iteration.
 bool is_steady_before(const Series& sizes, std::int64_t iteration) {
-  double smallest = INFINITY;
-  double largest = -INFINITY;
-  for (const Point& point : sizes.points) {
-    if (point.iteration >= iteration) break;
-    smallest = std::min(smallest, bits(point.value));
-    largest = std::max(largest, bits(point.value));
+  constexpr double kStep = 0.03;  // bits
+  constexpr std::ptrdiff_t kWindow = 64;
+  const auto end = std::ranges::lower_bound(sizes.points, iteration, {}, &Point::iteration);
+  const auto begin = end - std::min(kWindow, end - sizes.points.begin());
+  if (end - begin < 2) return false;
+  std::vector<double> steps;
+  double smallest = bits(begin->value);
+  double largest = smallest;
+  for (auto point = begin + 1; point != end; ++point) {
+    const double size = bits(point->value);
+    steps.push_back(std::abs(size - bits((point - 1)->value)));
+    smallest = std::min(smallest, size);
+    largest = std::max(largest, size);
   }
-  return largest - smallest < kSteady;
+  return largest - smallest < kSteady && median(std::move(steps)) < kStep;
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -34,7 +43,7 @@ std::vector<Finding> find(const Facts& facts) {
     auto shift = first_shift(sizes.points, kShift);
     const bool fell = shift && shift->bits < 0 && is_steady_before(sizes, shift->first);
     if (!fell) shift = first_ramp(sizes.points, -1, kDecay);
-    if (!shift) continue;
+    if (!shift || !is_steady_before(sizes, shift->first)) continue;
     found.push_back(
         {.cause = "dead_gain",
          .place = sizes.place,
@@ -57,8 +66,9 @@ Rule dead_gain() {
       .cause = "dead_gain",
       .title = "a norm whose gain decays or dies",
       .doc =
-          "The root mean square of a layer's input was steady within 19 %, as that of a "
-          "normalized tensor is, and falls to half of it and less, within an iteration or step by "
+          "The root mean square of a layer's input was steady within 19 %, and within 2 % from one "
+          "iteration to the next, as that of a normalized tensor is, and falls to half of it and "
+          "less, within an iteration or step by "
           "step within 16.",
       .stage = Stage::values,
       .required = {kSizes},

@@ -62,7 +62,10 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* mean : facts.with("mean")) {
     const auto tensor = mean->place.tensor;
-    if (tensor != TensorName::activation && tensor != TensorName::weight) continue;
+    if (tensor != TensorName::activation && tensor != TensorName::weight &&
+        tensor != TensorName::output) {
+      continue;
+    }
     const Series* deviation = facts.beside(*mean, "std");
     if (deviation == nullptr) continue;
     const auto drift = first_drift(ratios(*mean, *deviation).points);
@@ -89,7 +92,8 @@ Rule drifting_mean() {
   return {.cause = "drifting_mean",
           .title = "a mean or a bias that drifts away from zero",
           .doc =
-              "The mean of an activation or a weight, within half a standard deviation of zero "
+              "The mean of an activation, an output or a weight, within half a standard deviation "
+              "of zero "
               "before, goes to 2 and more within 16 iterations, and stays for 3 and more. A format "
               "without an "
               "offset spends its range on the mean then. Inputs that have a mean from the start, "

@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "features/diagnosis/rules/rules.h"
@@ -32,46 +36,137 @@ std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) 
   return found;
 }
 
-std::vector<Finding> exploding(const Facts& facts) { return find(facts, "exploding_gradients", 1); }
+// Changes that all gradients go through together, by chance or as a training goes on, cancel in the
+// ratio of a layer's gradient to that of the layer behind it: in healthy trainings it stays within
+// 1.8 bits of its past.
+constexpr RampOptions kRamp{.least_bits = 5, .steady = 1.4, .least_past = 10, .back = 0.8};
+// By which the gradient itself has to move: that of the layer in front of a change does not.
+constexpr double kOwnBits = 1.5;
+constexpr double kOwnBitsOfRamp = 3;
+
+Series ratios(const Series& gradient, const Series& behind) {
+  Series series{.place = gradient.place};
+  for (const auto& [iteration, size] : gradient.points) {
+    const auto other = behind.at(iteration);
+    if (!other || !(*other > 0) || !(size > 0)) continue;
+    series.points.push_back({iteration, size / *other});
+  }
+  return series;
+}
+
+// From before the ramp to its end.
+double own_bits(const Series& gradient, const Shift& ramp) {
+  const Point* before = gradient.before(ramp.first);
+  const Point* after = gradient.before(ramp.last + 1);
+  return before == nullptr || after == nullptr ? 0 : bits(after->value) - bits(before->value);
+}
+
+struct Departure {
+  Shift shift;
+  bool gradual = false;
+};
+
+// From its past ratio, at once or by a factor in each iteration.
+std::optional<Departure> departure(const Series& gradient, const Series& behind, int sign) {
+  const Series ratio = ratios(gradient, behind);
+  const auto shift = first_shift(ratio.points, kGradientShift);
+  if (shift && sign * shift->bits > 0 && sign * settled_bits(gradient, *shift) > kOwnBits) {
+    return Departure{*shift};
+  }
+  const auto ramp = first_ramp(ratio.points, sign, kRamp);
+  if (ramp && sign * own_bits(gradient, *ramp) > kOwnBitsOfRamp) return Departure{*ramp, true};
+  return std::nullopt;
+}
+
+Finding finding_of(const Facts& facts, std::string_view cause, int sign, const Series& gradient,
+                   const Series& behind, const Departure& departure) {
+  const Shift& shift = departure.shift;
+  return {.cause = cause,
+          .place = gradient.place,
+          .first = shift.first,
+          .last = shift.last,
+          .confidence = kProbable,
+          .summary = fmt::format(
+              "the gradient {}{}, against that of {}", sign > 0 ? "grows" : "shrinks",
+              departure.gradual ? " in each iteration" : "", facts.layer_name(behind.place.layer)),
+          .evidence = {{"ratio of root mean squares", gradient.place, shift.first - 1, shift.usual,
+                        "usual"},
+                       {"ratio of root mean squares", gradient.place, shift.last, shift.value, ""}},
+          .gradual = departure.gradual};
+}
+
+// The first one of those that begin together, from the loss on.
+std::optional<Finding> against_the_layer_behind(const Facts& facts, std::string_view cause,
+                                                int sign) {
+  const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
+  std::map<int, const Series*> behind;  // by rank
+  std::optional<Finding> found;
+  for (const Series& gradient : gradients) {
+    const Series* last = std::exchange(behind[gradient.place.rank], &gradient);
+    if (last == nullptr) continue;
+    const auto departs = departure(gradient, *last, sign);
+    if (!departs || (found && found->first <= departs->shift.first + 1)) continue;
+    found = finding_of(facts, cause, sign, gradient, *last, *departs);
+  }
+  return found;
+}
+
+// Where the gradient's own past does not show it, or later, the ratio does.
+std::vector<Finding> with_ratios(const Facts& facts, std::string_view cause, int sign) {
+  std::vector<Finding> found = find(facts, cause, sign);
+  auto ratio = against_the_layer_behind(facts, cause, sign);
+  if (!ratio) return found;
+  const auto is_as_early = [&](const Finding& each) { return each.first <= ratio->first + 1; };
+  if (std::ranges::any_of(found, is_as_early)) return found;
+  return {std::move(*ratio)};
+}
+
+std::vector<Finding> exploding(const Facts& facts) {
+  return with_ratios(facts, "exploding_gradients", 1);
+}
 std::vector<Finding> vanishing(const Facts& facts) {
-  return find(facts, "vanishing_gradients", -1);
+  return with_ratios(facts, "vanishing_gradients", -1);
 }
 
 }  // namespace
 
 Rule exploding_gradients() {
-  return {.cause = "exploding_gradients",
-          .title = "gradients that explode from a layer on",
-          .doc =
-              "The gradient of a layer grows 8 times and more within an iteration and stays "
-              "there; of several the one nearest to the loss is the origin, since the backward "
-              "pass comes from there.",
-          .stage = Stage::propagation,
-          .required = {kSizes},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-          .alternatives = "Where it comes so from the loss: the data, or the loss itself.",
-          .next_step =
-              "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
-              "'{layer}' and the layer behind it",
-          .find = exploding};
+  return {
+      .cause = "exploding_gradients",
+      .title = "gradients that explode from a layer on",
+      .doc =
+          "The gradient of a layer grows 8 times and more within an iteration and stays "
+          "there for 8 and more; of several the one nearest to the loss is the origin, since the "
+          "backward pass comes from there. So is one that grows 8 times against that of the layer "
+          "behind it, or 32 times within 16 iterations.",
+      .stage = Stage::propagation,
+      .required = {kSizes},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
+      .alternatives = "Where it comes so from the loss: the data, or the loss itself.",
+      .next_step =
+          "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
+          "'{layer}' and the layer behind it",
+      .find = exploding};
 }
 
 Rule vanishing_gradients() {
-  return {.cause = "vanishing_gradients",
-          .title = "gradients that vanish from a layer on",
-          .doc =
-              "The gradient of a layer falls to an eighth and less, or to zero, within an "
-              "iteration and stays there; of several the one nearest to the loss is the origin.",
-          .stage = Stage::propagation,
-          .required = {kSizes},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-          .alternatives = "A part of the model that was frozen, or cut off by detach().",
-          .next_step =
-              "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
-              "'{layer}' and the layer behind it",
-          .find = vanishing};
+  return {
+      .cause = "vanishing_gradients",
+      .title = "gradients that vanish from a layer on",
+      .doc =
+          "The gradient of a layer falls to an eighth and less, or to zero, within an "
+          "iteration and stays there; of several the one nearest to the loss is the origin. So is "
+          "one that falls so step by step against that of the layer behind it.",
+      .stage = Stage::propagation,
+      .required = {kSizes},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
+      .alternatives = "A part of the model that was frozen, or cut off by detach().",
+      .next_step =
+          "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
+          "'{layer}' and the layer behind it",
+      .find = vanishing};
 }
 
 }  // namespace telens::diagnosis

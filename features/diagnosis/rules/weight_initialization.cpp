@@ -33,14 +33,18 @@ std::vector<First> first_sizes(const Facts& facts) {
   return firsts;
 }
 
-// The median over the weights of the same kind, or over all, without zeros; NaN of too few.
+// The median over the weights of the same kind, or over all, without zeros; NaN of too few, or
+// where zeros are usual.
 double usual_size(const std::vector<First>& firsts, const Facts& facts, const std::string* part) {
   std::vector<double> sizes;
+  std::size_t all = 0;
   for (const First& each : firsts) {
     if (part != nullptr && facts.part_of(each.place.layer) != *part) continue;
+    ++all;
     if (each.size.value > 0) sizes.push_back(bits(each.size.value));
   }
-  return sizes.size() < kLeastOfKind ? std::nan("") : median(std::move(sizes));
+  const bool few = all < kLeastOfKind || 2 * sizes.size() <= all;
+  return few ? std::nan("") : median(std::move(sizes));
 }
 
 bool is_constant(const Facts& facts, const First& first) {

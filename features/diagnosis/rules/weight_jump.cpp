@@ -7,19 +7,23 @@
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/recorded_rate.h"
 #include "features/diagnosis/rules/rules.h"
 #include "features/diagnosis/sizes.h"
 
 namespace telens::diagnosis {
 namespace {
 
-constexpr double kLeast = 0.25;          // bits: a change of the norm by 19 % in one step
+constexpr double kLeast = 0.03;          // bits: a change of the norm by 2 % in one step
 constexpr double kLeastTogether = 0.01;  // bits, where most weights change in the same step
 constexpr std::size_t kLeastWeights = 3;
 constexpr double kTimesUsualTogether = 4;
 constexpr double kTimesUsual = 12;     // the usual change
 constexpr double kTimesLargest = 3;    // the largest change so far
 constexpr std::size_t kLeastPast = 5;  // changes
+// bits in an iteration: steps that no weight takes in a training that learns, whatever it did
+// before. One of AdamW with a learning rate of 0.01 changes a weight that begins with 0.02 by 0.16.
+constexpr double kTooLarge = 0.5;
 constexpr std::size_t kMostFindings = 3;
 // Where more weights than this jump together, the optimizer's step is the cause.
 constexpr double kMost = 0.6;
@@ -29,6 +33,7 @@ struct Jump {
   std::int64_t iteration = 0;
   double before = 0, after = 0;  // root mean squares
   bool alone = false;            // a finding whatever other weights do
+  bool unusual = false;          // one where most weights do so; else too large in any training
   double change() const { return std::abs(bits(after) - bits(before)); }
 };
 
@@ -57,8 +62,12 @@ std::vector<Jump> jumps_of(const Series& sizes) {
               sizes.points[i].value};
     if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
       jump.alone = is_unusual_alone(jump, changes, largest);
-      if (jump.alone || is_unusual(jump, changes)) jumps.push_back(jump);
+      jump.unusual = is_unusual(jump, changes);
     }
+    const auto steps = static_cast<double>(jump.iteration - sizes.points[i - 1].iteration);
+    const bool too_large = jump.before > 0 && std::isfinite(jump.after) &&
+                           bits(jump.after) - bits(jump.before) > kTooLarge * steps;
+    if (jump.alone || jump.unusual || too_large) jumps.push_back(jump);
     changes.push_back(jump.change());
     largest = std::max(largest, jump.change());
   }
@@ -89,6 +98,33 @@ Finding finding_of(const Facts& facts, const std::vector<Jump>& together, std::s
                         "before"}}};
 }
 
+// A learning rate that the program recorded is evidence of a jump that follows from it, or a
+// finding of its own where the loss alone shows what comes of it.
+void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
+  constexpr std::int64_t kShowsWithin = 2;  // iterations: the weights of the next one are changed
+  const auto rate = first_rate_jump(facts);
+  if (!rate) return;
+  const std::vector<Evidence> evidence{{"lr", {}, rate->iteration, rate->after, ""},
+                                       {"lr", {}, rate->iteration - 1, rate->before, "before"}};
+  for (Finding& each : found) {
+    if (each.first < rate->iteration || each.first > rate->iteration + kShowsWithin) continue;
+    each.summary += fmt::format("; the learning rate goes from {:.3g} to {:.3g} in iteration {}",
+                                rate->before, rate->after, rate->iteration);
+    each.evidence.insert(each.evidence.end(), evidence.begin(), evidence.end());
+    return;
+  }
+  if (!rate->loss_rises) return;
+  found.push_back({.cause = "weight_jump",
+                   .place = {},
+                   .first = rate->iteration,
+                   .last = facts.last_iteration(),
+                   .confidence = kProven,
+                   .summary = fmt::format("the learning rate goes from {:.3g} to {:.3g}, more than "
+                                          "ever before, and the loss rises",
+                                          rate->before, rate->after),
+                   .evidence = evidence});
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
@@ -109,6 +145,7 @@ std::vector<Finding> find(const Facts& facts) {
     found.push_back(finding_of(facts, together, weights.size()));
     if (found.size() == kMostFindings) break;
   }
+  add_recorded_rate(facts, found);
   return found;
 }
 
@@ -119,11 +156,12 @@ Rule weight_jump() {
       .cause = "weight_jump",
       .title = "a weight that changes much more in one step than ever before",
       .doc =
-          "The root mean square of a weight changes by a fifth and more, by 12 times the "
+          "The root mean square of a weight changes by 2 % and more, by 12 times the "
           "usual change and 3 times the largest one so far; 0.7 %, and 4 times the last changes, "
-          "are enough where most weights "
-          "do. Then it is "
-          "the learning rate or the optimizer, else a single parameter.",
+          "are enough where most weights do. Then it is the learning rate or the optimizer, else a "
+          "single parameter. So it is where most weights grow by 41 % in a step, from the first "
+          "one on. A recorded learning rate that is 3 times as large as ever before is told "
+          "beside it, or alone where the loss rises after it.",
       .stage = Stage::update,
       .required = {kSizes},
       .optional = {"numel", "mean"},
@@ -131,7 +169,7 @@ Rule weight_jump() {
       .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
       .next_step =
           "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "
-          "debug.record(\"lr\", ...) beside it",
+          "debug.step(loss, lr=...) records the learning rate beside it",
       .find = find};
 }
 

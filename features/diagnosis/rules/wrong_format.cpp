@@ -87,6 +87,40 @@ std::vector<Finding> changed(const Facts& facts) {
            .evidence = {{"ledger: ran " + first.after, first.place, first.iteration, 0, ""}}}};
 }
 
+// Reads of a gradient in which so many percent of the elements become zero.
+std::int64_t reads_with_underflow(const Series& percent) {
+  constexpr double kMany = 10;
+  return std::ranges::count_if(percent.points,
+                               [](const Point& point) { return point.value >= kMany; });
+}
+
+// Gradients in E4M3 with one scale a tensor, and it shows: E5M2 has 15 more powers of two.
+std::vector<Finding> narrow_gradients(const Facts& facts) {
+  constexpr std::int64_t kLeastReads = 4;
+  for (const GemmState& state : facts.gemm_states()) {
+    const std::string ran = state.detail("gradient ran");
+    if (!ran.starts_with("E4M3") || ran.find("tensor scaling") == std::string::npos) continue;
+    if (!is_by_recipe(state, "gradient")) continue;
+    Place place = state.place;
+    place.tensor = TensorName::gradient;
+    const Series* percent = facts.find(place, "underflows%");
+    if (percent == nullptr || reads_with_underflow(*percent) < kLeastReads) continue;
+    const Point& worst = *std::ranges::max_element(percent->points, {}, &Point::value);
+    return {{.cause = "wrong_format",
+             .place = place,
+             .first = state.iteration,
+             .last = facts.last_iteration(),
+             .confidence = kProbable,
+             .summary = fmt::format("gradients are cast to E4M3 with one scale a tensor, and "
+                                    "up to {:.3g} % of the elements become zero; E5M2 has 15 more "
+                                    "powers of two for them",
+                                    worst.value),
+             .evidence = {{"ledger: ran " + ran, place, state.iteration, 0, ""},
+                          {"underflows%", place, worst.iteration, worst.value, "largest"}}}};
+  }
+  return {};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor : kAllTensors) {
@@ -112,24 +146,28 @@ std::vector<Finding> find(const Facts& facts) {
       }
     }
   }
-  return found.empty() ? changed(facts) : found;
+  if (found.empty()) found = changed(facts);
+  return found.empty() ? narrow_gradients(facts) : found;
 }
 
 }  // namespace
 
 Rule wrong_format() {
-  return {.cause = "wrong_format",
-          .title = "a tensor in another format than those of the other layers",
-          .doc =
-              "By the ledger: the recipe of a layer casts a tensor to another element format, "
-              "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
-              "are in E5M2. So is a format that changes in the middle of a training.",
-          .stage = Stage::setup,
-          .needs_ledger = true,
-          .recorded_by = "PrecisionLedger",
-          .alternatives = "A second recipe on purpose, for a part of the model.",
-          .next_step = "telens ledger RUN --layer '{layer}'",
-          .find = find};
+  return {
+      .cause = "wrong_format",
+      .title = "a tensor in another format than those of the other layers",
+      .doc =
+          "By the ledger: the recipe of a layer casts a tensor to another element format, "
+          "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
+          "are in E5M2. So is a format that changes in the middle of a training, and E4M3 with one "
+          "scale a tensor for gradients of which a tenth and more become zero.",
+      .stage = Stage::setup,
+      .optional = {"underflows%"},
+      .needs_ledger = true,
+      .recorded_by = "PrecisionLedger",
+      .alternatives = "A second recipe on purpose, for a part of the model.",
+      .next_step = "telens ledger RUN --layer '{layer}'",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

@@ -12,8 +12,10 @@ namespace {
 
 constexpr double kOff = 1.5;  // bits: a scale that is a power of two is off by less than 1
 constexpr double kOffAfterGap = 4;
-// In a single iteration: the newest amax may be that of a micro-batch that is smaller than others.
+// In one or two iterations: the newest amax may be that of a micro-batch that is smaller than
+// others.
 constexpr double kOffOnce = 4;
+constexpr std::size_t kByChance = 2;  // reads on end
 
 // Bits by which the scale is off what amaxes so far can have made of it: below the newest one, or
 // above the largest one. A scale that fits the tensor as it is now is right, however it was made.
@@ -55,7 +57,7 @@ std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Seri
   for (std::size_t i = 1; i < reads.size(); ++i) {
     const double off = off_by(reads[i], reads[i - 1], largest[i - 1]);
     if (off == 0) {
-      const bool passing = wrong && wrong->reads == 1 && std::abs(wrong->off) < kOffOnce;
+      const bool passing = wrong && wrong->reads <= kByChance && std::abs(wrong->off) < kOffOnce;
       if (passing) wrong.reset();
       continue;
     }
@@ -69,7 +71,7 @@ std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Seri
     wrong->last = i;
     ++wrong->reads;
   }
-  if (wrong && wrong->reads == 1 && std::abs(wrong->off) < kOffOnce) return std::nullopt;
+  if (wrong && wrong->reads <= kByChance && std::abs(wrong->off) < kOffOnce) return std::nullopt;
   return wrong;
 }
 

@@ -1,0 +1,21 @@
+// The learning rate, where the program records it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "features/diagnosis/facts.h"
+
+namespace telens::diagnosis {
+
+struct RateJump {
+  std::int64_t iteration = 0;  // the first one whose optimizer's step takes it
+  double before = 0, after = 0;
+  bool loss_rises = false;  // within a few iterations
+};
+
+// The first time that the scalar "lr" or "learning_rate" is more than three times as large as ever
+// before. Warm-up grows in smaller steps, and a schedule that begins anew goes where it was.
+std::optional<RateJump> first_rate_jump(const Facts& facts);
+
+}  // namespace telens::diagnosis

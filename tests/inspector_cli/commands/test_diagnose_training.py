@@ -1,0 +1,182 @@
+"""telens diagnose, on what an optimizer, a gradient or a recording that broke off do to a run."""
+
+import json
+import math
+import subprocess
+
+import pytest
+from conftest import WRITE_RUN
+from recorded_training import LAYERS, STEPS, where
+
+
+def wgrads(training):
+    for step in range(STEPS):
+        for layer in LAYERS:
+            training.put(step, layer, "wgrad", 1e-3)
+
+
+def hold(training, layer, first, last=STEPS - 1):
+    """No step of the optimizer changes the weight in between."""
+    for step in range(first + 1, last + 1):
+        for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+            value = training.values[first, layer, "weight", statistic]
+            training.values[step, layer, "weight", statistic] = value
+
+
+@pytest.mark.parametrize("first", [0, 12])
+def test_a_weight_that_has_a_gradient_and_stands_still_is_not_trained(findings, training, first):
+    wgrads(training)
+    hold(training, "layers.1.fc1", first)
+    assert [where(each) for each in findings(training)] == [
+        ("frozen_weight", "layers.1.fc1", "weight", first)
+    ]
+
+
+def test_a_weight_without_a_gradient_is_frozen_on_purpose(findings, training):
+    hold(training, "layers.1.fc1", 12)
+    assert findings(training) == []
+
+
+def test_a_weight_with_a_gradient_of_zero_may_stand_still(findings, training):
+    wgrads(training)
+    hold(training, "layers.1.fc1", 0)
+    for step in range(STEPS):
+        training.values[step, "layers.1.fc1", "wgrad", "l2_norm"] = 0
+    assert findings(training) == []
+
+
+def test_weights_that_all_stand_still_wait_for_a_step(findings, training):
+    wgrads(training)
+    for layer in LAYERS:
+        hold(training, layer, STEPS - 8)
+    assert findings(training) == []
+
+
+def test_weights_that_all_grow_from_the_first_step_on_are_the_learning_rates(findings, training):
+    for step in range(1, STEPS):
+        for layer in LAYERS:
+            training.scale(layer, "weight", step, 1.5)
+            training.scale(layer, "activation", step, 1.2)
+    found = findings(training)
+    assert where(found[0])[::3] == ("weight_jump", 1)
+    assert "learning rate" in found[0]["summary"]
+
+
+def test_weights_that_grow_by_a_quarter_a_step_at_first_are_none(findings, training):
+    for step in range(1, 4):
+        for layer in LAYERS:
+            training.scale(layer, "weight", step, 1.25)
+    assert findings(training) == []
+
+
+def with_rates(lines, rates):
+    for step, rate in enumerate(rates):
+        lines.scalar(step, "lr", rate)
+
+
+@pytest.mark.parametrize(("rises", "told"), [(True, True), (False, False)])
+def test_a_recorded_learning_rate_that_jumps(telens, lines, training, tmp_path, rises, told):
+    with_rates(lines, [1e-3] * 15 + [1e-2] * 15)
+    if rises:
+        training.losses[17:] = [loss * 1.15 for loss in training.losses[17:]]
+    result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+    found = json.loads(result.stdout)["findings"]
+    assert [where(each) for each in found] == ([("weight_jump", None, None, 15)] if told else [])
+    if told:
+        assert found[0]["summary"].startswith("the learning rate goes from 0.001 to 0.01")
+
+
+def test_a_warm_up_and_a_restart_of_the_learning_rate_are_no_jump(
+    telens, lines, training, tmp_path
+):
+    with_rates(lines, [min(1, (i + 1) / 10) * (1 if i < 20 else 0.1) for i in range(25)] + [1] * 5)
+    training.losses[22:] = [loss * 1.15 for loss in training.losses[22:]]
+    assert telens("diagnose", training.write(lines, tmp_path)).returncode == 0
+
+
+def test_a_jump_of_weights_names_the_recorded_learning_rate(telens, lines, training, tmp_path):
+    with_rates(lines, [1e-3] * 13 + [0.1] * 17)
+    for layer in LAYERS:
+        training.scale(layer, "weight", 14, 3)
+    result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+    found = json.loads(result.stdout)["findings"]
+    assert where(found[0])[::3] == ("weight_jump", 14)
+    assert "from 0.001 to 0.1 in iteration 13" in found[0]["summary"]
+
+
+def test_zeros_among_weights_of_a_kind_that_have_none(findings, training):
+    for block in range(2, 5):
+        for step in range(STEPS):
+            training.put(step, f"layers.{block}.fc1", "weight", 0.1 * (1 + 1e-3 * step + block))
+    for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+        training.values[0, "layers.3.fc1", "weight", statistic] = 0
+    found = findings(training)
+    assert ("weight_initialization", "layers.3.fc1", "weight", 0) in [where(e) for e in found]
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_gradient_that_changes_step_by_step(findings, training, factor):
+    """All gradients vary together besides; that of one layer, and those behind it, go away."""
+    for step in range(STEPS):
+        for layer in LAYERS:
+            training.scale(layer, "gradient", step, 1 + 0.6 * math.sin(step), last=step)
+    for step in range(14, 24):
+        for layer in LAYERS[:2]:
+            training.scale(layer, "gradient", step, factor)
+    cause = "exploding_gradients" if factor > 1 else "vanishing_gradients"
+    assert where(findings(training)[0]) == (cause, "layers.0.fc2", "gradient", 14)
+
+
+def test_a_burst_of_a_few_iterations_is_no_explosion(findings, training):
+    for layer in LAYERS[:2]:
+        training.scale(layer, "gradient", 14, 20, last=19)
+    assert findings(training) == []
+
+
+@pytest.mark.parametrize(("noise", "drowns"), [(0.4, False), (0.7, True)])
+def test_a_gradient_below_the_noise_of_its_cast(findings, training, noise, drowns):
+    for step in range(STEPS):
+        rms = training.values[step, "layers.0.fc1", "gradient", "std"]
+        share = noise if step >= 10 else 0.05
+        training.values[step, "layers.0.fc1", "gradient", "mse"] = (share * rms) ** 2
+    expected = [("gradient_noise", "layers.0.fc1", "gradient", 10)] if drowns else []
+    assert [where(each) for each in findings(training)] == expected
+
+
+def test_a_steady_tensor_that_is_none_of_a_norm_may_fall(findings, training):
+    """It moves by a few percent in each iteration, as what attention gives does."""
+    for step in range(STEPS):
+        wobble = 1 + 0.04 * (step % 2)
+        fallen = 1.0 if step < 15 else max(0.45, 0.9 ** (step - 14))
+        training.put(step, "layers.1.fc1", "activation", wobble * fallen)
+    assert findings(training) == []
+
+
+def test_an_output_whose_mean_drifts(findings, training):
+    for step in range(STEPS):
+        training.put(step, "layers.0.fc2", "output", 1.0)
+    for step in range(12, STEPS):
+        mean = 0.3 * (step - 11)
+        training.values[step, "layers.0.fc2", "output", "mean"] = mean
+        training.values[step, "layers.0.fc2", "output", "l2_norm"] = 64 * math.hypot(mean, 1)
+    assert [where(each) for each in findings(training)] == [
+        ("drifting_mean", "layers.0.fc2", "output", 12)
+    ]
+
+
+def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
+    arguments = [WRITE_RUN, str(tmp_path), "run", "-1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "recorded\n"
+        told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
+        assert told["recording"] == []  # it goes on
+        process.kill()
+    result = telens("diagnose", tmp_path)
+    assert result.stdout.startswith("the recording of rank 0: not closed (killed?)")
+    told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
+    assert told["recording"] == [result.stdout.splitlines()[0]]
+
+
+def test_a_run_that_ended_well_has_no_note(telens, lines, training, tmp_path):
+    result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+    assert json.loads(result.stdout)["recording"] == []
