@@ -8,29 +8,19 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "features/record/run_reader.h"
+#include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
 
 namespace telens::cli {
 namespace {
 
+using diagnosis::Point;
+
 constexpr std::size_t kShare = 10;  // the last tenth is compared
 
-// Takes those of the lowest rank that has any.
-std::map<std::int64_t, double> losses_of(const record::RunReader& run) {
-  std::map<int, std::map<std::int64_t, double>> by_rank;
-  const auto& words = run.names(record::Dictionary::word);
-  for (const record::Scalar& scalar : run.scalars()) {
-    if (scalar.name == record::kNoName || words[scalar.name] != "loss") continue;
-    by_rank[scalar.rank][scalar.iteration] = scalar.value;
-  }
-  return by_rank.empty() ? std::map<std::int64_t, double>() : by_rank.begin()->second;
-}
-
-const std::pair<const std::int64_t, double>* first_bad(
-    const std::map<std::int64_t, double>& losses) {
+const Point* first_bad(const std::vector<Point>& losses) {
   const auto bad =
-      std::ranges::find_if(losses, [](const auto& each) { return !std::isfinite(each.second); });
+      std::ranges::find_if(losses, [](const Point& each) { return !std::isfinite(each.value); });
   return bad == losses.end() ? nullptr : &*bad;
 }
 
@@ -47,19 +37,21 @@ LossReference::LossReference(std::string path, double tolerance)
   if (const auto* bad = first_bad(losses_)) {
     raise<UsageError>(
         "--reference {}: expected a run that went well, and its loss in iteration {} is {}", path_,
-        bad->first, bad->second);
+        bad->iteration, bad->value);
   }
 }
 
 LossVerdict LossReference::judge(const std::string& log_dir) const {
-  const std::map<std::int64_t, double> losses = losses_of(open_run(log_dir));
+  const std::vector<Point> losses = losses_of(open_run(log_dir));
   if (const auto* bad = first_bad(losses)) {
-    return {false, fmt::format("loss {} in iteration {}", bad->second, bad->first)};
+    return {false, fmt::format("loss {} in iteration {}", bad->value, bad->iteration)};
   }
   std::vector<std::pair<double, double>> both;
-  for (const auto& [iteration, loss] : losses) {
-    const auto expected = losses_.find(iteration);
-    if (expected != losses_.end()) both.emplace_back(loss, expected->second);
+  for (const Point& own : losses) {
+    const auto expected = std::ranges::lower_bound(losses_, own.iteration, {}, &Point::iteration);
+    if (expected != losses_.end() && expected->iteration == own.iteration) {
+      both.emplace_back(own.value, expected->value);
+    }
   }
   if (both.empty()) {
     raise<UsageError>(

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <vector>
+
+#include "features/diagnosis/series.h"
 
 namespace telens::cli {
 
@@ -25,7 +27,7 @@ class LossReference {
  private:
   std::string path_;
   double tolerance_;
-  std::map<std::int64_t, double> losses_;  // by iteration
+  std::vector<diagnosis::Point> losses_;  // by iteration
 };
 
 }  // namespace telens::cli

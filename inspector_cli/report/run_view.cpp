@@ -16,6 +16,7 @@
 #include "features/diagnosis/facts.h"
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"
 #include "inspector_cli/report/warm_up.h"
@@ -55,14 +56,6 @@ Table worst_tensors(const record::RunReader& run) {
     table.drop_where_empty(column);
   }
   return table;
-}
-
-std::vector<Point> losses_of(const diagnosis::Facts& facts) {
-  const diagnosis::Scalars* found = nullptr;
-  for (const diagnosis::Scalars& each : facts.scalars()) {
-    if (each.name == "loss" && (found == nullptr || each.rank < found->rank)) found = &each;
-  }
-  return found == nullptr ? std::vector<Point>() : found->points;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -130,7 +123,7 @@ RunView view_of(const record::RunReader& run) {
                .worst = worst_tensors(run)};
   view.ended = has_ended(run);
   view.state = state_of(run);
-  view.losses = losses_of(facts);
+  view.losses = losses_of(run);
   if (found.first_iteration <= found.last_iteration) view.last_iteration = found.last_iteration;
   if (!view.losses.empty()) {
     view.last_iteration = std::max(view.last_iteration.value_or(0), view.losses.back().iteration);

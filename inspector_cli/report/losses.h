@@ -1,0 +1,14 @@
+// The losses that a program gave to debug.step(loss).
+#pragma once
+
+#include <vector>
+
+#include "features/diagnosis/series.h"
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+// Takes the lowest rank that has any; one point an iteration, in their order. Throws RecordError.
+std::vector<diagnosis::Point> losses_of(const record::RunReader& run);
+
+}  // namespace telens::cli
