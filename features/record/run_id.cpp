@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/characters.h"
 #include "core/base/printable.h"
 #include "features/record/run_paths.h"
 #include "features/record/run_writer.h"
@@ -19,8 +20,7 @@ constexpr std::size_t kLongestRunId = 128;
 constexpr std::string_view kAllowedBesides = "._-+:=,@";
 
 bool is_allowed(char c) {
-  const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  return is_letter || (c >= '0' && c <= '9') || kAllowedBesides.find(c) != std::string_view::npos;
+  return is_letter(c) || is_digit(c) || kAllowedBesides.find(c) != std::string_view::npos;
 }
 
 std::string_view run_id_of_environment() {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 
+#include "core/base/characters.h"
 #include "core/base/error.h"
 #include "hooks/config/parameter_check.h"
 #include "hooks/config/suggestions.h"
@@ -28,8 +29,6 @@ constexpr std::string_view kMendType =
 constexpr std::array<std::string_view, 2> kNumberedKinds{"fc", "gemm_"};
 
 constexpr std::int64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_all(std::string_view text) {
   return std::ranges::equal(text, kAll,

@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/characters.h"
+
 namespace telens::config {
 
-inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_octal(char c) { return c >= '0' && c <= '7'; }
-inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 // A place in a pattern, which moves forward over what has been read. Throws UsageError that names
 // the pattern and the place.

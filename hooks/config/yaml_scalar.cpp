@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/characters.h"
 #include "hooks/config/yaml_reader.h"
 
 namespace telens::config {
@@ -22,8 +23,6 @@ template <std::size_t n>
 bool is_one_of(const std::array<std::string_view, n>& words, std::string_view text) {
   return std::ranges::find(words, text) != words.end();
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool all_of_digits(std::string_view text, std::string_view digits) {
   return !text.empty() && text.find_first_not_of(digits) == std::string_view::npos;

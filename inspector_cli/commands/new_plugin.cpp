@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/characters.h"
 #include "core/base/error.h"
 #include "features/builtin_options.h"
 #include "inspector_cli/commands/plugin_templates.h"
@@ -32,11 +33,10 @@ struct NewPluginOptions {
 
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 void check_name(const std::string& name) {
   const bool is_word = !name.empty() && is_upper(name[0]) && std::ranges::all_of(name, [](char c) {
-    return is_upper(c) || is_lower(c) || is_digit(c);
+    return is_letter(c) || is_digit(c);
   });
   if (!is_word) {
     raise<UsageError>(

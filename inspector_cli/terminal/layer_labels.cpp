@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/characters.h"
 #include "core/base/printable.h"
 
 namespace telens::cli {
@@ -35,8 +36,6 @@ std::vector<std::string> parts_of(std::string_view label) {
   }
   return parts;
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool has_digit(std::string_view text) { return std::ranges::any_of(text, is_digit); }
 
