@@ -19,10 +19,8 @@
 namespace telens::cli {
 namespace {
 
-using Clock = LiveReport::Clock;
-
-constexpr auto kNap = std::chrono::milliseconds(50);
-constexpr int kShareOfTime = 10;  // reading takes at most a tenth of the time
+constexpr auto kBetweenRequests = std::chrono::milliseconds(50);
+constexpr int kShareOfReading = 10;  // reading takes at most a tenth of the time
 
 struct ServeOptions {
   std::string run;
@@ -31,13 +29,13 @@ struct ServeOptions {
 };
 
 // Until the user wants the end.
-void follow(LiveReport& report, Clock::duration interval) {
-  Clock::time_point next = Clock::now() + interval;
+void follow(LiveReport& report, LiveReport::Clock::duration interval) {
+  LiveReport::Clock::time_point next = LiveReport::Clock::now() + interval;
   while (interrupting_signal() == 0) {
-    std::this_thread::sleep_for(kNap);
-    if (Clock::now() < next) continue;
+    std::this_thread::sleep_for(kBetweenRequests);
+    if (LiveReport::Clock::now() < next) continue;
     report.update();
-    next = Clock::now() + std::max(interval, kShareOfTime * report.cost());
+    next = LiveReport::Clock::now() + std::max(interval, kShareOfReading * report.cost());
   }
 }
 
