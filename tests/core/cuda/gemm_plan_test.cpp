@@ -108,8 +108,9 @@ TEST(GemmPlan, is_that_of_the_table_for_every_card_format_and_shape) {
     EXPECT_EQ(plan.takes_transposed, row.takes_transposed);
     EXPECT_THAT(std::string(plan.choice.kernel), HasSubstr(plan.native ? "cuBLASLt" : "BF16"));
     const bool in_128_blocks = row.a_mode == kRow || row.a_mode == kSquare;
-    EXPECT_EQ(plan.as_mxfp8, plan.native && in_128_blocks && row.capability >= kBlackwell);
-    if (plan.as_mxfp8) {
+    EXPECT_EQ(plan.scales_as == ScalingMode::mxfp8,
+              plan.native && in_128_blocks && row.capability >= kBlackwell);
+    if (plan.scales_as) {
       EXPECT_EQ(plan.choice.kernel, "cuBLASLt MXFP8 product of 128-blocks");
     }
   }

@@ -38,7 +38,7 @@ at::Tensor values_of(const GemmOperand& operand) {
   const at::Tensor values =
       ops::decode_fp8(operand.codes, operand.format, at::kFloat).to(at::kDouble);
   if (operand.mode == ScalingMode::tensor) return values.mul(operand.scale_inv.to(at::kDouble));
-  const at::Tensor scales = operand.mode == ScalingMode::mxfp8
+  const at::Tensor scales = scheme(operand.mode).scale_format == FormatId::e8m0
                                 ? decoded_e8m0(operand.scale_inv)
                                 : scales_of_rows(operand).to(at::kDouble);
   return values.mul(

@@ -33,12 +33,12 @@ int exponent_of_smallest_code(FormatId format) {
 bool has_values_under_scale_code_0(const GemmOperand& operand) {
   const auto scales = operand.scale_inv.accessor<std::uint8_t, 2>();
   const auto codes = operand.codes.accessor<std::uint8_t, 2>();
-  constexpr std::int64_t kLength = block_length(ScalingMode::mxfp8);
+  const std::int64_t length = block_length(operand.mode);
   for (std::int64_t row = 0; row < scales.size(0); ++row) {
     for (std::int64_t block = 0; block < scales.size(1); ++block) {
       if (scales[row][block] != 0) continue;
-      const std::int64_t end = std::min(codes.size(1), (block + 1) * kLength);
-      for (std::int64_t k = block * kLength; k < end; ++k) {
+      const std::int64_t end = std::min(codes.size(1), (block + 1) * length);
+      for (std::int64_t k = block * length; k < end; ++k) {
         if ((codes[row][k] & E4M3::kMagnitudeMask) != 0) return true;  // E5M2's mask is the same
       }
     }
@@ -119,28 +119,23 @@ bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
   const auto beyond = [](const GemmOperand& operand, int largest_scale) {
     return largest_scale + exponent_of_largest_code(operand.format) > FP32::kMaxExponent;
   };
-  switch (a.mode) {
-    case ScalingMode::tensor:
-      return leaves_fp32(*a.scale_inv.const_data_ptr<float>(),
-                         *b.scale_inv.const_data_ptr<float>());
-    case ScalingMode::mxfp8:
-      return one_of([&](const GemmOperand& operand) {
-        return beyond(operand, exponent_of_largest_e8m0(operand.scale_inv));
-      });
-    case ScalingMode::block_1d:
-    case ScalingMode::block_2d:
-      if (!has_powers_of_two(a.scale_inv) || !has_powers_of_two(b.scale_inv)) {
-        return sums_leave_fp32(a);
-      }
-      return one_of([&](const GemmOperand& operand) {
-        const int largest = exponents_of(operand.scale_inv).largest;
-        return largest != ExponentRange().largest && beyond(operand, largest);
-      });
-    default:
-      break;  // packed FP4: a scale of the tensor
+  if (a.mode == ScalingMode::tensor) {
+    return leaves_fp32(*a.scale_inv.const_data_ptr<float>(), *b.scale_inv.const_data_ptr<float>());
   }
-  return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
-                     *b.tensor_scale.const_data_ptr<float>());
+  if (is_packed_fp4(a.mode)) {
+    return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
+                       *b.tensor_scale.const_data_ptr<float>());
+  }
+  if (scheme(a.mode).scale_format == FormatId::e8m0) {
+    return one_of([&](const GemmOperand& operand) {
+      return beyond(operand, exponent_of_largest_e8m0(operand.scale_inv));
+    });
+  }
+  if (!has_powers_of_two(a.scale_inv) || !has_powers_of_two(b.scale_inv)) return sums_leave_fp32(a);
+  return one_of([&](const GemmOperand& operand) {
+    const int largest = exponents_of(operand.scale_inv).largest;
+    return largest != ExponentRange().largest && beyond(operand, largest);
+  });
 }
 
 bool has_powers_of_two(const at::Tensor& scales) {
@@ -152,18 +147,15 @@ bool has_powers_of_two(const at::Tensor& scales) {
 
 int exponent_of_smallest_value(const GemmOperand& operand) {
   const int of_codes = exponent_of_smallest_code(operand.format);
-  switch (operand.mode) {
-    case ScalingMode::tensor:
-      break;
-    case ScalingMode::mxfp8:
+  if (operand.mode == ScalingMode::tensor) return of_codes;
+  switch (scheme(operand.mode).scale_format) {
+    case FormatId::e8m0:
       return of_codes + exponent_of_smallest_e8m0(operand);
-    case ScalingMode::block_1d:
-    case ScalingMode::block_2d:
-      return of_codes + exponent_of_smallest_power(operand.scale_inv);
+    case FormatId::e4m3:
+      return of_codes + kSmallestExponent<E4M3>;
     default:
-      return of_codes + kSmallestExponent<E4M3>;  // the E4M3 scale of a block of packed FP4
+      return of_codes + exponent_of_smallest_power(operand.scale_inv);
   }
-  return of_codes;
 }
 
 }  // namespace telens

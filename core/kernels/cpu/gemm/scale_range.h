@@ -11,8 +11,8 @@ bool has_powers_of_two(const at::Tensor& scales);
 
 // An exponent e such that all values of the operand, before a scale of the whole tensor multiplies
 // them, are multiples of 2^e: 2^e is the smallest nonzero value of its format under the smallest
-// scale of a block. Scales of 128-blocks must be powers of two. Of MXFP8, blocks of zeros do not
-// count; of 128-blocks they count with their scale, 1.
+// scale of a block. Scales of 128-blocks must be powers of two. Under E8M0 scales, blocks of zeros
+// do not count; of 128-blocks they count with their scale, 1.
 int exponent_of_smallest_value(const ops::GemmOperand& operand);
 
 // True if a product of the operands may leave FP32's range on its way to a result that does not:

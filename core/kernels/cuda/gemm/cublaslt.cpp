@@ -35,19 +35,12 @@ cudaDataType_t type_of(FormatId format) {
 }
 
 cublasLtMatmulMatrixScale_t scale_mode_of(ScalingMode mode) {
-  switch (mode) {
-    case ScalingMode::mxfp8:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    case ScalingMode::block_1d:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case ScalingMode::block_2d:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    case ScalingMode::nvfp4:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
-    case ScalingMode::tensor:
-      break;
-  }
-  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  const ScalingScheme scales = scheme(mode);
+  if (scales.scale_format == FormatId::e8m0) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  if (scales.scale_format == FormatId::e4m3) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  if (!scales.has_128_blocks()) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  return scales.block_height == 1 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                  : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
 void check(cublasStatus_t status, std::string_view call, const LtGemm& gemm) {

@@ -1,5 +1,6 @@
 #include "core/kernels/cuda/gemm/gemm_emulation.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/div.h>
@@ -59,7 +60,7 @@ struct Rescaled {
   RowPowers powers;
 };
 
-Rescaled rescaled_mxfp8(const GemmOperand& operand) {
+Rescaled rescaled(const GemmOperand& operand) {
   const at::Tensor codes = operand.scale_inv.to(at::kInt);
   RowPowers powers = row_powers(codes.amax(1, true));
   // A NaN stays one; what would fall below the smallest scale gets that one.
@@ -68,9 +69,10 @@ Rescaled rescaled_mxfp8(const GemmOperand& operand) {
   return {values_of_blocks(operand, scales), std::move(powers)};
 }
 
-at::Tensor sums_of_mxfp8(const GemmOperand& a, const GemmOperand& b, const Bf16Product& multiply) {
-  const Rescaled left = rescaled_mxfp8(a);
-  const Rescaled right = rescaled_mxfp8(b);
+at::Tensor sums_under_e8m0(const GemmOperand& a, const GemmOperand& b,
+                           const Bf16Product& multiply) {
+  const Rescaled left = rescaled(a);
+  const Rescaled right = rescaled(b);
   at::Tensor sums = multiply(left.values, right.values);
   put_back(sums, left.powers, right.powers);
   return sums;
@@ -124,21 +126,17 @@ at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
 }  // namespace
 
 at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16Product& multiply) {
-  switch (a.mode) {
-    case ScalingMode::tensor:
-      return under_scales_of_tensors(multiply(values_of_codes(a), values_of_codes(b)), a.scale_inv,
-                                     b.scale_inv);
-    case ScalingMode::mxfp8:
-      return sums_of_mxfp8(a, b, multiply);
-    case ScalingMode::block_1d:
-    case ScalingMode::block_2d:
-      return sums_by_blocks_of_k(a, b, multiply);
-    default:
-      break;  // packed FP4
+  if (a.mode == ScalingMode::tensor) {
+    return under_scales_of_tensors(multiply(values_of_codes(a), values_of_codes(b)), a.scale_inv,
+                                   b.scale_inv);
   }
-  return under_scales_of_tensors(
-      multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv)), a.tensor_scale,
-      b.tensor_scale);
+  if (is_packed_fp4(a.mode)) {
+    return under_scales_of_tensors(
+        multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv)),
+        a.tensor_scale, b.tensor_scale);
+  }
+  return has_128_blocks(a.mode) ? sums_by_blocks_of_k(a, b, multiply)
+                                : sums_under_e8m0(a, b, multiply);
 }
 
 at::Tensor with_bias(at::Tensor sums, const at::Tensor& bias, at::ScalarType dtype) {

@@ -19,7 +19,7 @@ using Bf16Product = std::function<at::Tensor(const at::Tensor& a, const at::Tens
 // A scale a tensor, packed FP4: codes (under E4M3 scales) are BF16 values, products of two lie
 // between
 //   2^-32 and 2^32: exact. The scales of the tensors multiply the sums, in FP64.
-// MXFP8: a code under an E8M0 scale is a BF16 value where that does not leave the range of
+// E8M0 scales: a code under one is a BF16 value where that does not leave the range of
 //   exponents. So an even exponent is taken out of each row's scales, which makes the row's largest
 //   1 or 2, and put back into the sums. Exact for values within 2^-117 (E5M2: 2^-110) of the row's
 //   largest scale; beyond, and for products below 2^-126, an element of the result is off by at

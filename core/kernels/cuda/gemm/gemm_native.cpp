@@ -67,11 +67,10 @@ at::Tensor padded(const DeviceScope& scope, const at::Tensor& scales, std::int64
   return out;
 }
 
-// Those of 128-blocks under powers of two as MXFP8's.
-at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand) {
+// Those of 128-blocks under powers of two as those of the mode's smaller blocks.
+at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand, ScalingMode mode) {
   const std::int64_t lines = operand.codes.size(0);
-  const std::int64_t blocks =
-      ops::rounded_up_quotient(operand.codes.size(1), block_length(ScalingMode::mxfp8));
+  const std::int64_t blocks = ops::rounded_up_quotient(operand.codes.size(1), block_length(mode));
   const at::Tensor tiles = at::empty({scale_tiles_of(lines, blocks), kScaleTileBytes},
                                      operand.scale_inv.options().dtype(at::kByte));
   check_launch("gemm", launch_expand_scales(
@@ -81,8 +80,9 @@ at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand) {
   return tiles;
 }
 
-at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand, bool as_mxfp8) {
-  if (as_mxfp8) return expanded(scope, operand);
+at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand,
+                          std::optional<ScalingMode> as) {
+  if (as) return expanded(scope, operand, *as);
   switch (operand.mode) {
     case ScalingMode::tensor:
       return operand.scale_inv;
@@ -104,12 +104,12 @@ struct Prepared {
 
 Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const GemmPlan& plan) {
   Prepared prepared{ordered_codes(scope, operand.codes, plan.takes_transposed),
-                    ordered_scales(scope, operand, plan.as_mxfp8),
+                    ordered_scales(scope, operand, plan.scales_as),
                     {}};
   prepared.operand = operand_of(prepared.codes, operand.format);
   prepared.operand.leading *= scheme(operand.mode).codes_per_byte();  // values, not bytes
   prepared.operand.scales = prepared.scales.const_data_ptr();
-  prepared.operand.scaling = plan.as_mxfp8 ? ScalingMode::mxfp8 : operand.mode;
+  prepared.operand.scaling = plan.scales_as.value_or(operand.mode);
   return prepared;
 }
 

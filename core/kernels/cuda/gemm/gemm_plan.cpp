@@ -89,13 +89,15 @@ std::string_view emulated_kernel(ScalingMode mode) {
 
 GemmPlan plan_gemm(const GemmQuestion& question) {
   const std::string_view obstacle = obstacle_to_native(question);
-  if (!obstacle.empty()) return {false, true, false, {emulated_kernel(question.a_mode), obstacle}};
+  if (!obstacle.empty())
+    return {false, true, std::nullopt, {emulated_kernel(question.a_mode), obstacle}};
   const bool as_mxfp8 = goes_as_mxfp8(question);
   // FP8 with a scale a tensor or in MXFP8 blocks; all others have K along the rows everywhere.
   const bool any_layout =
       question.capability >= kBlackwell && question.capability < kBlackwellGeForce &&
       (question.a_mode == ScalingMode::tensor || question.a_mode == ScalingMode::mxfp8 || as_mxfp8);
-  return {true, any_layout, as_mxfp8, {native_kernel(question.a_mode, as_mxfp8), ""}};
+  const auto scales_as = as_mxfp8 ? std::optional(ScalingMode::mxfp8) : std::nullopt;
+  return {true, any_layout, scales_as, {native_kernel(question.a_mode, as_mxfp8), ""}};
 }
 
 ops::GemmChoice choice_without_algorithm(ScalingMode mode) {

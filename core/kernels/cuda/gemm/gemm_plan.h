@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/formats/format_id.h"
 #include "core/formats/scheme.h"
@@ -27,7 +28,9 @@ struct GemmQuestion {
 struct GemmPlan {
   bool native;            // cuBLASLt's product of the codes; else emulated through BF16
   bool takes_transposed;  // native: codes may lie one column after the other
-  bool as_mxfp8;          // native: 128-blocks under powers of two, in MXFP8's scales
+  // Native, 128-blocks under powers of two: the mode in which their scales are handed over;
+  // nullopt: each operand's own.
+  std::optional<ScalingMode> scales_as;
   ops::GemmChoice choice;
 };
 

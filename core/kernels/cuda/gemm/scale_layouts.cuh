@@ -85,7 +85,7 @@ TELENS_DEVICE std::uint8_t e8m0_of_power_of_two(float scale) {
                                                  : E8M0::kNanCode;
 }
 
-// Scales of 128-blocks, FP32 powers of two, as those of the MXFP8 blocks that such a block is made
+// Scales of 128-blocks, FP32 powers of two, as those of the blocks of 32 that such a block is made
 // of, in their tiles: each stands for four blocks along K, and a square's for all of its lines.
 struct ExpandScalesArguments {
   ScaleMatrix<float> matrix;  // [lines / lines_of_a_scale, blocks / 4], both rounded up

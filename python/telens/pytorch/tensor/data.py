@@ -47,7 +47,7 @@ class BlockData:
     def _fp8_dtype(self) -> _C.DType:
         return self._storage.fp8_dtype
 
-    # NVFP4's elements are no FP8.
+    # Elements of 4 bits are no FP8.
     _fp4_dtype = _fp8_dtype
 
     @property
