@@ -1,8 +1,11 @@
 // Features of every kind of selection, for the tests of the configuration.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
+#include "core/base/error.h"
 #include "hooks/config/config.h"
 
 namespace telens::config {
@@ -44,6 +47,31 @@ inline Descriptions test_descriptions() {
                     .tensors = all_tensor_names(),
                     .modifies = true});
   return descriptions;
+}
+
+inline const Descriptions& shared_descriptions() {
+  static const Descriptions kDescriptions = test_descriptions();
+  return kDescriptions;
+}
+
+inline Config load(std::string_view yaml) {
+  return load_config_text(yaml, "f.yaml", shared_descriptions());
+}
+
+// The message of loading the text; "" where it is right.
+inline std::string error_of(std::string_view yaml) {
+  try {
+    load(yaml);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// A section "s" for all layers with these lines (indented by two) in transformer_engine.
+inline std::string with_features(std::string_view features) {
+  return fmt::format(
+      "s:\n  enabled: True\n  layers: {{layer_types: all}}\n  transformer_engine:\n{}", features);
 }
 
 }  // namespace telens::config

@@ -1,0 +1,177 @@
+// Loading names each mistake of a configuration with its place.
+#include <gmock/gmock.h>
+
+#include "tests/hooks/config/test_features.h"
+
+namespace telens::config {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Mistake {
+  const char* features;  // lines in the namespace transformer_engine
+  const char* error;
+};
+
+constexpr Mistake kMistakes[] = {
+    {"    Wach: {enabled: True}",
+     "f.yaml:5:5: section 's': unknown feature of the namespace 'transformer_engine' "
+     "'Wach' (did you mean 'Watch'?); expected one of 'Modify', 'Alter', 'Scale', "
+     "'Watch', 'Gemms', 'Layer', 'Own'"},
+    {"    Free: {enabled: True}",
+     "f.yaml:5:5: section 's': the namespace 'transformer_engine' has no feature "
+     "'Free'; it belongs under 'base:'"},
+    {"    Layer: {}",
+     "f.yaml:5:5: section 's', feature 'Layer': 'enabled' is missing; write 'enabled: "
+     "True' or 'enabled: False'"},
+    {"    Layer: True",
+     "f.yaml:5:5: section 's', feature 'Layer': expected a mapping with 'enabled', not "
+     "the boolean true"},
+    {"    Layer: {enabled: 'True'}",
+     "f.yaml:5:22: section 's', feature 'Layer': 'enabled' must be true or false, not "
+     "the string 'True'"},
+    {"    Layer: {enabled: True, freq: 2}",
+     "f.yaml:5:28: section 's', feature 'Layer': unknown key 'freq'; Layer takes "
+     "'enabled'"},
+    {"    Gemms: {enabled: True, gems: fprop}",
+     "f.yaml:5:12: section 's', feature 'Gemms': 'gemms' is missing: give 'gemms: "
+     "[fprop]' or 'gemms_struct: [{gemm: fprop}]'\n"
+     "f.yaml:5:28: section 's', feature 'Gemms': unknown key 'gems' (did you mean "
+     "'gemms'?); Gemms takes 'enabled', 'gemms', 'gemms_struct', 'freq', 'start_step', "
+     "'end_step', 'start_end_list'"},
+    {"    Gemms: {enabled: True, gemms: [fprob]}",
+     "f.yaml:5:36: section 's', feature 'Gemms': unknown gemm 'fprob' (did you mean "
+     "'fprop'?); Gemms takes 'fprop', 'dgrad', 'wgrad'"},
+    {"    Gemms: {enabled: True, gemms: [1]}",
+     "f.yaml:5:36: section 's', feature 'Gemms': 'gemms' must be a list of strings, not "
+     "the number 1"},
+    {"    Watch: {enabled: True, what: [], tensors: []}",
+     "f.yaml:5:34: section 's', feature 'Watch': 'what' is empty; name at least one, or write "
+     "'enabled: False' to switch off what it belongs to"},
+    {"    Gemms: {enabled: True, gemms_struct: {gemm: fprop}}",
+     "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' must be a list of "
+     "mappings, each with 'gemm', not the mapping {\"gemm\": \"fprop\"}"},
+    {"    Gemms: {enabled: True, gemms_struct: [fprop]}",
+     "f.yaml:5:43: section 's', feature 'Gemms': an item of 'gemms_struct' must be a "
+     "mapping with 'gemm', not the string 'fprop'"},
+    {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop}, {gemm: fprop}]}",
+     "f.yaml:5:65: section 's', feature 'Gemms': 'fprop' stands twice in "
+     "'gemms_struct'; keep one item"},
+    {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop, enabled: True}]}",
+     "f.yaml:5:57: section 's', feature 'Gemms': 'enabled' may not stand in an item of "
+     "a struct; it belongs to the feature"},
+    {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop, frequency: 2}]}",
+     "f.yaml:5:57: section 's', feature 'Gemms': unknown key 'frequency' (did you mean "
+     "'freq'?); an item of a struct takes 'gemm', 'freq', 'start_step', 'end_step', "
+     "'start_end_list'"},
+    {"    Gemms: {enabled: True, gemms: fprop, freq: 0}",
+     "f.yaml:5:48: section 's', feature 'Gemms': 'freq' must be an integer of at least "
+     "1, not the number 0"},
+    {"    Watch: {enabled: True, what: a, tensors: [weihgt]}",
+     "f.yaml:5:47: section 's', feature 'Watch': unknown tensor 'weihgt' (did you mean "
+     "'weight'?); Watch takes 'activation', 'weight', 'gradient'"},
+    {"    Watch: {enabled: True, what: a, tensors: [output]}",
+     "f.yaml:5:47: section 's', feature 'Watch': the feature does not serve the tensor "
+     "'output'; Watch takes 'activation', 'weight', 'gradient'"},
+    {"    Watch: {enabled: True, what: [1], tensors: weight}",
+     "f.yaml:5:34: section 's', feature 'Watch': 'what' must be a list of strings, not "
+     "the list [1]"},
+    {"    Watch: {enabled: True, tensors_struct: [{tensor: weight, what: a}, {tensor: "
+     "activation}]}",
+     "f.yaml:5:72: section 's', feature 'Watch': 'what' is missing; it must be a list "
+     "of strings"},
+    {"    Modify: {enabled: True, gemms: fprop, tensors: weight, how: up}",
+     "f.yaml:5:65: section 's', feature 'Modify': 'how' cannot be 'up'; expected one of "
+     "'round', 'truncate'"},
+    {"    Modify: {enabled: True, gemms: fprop, tensors: weight, how: roudn}",
+     "f.yaml:5:65: section 's', feature 'Modify': 'how' cannot be 'roudn' (did you mean "
+     "'round'?); expected one of 'round', 'truncate'"},
+    {"    Modify: {enabled: True, gemms: fprop, tensors: weight, how: round, bits: 1.5}",
+     "f.yaml:5:78: section 's', feature 'Modify': 'bits' must be an integer, not the "
+     "number 1.5"},
+    {"    Modify: {enabled: True, gemms_struct: [{gemm: fprop}], how: round}",
+     "f.yaml:5:44: section 's', feature 'Modify': 'tensors' is missing: give 'tensors: "
+     "[activation]' or 'tensors_struct: [{tensor: activation}]'"},
+    {"    Modify: &m {enabled: True, gemms: fprop, tensors: weight, how: round}\n"
+     "    Alter: *m",
+     "f.yaml:6:5: section 's': Alter and Modify (f.yaml:5:5) are the same feature; keep "
+     "one"}};
+
+TEST(FeatureMistakes, are_named_with_their_place) {
+  for (const Mistake& mistake : kMistakes) {
+    EXPECT_EQ(error_of(with_features(mistake.features)), mistake.error) << mistake.features;
+  }
+}
+
+TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
+  EXPECT_EQ(error_of("- a\n"),
+            "f.yaml:1:1: a config must be a mapping of sections, not the list [\"a\"]");
+  EXPECT_EQ(error_of("s: 1\n"),
+            "f.yaml:1:1: section 's': expected a mapping with 'enabled', not the number 1");
+  EXPECT_EQ(error_of("s: {layers: {layer_types: all}}\n"),
+            "f.yaml:1:1: section 's': 'enabled' is missing; write 'enabled: True' or 'enabled: "
+            "False'");
+  for (const char* key : {"exact_layer_names", "layer_types", "layer_numbers"}) {
+    EXPECT_EQ(error_of(fmt::format("s: {{enabled: True, layers: {{{}: []}}}}\n", key)),
+              fmt::format("f.yaml:1:{}: section 's': '{}' is empty; name at least one, or write "
+                          "'enabled: False' to switch off what it belongs to",
+                          31 + std::string_view(key).size(), key));
+  }
+  EXPECT_EQ(error_of("s: {enabled: True}\n"),
+            "f.yaml:1:1: section 's': 'layers' is missing; say which layers, for example 'layers: "
+            "{layer_types: [all]}'");
+  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engine: [Own]}"),
+            "f.yaml:1:68: section 's': the namespace 'transformer_engine' must be a mapping of "
+            "features, not the list [\"Own\"]");
+  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engin: {}}"),
+            "f.yaml:1:48: section 's': unknown feature or namespace 'transformer_engin' (did you "
+            "mean 'transformer_engine'?); expected one of 'Free', 'base', 'telens', "
+            "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget', 'mode'");
+  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
+            "f.yaml:1:48: section 's': the namespace 'base' has no feature 'Watch'; it belongs "
+            "under 'transformer_engine:'");
+}
+
+TEST(ConfigMistakes, of_a_whole_file_come_together_in_the_order_of_the_text) {
+  const std::string error = error_of(R"(a:
+  enabled: True
+  layers: {layer_type: fc1}
+  transformer_engine:
+    Watch: {enabled: True, what: a, tensors: [x], freq: 0}
+    Gemms: {enabled: True, gemms: [y], gemms: [z]}
+b:
+  enabled: maybe
+)");
+  std::vector<std::string> places;
+  std::istringstream lines(error);
+  for (std::string line; std::getline(lines, line);) {
+    places.push_back(line.substr(0, line.find(": ")));
+  }
+  EXPECT_THAT(places, ElementsAre("f.yaml:3:12", "f.yaml:5:47", "f.yaml:5:57", "f.yaml:6:36",
+                                  "f.yaml:6:40", "f.yaml:7:1", "f.yaml:8:12"))
+      << error;
+}
+
+TEST(ConfigMistakes, of_what_is_neither_on_nor_off_are_told_with_it) {
+  for (const char* enabled : {"enabled: Ture, ", "enabled: 1, ", ""}) {
+    const std::string error = error_of(fmt::format(
+        "s: {{{0}layers: {{layer_type: fc1}}, transformer_engine: {{Watch: {{{0}what: [a], "
+        "tensors: [x]}}}}}}\n",
+        enabled));
+    EXPECT_THAT(error, AllOf(HasSubstr("section 's': 'enabled'"), HasSubstr("'layer_type'"),
+                             HasSubstr("feature 'Watch': 'enabled'"), HasSubstr("'x'")))
+        << error;
+  }
+}
+
+TEST(ConfigMistakes, a_default_that_several_items_share_is_wrong_once) {
+  EXPECT_EQ(error_of(with_features("    Watch: {enabled: True, what: 1, tensors: [weight, "
+                                   "activation]}\n")),
+            "f.yaml:5:34: section 's', feature 'Watch': 'what' must be a list of strings, not the "
+            "number 1");
+}
+
+}  // namespace
+}  // namespace telens::config
