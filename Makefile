@@ -34,7 +34,7 @@ FUZZ_FILES   ?= 20000
 .PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
         test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
-        fuzz-files format lint tidy asan install clean
+        fuzz-files format lint tidy asan tsan install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,12 @@ asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and 
 	@[ -f build-asan/build.ninja ] || cmake --preset asan
 	@cmake --build --preset asan --parallel $(JOBS)
 	@ctest --preset asan --parallel $(JOBS)
+
+# Others' threads are those of LibTorch, which is not instrumented.
+tsan: setup  ## the C++ tests of threads of our own that need no LibTorch, under ThreadSanitizer
+	@[ -f build-tsan/build.ninja ] || cmake --preset tsan
+	@cmake --build --preset tsan --parallel $(JOBS) --target tests_with_threads
+	@ctest --preset tsan --parallel $(JOBS) --label-regex '^threads$$'
 
 bench: build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
 	@$(PYTHON) benchmarks/run.py

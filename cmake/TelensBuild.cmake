@@ -111,10 +111,11 @@ function(telens_use_precompiled_headers name)
   target_precompile_headers(${name} REUSE_FROM ${holder})
 endfunction()
 
-# telens_test(<name> SOURCES <file>... [LIBRARIES <target>...]): a GoogleTest program whose cases
-# CTest lists one by one. A test of libtelens.so is left out of a build without LibTorch.
+# telens_test(<name> SOURCES <file>... [LIBRARIES <target>...] [THREADS]): a GoogleTest program whose
+# cases CTest lists one by one. A test of libtelens.so is left out of a build without LibTorch. THREADS:
+# `make tsan` runs it; its cases have the label `threads`.
 function(telens_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(arg "THREADS" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
   if("telens" IN_LIST arg_LIBRARIES AND NOT TARGET telens)
     return()
   endif()
@@ -127,6 +128,13 @@ function(telens_test name)
     telens_use_precompiled_headers(${name} telens)
   elseif("telens_base" IN_LIST arg_LIBRARIES)
     telens_use_precompiled_headers(${name} telens_base)
+  endif()
+  if(arg_THREADS)
+    list(APPEND arg_PROPERTIES LABELS threads)
+    if(NOT TARGET tests_with_threads)
+      add_custom_target(tests_with_threads)
+    endif()
+    add_dependencies(tests_with_threads ${name})
   endif()
   telens_list_tests(${name} ${arg_PROPERTIES})
 endfunction()
