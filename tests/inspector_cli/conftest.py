@@ -89,9 +89,9 @@ class Lines:
         for layer in layers:
             self.event(iteration, "warm_up", "no amax history yet: the scale is 1", layer)
 
-    def write(self, log_dir):
+    def write(self, log_dir, rank=0):
         text = "\n".join(self.lines)
-        subprocess.run([WRITE_LINES, str(log_dir)], input=text, text=True, check=True)
+        subprocess.run([WRITE_LINES, str(log_dir), str(rank)], input=text, text=True, check=True)
         return log_dir
 
 

@@ -1,4 +1,4 @@
-// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR
+// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK]
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
@@ -6,6 +6,7 @@
 //   ledger  ITERATION LAYER GEMM STATE ENTRY DETAIL
 //   block   ITERATION LAYER TENSOR STATISTIC ROW COLUMN VALUE
 #include <array>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   RunOptions options;
   options.log_dir = argv[1];
   options.run_id = "run";
+  if (argc > 2) options.rank = std::atoi(argv[2]);
   options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
   const auto writer = RunWriter::open(options);
   for (std::string line; std::getline(std::cin, line);) write(*writer, cells_of(line));

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <thread>
@@ -22,6 +23,7 @@ namespace telens::record {
 namespace {
 
 std::atomic<bool> inodes_change = false;
+std::atomic<std::time_t> seconds_older = 0;  // all files seem to have been written so much earlier
 std::atomic<ino_t> next_inode = ino_t{1} << 40;  // that no file of the test has
 
 std::function<void(int)> before_opening;  // is told how often HDF5 has opened a file before
@@ -34,6 +36,8 @@ int openings = 0;
 extern "C" int fstat(int file, struct stat* status) noexcept {
   const int result = ::fstatat(file, "", status, AT_EMPTY_PATH);
   if (telens::record::inodes_change) status->st_ino = ++telens::record::next_inode;
+  status->st_mtim.tv_sec -= telens::record::seconds_older;
+  status->st_ctim.tv_sec -= telens::record::seconds_older;
   return result;
 }
 
@@ -110,16 +114,28 @@ int openings_of_a_reader(const std::string& path) {
   return openings;
 }
 
-void wait_until_settled() { std::this_thread::sleep_for(std::chrono::milliseconds(4100)); }
+// The file's times as `fstat` tells them: of the future, which is just now for all times of a slow
+// test, or long ago.
+class FilesSeem {
+ public:
+  enum Age : std::time_t { just_written = -3600, long_written = 3600 };
+  explicit FilesSeem(Age age) { seconds_older = age; }
+  ~FilesSeem() { seconds_older = 0; }
+  FilesSeem(const FilesSeem&) = delete;
+  FilesSeem& operator=(const FilesSeem&) = delete;
+};
 
 TEST(CheckedFile, is_checked_once_unless_it_changes) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
   const std::string copy = path + ".copy";
   std::filesystem::copy_file(path, copy);
-  EXPECT_EQ(openings_of_a_reader(path), 2);
-  EXPECT_EQ(openings_of_a_reader(path), 2) << "a change could still carry the same time";
-  wait_until_settled();
+  {
+    const FilesSeem files(FilesSeem::just_written);
+    EXPECT_EQ(openings_of_a_reader(path), 2);
+    EXPECT_EQ(openings_of_a_reader(path), 2) << "a change could still carry the same time";
+  }
+  const FilesSeem files(FilesSeem::long_written);
   EXPECT_EQ(openings_of_a_reader(path), 2);
   EXPECT_EQ(openings_of_a_reader(path), 1);
   EXPECT_EQ(openings_of_a_reader(copy), 2) << "another file";
@@ -133,13 +149,14 @@ TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
   add_dataset(path);
   const std::string changed = bytes_of(path);
   write_bytes(path, original + std::string(changed.size() - original.size(), '\0'));
-  wait_until_settled();
+  const FilesSeem files(FilesSeem::long_written);
   EXPECT_EQ(openings_of_a_reader(path), 2);
   EXPECT_EQ(openings_of_a_reader(path), 1);
+  // A file system's clock moves on in steps of some milliseconds.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto written = std::filesystem::last_write_time(path);
   write_bytes(path, changed);
   std::filesystem::last_write_time(path, written);
-  wait_until_settled();
   try {
     const SegmentReader reader(path);
     ADD_FAILURE() << "what was added is not seen";

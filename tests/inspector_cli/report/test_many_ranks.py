@@ -4,8 +4,11 @@ import json
 import shutil
 
 import pytest
+from conftest import Lines
 
-MEAN_DEVIATION = 1.253314  # a standard deviation of a normal distribution has so many
+# A standard deviation of a normal distribution has so many, of the mean and of the median.
+MEAN_DEVIATION = 1.253314
+MEDIAN_DEVIATION = 1.482602
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,34 @@ def test_ranks_stand_by_their_distance_from_the_median(telens, unlike):
     assert rows[0]["deviations"] == pytest.approx(mean / (MEAN_DEVIATION * mean / 6), rel=1e-6)
     assert (rows[0]["min"], rows[0]["max"]) == (0, 3)
     assert {row["deviations"] for row in rows[1:]} == {0}
+
+
+def test_distances_of_ranks_that_all_differ_are_in_median_deviations(telens, tmp_path):
+    values = [1.0, 2.0, 3.0, 4.0, 100.0]
+    for rank, value in enumerate(values):
+        lines = Lines()
+        for iteration in range(3):
+            lines.record(iteration, "fc1", "activation", "max", value + iteration - 1)
+        lines.write(tmp_path, rank)
+    rows = rows_by_rank(telens, tmp_path)
+    assert [row["rank"] for row in rows] == [4, 0, 1, 3, 2]
+    for row in rows:
+        assert row["mean"] == pytest.approx(values[row["rank"]])
+        assert row["median of ranks"] == pytest.approx(3)
+        # 1, the median of the distances 2, 1, 0, 1 and 97.
+        expected = (values[row["rank"]] - 3) / MEDIAN_DEVIATION
+        assert row["deviations"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_most_ranks_have_is_no_outlier(telens, tmp_path):
+    for rank in range(3):
+        lines = Lines()
+        lines.record(0, "broken", "activation", "max", "nan" if rank < 2 else 1)
+        lines.record(0, "odd", "activation", "max", 1 + rank * rank)
+        lines.write(tmp_path, rank)
+    rows = rows_by_rank(telens, tmp_path)
+    assert (rows[0]["layer"], rows[0]["rank"]) == ("odd", 2)
+    assert {row["deviations"] for row in rows if row["layer"] == "broken"} == {None, 0}
 
 
 def test_other_columns_than_rank_are_refused(telens, unlike):
