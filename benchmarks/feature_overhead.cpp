@@ -72,14 +72,22 @@ std::vector<FeatureSection> with_delayed_scaling() {
   };
 }
 
-// The feature stands for the file in configs/, which has a budget.
+// The features stand for the files in configs/, which have a budget.
 constexpr const char* kProduction = "production.yaml";
+constexpr const char* kFlightRecorder = "flight_recorder.yaml";
 
 std::string text_of(const std::string& config) {
   std::ifstream file(fmt::format("{}/{}", TELENS_CONFIGS, config));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   if (text.empty()) telens::raise<telens::UsageError>("{}: no such file in configs/", config);
   return text;
+}
+
+// A run that was started to find a fault records every iteration.
+std::string without_budget(std::string config) {
+  const auto begin = config.find("  budget:");
+  if (begin == std::string::npos) telens::raise<telens::UsageError>("the file has no budget");
+  return config.erase(begin, config.find('\n', begin) + 1 - begin);
 }
 
 std::vector<FeatureSection> with_mxfp8() { return {{"BlockTelemetry", kInputs, "telens"}}; }
@@ -139,7 +147,11 @@ int main(int argc, char** argv) {
       telens::benchmark::parse_arguments(argc, argv, "The sample's step, feature by feature.");
   at::manual_seed(1);
   std::vector<Watched> delayed = all_of(with_delayed_scaling());
-  delayed.push_back({kProduction, text_of(kProduction), kStepsWithBudget});
+  for (const char* file : {kProduction, kFlightRecorder}) {
+    delayed.push_back({file, text_of(file), kStepsWithBudget});
+  }
+  delayed.push_back({fmt::format("{} without budget", kFlightRecorder),
+                     without_budget(text_of(kFlightRecorder)), kSteps});
   compare("delayed", delayed, arguments);
   compare("mxfp8", all_of(with_mxfp8()), arguments);
   return 0;

@@ -54,7 +54,7 @@ Session::Session(InitializeOptions options, const SessionParts& parts)
 
 void Session::begin(std::shared_ptr<Session> self) {
   termination_flush_.emplace([weak = std::weak_ptr(self)] {
-    if (const auto session = weak.lock()) session->flush();
+    if (const auto session = weak.lock()) session->flush_at_termination();
   });
   layers_.start(std::move(self));
 }
@@ -68,6 +68,11 @@ void Session::accept() {
   }
   features_.make(config_, registry_, *this, isolation_, events_);
   run_file_->check(options_);
+}
+
+void Session::flush_at_termination() {
+  events_.mark(iteration(), "terminated", "SIGTERM", {});
+  flush();
 }
 
 void Session::flush() {

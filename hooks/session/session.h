@@ -90,6 +90,8 @@ class Session final : private FeatureServices {
   void compare_ranks();
   void accept();  // throws what initialize refuses
   void flush();
+  // The same for a process that SIGTERM is about to end, which an event tells.
+  void flush_at_termination();
 
   Reductions reductions_in(std::int64_t iteration);
 

@@ -296,6 +296,14 @@ STATEMENTS = (
         "update",
     ),
     Statement(
+        "A run that SIGTERM ends says so, and in which iteration *(ours)*.",
+        "test_broken_off_recording.py::"
+        "test_a_run_that_sigterm_ended_says_so_and_in_which_iteration",
+        "hooks/session/session.cpp",
+        '  events_.mark(iteration(), "terminated", "SIGTERM", {});\n',
+        "",
+    ),
+    Statement(
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
         "and what it would record *(ours)*.",
         "test_plan.py::test_the_estimate_is_what_a_run_records",
