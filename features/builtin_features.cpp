@@ -1,6 +1,7 @@
 #include "features/builtin_features.h"
 
 #include "features/block_telemetry/block_telemetry.h"
+#include "features/collective_check/collective_check.h"
 #include "features/disable_fp8/disable_fp8.h"
 #include "features/dump_tensors/dump_tensors.h"
 #include "features/fake_quant/fake_quant.h"
@@ -9,6 +10,7 @@
 #include "features/log_stats/log_stats.h"
 #include "features/per_tensor_scaling/per_tensor_scaling.h"
 #include "features/precision_ledger/precision_ledger.h"
+#include "features/rank_agreement/rank_agreement.h"
 #include "features/trigger/trigger.h"
 #include "features/value_histogram/value_histogram.h"
 
@@ -32,6 +34,8 @@ std::vector<FeatureRegistration> builtin_features(
       features::trigger(statistics),
       features::scale_health(),
       features::block_telemetry(),
+      features::rank_agreement(),
+      features::collective_check(),
   };
 }
 

@@ -1,6 +1,7 @@
 #include "features/builtin_options.h"
 
 #include "features/block_telemetry/block_telemetry_options.h"
+#include "features/collective_check/collective_check_options.h"
 #include "features/disable_fp8/disable_fp8_options.h"
 #include "features/dump_tensors/dump_tensors_options.h"
 #include "features/fake_quant/fake_quant_options.h"
@@ -8,6 +9,7 @@
 #include "features/log_stats/log_stats_options.h"
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"
+#include "features/rank_agreement/rank_agreement_options.h"
 #include "features/trigger/trigger_options.h"
 #include "features/value_histogram/value_histogram_options.h"
 
@@ -29,6 +31,8 @@ config::Descriptions builtin_descriptions(const config::StatisticDescriptionsPtr
   descriptions.add(value_histogram_description());
   descriptions.add(scale_health_description());
   descriptions.add(block_telemetry_description());
+  descriptions.add(rank_agreement_description());
+  descriptions.add(collective_check_description());
   descriptions.add(trigger_description(statistics));
   return descriptions;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -148,6 +149,38 @@ void refuse_to_initialize(int rank, const ReductionGroup& world) {
 
 void note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   if (const auto session = open_session()) session->note_foreign_layer(layer_name, kind);
+}
+
+std::optional<std::chrono::seconds> longest_wait_for_ranks() {
+  const auto session = open_session();
+  return session == nullptr ? std::nullopt : session->longest_wait_for_ranks();
+}
+
+void compare_ranks_over(ReductionGroup group) {
+  if (const auto session = open_session()) session->rank_checks().exchange_over(std::move(group));
+}
+
+bool all_ranks_say(bool yes, const ReductionGroup& world) {
+  return std::ranges::all_of(gather_notes(yes ? 1 : 0, *world),
+                             [](std::int64_t note) { return note == 1; });
+}
+
+bool compares_ranks() {
+  const auto session = open_session();
+  return session != nullptr && session->rank_checks().is_on();
+}
+
+bool wants_model() {
+  const auto session = open_session();
+  return session != nullptr && session->rank_checks().want_model(session->iteration());
+}
+
+void show_model(std::span<const ModelTensor> tensors) {
+  if (const auto session = open_session()) session->show_model(tensors);
+}
+
+void check_collective(ProgramCollective collective) {
+  if (const auto session = open_session()) session->check_collective(std::move(collective));
 }
 
 bool is_initialized() { return open_session() != nullptr; }

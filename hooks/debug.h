@@ -14,8 +14,10 @@
 // what they do after that is not recorded.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,8 +31,10 @@ class Tensor;
 }
 
 namespace telens {
+struct ModelTensor;
+struct ProgramCollective;
 struct SessionParts;
-}
+}  // namespace telens
 
 namespace telens::debug {
 
@@ -63,6 +67,26 @@ TELENS_EXPORT void initialize_training_step(std::int64_t iteration);
 // The model has a linear layer of another library under this name: features that tell what ran in
 // which precision say so. Nothing without a session.
 TELENS_EXPORT void note_foreign_layer(std::string_view layer_name, std::string_view kind);
+
+// How long features that compare ranks want to wait for one; nullopt: none does, or there is no
+// other rank. The same on all ranks. Nothing is compared before compare_ranks_over() has given them
+// a group of all ranks, made for them alone, whose collectives have that time.
+TELENS_EXPORT std::optional<std::chrono::seconds> longest_wait_for_ranks();
+TELENS_EXPORT void compare_ranks_over(ReductionGroup group);
+// True if every rank of the world, which has to call this, does so with `yes`.
+TELENS_EXPORT bool all_ranks_say(bool yes, const ReductionGroup& world);
+// True until a rank of that group did not come.
+TELENS_EXPORT bool compares_ranks();
+
+// True if a feature of this iteration compares tensors of the model over the ranks: show_model()
+// before step() then. The same on all ranks. False without a session.
+TELENS_EXPORT bool wants_model();
+// Shows tensors that layers do not hand to their features. Nothing without a session.
+TELENS_EXPORT void show_model(std::span<const ModelTensor> tensors);
+
+// Hands over a collective of the program's own, for features that compare what all ranks sent with
+// what came out. Nothing without a session.
+TELENS_EXPORT void check_collective(ProgramCollective collective);
 
 // The number of the running iteration. The functions from here on throw UsageError without a
 // session.

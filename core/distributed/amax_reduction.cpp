@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/distributed/collective_watch.h"
+
 namespace telens {
 
 void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
@@ -23,6 +25,8 @@ void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
 void AmaxReduction::run() {
   for (const Group& entry : groups_) {
     at::Tensor packed = at::cat(entry.amaxes);
+    const auto on_result =
+        collective_watches::begin({CollectiveKind::maximum, packed, entry.group});
     // Backends disagree on the maximum of a NaN; all of them propagate infinity.
     packed.nan_to_num_(std::numeric_limits<double>::infinity(),
                        std::numeric_limits<double>::infinity());
@@ -30,6 +34,7 @@ void AmaxReduction::run() {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     entry.group->allreduce(tensors, options)->wait();
+    if (on_result) on_result(packed);
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& amax : entry.amaxes) sizes.push_back(amax.numel());
     at::_foreach_copy_(entry.amaxes, packed.split_with_sizes(sizes));

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <utility>
 
+#include "core/distributed/collective_watch.h"
+
 namespace telens {
 namespace {
 
@@ -19,9 +21,20 @@ void count(const at::Tensor& sent) {
 }
 
 // `sent` lives until the collective has ended.
-PendingTensor pending(at::Tensor result, at::Tensor sent, c10::intrusive_ptr<c10d::Work> work) {
-  count(sent);
-  return {std::move(result), [work = std::move(work), sent = std::move(sent)] { work->wait(); }};
+struct Running {
+  at::Tensor result;
+  at::Tensor sent;
+  c10::intrusive_ptr<c10d::Work> work;
+  CollectiveWatch::OnResult on_result;
+};
+
+PendingTensor pending(Running running) {
+  count(running.sent);
+  at::Tensor result = running.result;
+  return {std::move(result), [running = std::move(running)] {
+            running.work->wait();
+            if (running.on_result) running.on_result(running.result);
+          }};
 }
 
 at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
@@ -44,24 +57,27 @@ PendingTensor gather_rows(const at::Tensor& x, const ProcessGroupPtr& group) {
   at::Tensor sent = x.contiguous();
   at::Tensor whole = empty_rows(sent, sent.size(0) * size_of(*group));
   if (sent.numel() == 0) return PendingTensor(whole);
+  auto on_result = collective_watches::begin({CollectiveKind::gather, sent, group});
   auto work = group->_allgather_base(whole, sent);
-  return pending(whole, sent, std::move(work));
+  return pending({whole, sent, std::move(work), std::move(on_result)});
 }
 
 PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group) {
   at::Tensor sum = x.contiguous();
   if (sum.numel() == 0) return PendingTensor(sum);
   std::vector<at::Tensor> tensors{sum};
+  auto on_result = collective_watches::begin({CollectiveKind::sum, sum, group});
   auto work = group->allreduce(tensors);
-  return pending(sum, sum, std::move(work));
+  return pending({sum, sum, std::move(work), std::move(on_result)});
 }
 
 PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group) {
   at::Tensor sent = x.contiguous();
   at::Tensor part = empty_rows(sent, sent.size(0) / size_of(*group));
   if (sent.numel() == 0) return PendingTensor(part);
+  auto on_result = collective_watches::begin({CollectiveKind::sum_and_scatter, sent, group});
   auto work = group->_reduce_scatter_base(part, sent);
-  return pending(part, sent, std::move(work));
+  return pending({part, sent, std::move(work), std::move(on_result)});
 }
 
 CollectiveCounts collective_counts() {

@@ -1,7 +1,6 @@
 #include "features/engine/weight_groups.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "features/engine/rank_exchange.h"
+#include "hooks/group_identity.h"
 #include "hooks/rank_agreement.h"
 
 namespace telens::features {
@@ -23,21 +23,6 @@ struct Member {
   int size = 0;
   std::string_view which;
 };
-
-// The ranks that a group is made of, as its backend was told; "-" where it was not. All ranks of a
-// group are told the same.
-std::string ranks_of(c10d::ProcessGroup& group) {
-  for (const c10::Device device : group.getDeviceTypes()) {
-    try {
-      const auto options = group.getBackend(device.type())->getBackendOptions();
-      if (options && !options->global_ranks_in_group.empty()) {
-        return fmt::format("{}", fmt::join(options->global_ranks_in_group, ","));
-      }
-    } catch (const std::exception&) {  // a backend without options
-    }
-  }
-  return "-";
-}
 
 // Tells groups of one name apart: those that a larger group was split into may share a name.
 std::string which_of(const std::string& id, c10d::ProcessGroup& group) {

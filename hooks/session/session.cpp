@@ -125,6 +125,15 @@ void Session::note_foreign_layer(std::string_view layer_name, std::string_view k
   }
 }
 
+void Session::show_model(std::span<const ModelTensor> tensors) {
+  in_turn([&] { rank_checks_.look_at(iteration(), tensors); });
+}
+
+void Session::check_collective(ProgramCollective collective) {
+  if (!collective.group) collective.group = groups_.world();
+  in_turn([&] { rank_checks_.look_at(iteration(), collective); });
+}
+
 void Session::record_scalar(std::string_view name, double value) {
   if (name == kLoss) return record_loss(value);
   write_scalar(iteration(), name, value);
@@ -290,6 +299,9 @@ void Session::step_in_turn(std::optional<double> loss) {
   // Deciders need this iteration's rows now.
   const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
   Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
+  const double checks_at = sections().measures() ? seconds_now() : 0;
+  rank_checks_.run(ending);
+  if (sections().measures()) collected.exchange_seconds += seconds_now() - checks_at;
   const RecordedIteration recorded = take_recorded(std::move(collected.rows));
   // Before the decisions, which are made of this iteration too.
   const double collected_at = sections().measures() ? seconds_now() : 0;

@@ -19,6 +19,7 @@
 #include "hooks/session/layer_listener.h"
 #include "hooks/session/loss_watch.h"
 #include "hooks/session/pending_records.h"
+#include "hooks/session/rank_checks.h"
 #include "hooks/session/reduction_groups.h"
 #include "hooks/session/sink_fanout.h"
 #include "hooks/session/termination_flush.h"
@@ -54,6 +55,12 @@ class Session final : private FeatureServices {
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
+  RankChecks& rank_checks() { return rank_checks_; }
+  std::optional<std::chrono::seconds> longest_wait_for_ranks() const {
+    return rank_checks_.longest_wait(groups_.world());
+  }
+  void show_model(std::span<const ModelTensor> tensors);
+  void check_collective(ProgramCollective collective);
   const config::Descriptions& descriptions() const { return registry_.descriptions(); }
   const StatisticRegistry& defined_statistics() const { return registry_.statistics(); }
   const Sink& run_file() const { return *run_file_; }
@@ -126,6 +133,7 @@ class Session final : private FeatureServices {
   std::optional<TerminationFlush> termination_flush_;
 
   ReductionGroups groups_;
+  RankChecks rank_checks_{features_, isolation_, events_};
 
   Turns turns_;
   std::atomic<bool> end_is_wanted_{false};

@@ -9,11 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/hook_points.h"
 #include "hooks/debug.h"
+#include "hooks/rank_checker.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/interruptions.h"
@@ -78,6 +80,38 @@ void log_message(const std::string& message, const std::string& layer_name, int 
   debug::log_message(message, layer_name, static_cast<debug::LogLevel>(level), once_per);
 }
 
+// tensors: (kind, module, layer, tensor name, value, part) each.
+using ShownTensor =
+    std::tuple<std::string, std::string, std::string, std::string, at::Tensor, std::string>;
+
+void show_model(std::vector<ShownTensor> tensors) {
+  using Kind = ModelTensor::Kind;
+  std::vector<ModelTensor> shown;
+  for (auto& [kind, module, layer, tensor, value, part] : tensors) {
+    shown.push_back({kind == "weight"     ? Kind::weight
+                     : kind == "gradient" ? Kind::gradient
+                                          : Kind::amax_history,
+                     std::move(module), std::move(layer), std::move(tensor), std::move(value),
+                     std::move(part)});
+  }
+  const WithoutGil no_gil;
+  debug::show_model(shown);
+}
+
+void check_collective(std::string name, const std::string& kind, at::Tensor sent, at::Tensor result,
+                      const py::object& group) {
+  using Kind = ProgramCollective::Kind;
+  ProgramCollective collective{.name = std::move(name),
+                               .kind = kind == "sum"   ? Kind::sum
+                                       : kind == "max" ? Kind::maximum
+                                                       : Kind::gather,
+                               .sent = std::move(sent),
+                               .result = std::move(result),
+                               .group = to_process_group(group)};
+  const WithoutGil no_gil;
+  debug::check_collective(std::move(collective));
+}
+
 py::dict log_tensor_stats(const std::string& layer_name, const std::string& tensor_name,
                           const at::Tensor& tensor, std::optional<std::int64_t> iteration,
                           bool skip_reduction, const py::object& reduction_group) {
@@ -135,6 +169,30 @@ void bind_debug(py::module_& parent) {
              py::arg("reduction_group"));
   module.def("note_foreign_layer", &debug::note_foreign_layer, py::arg("layer_name"),
              py::arg("kind"), no_gil);
+  module.def(
+      "longest_wait_for_ranks",
+      []() -> std::optional<std::int64_t> {
+        const auto limit = debug::longest_wait_for_ranks();
+        return limit ? std::optional<std::int64_t>(limit->count()) : std::nullopt;
+      },
+      "Seconds; None where no ranks are compared.");
+  module.def(
+      "compare_ranks_over",
+      [](const py::object& group) { debug::compare_ranks_over(to_process_group(group)); },
+      py::arg("group"));
+  module.def(
+      "all_ranks_say",
+      [](bool yes, const py::object& world) {
+        const debug::ReductionGroup group = to_process_group(world);
+        const WithoutGil released;
+        return debug::all_ranks_say(yes, group);
+      },
+      py::arg("yes"), py::arg("world"), "Whether every rank calls this with True.");
+  module.def("compares_ranks", &debug::compares_ranks);
+  module.def("wants_model", &debug::wants_model, "Whether show_model() is to be called now.");
+  module.def("show_model", &show_model, py::arg("tensors"));
+  module.def("check_collective", &check_collective, py::arg("name"), py::arg("kind"),
+             py::arg("sent"), py::arg("result"), py::arg("group"));
   module.def("list_features", &debug::list_features);
   module.def("explain_features", &debug::explain_features, py::arg("names"));
   module.def(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two replicas that average their gradients, of which one parts in the middle of the training.
+"""Two replicas that average their gradients, of which one goes wrong in the middle of the training.
 
 python samples/faults/two_ranks.py OUT --fault rank_parts
 """
@@ -16,6 +16,8 @@ import torch
 from campaign import CONFIG
 from faults import Truth, in_step, weight_of
 from training import Options, Training, every_iteration, record
+
+import telens.debug as debug
 
 RANKS = 2
 VICTIM = "layers.0.layernorm_mlp"
@@ -38,7 +40,36 @@ def rank_parts(training: Training) -> Truth:
             weight_of(training, VICTIM)[2, 3] += 0.01
 
     in_step(training, AT, change)
-    return Truth(("rank_mismatch",), f"{VICTIM}.fc1", "weight", AT)
+    return Truth(("rank_mismatch",), f"model.{VICTIM}.fc1", "weight", AT)
+
+
+def other_scale(training: Training) -> Truth:
+    """The scale of a weight of the second rank is overwritten."""
+    layer = "layers.1.self_attention.proj"
+
+    @torch.no_grad()
+    def change(t: Training) -> None:
+        if t.step == AT and t.options.rank == 1:
+            t.model.get_submodule(layer).fp8_meta["scaling_fwd"].scale[1] *= 4
+
+    training.before_step.append(change)
+    return Truth(("rank_scales",), f"model.{layer}", "weight", AT)
+
+
+def lost_nan(training: Training) -> Truth:
+    """The ranks agree on their largest gradients by a maximum, in which gloo loses a NaN."""
+    name = "largest_gradient"
+
+    def largest(t: Training) -> None:
+        values = torch.stack([each.grad.abs().max() for each in t.model.parameters()]).max()
+        if t.step == AT and t.options.rank == 1:
+            values.fill_(float("nan"))
+        sent = values.clone()
+        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
+        debug.check_collective(name, sent, values, "max")
+
+    training.before_update.append(largest)
+    return Truth(("wrong_collective",), name, "output", AT)
 
 
 def unreduced(training: Training) -> Truth:
@@ -54,22 +85,39 @@ def unreduced(training: Training) -> Truth:
         weight_of(t, VICTIM).grad.copy_(own)
 
     averages[:] = [keep]
-    return Truth(("rank_mismatch",), f"{VICTIM}.fc1", "weight", AT + 1)
+    return Truth(("unreduced_gradient",), f"model.{VICTIM}.fc1", "wgrad", AT)
 
 
-FAULTS = {"none": None, "rank_parts": rank_parts, "unreduced": unreduced}
+FAULTS = {
+    "none": None,
+    "rank_parts": rank_parts,
+    "other_scale": other_scale,
+    "lost_nan": lost_nan,
+    "unreduced": unreduced,
+}
+COMPARISONS = {
+    "RankAgreement": {"enabled": True, "tensors": ["activation", "weight", "gradient"]},
+    "CollectiveCheck": {"enabled": True},
+}
 
 
-def train(rank: int, port: int, folder: pathlib.Path, fault: str, seed: int) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
-    )
+def configuration() -> dict:
+    config = every_iteration(CONFIG)
+    config["ranks"] = {
+        "enabled": True,
+        "layers": {"layer_types": "all"},
+        "telens": COMPARISONS,
+    }
+    return config
+
+
+def train(rank: int, fault: str, seed: int, folder: pathlib.Path) -> None:
     training = Training(Options(seed=seed, rank=rank, steps=24, layers=2, batch=4))
     training.before_update.append(average_gradients)
+    debug.infer_and_assign_layer_names(training.model)
     plant = FAULTS[fault]
     truth = plant(training) if plant else None
-    record(training, every_iteration(CONFIG), folder)
+    record(training, configuration(), folder)
     if rank == 0:
         told = {
             "fault": fault if truth else "healthy",
@@ -77,21 +125,31 @@ def train(rank: int, port: int, folder: pathlib.Path, fault: str, seed: int) -> 
             "truth": dataclasses.asdict(truth) if truth else None,
         }
         (folder / "truth.json").write_text(json.dumps(told))
+
+
+def run_rank(rank: int, port: int, out: pathlib.Path, faults: list[str], seed: int) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
+    )
+    for fault in faults:
+        train(rank, fault, seed, out / f"{fault}-delayed-{seed}")
     torch.distributed.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--fault", choices=FAULTS, default="rank_parts")
+    parser.add_argument("--fault", choices=FAULTS, nargs="+", default=["rank_parts"])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    folder = options.out / f"{options.fault}-delayed-{options.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(train, (port, folder, options.fault, options.seed), nprocs=RANKS)
+    for fault in options.fault:
+        (options.out / f"{fault}-delayed-{options.seed}").mkdir(parents=True, exist_ok=True)
+    arguments = (port, options.out, options.fault, options.seed)
+    torch.multiprocessing.spawn(run_rank, arguments, nprocs=RANKS)
 
 
 if __name__ == "__main__":

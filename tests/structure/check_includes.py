@@ -78,7 +78,8 @@ ROOMS = (
     # Groups and collectives over plain tensors, which amax reduction needs.
     room(
         "collectives",
-        "core/distributed/process_group.* core/distributed/*_reduction.*",
+        "core/distributed/process_group.* core/distributed/*_reduction.* "
+        "core/distributed/collective_watch.*",
         "",
         LIBTORCH,
     ),

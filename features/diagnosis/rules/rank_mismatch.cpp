@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "features/diagnosis/rules/compared_ranks.h"
 #include "features/diagnosis/rules/rules.h"
 
 namespace telens::diagnosis {
@@ -72,7 +73,7 @@ std::vector<Replicas> replicas_of_weights(const Facts& facts) {
   return all;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_by_norms(const Facts& facts) {
   const std::vector<Replicas> all = replicas_of_weights(facts);
   const auto agreeing = std::ranges::count_if(all, &Replicas::agree_first);
   if (static_cast<double>(agreeing) <= kMost * static_cast<double>(all.size())) return {};
@@ -100,6 +101,15 @@ std::vector<Finding> find(const Facts& facts) {
   return {finding};
 }
 
+std::vector<Finding> find(const Facts& facts) {
+  auto compared =
+      find_compared(facts, {.cause = "rank_mismatch",
+                            .statistic = "weight_differs",
+                            .summary = "its weight is not the one that the other ranks have",
+                            .others = "weight"});
+  return facts.has("weight_differs") ? compared : find_by_norms(facts);
+}
+
 }  // namespace
 
 Rule rank_mismatch() {
@@ -108,10 +118,13 @@ Rule rank_mismatch() {
           .doc =
               "The norm of a weight is the same on all ranks in every bit, and from some "
               "iteration on it is not. Runs in which most weights differ from the start are "
-              "sharded, and no finding.",
+              "sharded, and no finding. Where RankAgreement has compared the weights, each of "
+              "which it knows as a replica or a part, its word counts, from the start on.",
           .stage = Stage::setup,
-          .required = {"l2_norm"},
-          .recorded_by = "LogTensorStats of weights (l2_norm) on all ranks, not reduced over them",
+          .required = {"l2_norm|weight_differs"},
+          .recorded_by =
+              "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
+              "reduced over them",
           .alternatives = "A rank with a faulty device; an optimizer step that one rank skipped.",
           .next_step =
               "telens stats RUN --layer '{layer}' --tensor weight --stat l2_norm --rank "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens.debug import model_state
 from telens.debug.arguments import refusal
 from telens.debug.layer_trees import TREES, LayerTree
 
@@ -42,6 +43,7 @@ def assign_layer_names(models: Iterable[torch.nn.Module], root: str) -> None:
     for each in models:
         tree = _tree_of(each)
         for layer, name in _named(tree, each, root):
+            model_state.note_module(layer, name)
             if isinstance(layer, tree.own_layer):
                 layer.set_debug_name(name)
                 continue

@@ -15,7 +15,7 @@ import torch
 import torch.distributed
 
 from telens import _C
-from telens.debug import arguments, exits, layer_names, ranks
+from telens.debug import arguments, exits, layer_names, model_state, ranks
 from telens.debug.calls import LayerCalls
 from telens.debug.configuration import source_of
 from telens.debug.logging import get_logger
@@ -23,6 +23,7 @@ from telens.debug.printing import printable
 from telens.debug.registry import Registry, take_registered
 
 __all__ = [
+    "check_collective",
     "end_debug",
     "explain_features",
     "get_tensor_reduction_group",
@@ -118,6 +119,8 @@ def initialize(
         _forget_session_features()
         raise
     ranks.note_beginning(group)
+    ranks.begin_comparisons(group)
+    model_state.begin()
     exits.note_beginning()
     layer_names.note_beginning()
     exits.end_at_exit(end_debug)
@@ -137,6 +140,7 @@ def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tens
     exits.note_step()
     layer_names.note_step()
     ranks.tell_of_a_late_group()
+    model_state.show()
     _C.debug.step(arguments.number("debug.step", "loss", loss) if recorded else None)
 
 
@@ -149,6 +153,8 @@ def end_debug() -> None:
     if _C.debug.is_initialized():
         layer_names.note_step()
         layer_names.note_end()
+        ranks.end_comparisons()
+        model_state.end()
     try:
         _C.debug.end_debug(exits.leaving_exception())
     finally:
@@ -188,6 +194,42 @@ def record(name: str, value: float | torch.Tensor) -> None:
     """
     name = arguments.text("debug.record", "name", name)
     _C.debug.record(name, arguments.number("debug.record", "value", value))
+
+
+def check_collective(
+    name: str,
+    sent: torch.Tensor,
+    result: torch.Tensor,
+    op: str = "sum",
+    group: torch.distributed.ProcessGroup | None = None,
+) -> None:
+    """Hands over a collective of one's own to ``CollectiveCheck``; on every rank of the group.
+
+    Parameters
+    ----------
+    name
+        under which it is recorded
+    sent
+        what this rank sent, as it was before: a clone where the collective works in place
+    result
+        what came out on this rank
+    op
+        ``"sum"``, ``"max"`` or ``"gather"`` (all-gather along the first dimension)
+    group
+        over which it was meant to run; None: all ranks
+    """
+    title = "debug.check_collective"
+    name = arguments.text(title, "name", name)
+    op = arguments.one_of(title, "op", op, ("sum", "max", "gather"))
+    for argument, tensor in (("sent", sent), ("result", result)):
+        if not isinstance(tensor, torch.Tensor):
+            raise arguments.refusal(title, argument, "a tensor", tensor)
+    ranks = torch.distributed.get_world_size(group) if torch.distributed.is_initialized() else 1
+    expected = sent.numel() * (ranks if op == "gather" else 1)
+    if result.numel() != expected:
+        raise arguments.refusal(title, "result", f"a tensor of {expected} elements", result)
+    if _C.debug.is_initialized():
+        _C.debug.check_collective(name, op, sent, result, group)
 
 
 def log_message(

@@ -13,6 +13,8 @@ FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
 FAKE = "test_fake_quant.py::"
 PEER = "test_against_peer.py::"
+AGREEMENT = "test_rank_agreement.py::"
+COLLECTIVES = "test_collective_check.py::"
 
 STATEMENTS = (
     Statement(
@@ -353,5 +355,42 @@ STATEMENTS = (
         "features/dump_tensors/dump_tensors_options.cpp",
         ".default_value = false,",
         ".default_value = true,",
+    ),
+    Statement(
+        "RankAgreement *(ours)* names the first layer, tensor and rank that differs in a bit from "
+        "what the ranks have that have to have the same.",
+        AGREEMENT + "test_the_first_layer_tensor_and_rank_that_differs_is_named",
+        "features/engine/compared_items.cpp",
+        "if (by_digest.size() < 2) continue;",
+        "if (by_digest.size() < 3) continue;",
+    ),
+    Statement(
+        "A divided weight is compared with the same part on other ranks, and with nothing else.",
+        AGREEMENT + "test_a_divided_weight_is_no_replica_and_a_copy_is",
+        "features/rank_agreement/rank_agreement.cpp",
+        "? part_of(rank_in(*group), size) : kWhole;",
+        "? kWhole : kWhole;",
+    ),
+    Statement(
+        "A rank that does not come to the comparison is named, and the others go on recording.",
+        AGREEMENT + "test_a_rank_that_does_not_come_is_named_and_the_others_go_on",
+        "hooks/session/rank_checks.cpp",
+        "      missing = check_ins.missing();\n",
+        "",
+    ),
+    Statement(
+        "CollectiveCheck *(ours)* finds a NaN that a collective loses, a result that is not what "
+        "ranks sent, and other groups.",
+        COLLECTIVES + "test_a_collective_that_brings_something_else_is_found",
+        "features/collective_check/collective_verdict.cpp",
+        "return lost > 0 ? static_cast<std::int64_t>(lost) : 0;",
+        "return 0;",
+    ),
+    Statement(
+        "It names the parameter whose gradient was not reduced, and the rank.",
+        COLLECTIVES + "test_a_gradient_that_was_not_reduced_is_named",
+        "python/telens/debug/model_state.py",
+        'yield "gradient", name, layer, "wgrad", value, part',
+        'yield "gradient", name, layer, "wgrad", value * 0, part',
     ),
 )

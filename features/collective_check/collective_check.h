@@ -1,0 +1,59 @@
+// CollectiveCheck: compares what ranks send with what comes out of their collectives.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "features/collective_check/collective_check_options.h"
+#include "features/collective_check/seen_collectives.h"
+#include "features/engine/compared_items.h"
+#include "hooks/feature_registry.h"
+#include "hooks/rank_checker.h"
+
+namespace telens::features {
+
+class CollectiveCheck final : public Feature, public RankChecker {
+ public:
+  CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services);
+  ~CollectiveCheck() override;
+
+  // It looks at inputs alone, to know the layer that runs: a wgrad may be added where it is made.
+  RoutingCalls routing_calls() const override;
+  bool reads_statistics(TensorName, std::int64_t) const override { return false; }
+  bool may_watch_wgrad() const override { return false; }
+  bool follows_schedules() const override { return true; }
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override;
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+  void end() override;
+
+  bool wants_model() const override { return options_.gradients; }
+  void look_at(const ModelTensor& tensor) override;
+  void look_at_collective(const ProgramCollective& collective) override;
+  std::vector<std::int64_t> words_of(std::int64_t iteration) override;
+  void compare(std::int64_t iteration,
+               std::span<const std::vector<std::int64_t>> of_ranks) override;
+  std::chrono::seconds longest_wait() const override { return options_.timeout; }
+
+ private:
+  class Watch;
+  void record(std::int64_t iteration, const CollectivePlace& place, std::string_view statistic,
+              double value);
+  void report_collectives(std::int64_t iteration, std::span<const RankWords> of_ranks);
+
+  const config::FeatureEntry& entry_;
+  FeatureServices& services_;
+  const CollectiveCheckOptions& options_;
+  std::shared_ptr<Watch> watch_;  // looks at the layers' collectives
+  std::mutex mutex_;              // over what follows
+  ComparedItems gradients_;
+  std::set<std::string> told_;
+};
+
+FeatureRegistration collective_check();
+
+}  // namespace telens::features

@@ -1,0 +1,58 @@
+// A collective as this rank saw it, and the words by which it tells the others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "features/collective_check/collective_sums.h"
+
+namespace telens::features {
+
+// The place that a collective is recorded under.
+struct CollectivePlace {
+  std::string layer;
+  std::string tensor;
+  bool operator<(const CollectivePlace& other) const {
+    return std::tie(layer, tensor) < std::tie(other.layer, other.tensor);
+  }
+};
+
+struct SeenCollective {
+  CollectivePlace place;
+  CollectiveKind kind;
+  std::uint64_t key;   // the group, and the number of the collective in it
+  std::int64_t shape;  // a hash of kind, dtype and sizes
+  std::string title;
+  at::ScalarType dtype;
+  std::int64_t ranks, rank, numel;
+  at::Tensor sent;    // collective_sums, or of a gather a digest
+  at::Tensor result;  // the same; of a gather [ranks, 2]; undefined: it did not end
+};
+
+// The elements of the whole that a rank's result is.
+struct ElementRange {
+  std::int64_t first, size;
+  bool contains(std::int64_t element) const { return element >= first && element < first + size; }
+};
+
+inline ElementRange result_range(const SeenCollective& seen) {
+  if (seen.kind != CollectiveKind::sum_and_scatter) return {0, seen.numel};
+  const std::int64_t size = seen.numel / seen.ranks;
+  return {seen.rank * size, size};
+}
+
+// A collective travels as: key, shape, rank in its group, the sums of what was sent (of a gather
+// the two words of its digest), those of the result, and whether there is one.
+namespace collective_words {
+inline constexpr std::size_t kShape = 1;
+inline constexpr std::size_t kRank = 2;
+inline constexpr std::size_t kSent = 3;
+inline constexpr std::size_t kResult = kSent + static_cast<std::size_t>(kSumsNumbers);
+inline constexpr std::size_t kEnded = kResult + static_cast<std::size_t>(kSumsNumbers);
+inline constexpr std::size_t kWords = kEnded + 1;
+}  // namespace collective_words
+
+}  // namespace telens::features

@@ -1,0 +1,158 @@
+#include "features/rank_agreement/rank_agreement.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/base/fnv1a.h"
+#include "core/quantization/autocast.h"
+#include "core/quantization/operand.h"
+#include "features/engine/tensor_digest.h"
+
+namespace telens::features {
+namespace {
+
+constexpr std::string_view kWeight = "weight";
+constexpr std::string_view kScale = "scale";
+constexpr std::string_view kHistory = "amax history";
+
+// Codes and values, where a weight is stored in low precision.
+const QuantizedData* data_of(const QuantizedTensor* tensor) {
+  if (tensor == nullptr) return nullptr;
+  return tensor->rowwise.defined() ? &tensor->rowwise : &tensor->columnwise;
+}
+
+const QuantizedTensor* codes_of(const InspectTensorCall& call) {
+  const QuantizedTensor* first = quantized_or_null(call.rowwise);
+  return first != nullptr ? first : quantized_or_null(call.columnwise);
+}
+
+// A scale that is one FP32 number is its own digest.
+at::Tensor digest_of_scale(const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  if (scale.numel() != 1 || scale.scalar_type() != at::kFloat) return digest_of(scale);
+  const at::Tensor bits = scale.detach().reshape({}).view(at::kInt).to(at::kLong);
+  return at::stack({bits, at::zeros_like(bits)});
+}
+
+std::uint64_t part_of_weight(const InspectTensorCall& call) {
+  const auto& [group, size] = call.tensor_parallel;
+  return group != nullptr && size > 1 ? part_of(rank_in(*group), size) : kWhole;
+}
+
+// The group that delayed scaling reduces amaxes over; nullopt: this rank keeps its own.
+std::optional<std::uint64_t> running_amax_group(const InspectTensorCall& call) {
+  const AutocastState* autocast = current_autocast();
+  const DelayedScaling* delayed =
+      call.recipe != nullptr ? call.recipe->as_delayed_scaling() : nullptr;
+  if (delayed == nullptr || !delayed->reduce_amax || autocast == nullptr) return std::nullopt;
+  const ProcessGroupPtr& group = autocast->options.group;
+  if (!group || size_of(*group) < 2) return std::nullopt;
+  return part_of_group(*group);
+}
+
+}  // namespace
+
+RankAgreement::RankAgreement(const config::FeatureEntry& entry, FeatureServices& services)
+    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}),
+      services_(services),
+      options_(entry.selections.front().options_as<RankAgreementOptions>()) {}
+
+// Items that came after the step() of their iteration may have come on some ranks alone.
+void RankAgreement::begin_iteration(std::int64_t iteration) {
+  if (iteration == iteration_) return;
+  iteration_ = iteration;
+  items_.clear();
+}
+
+// nullopt: each rank has a scale of its own.
+std::optional<std::uint64_t> RankAgreement::part_of_scale(const FeatureCall& at,
+                                                          const InspectTensorCall& call) {
+  const bool is_delayed = call.recipe != nullptr && call.recipe->as_delayed_scaling() != nullptr;
+  if (is_delayed) {
+    if (call.tensor_name != TensorName::gradient) {
+      if (const auto group = running_amax_group(call)) {
+        amax_groups_.insert_or_assign(std::string(at.layer_name), *group);
+      } else {
+        amax_groups_.erase(std::string(at.layer_name));
+      }
+    }
+    const auto known = amax_groups_.find(at.layer_name);
+    if (known != amax_groups_.end()) return known->second;
+  }
+  if (call.tensor_name == TensorName::weight) return part_of_weight(call);
+  if (is_delayed || call.quantizer == nullptr) return std::nullopt;
+  if (const ProcessGroupPtr& group = call.quantizer->amax_reduction_group()) {
+    return part_of_group(*group);
+  }
+  const bool is_whole = call.replicated && call.tensor_parallel.group != nullptr;
+  if (is_whole) return part_of_group(*call.tensor_parallel.group);
+  return std::nullopt;
+}
+
+void RankAgreement::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                                   TensorReading&) {
+  if (call.evaluation) return;
+  const bool is_weight = call.tensor_name == TensorName::weight;
+  if (is_weight && !call.first_microbatch) return;
+  const QuantizedData* codes = data_of(codes_of(call));
+  at::Tensor weight;
+  if (is_weight && call.tensor != nullptr) {
+    weight = digest_of(*call.tensor);
+  } else if (is_weight && codes != nullptr) {
+    weight = digest_of(codes->codes);
+  }
+  at::Tensor scale;
+  if (codes != nullptr && codes->scale_inv.defined()) scale = digest_of_scale(codes->scale_inv);
+  const std::lock_guard lock(mutex_);
+  begin_iteration(at.iteration);
+  const ItemName name{std::string(at.layer_name), std::string(telens::name_of(call.tensor_name)),
+                      kWeight};
+  if (weight.defined()) items_.add(name, part_of_weight(call), std::move(weight));
+  const auto part = part_of_scale(at, call);
+  if (scale.defined() && part) {
+    items_.add({name.layer, name.tensor, kScale}, *part, std::move(scale));
+  }
+}
+
+void RankAgreement::look_at(const ModelTensor& tensor) {
+  if (tensor.kind == ModelTensor::Kind::gradient) return;
+  const bool is_history = tensor.kind == ModelTensor::Kind::amax_history;
+  if (!is_history && selection(std::nullopt, TensorName::weight) == nullptr) return;
+  at::Tensor digest = digest_of(tensor.value);
+  const std::lock_guard lock(mutex_);
+  if (!is_history) {
+    const std::uint64_t part = tensor.part.empty() ? kWhole : fnv1a(tensor.part);
+    items_.add({tensor.layer, tensor.tensor, kWeight}, part, std::move(digest));
+    return;
+  }
+  const auto group = amax_groups_.find(tensor.layer);
+  if (group == amax_groups_.end()) return;
+  items_.add({tensor.layer, tensor.tensor, kHistory}, group->second, std::move(digest));
+}
+
+std::vector<std::int64_t> RankAgreement::words_of(std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  begin_iteration(iteration);
+  return items_.words();
+}
+
+void RankAgreement::compare(std::int64_t iteration,
+                            std::span<const std::vector<std::int64_t>> of_ranks) {
+  const std::lock_guard lock(mutex_);
+  report(items_, iteration, of_ranks, "RankAgreement", services_, told_);
+  items_.clear();
+}
+
+FeatureRegistration rank_agreement() {
+  return {rank_agreement_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<RankAgreement>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,54 @@
+// RankAgreement: compares replicated weights, scales and amax histories over ranks.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "features/engine/compared_items.h"
+#include "features/rank_agreement/rank_agreement_options.h"
+#include "hooks/feature_registry.h"
+#include "hooks/rank_checker.h"
+#include "hooks/scheduled_feature.h"
+
+namespace telens::features {
+
+class RankAgreement final : public ScheduledFeature, public RankChecker {
+ public:
+  RankAgreement(const config::FeatureEntry& entry, FeatureServices& services);
+
+  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                      TensorReading& reading) override;
+
+  bool wants_model() const override { return true; }
+  void look_at(const ModelTensor& tensor) override;
+  std::vector<std::int64_t> words_of(std::int64_t iteration) override;
+  void compare(std::int64_t iteration,
+               std::span<const std::vector<std::int64_t>> of_ranks) override;
+  std::chrono::seconds longest_wait() const override { return options_.timeout; }
+
+ private:
+  void begin_iteration(std::int64_t iteration);  // under the lock
+  std::optional<std::uint64_t> part_of_scale(const FeatureCall& at, const InspectTensorCall& call);
+
+  FeatureServices& services_;
+  const RankAgreementOptions& options_;
+  std::mutex mutex_;  // over what follows
+  std::int64_t iteration_ = -1;
+  ComparedItems items_;
+  // The group over which a layer's amaxes are reduced, as of its newest forward. A backward runs
+  // outside of the region.
+  std::map<std::string, std::uint64_t, std::less<>> amax_groups_;
+  std::set<std::string> told_;  // differences that were warned of
+};
+
+// Records what came of a comparison, and warns of what was not told before. `title`: the feature's.
+void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
+            std::string_view title, FeatureServices& services, std::set<std::string>& told);
+
+FeatureRegistration rank_agreement();
+
+}  // namespace telens::features

@@ -1,0 +1,31 @@
+#include "hooks/group_identity.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "hooks/reductions.h"
+
+namespace telens {
+
+std::string ranks_of(c10d::ProcessGroup& group) {
+  for (const c10::Device device : group.getDeviceTypes()) {
+    try {
+      const auto options = group.getBackend(device.type())->getBackendOptions();
+      if (options && !options->global_ranks_in_group.empty()) {
+        return fmt::format("{}", fmt::join(options->global_ranks_in_group, ","));
+      }
+    } catch (const std::exception&) {  // a backend without options
+    }
+  }
+  return "-";
+}
+
+std::string identity_of(c10d::ProcessGroup& group) {
+  return fmt::format("{} {}", ranks_of(group), id_of(group));
+}
+
+}  // namespace telens

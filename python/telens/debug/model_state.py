@@ -1,0 +1,167 @@
+"""Tensors of named models that a session compares over ranks: parameters, gradients, histories."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from telens import _C
+from telens.pytorch.fp8_meta import DIRECTIONS
+from telens.pytorch.module import Module
+
+__all__ = ["begin", "end", "note_module", "show"]
+
+# (kind, module, layer, tensor, value, part) for _C.debug.show_model
+_Shown = tuple[str, str, str, str, torch.Tensor, str]
+
+# Modules that were named, by their last name.
+_named: dict[str, weakref.ref[torch.nn.Module]] = {}
+
+# The tensors behind the slots of a GEMM under delayed scaling.
+_SLOTS = {"scaling_fwd": ("activation", "weight", None), "scaling_bwd": ("gradient", None)}
+
+
+def note_module(module: Any, name: str) -> None:
+    """A module of torch was given a name."""
+    if isinstance(module, torch.nn.Module):
+        _named[name] = weakref.ref(module)
+
+
+# While a session compares ranks: the hook that sees gradients as optimizers get them.
+_optimizer_hook: Any = None
+_gradients_are_shown = False
+
+
+def begin() -> None:
+    """A session has begun that compares ranks, or none that does."""
+    global _optimizer_hook, _gradients_are_shown
+    end()
+    _gradients_are_shown = False
+    if _C.debug.longest_wait_for_ranks() is not None:
+        _optimizer_hook = register_optimizer_step_pre_hook(lambda *_: _show_gradients())
+
+
+def end() -> None:
+    """The session ends."""
+    global _optimizer_hook
+    if _optimizer_hook is not None:
+        _optimizer_hook.remove()
+    _optimizer_hook = None
+
+
+def show() -> None:
+    """Shows the running session, at the end of an iteration, what it compares in it."""
+    global _gradients_are_shown
+    if not _named or not _C.debug.wants_model():
+        return
+    _show_gradients()
+    _gradients_are_shown = False
+    tensors: list[_Shown] = []
+    for name, module in _modules():
+        tensors += _weights(module, name)
+        if isinstance(module, Module):
+            tensors += _histories(module, name)
+    _C.debug.show_model(tensors)
+
+
+def _show_gradients() -> None:
+    """Once an iteration: at the first optimizer's step, or else at the end."""
+    global _gradients_are_shown
+    if _gradients_are_shown or not _C.debug.wants_model():
+        return
+    _gradients_are_shown = True
+    _C.debug.show_model([each for name, module in _modules() for each in _gradients(module, name)])
+
+
+def _modules() -> Iterator[tuple[str, torch.nn.Module]]:
+    for name, ref in list(_named.items()):
+        module = ref()
+        if module is None:
+            del _named[name]
+        else:
+            yield name, module
+
+
+def _weights(module: torch.nn.Module, name: str) -> Iterator[_Shown]:
+    for key, parameter, part in _parameters(module):
+        value = _local(parameter)
+        # A layer shows its features the weight of a GEMM itself.
+        if value is not None and not _is_of_gemm(module, parameter):
+            yield "weight", name, _layer_of(name, key, False), "weight", value, part
+
+
+def _gradients(module: torch.nn.Module, name: str) -> Iterator[_Shown]:
+    for key, parameter, part in _parameters(module):
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = getattr(parameter, "main_grad", None)
+        value = _local(gradient)
+        if value is not None:
+            layer = _layer_of(name, key, _is_of_gemm(module, parameter))
+            yield "gradient", name, layer, "wgrad", value, part
+
+
+def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, str]]:
+    """Those that other ranks have too, with the part that this rank has."""
+    for key, parameter in module.named_parameters(recurse=False):
+        part = _part_of(module, parameter)
+        # Megatron-LM marks experts of this rank alone so.
+        if part is not None and getattr(parameter, "allreduce", True) is not False:
+            yield key, parameter, part
+
+
+def _is_of_gemm(module: torch.nn.Module, parameter: torch.Tensor) -> bool:
+    return isinstance(module, Module) and parameter.dim() == 2
+
+
+def _layer_of(module: str, key: str, is_of_gemm: bool) -> str:
+    """``weight`` is its module's; the weights of a module's GEMMs are those of its layers."""
+    if key == "weight":
+        return module
+    if is_of_gemm:
+        return f"{module}.{key.removesuffix('_weight')}"
+    return f"{module}.{key}"
+
+
+def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """The plain tensor; None for a DTensor that is divided, of which no other rank has the same."""
+    if tensor is None or not hasattr(tensor, "placements"):
+        return tensor
+    is_whole = all(placement.is_replicate() for placement in tensor.placements)
+    return tensor.to_local() if is_whole else None
+
+
+def _part_of(module: torch.nn.Module, parameter: torch.Tensor) -> str | None:
+    """The part of the whole that this rank has: "" for all of it; None where that is not known."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return ""
+    group = getattr(module, "tp_group", None)
+    if group is None:
+        return "" if getattr(module, "tp_size", 1) == 1 else None
+    return f"{group.rank()} of {group.size()}" if group.size() > 1 else ""
+
+
+def _histories(module: Module, name: str) -> Iterator[_Shown]:
+    meta = module.fp8_meta
+    for direction in DIRECTIONS:
+        if direction not in meta:
+            continue
+        try:
+            history = meta[direction].amax_history
+        except AttributeError:  # another recipe, which keeps none
+            continue
+        names = _SLOTS[direction]
+        gemms = history.shape[1] // len(names)
+        for slot, column in enumerate(history.unbind(1)):
+            tensor = names[slot % len(names)]
+            if tensor is not None:
+                layer = name if gemms == 1 else f"{name}.{_gemm_name(gemms, slot // len(names))}"
+                yield "amax_history", name, layer, tensor, column, ""
+
+
+def _gemm_name(gemms: int, gemm: int) -> str:
+    return f"fc{gemm + 1}" if gemms == 2 else f"gemm_{gemm}"

@@ -1,0 +1,268 @@
+"""CollectiveCheck: what ranks sent against what came out, and gradients that are one."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from debug_helpers import config_of
+from distributed_workers import run_ranks
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling
+
+CONFIG = config_of("CollectiveCheck", "telens", timeout=30)
+WITHOUT_GRADIENTS = config_of("CollectiveCheck", "telens", timeout=30, gradients=False)
+
+
+def wrong(run, statistic: str = "collectives_wrong") -> set[tuple]:
+    rows = run.records()
+    rows = rows[(rows["statistic"] == statistic) & (rows["value"] > 0)]
+    return set(rows[["iteration", "layer", "rank"]].itertuples(index=False, name=None))
+
+
+def told(run, rank: int = 0) -> list[str]:
+    events = run.events
+    chosen = (events["kind"] == "collective_wrong") & (events["rank"] == rank)
+    return list(events[chosen]["text"])
+
+
+# ---- collectives of layers
+
+
+def divided(rank: int, folder: str) -> None:
+    """Every collective that layers have: gathers of codes and values, sums, scatters, amaxes."""
+    recipes = {
+        "values": None,
+        "delayed": DelayedScaling(),
+        "current": Float8CurrentScaling(),
+        "blocks": MXFP8BlockScaling(),
+    }
+    torch.manual_seed(rank)
+    with debug.session(CONFIG, log_dir=folder):
+        for dtype in (torch.float32, torch.bfloat16):
+            for name, recipe in recipes.items():
+                for mode in ("column", "row"):
+                    for sequence in (False, True):
+                        layer = te.Linear(
+                            64, 64, parallel_mode=mode, sequence_parallel=sequence,
+                            tp_group=dist.group.WORLD, device="cpu", params_dtype=dtype,
+                            name=f"{name}.{dtype}.{mode}.{sequence}",
+                        )  # fmt: skip
+                        features = 64 if mode == "column" else 32
+                        x = torch.randn(64, features, dtype=dtype, requires_grad=True)
+                        with te.fp8_autocast(
+                            enabled=recipe is not None,
+                            fp8_recipe=recipe,
+                            fp8_group=dist.group.WORLD,
+                        ):
+                            out = layer(x)
+                        out.sum().backward()
+        debug.step()
+
+
+def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
+    run_ranks(divided, str(tmp_path))
+    run = telens.open_run(tmp_path)
+    rows = run.records()
+    seen = rows[rows["statistic"] == "collectives_wrong"]
+    assert {layer.rpartition(".")[0].rpartition(".")[0] for layer in seen["layer"]} >= {
+        "values.torch.float32", "current.torch.bfloat16", "blocks.torch.float32",
+    }  # fmt: skip
+    assert wrong(run) == set()
+    assert wrong(run, "nonfinite_lost") == set()
+    assert told(run) == []
+
+
+# ---- collectives of the program
+
+
+def broken_sum(rank: int) -> tuple:
+    sent = torch.arange(100.0) + rank
+    result = sent.clone()
+    dist.all_reduce(result)
+    return sent, result
+
+
+def of_this_rank_alone(rank: int) -> tuple:
+    sent, _ = broken_sum(rank)
+    return sent, sent.clone(), "sum"
+
+
+def of_one_element(rank: int) -> tuple:
+    sent, result = broken_sum(rank)
+    if rank == 1:
+        result[50] += 0.5  # no sample: the total shows it
+    return sent, result, "sum"
+
+
+def of_a_maximum_that_loses_nan(rank: int) -> tuple:
+    sent = torch.ones(100)
+    if rank == 1:
+        sent[7] = float("nan")
+    # As gloo's may, by rank and size.
+    return sent, torch.ones(100), "max"
+
+
+def of_a_gather(rank: int) -> tuple:
+    sent = torch.full((4, 2), float(rank)).to(torch.float8_e4m3fn).view(torch.uint8)
+    result = torch.empty(8, 2, dtype=torch.uint8)
+    dist.all_gather_into_tensor(result, sent)
+    if rank == 0:
+        result[5, 1] ^= 1
+    return sent, result, "gather"
+
+
+def that_is_right(rank: int) -> tuple:
+    return *broken_sum(rank), "sum"
+
+
+def that_is_rounded(rank: int) -> tuple:
+    torch.manual_seed(rank)
+    sent = (torch.randn(5000) * 1e3).bfloat16()
+    result = sent.clone()
+    dist.all_reduce(result)
+    return sent, result, "sum"
+
+
+def with_infinity_that_comes(rank: int) -> tuple:
+    sent = torch.zeros(9)
+    sent[0] = float("inf") if rank == 0 else -float("inf")
+    result = sent.clone()
+    dist.all_reduce(result)
+    return sent, result, "sum"
+
+
+# By name: what is sent and got, the ranks that have to notice, elements that are lost, words.
+PROGRAMS = {
+    "alone": (of_this_rank_alone, {0, 1}, 0, "it is this rank's own"),
+    "element": (of_one_element, {1}, 0, "its elements add up to"),
+    "nan": (of_a_maximum_that_loses_nan, {0, 1}, 1, "1 elements of rank 1 were NaN or infinite"),
+    "gather": (of_a_gather, {0}, 0, "what came from rank 1 differs from what it sent"),
+    "right": (that_is_right, set(), 0, ""),
+    "rounded": (that_is_rounded, set(), 0, ""),
+    "infinite": (with_infinity_that_comes, set(), 0, ""),
+}
+
+
+def run_programs(rank: int, folder: str) -> None:
+    for name, (program, *_) in PROGRAMS.items():
+        with debug.session(WITHOUT_GRADIENTS, log_dir=f"{folder}/{name}"):
+            debug.step()
+            sent, result, op = program(rank)
+            debug.check_collective(name, sent, result, op)
+            debug.step()
+    with debug.session(WITHOUT_GRADIENTS, log_dir=f"{folder}/groups"):
+        # Meant for both ranks, run over groups of one.
+        own = [dist.new_group([each]) for each in range(2)][rank]
+        sent = torch.ones(3)
+        result = sent.clone()
+        dist.all_reduce(result, group=own)
+        debug.check_collective("groups", sent, result, "sum", dist.group.WORLD)
+        # The ranks say that they are in different collectives.
+        debug.check_collective("shapes", torch.ones(3 + rank), torch.ones(3 + rank) * 2)
+        debug.step()
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("programs")
+    run_ranks(run_programs, str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_collective_that_brings_something_else_is_found(programs, name):
+    _, ranks, lost, words = PROGRAMS[name]
+    run = telens.open_run(programs / name)
+    assert wrong(run) == {(1, name, rank) for rank in ranks}
+    rows = run.records()
+    of_lost = rows[(rows["statistic"] == "nonfinite_lost") & (rows["iteration"] == 1)]
+    assert set(of_lost["value"]) == {lost}
+    for rank in range(2):
+        texts = told(run, rank)
+        assert len(texts) == (rank in ranks)
+        assert all(words in text and "iteration 1" in text for text in texts)
+
+
+def test_another_group_and_another_collective_are_found(programs):
+    run = telens.open_run(programs / "groups")
+    assert {layer for _, layer, _ in wrong(run)} == {"groups", "shapes"}
+    (text,) = told(run)
+    assert "it is this rank's own, as if no other were in the group" in text
+
+
+# ---- gradients
+
+
+def make_model() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(te.LayerNormLinear(32, 32, device="cpu"), torch.nn.Linear(32, 4))
+
+
+def train(rank: int, folder: str) -> None:
+    for fault in ("none", "norm", "weight"):
+        model = make_model()
+        with debug.session(CONFIG, log_dir=f"{folder}/{fault}"):
+            debug.infer_and_assign_layer_names(model)
+            for step in range(3):
+                torch.manual_seed(10 * step + rank)
+                model(torch.randn(16, 32)).square().mean().backward()
+                for name, parameter in model.named_parameters():
+                    forgotten = {"norm": "0.layer_norm_weight", "weight": "0.weight"}.get(fault)
+                    if step == 0 or name != forgotten:
+                        dist.all_reduce(parameter.grad)
+                    assert torch.isfinite(parameter.grad).all()
+                debug.step()
+                model.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gradients")
+    run_ranks(train, str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fault", "layer"), [("norm", "model.0.layer_norm_weight"), ("weight", "model.0")]
+)
+def test_a_gradient_that_was_not_reduced_is_named(trainings, fault, layer):
+    run = telens.open_run(trainings / fault)
+    assert wrong(run, "gradient_differs") == {(1, layer, 1), (2, layer, 1)}
+    events = run.events
+    texts = list(events[(events["kind"] == "ranks_differ") & (events["rank"] == 1)]["text"])
+    assert len(texts) == 1
+    assert "iteration 1: the gradient differs on rank 1 from rank 0's" in texts[0]
+
+
+def test_gradients_that_were_reduced_agree(trainings):
+    run = telens.open_run(trainings / "none")
+    rows = run.records()
+    rows = rows[rows["statistic"] == "gradient_differs"]
+    assert set(rows["value"]) == {0.0}
+    assert set(rows["tensor"]) == {"wgrad"}
+    parameters = ("0", "0.bias", "0.layer_norm_weight", "0.layer_norm_bias", "1", "1.bias")
+    assert set(rows["layer"]) == {f"model.{each}" for each in parameters}
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"op": "mean"}, "op"),
+        ({"sent": [1.0]}, "sent"),
+        ({"result": torch.ones(4)}, "a tensor of 3 elements"),
+        ({"name": 5}, "name"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, words):
+    good = {"name": "sum", "sent": torch.ones(3), "result": torch.ones(3)}
+    with pytest.raises(telens.UsageError, match=words):
+        debug.check_collective(**{**good, **arguments})
+
+
+def test_without_a_session_nothing_happens():
+    debug.check_collective("sum", torch.ones(3), torch.ones(3))
