@@ -69,6 +69,8 @@ std::vector<FeatureSection> with_delayed_scaling() {
       {"GemmError", kAllGemms, "telens"},
       {"ScaleHealth", inputs, "telens"},
       {"Trigger", "when: [loss spikes > 2x, nonfinite of gradient > 0]", "telens"},
+      {"RankAgreement", inputs, "telens"},  // of one rank: what it takes to have digests
+      {"CollectiveCheck", "", "telens"},
   };
 }
 

@@ -328,6 +328,8 @@ DELAYED_SCALING = [
     "GemmError",
     "ScaleHealth",
     "Trigger",
+    "RankAgreement",
+    "CollectiveCheck",
 ]
 FEATURES = {"delayed": DELAYED_SCALING, "mxfp8": ["BlockTelemetry"]}
 
