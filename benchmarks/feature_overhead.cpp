@@ -71,6 +71,7 @@ std::vector<FeatureSection> with_delayed_scaling() {
       {"Trigger", "when: [loss spikes > 2x, nonfinite of gradient > 0]", "telens"},
       {"RankAgreement", inputs, "telens"},  // of one rank: what it takes to have digests
       {"CollectiveCheck", "", "telens"},
+      {"Diagnosis", "", "telens"},  // of a run that records nothing else
   };
 }
 

@@ -330,6 +330,7 @@ DELAYED_SCALING = [
     "Trigger",
     "RankAgreement",
     "CollectiveCheck",
+    "Diagnosis",
 ]
 FEATURES = {"delayed": DELAYED_SCALING, "mxfp8": ["BlockTelemetry"]}
 

@@ -8,6 +8,7 @@
 #include "features/gemm_error/gemm_error.h"
 #include "features/log_stats/base_log_tensor_stats.h"
 #include "features/log_stats/log_stats.h"
+#include "features/online_diagnosis/online_diagnosis.h"
 #include "features/per_tensor_scaling/per_tensor_scaling.h"
 #include "features/precision_ledger/precision_ledger.h"
 #include "features/rank_agreement/rank_agreement.h"
@@ -36,6 +37,7 @@ std::vector<FeatureRegistration> builtin_features(
       features::block_telemetry(),
       features::rank_agreement(),
       features::collective_check(),
+      features::online_diagnosis(),
   };
 }
 

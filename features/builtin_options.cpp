@@ -7,6 +7,7 @@
 #include "features/fake_quant/fake_quant_options.h"
 #include "features/gemm_error/gemm_error_options.h"
 #include "features/log_stats/log_stats_options.h"
+#include "features/online_diagnosis/online_diagnosis_options.h"
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"
 #include "features/rank_agreement/rank_agreement_options.h"
@@ -34,6 +35,7 @@ config::Descriptions builtin_descriptions(const config::StatisticDescriptionsPtr
   descriptions.add(rank_agreement_description());
   descriptions.add(collective_check_description());
   descriptions.add(trigger_description(statistics));
+  descriptions.add(online_diagnosis_description());
   return descriptions;
 }
 

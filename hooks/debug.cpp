@@ -206,7 +206,26 @@ void initialize_training_step(std::int64_t iteration) {
   if (const auto session = open_session()) session->set_iteration(iteration);
 }
 
+bool checkpoint_allowed(std::chrono::milliseconds wait) {
+  const auto session = open_session();
+  return !session || session->findings().allow_checkpoint(session->iteration() - 1, wait);
+}
+
 std::int64_t iteration() { return session_for("iteration")->iteration(); }
+
+std::vector<Finding> findings() { return session_for("findings")->findings().findings(); }
+
+void on_finding(FindingListener listener) {
+  const std::shared_ptr<Session> session = session_for("on_finding");
+  if (!listener) raise<UsageError>("debug.on_finding: expected a function, came an empty one");
+  if (!session->findings().any()) {
+    session->log_message(
+        "debug.on_finding: no section of the configuration has the feature Diagnosis, so that "
+        "nothing will be found",
+        {}, LogLevel::warning, {});
+  }
+  session->findings().listen(listener);
+}
 
 void record(std::string_view name, double value) {
   session_for("record")->record_scalar(name, value);

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "hooks/finding.h"
 #include "hooks/session_options.h"
 
 namespace at {
@@ -88,9 +89,22 @@ TELENS_EXPORT void show_model(std::span<const ModelTensor> tensors);
 // what came out. Nothing without a session.
 TELENS_EXPORT void check_collective(ProgramCollective collective);
 
+// False: a feature has found what a checkpoint of now would keep (Diagnosis, actions veto and
+// stop). Before it answers it looks at all iterations that have ended, and waits for that so long
+// at the most; of several ranks it answers at once, on all of them what they have agreed on in
+// step(). True where nothing asks for a veto, and without a session.
+TELENS_EXPORT bool checkpoint_allowed(std::chrono::milliseconds wait = std::chrono::seconds(10));
+
 // The number of the running iteration. The functions from here on throw UsageError without a
 // session.
 TELENS_EXPORT std::int64_t iteration();
+
+// The findings of features so far, in the order in which they were made (Diagnosis).
+TELENS_EXPORT std::vector<Finding> findings();
+
+// Has the function called for each finding from here on, once, on a thread that is neither the
+// caller's nor the training's: it may take its time, as to write to a chat. See FindingListener.
+TELENS_EXPORT void on_finding(FindingListener listener);
 
 // Puts a number of the running iteration into the run file under a name of one's own. "loss" is the
 // loss of the iteration, as step() takes it: where an iteration gets it both ways, the recorded one

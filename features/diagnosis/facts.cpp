@@ -59,7 +59,9 @@ Turn turn_of(const Place& place) {
   return {backward ? 1 : 0, backward ? -place.layer : place.layer, order};
 }
 
-Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics) {
+Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
+             Iterations iterations)
+    : read_(iterations) {
   read_names(run);
   read_resumes(run);
   read_warm_up(run);
@@ -83,6 +85,13 @@ std::size_t Facts::KeyHash::operator()(const Key& key) const {
 Facts::Key Facts::key_of(const Place& place, std::int32_t statistic) {
   return {place.layer, place.tensor ? static_cast<int>(*place.tensor) : -1,
           place.gemm ? static_cast<int>(*place.gemm) : -1, place.rank, statistic};
+}
+
+record::RecordQuery Facts::query() const {
+  record::RecordQuery query;
+  query.first_iteration = read_.first;
+  query.last_iteration = read_.last;
+  return query;
 }
 
 void Facts::read_names(const record::RunReader& run) {
@@ -124,7 +133,7 @@ void Facts::read_warm_up(const record::RunReader& run) {
 
 void Facts::read_series(const record::RunReader& run,
                         std::span<const std::string_view> statistics) {
-  record::RecordQuery query;
+  record::RecordQuery query = this->query();
   query.statistics.emplace();
   for (const std::string_view name : statistics) {
     const auto found = statistics_.find(std::string(name));
@@ -190,7 +199,7 @@ void Facts::read_histograms(const record::RunReader& run,
       Wanted{"nan", [](const NonFiniteCounts& counts) { return counts.nans; }}};
   const auto& names = run.names(Dictionary::statistic);
   const auto& tensors = run.names(Dictionary::tensor);
-  record::RecordQuery query;
+  record::RecordQuery query = this->query();
   query.statistics.emplace();
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (parse_histogram_name(names[i])) {
@@ -249,7 +258,7 @@ void Facts::put_in_order() {
 
 void Facts::read_scalars(const record::RunReader& run) {
   std::map<std::pair<std::int32_t, int>, std::size_t> known;
-  for (const record::Scalar& scalar : run.scalars()) {
+  for (const record::Scalar& scalar : run.rows<record::Scalar>(query())) {
     if (scalar.name == record::kNoName) continue;
     const auto [at, is_new] = known.try_emplace({scalar.name, scalar.rank}, scalars_.size());
     if (is_new) scalars_.push_back({run.names(Dictionary::word)[scalar.name], scalar.rank, {}});
@@ -264,7 +273,9 @@ void Facts::read_ledger(const record::RunReader& run) {
   const auto& gemms = run.names(Dictionary::gemm);
   using StateKey = std::tuple<int, std::int32_t, std::int32_t, double>;
   std::optional<StateKey> last;
-  for (const record::LedgerRow& row : run.rows<record::LedgerRow>()) {
+  record::RecordQuery query = this->query();
+  query.first_iteration = INT64_MIN;
+  for (const record::LedgerRow& row : run.rows<record::LedgerRow>(query)) {
     if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
     const StateKey key{row.rank, row.layer, row.gemm, row.value};
     if (key != last || gemm_states_.back().entries.contains(words[row.entry])) {

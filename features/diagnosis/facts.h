@@ -44,11 +44,19 @@ struct Resume {
 using Turn = std::tuple<int, std::int32_t, int>;
 Turn turn_of(const Place& place);
 
+// Both ends are included.
+struct Iterations {
+  std::int64_t first = INT64_MIN;
+  std::int64_t last = INT64_MAX;
+};
+
 class Facts {
  public:
-  // Reads the series of these statistics alone, and everything else. Histograms tell of elements
-  // that are not finite as records do. Throws RecordError.
-  Facts(const record::RunReader& run, std::span<const std::string_view> statistics);
+  // Reads the series of these statistics alone, and everything else, of these iterations; the state
+  // of a GEMM counts from before them on. Histograms tell of elements that are not finite as
+  // records do. Throws RecordError.
+  Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
+        Iterations iterations = {});
 
   // In the order of their turns, then of ranks.
   std::vector<const Series*> with(std::string_view statistic) const;
@@ -85,6 +93,7 @@ class Facts {
   };
   static Key key_of(const Place& place, std::int32_t statistic);
 
+  record::RecordQuery query() const;
   void read_names(const record::RunReader& run);
   void read_resumes(const record::RunReader& run);
   void read_warm_up(const record::RunReader& run);
@@ -96,6 +105,7 @@ class Facts {
   void put_in_order();
   const Series* find(const Place& place, std::int32_t statistic) const;
 
+  Iterations read_;
   std::vector<std::string> layer_names_;
   std::vector<std::string> parts_;
   std::unordered_map<std::string, std::int32_t> statistics_;

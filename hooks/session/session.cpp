@@ -50,6 +50,7 @@ Session::Session(InitializeOptions options, const SessionParts& parts)
   run_file_->begin({options_, config_.text(), series_.names(), on_error});
   sinks_.emplace(*run_file_, series_.names(), options_, on_logger_failure);
   events_.open(*run_file_, options_.log_dir, options_.rank);
+  findings_.begin(features_, run_file_);
 }
 
 void Session::begin(std::shared_ptr<Session> self) {
@@ -315,6 +316,7 @@ void Session::step_in_turn(std::optional<double> loss) {
   const std::exception_ptr from_a_logger = deliver(recorded);
   if (sections().measures()) sections().charge_after_step(seconds_now() - collected_at);
   stop_if_asked();
+  findings_.rethrow_interruption();
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
@@ -404,6 +406,7 @@ void Session::end_in_turn() {
   termination_flush_.reset();
   sinks_->let_go_of_loggers();
   run_file_->end(exception);
+  findings_.rethrow_interruption();
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 

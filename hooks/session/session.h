@@ -16,6 +16,7 @@
 #include "hooks/feature_registry.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
+#include "hooks/session/finding_sources.h"
 #include "hooks/session/layer_listener.h"
 #include "hooks/session/loss_watch.h"
 #include "hooks/session/pending_records.h"
@@ -66,6 +67,7 @@ class Session final : private FeatureServices {
   const Sink& run_file() const { return *run_file_; }
 
   ReductionGroups& groups() { return groups_; }
+  FindingSources& findings() { return findings_; }
 
   static constexpr std::chrono::seconds kLongestWait{5};
 
@@ -124,11 +126,12 @@ class Session final : private FeatureServices {
   SeriesTable series_;
   EventLog events_;
   ObserverIsolation isolation_;
-  std::unique_ptr<Sink> run_file_;
+  std::shared_ptr<Sink> run_file_;
   std::optional<SinkFanout> sinks_;
   std::unique_ptr<StatisticsEngine> statistics_;
   PendingRecords pending_;
   FeatureSet features_;  // may use all of the above while it ends
+  FindingSources findings_;
   LayerListener layers_;
   std::optional<TerminationFlush> termination_flush_;
 

@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/shell_word.h"
 #include "hooks/config/environment_variables.h"
 #include "inspector_cli/bisect/candidates.h"
 #include "inspector_cli/bisect/process.h"
 #include "inspector_cli/terminal/json.h"
 #include "inspector_cli/terminal/output.h"
-#include "inspector_cli/terminal/shell_word.h"
 
 namespace telens::cli {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "features/diagnosis/diagnosis.h"
+#include "features/diagnosis/finding_json.h"
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"

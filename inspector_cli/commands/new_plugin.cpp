@@ -10,12 +10,12 @@
 
 #include "core/base/characters.h"
 #include "core/base/error.h"
+#include "core/base/shell_word.h"
 #include "features/builtin_options.h"
 #include "inspector_cli/commands/plugin_templates.h"
 #include "inspector_cli/commands/reserved_names.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/output.h"
-#include "inspector_cli/terminal/shell_word.h"
 
 namespace telens::cli {
 namespace {

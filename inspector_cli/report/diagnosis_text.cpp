@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/base/printable.h"
+#include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
-#include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -29,12 +29,6 @@ constexpr std::size_t kMostConsequences = 4;
 
 std::string number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value);
-}
-
-void replace_all(std::string& text, std::string_view what, const std::string& by) {
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
 }
 
 // Lines of whole words: what stands between blanks, as in a command, is not broken where it fits.
@@ -66,12 +60,6 @@ void paragraph(std::string_view name, const std::string& text, std::size_t width
     fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
     first = false;
   }
-}
-
-std::string iterations(const Finding& finding) {
-  return finding.first == finding.last
-             ? fmt::format("iteration {}", finding.first)
-             : fmt::format("iterations {} to {}", finding.first, finding.last);
 }
 
 std::string evidence_text(const Evidence& evidence) {
@@ -111,7 +99,7 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   const Finding& finding = ranked.finding;
   const diagnosis::Rule& rule = diagnosis::rule_of(finding.cause);
   const std::string head = fmt::format("{}. {}: {}, {}", number, finding.cause,
-                                       label_of(finding.place, facts), iterations(finding));
+                                       label_of(finding.place, facts), iterations_of(finding));
   for (const std::string& line : wrapped(head, width)) {
     fmt::print("{}\n", coloured(line, Colour::bold));
   }
@@ -133,25 +121,6 @@ void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
 }
 
 }  // namespace
-
-std::string label_of(const Place& place, const Facts& facts) {
-  std::string label = facts.layer_name(place.layer);
-  if (label.empty()) label = "the whole run";
-  if (place.tensor) label += fmt::format(" {}", telens::name_of(*place.tensor));
-  if (place.gemm) label += fmt::format(" {}", telens::name_of(*place.gemm));
-  if (place.rank != diagnosis::kAllRanks && facts.ranks() > 1) {
-    label += fmt::format(", rank {}", place.rank);
-  }
-  return printable(label);
-}
-
-std::string next_step(const Finding& finding, const Facts& facts, const std::string& run) {
-  std::string text(diagnosis::rule_of(finding.cause).next_step);
-  replace_all(text, "RUN", shell_word(run));
-  replace_all(text, "{layer}", facts.layer_name(finding.place.layer));
-  replace_all(text, "{rank}", std::to_string(std::max(0, finding.place.rank)));
-  return printable(text);
-}
 
 void print_notes(const std::vector<std::string>& notes, std::size_t width) {
   for (const std::string& note : notes) {

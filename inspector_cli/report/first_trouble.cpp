@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "core/base/printable.h"
+#include "core/base/shell_word.h"
 #include "features/diagnosis/skipped_steps.h"
 #include "features/statistics/from_histogram.h"
 #include "features/statistics/statistic_name.h"
 #include "inspector_cli/report/histograms.h"
-#include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
-#include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/worst_blocks.h"
 
@@ -27,12 +27,6 @@ constexpr std::size_t kMostBlocks = 10;
 
 Json section(std::string_view title, std::string_view place) {
   return {{"title", title}, {"place", place}};
-}
-
-std::string iterations_of(const Finding& finding) {
-  return finding.first == finding.last
-             ? fmt::format("iteration {}", finding.first)
-             : fmt::format("iterations {} to {}", finding.first, finding.last);
 }
 
 std::string evidence_of(const Finding& finding) {

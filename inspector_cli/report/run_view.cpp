@@ -12,15 +12,15 @@
 #include <utility>
 
 #include "core/base/printable.h"
+#include "core/base/shell_word.h"
 #include "features/diagnosis/diagnosis.h"
 #include "features/diagnosis/facts.h"
+#include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
-#include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"
 #include "inspector_cli/report/warm_up.h"
-#include "inspector_cli/terminal/shell_word.h"
 #include "inspector_cli/terminal/table_text.h"
 
 namespace telens::cli {

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -130,6 +131,26 @@ py::dict log_tensor_stats(const std::string& layer_name, const std::string& tens
   return values;
 }
 
+std::vector<std::string> findings() {
+  std::vector<std::string> texts;
+  for (debug::Finding& each : debug::findings()) texts.push_back(std::move(each.json));
+  return texts;
+}
+
+void on_finding(py::object function) {
+  const GilObject shared = share(std::move(function));
+  const WithoutGil no_gil;
+  debug::on_finding([shared](const debug::Finding& finding) {
+    const WithGil gil;
+    letting_interruptions_pass([&] { (*shared)(finding.json); });
+  });
+}
+
+bool checkpoint_allowed(double seconds) {
+  return debug::checkpoint_allowed(
+      std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds)));
+}
+
 }  // namespace
 
 // The GIL is released wherever features, loggers or other ranks may be waited for.
@@ -159,6 +180,9 @@ void bind_debug(py::module_& parent) {
              no_gil);
   module.def("iteration", &debug::iteration);
   module.def("tick", &tick, "Of the running session and iteration; grows with either.");
+  module.def("findings", &findings, no_gil);
+  module.def("on_finding", &on_finding, py::arg("function"));
+  module.def("checkpoint_allowed", &checkpoint_allowed, py::arg("seconds"), no_gil);
   module.def(
       "record", [](const std::string& name, double value) { debug::record(name, value); },
       py::arg("name"), py::arg("value"), no_gil);

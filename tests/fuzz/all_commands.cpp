@@ -146,20 +146,20 @@ class Campaign {
     copy_ = (folder_ / "copy" / "rank00000.h5").string();
     fs::create_directories(folder_ / "copy");
     fs::copy_file(path, copy_, fs::copy_options::overwrite_existing);
-    cli::Json results = cli::Json::array();
+    Json results = Json::array();
     peak_ = 0;
     longest_ = std::chrono::nanoseconds(0);
     for (std::size_t next = 0; next < commands_.size();) next = run_from(next, results);
-    return cli::json_line({{"file", cli::json_text(path)},
-                           {"peak", peak_},
-                           {"seconds", std::chrono::duration<double>(longest_).count()},
-                           {"results", std::move(results)}});
+    return json_line({{"file", json_text(path)},
+                      {"peak", peak_},
+                      {"seconds", std::chrono::duration<double>(longest_).count()},
+                      {"results", std::move(results)}});
   }
 
  private:
   // A child runs command `first` and those behind it, until one does not come back. Returns the one
   // to go on with.
-  std::size_t run_from(std::size_t first, cli::Json& results) {
+  std::size_t run_from(std::size_t first, Json& results) {
     std::array<int, 2> pipe{};
     std::array<int, 2> go{};
     if (::pipe(pipe.data()) != 0 || ::pipe(go.data()) != 0) std::abort();
@@ -220,21 +220,20 @@ class Campaign {
   }
 
   // `how`: how the command ended.
-  void add(cli::Json& results, std::size_t command, const cli::Json& how) const {
+  void add(Json& results, std::size_t command, const Json& how) const {
     const std::string out = out_.text();
     const std::string err = err_.text();
     const auto either_has = [&](const std::string& word) {
       return out.find(word) != std::string::npos || err.find(word) != std::string::npos;
     };
     constexpr std::size_t kMost = 6000;  // a sanitizer's report
-    cli::Json result{
-        {"command", cli::json_text(fmt::format("{}", fmt::join(commands_[command], " ")))}};
+    Json result{{"command", json_text(fmt::format("{}", fmt::join(commands_[command], " ")))}};
     result.update(how);
     result.update({{"out", fmt::format("{:016x}", fnv1a(out))},
                    {"bytes", out.size()},
                    {"damaged", either_has("damaged")},
                    {"leaked", !limits_.secret.empty() && either_has(limits_.secret)},
-                   {"err", cli::json_text(err.substr(0, kMost))}});
+                   {"err", json_text(err.substr(0, kMost))}});
     results.push_back(std::move(result));
   }
 

@@ -117,7 +117,7 @@ ROOMS = (
     room(
         "options",
         "features/*_options.* features/*_option.* features/trigger/condition.*",
-        "formats hooks_config statistics",
+        "formats hooks_config statistics record diagnosis",
     ),
     room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
     room("record", "features/record/*", "formats hooks_rows", HDF5),
@@ -134,7 +134,7 @@ ROOMS = (
         "features",
         "features/*",
         "formats ops ops_layouts collectives quantization distributed hooks_config hooks_rows "
-        "hooks options statistics record engine",
+        "hooks options statistics record diagnosis engine",
         LIBTORCH,
     ),
     # command: text and tables know nothing of runs, reports nothing of the command line

@@ -12,6 +12,7 @@ debug.end_debug()
 
 from telens.debug import (
     base,
+    diagnosis,
     layer_names,
     logging,
     optimizers,
@@ -23,6 +24,7 @@ from telens.debug import (
 )
 from telens.debug.base import *  # noqa: F403
 from telens.debug.debug_features.log_tensor_stats import LogTensorStats
+from telens.debug.diagnosis import *  # noqa: F403
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.features.utils import get_reduction_params, next_enabled_iter
 from telens.debug.layer_names import *  # noqa: F403
@@ -48,6 +50,7 @@ __all__ = [
     "get_reduction_params",
     "next_enabled_iter",
     *base.__all__,
+    *diagnosis.__all__,
     *layer_names.__all__,
     *logging.__all__,
     *optimizers.__all__,

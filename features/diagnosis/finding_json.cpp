@@ -1,16 +1,12 @@
+#include "features/diagnosis/finding_json.h"
+
 #include <nlohmann/json.hpp>
 
+#include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
-#include "inspector_cli/report/diagnosis_text.h"
-#include "inspector_cli/terminal/json.h"
 
-namespace telens::cli {
+namespace telens::diagnosis {
 namespace {
-
-using diagnosis::Evidence;
-using diagnosis::Facts;
-using diagnosis::Finding;
-using diagnosis::Place;
 
 Json text_or_null(std::string_view text) { return text.empty() ? Json() : json_text(text); }
 
@@ -25,7 +21,7 @@ void add_place(Json& object, const Place& place, const Facts& facts) {
   object["layer"] = text_or_null(facts.layer_name(place.layer));
   object["tensor"] = place.tensor ? Json(telens::name_of(*place.tensor)) : Json();
   object["gemm"] = place.gemm ? Json(telens::name_of(*place.gemm)) : Json();
-  object["rank"] = place.rank == diagnosis::kAllRanks ? Json() : Json(place.rank);
+  object["rank"] = place.rank == kAllRanks ? Json() : Json(place.rank);
 }
 
 Json evidence_json(const Evidence& evidence, const Facts& facts) {
@@ -51,18 +47,7 @@ Json finding_json(const Finding& finding, const Facts& facts) {
   return object;
 }
 
-Json ranked_json(const diagnosis::Ranked& ranked, const Facts& facts, const std::string& run) {
-  const diagnosis::Rule& rule = diagnosis::rule_of(ranked.finding.cause);
-  Json object = finding_json(ranked.finding, facts);
-  object["title"] = json_text(rule.title);
-  object["alternatives"] = json_text(rule.alternatives);
-  object["next_step"] = json_text(next_step(ranked.finding, facts, run));
-  object["consequences"] =
-      list(ranked.consequences, [&](const Finding& each) { return finding_json(each, facts); });
-  return object;
-}
-
-Json unasked_json(const diagnosis::Unasked& unasked) {
+Json unasked_json(const Unasked& unasked) {
   Json object;
   object["cause"] = json_text(unasked.rule->cause);
   object["title"] = json_text(unasked.rule->title);
@@ -73,20 +58,30 @@ Json unasked_json(const diagnosis::Unasked& unasked) {
 
 }  // namespace
 
-std::string diagnosis_json(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
-                           const std::string& run, const std::vector<std::string>& notes) {
+Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run) {
+  const Rule& rule = rule_of(ranked.finding.cause);
+  Json object = finding_json(ranked.finding, facts);
+  object["title"] = json_text(rule.title);
+  object["alternatives"] = json_text(rule.alternatives);
+  object["next_step"] = json_text(next_step(ranked.finding, facts, run));
+  object["consequences"] =
+      list(ranked.consequences, [&](const Finding& each) { return finding_json(each, facts); });
+  return object;
+}
+
+std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
+                           const std::vector<std::string>& notes) {
   const bool any = diagnosis.first_iteration <= diagnosis.last_iteration;
   Json object;
-  object["schema_version"] = kDiagnosisSchema;
+  object["schema_version"] = kSchemaVersion;
   object["run"] = json_text(run);
   object["first_iteration"] = any ? Json(diagnosis.first_iteration) : Json();
   object["last_iteration"] = any ? Json(diagnosis.last_iteration) : Json();
-  object["findings"] = list(diagnosis.findings, [&](const diagnosis::Ranked& each) {
-    return ranked_json(each, facts, run);
-  });
+  object["findings"] =
+      list(diagnosis.findings, [&](const Ranked& each) { return ranked_json(each, facts, run); });
   object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });
   object["not_recorded"] = list(diagnosis.unasked, unasked_json);
   return json_line(object) + "\n";
 }
 
-}  // namespace telens::cli
+}  // namespace telens::diagnosis

@@ -1,9 +1,9 @@
-#include "inspector_cli/terminal/shell_word.h"
+#include "core/base/shell_word.h"
 
 #include <algorithm>
 #include <string_view>
 
-namespace telens::cli {
+namespace telens {
 namespace {
 
 bool is_plain(char c) {
@@ -27,4 +27,4 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-}  // namespace telens::cli
+}  // namespace telens

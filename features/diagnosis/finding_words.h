@@ -1,0 +1,21 @@
+// A finding in words: where it is, and what to do next.
+#pragma once
+
+#include <string>
+
+#include "features/diagnosis/facts.h"
+#include "features/diagnosis/finding.h"
+
+namespace telens::diagnosis {
+
+// "layers.3.fc1 activation fprop, rank 2", printable; "the whole run" for no place.
+std::string label_of(const Place& place, const Facts& facts);
+
+// "iteration 12", "iterations 12 to 39"
+std::string iterations_of(const Finding& finding);
+
+// The rule's next step with the names of this finding; `run` is what its commands are to be asked
+// about.
+std::string next_step(const Finding& finding, const Facts& facts, const std::string& run);
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,26 @@
+// Diagnosis: what becomes of what is found while the run goes on. Options and description; no
+// LibTorch.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "features/diagnosis/live_look.h"
+#include "hooks/config/feature_description.h"
+
+namespace telens::features {
+
+struct OnlineDiagnosisOptions {
+  std::map<std::string, diagnosis::Action, std::less<>> actions;  // by cause
+  diagnosis::Action of_others = diagnosis::Action::tell;
+  double share = 0;  // 0 to 1: the part of the time that looking may take
+
+  diagnosis::Action action_of(std::string_view cause) const;
+  // True if any cause asks for that, or for more.
+  bool may(diagnosis::Action action) const;
+};
+
+config::FeatureDescription online_diagnosis_description();
+
+}  // namespace telens::features

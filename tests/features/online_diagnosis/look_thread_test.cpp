@@ -1,0 +1,127 @@
+// LookThread: its callers never wait for a look that they did not ask to wait for.
+#include "features/online_diagnosis/look_thread.h"
+
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace telens::features {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+
+constexpr seconds kLong{60};  // that no test comes to
+
+// Keeps what it is asked to look at, and may be held up.
+struct Looks {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::int64_t> seen;
+  bool is_open = true;
+
+  LookThread::Look look() {
+    return [this](std::int64_t last) {
+      std::unique_lock lock(mutex);
+      seen.push_back(last);
+      changed.notify_all();
+      changed.wait(lock, [this] { return is_open; });
+    };
+  }
+  void open() {
+    const std::lock_guard lock(mutex);
+    is_open = true;
+    changed.notify_all();
+  }
+  void wait_for(std::size_t count) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return seen.size() >= count; });
+  }
+  std::vector<std::int64_t> all() {
+    const std::lock_guard lock(mutex);
+    return seen;
+  }
+};
+
+TEST(LookThread, looks_at_what_was_asked_last_once_it_has_time) {
+  Looks looks;
+  looks.is_open = false;
+  LookThread thread(looks.look(), 1);
+  thread.ask(0);
+  looks.wait_for(1);
+  // None of these waits for the look, which ends below.
+  for (std::int64_t i = 1; i <= 100; ++i) thread.ask(i);
+  EXPECT_THAT(looks.all(), ElementsAre(0));
+  looks.open();
+  EXPECT_TRUE(thread.ask_now(100, kLong));
+  EXPECT_THAT(looks.all(), ElementsAre(0, 100));
+}
+
+TEST(LookThread, rests_for_as_long_as_its_share_of_the_time_asks_for) {
+  Looks looks;
+  const auto slow = [look = looks.look()](std::int64_t last) {
+    std::this_thread::sleep_for(milliseconds(20));
+    look(last);
+  };
+  LookThread thread(slow, 1e-4);  // 200 s of rest
+  EXPECT_TRUE(thread.ask_now(1, kLong));
+  thread.ask(2);
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_THAT(looks.all(), ElementsAre(1));
+  EXPECT_TRUE(thread.ask_now(3, kLong));  // whatever the share
+  EXPECT_THAT(looks.all(), ElementsAre(1, 3));
+}
+
+TEST(LookThread, does_not_look_twice_at_the_same_iteration) {
+  Looks looks;
+  LookThread thread(looks.look(), 1);
+  EXPECT_TRUE(thread.ask_now(5, kLong));
+  EXPECT_TRUE(thread.ask_now(5, kLong));
+  thread.ask(5);
+  EXPECT_TRUE(thread.ask_now(4, kLong));  // iterations may begin anew
+  EXPECT_THAT(looks.all(), ElementsAre(5, 4));
+}
+
+TEST(LookThread, waits_no_longer_than_it_is_told_to) {
+  Looks looks;
+  looks.is_open = false;
+  LookThread thread(looks.look(), 1);
+  EXPECT_FALSE(thread.ask_now(1, milliseconds(10)));
+  EXPECT_FALSE(thread.end(milliseconds(10)));
+  looks.open();
+}
+
+TEST(LookThread, is_not_waited_for_from_within_a_look) {
+  std::promise<bool> asked;
+  std::promise<bool> ended;
+  LookThread* self = nullptr;
+  LookThread thread(
+      [&](std::int64_t) {
+        asked.set_value(self->ask_now(2, kLong));
+        ended.set_value(self->end(kLong));
+      },
+      1);
+  self = &thread;
+  thread.ask(1);
+  EXPECT_FALSE(asked.get_future().get());
+  EXPECT_FALSE(ended.get_future().get());
+}
+
+TEST(LookThread, waits_at_its_end_for_the_look_that_goes_on) {
+  Looks looks;
+  LookThread thread(looks.look(), 1);
+  thread.ask(1);
+  looks.wait_for(1);
+  EXPECT_TRUE(thread.end(kLong));
+  thread.ask(2);
+  EXPECT_FALSE(thread.ask_now(3, kLong));
+  EXPECT_THAT(looks.all(), ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace telens::features
