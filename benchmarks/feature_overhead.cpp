@@ -69,9 +69,9 @@ std::vector<FeatureSection> with_delayed_scaling() {
       {"GemmError", kAllGemms, "telens"},
       {"ScaleHealth", inputs, "telens"},
       {"Trigger", "when: [loss spikes > 2x, nonfinite of gradient > 0]", "telens"},
-      {"RankAgreement", inputs, "telens"},  // of one rank: what it takes to have digests
+      {"RankAgreement", inputs, "telens"},  // one rank makes digests and has none to send them to
       {"CollectiveCheck", "", "telens"},
-      {"Diagnosis", "", "telens"},  // of a run that records nothing else
+      {"Diagnosis", "", "telens"},  // its run records nothing else
   };
 }
 
