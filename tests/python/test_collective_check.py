@@ -233,7 +233,7 @@ def test_a_gradient_that_was_not_reduced_is_named(trainings, fault, layer):
     events = run.events
     texts = list(events[(events["kind"] == "ranks_differ") & (events["rank"] == 1)]["text"])
     assert len(texts) == 1
-    assert "iteration 1: the gradient differs on rank 1 from rank 0's" in texts[0]
+    assert f"iteration 1: {layer}: the gradient differs on rank 1 from rank 0's" in texts[0]
 
 
 def test_gradients_that_were_reduced_agree(trainings):

@@ -184,7 +184,10 @@ def pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
             "shape": (large.reshape(1, -1), large),
             "dtype": (torch.zeros(4), torch.zeros(4, dtype=torch.int32)),
             "bfloat16": (torch.ones(3).bfloat16(), torch.tensor([1, 1, 1 + 2**-7]).bfloat16()),
-            "double": (torch.ones(3).double(), torch.tensor([1, 1, 1 + 2**-52]).double()),
+            "double": (
+                torch.ones(3).double(),
+                torch.tensor([1, 1, 1 + 2**-52], dtype=torch.float64),
+            ),
             "bytes": (
                 torch.tensor([255], dtype=torch.uint8),
                 torch.tensor([254], dtype=torch.uint8),
