@@ -3,10 +3,14 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
 from recorded_training import Training
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))

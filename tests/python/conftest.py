@@ -1,11 +1,15 @@
 """What the Python tests share: where the build is, its operators, features for one test."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
