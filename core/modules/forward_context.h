@@ -28,9 +28,6 @@ struct ForwardContext {
     return quantizes() ? quantizers[role].get() : nullptr;
   }
 
-  // True if a feature makes this operand, in place of the quantizer.
-  bool modifies(Gemm gemm, TensorName tensor) const { return plan && plan->modifies(gemm, tensor); }
-
   // MMParams of the GEMM. Codes that a feature makes outside of a recipe keep the accurate sum.
   bool uses_split_accumulator(Gemm gemm) const {
     return !quantizes() || recipe->parameters_of(gemm).use_split_accumulator;

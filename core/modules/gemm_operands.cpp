@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "core/distributed/gather_operand.h"
 #include "core/modules/recomputation.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/role_of.h"
@@ -278,17 +277,6 @@ void WeightCache::store(const GemmOperands& operands, const ForwardContext& cont
 GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
                               const OperandRequest& request) {
   return build_operands(layer, context, request, nullptr);
-}
-
-at::Tensor as_matrix(const at::Tensor& tensor) {
-  const std::int64_t columns = tensor.size(-1);
-  return tensor.dim() == 2 ? tensor
-                           : tensor.reshape({columns == 0 ? 0 : tensor.numel() / columns, columns});
-}
-
-bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows) {
-  const Quantizer* quantizer = context.quantizer(role);
-  return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);
 }
 
 GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, const Weight& weight,

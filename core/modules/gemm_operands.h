@@ -62,12 +62,6 @@ struct GemmLayer {
   const std::string& name() const { return hooks.name().empty() ? kind : hooks.name(); }
 };
 
-// [rows, columns]: all dimensions but the last one joined.
-at::Tensor as_matrix(const at::Tensor& tensor);
-
-// True if what the quantizer of a tensor makes of each rank's rows is what it makes of the whole.
-bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows);
-
 // The operands of an activation or a gradient, or of a weight that is neither cached nor stored
 // quantized. Without a plan: one cast for both GEMMs. With one, in the contract's order: cast;
 // modify_tensor for the second GEMM, then for the first; inspect_tensor on the original;

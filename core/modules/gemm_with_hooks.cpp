@@ -97,13 +97,6 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
   return output;
 }
 
-at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
-                        bool wanted) {
-  const Quantizer* quantizer = wanted ? context.quantizer(role) : nullptr;
-  if (quantizer == nullptr) return output;
-  return quantizer->quantize(output, {.rowwise = true, .columnwise = false}).dequantize();
-}
-
 at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
                                 const GemmDescription& description) {
   if (!context.plan) return run_gemm(description).output;

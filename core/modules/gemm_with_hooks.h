@@ -15,10 +15,6 @@ at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
 at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gemm gemm,
                             const at::Tensor& bias, at::Tensor output);
 
-// An output rounded to the FP8 values of its quantizer, where the caller `wanted` it.
-at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
-                        bool wanted);
-
 // True if the plan wants any.
 bool has_output_hooks(const ForwardContext& context, Gemm gemm);
 
