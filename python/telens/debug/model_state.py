@@ -146,7 +146,7 @@ def _part_of(module: torch.nn.Module, parameter: torch.Tensor) -> str | None:
 
 
 def _histories(module: Module, name: str) -> Iterator[_Shown]:
-    meta = module.fp8_meta
+    meta = getattr(module, "fp8_meta", {})  # layers that hold others have none
     for direction in DIRECTIONS:
         if direction not in meta:
             continue
