@@ -35,9 +35,11 @@ Diagnosis diagnose(const Facts& facts) {
   for (const Rule& rule : rules()) {
     auto names = lacks(rule, facts);
     if (!names.empty()) {
-      diagnosis.unasked.push_back({&rule, std::move(names)});
+      const bool could_have = !rule.compares_ranks || facts.ranks() > 1;
+      if (could_have) diagnosis.unasked.push_back({&rule, std::move(names)});
       continue;
     }
+    ++diagnosis.asked;
     std::ranges::move(rule.find(facts), std::back_inserter(findings));
   }
   diagnosis.findings = rank(std::move(findings));

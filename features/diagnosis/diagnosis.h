@@ -1,6 +1,7 @@
 // The diagnosis of a run: all rules over its facts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,8 +22,12 @@ struct Unasked {
 struct Diagnosis {
   std::vector<Ranked> findings = {};
   std::vector<Unasked> unasked = {};
+  std::size_t asked = 0;             // rules that looked
   std::int64_t first_iteration = 0;  // that were looked at; first > last: none
   std::int64_t last_iteration = -1;
+
+  // Rules that would look at a run like this one, had it recorded what they read.
+  std::size_t applicable() const { return asked + unasked.size(); }
 };
 
 // Throws RecordError where the run cannot be read.

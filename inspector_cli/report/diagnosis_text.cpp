@@ -144,8 +144,7 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   }
   if (diagnosis.findings.empty()) {
     fmt::print("no finding in iterations {} to {}, by {} of {} rules\n", diagnosis.first_iteration,
-               diagnosis.last_iteration, diagnosis::rules().size() - diagnosis.unasked.size(),
-               diagnosis::rules().size());
+               diagnosis.last_iteration, diagnosis.asked, diagnosis.applicable());
   }
   print_unasked(diagnosis, width);
 }

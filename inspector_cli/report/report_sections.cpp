@@ -73,10 +73,9 @@ Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Fac
 Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
                       const std::string& run) {
   Json findings = section("Findings", "before");
-  const std::size_t asked = diagnosis::rules().size() - diagnosis.unasked.size();
   findings["note"] =
       diagnosis.findings.empty()
-          ? fmt::format("No finding, by {} of {} rules.", asked, diagnosis::rules().size())
+          ? fmt::format("No finding, by {} of {} rules.", diagnosis.asked, diagnosis.applicable())
           : fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size());
   findings["findings"] = Json::array();
   const std::size_t shown = std::min(kMostFindings, diagnosis.findings.size());

@@ -133,9 +133,7 @@ RunView view_of(const record::RunReader& run) {
                                          label_of(each.finding.place, facts), each.finding.first),
                              printable(each.finding.summary)});
   }
-  view.no_finding =
-      fmt::format("no finding, by {} of {} rules", diagnosis::rules().size() - found.unasked.size(),
-                  diagnosis::rules().size());
+  view.no_finding = fmt::format("no finding, by {} of {} rules", found.asked, found.applicable());
   return view;
 }
 

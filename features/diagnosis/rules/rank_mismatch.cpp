@@ -122,6 +122,7 @@ Rule rank_mismatch() {
               "which it knows as a replica or a part, its word counts, from the start on.",
           .stage = Stage::setup,
           .required = {"l2_norm|weight_differs"},
+          .compares_ranks = true,
           .recorded_by =
               "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
               "reduced over them",

@@ -34,6 +34,7 @@ Rule rank_scales() {
               "of the group that has them together: codes that ranks exchange mean other values.",
           .stage = Stage::setup,
           .required = {"scale_differs|amax_history_differs"},
+          .compares_ranks = true,
           .recorded_by = "RankAgreement",
           .alternatives =
               "A rank that resumed from another checkpoint; reduce_amax=False, or an "

@@ -23,6 +23,7 @@ Rule unreduced_gradient() {
               "over a group that leaves ranks out.",
           .stage = Stage::setup,
           .required = {"gradient_differs"},
+          .compares_ranks = true,
           .recorded_by = "CollectiveCheck, of a model with names",
           .alternatives =
               "An optimizer that leaves each rank a part of the gradients (`gradients: "

@@ -34,6 +34,7 @@ Rule wrong_collective() {
               "that changed bits.",
           .stage = Stage::setup,
           .required = {"collectives_wrong", "nonfinite_lost"},
+          .compares_ranks = true,
           .recorded_by = "CollectiveCheck",
           .alternatives =
               "debug.check_collective() with another group or `op` than the collective "
