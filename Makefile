@@ -104,8 +104,7 @@ bench-quick: build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
 # No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In
-# build/, of which nothing else is compiled anew; CUDA=OFF leads back. Each program of tests runs as a
-# whole: a process a test, as CTest has it, takes three times as long.
+# build/, of which nothing else is compiled anew; CUDA=OFF leads back.
 test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the C++ tests there
 	@$(MAKE) --no-print-directory build CUDA=ON
 	@TELENS_CUDA=ON $(PYTHON) -m pytest -q tests/python/test_cuda_build.py

@@ -111,9 +111,9 @@ function(telens_use_precompiled_headers name)
   target_precompile_headers(${name} REUSE_FROM ${holder})
 endfunction()
 
-# telens_test(<name> SOURCES <file>... [LIBRARIES <target>...] [THREADS]): a GoogleTest program whose
-# cases CTest lists one by one. A test of libtelens.so is left out of a build without LibTorch. THREADS:
-# `make tsan` runs it; its cases have the label `threads`.
+# telens_test(<name> SOURCES <file>... [LIBRARIES <target>...] [PROPERTIES <property> <value>...]
+# [THREADS]): a GoogleTest program, with properties of its test in CTest. A test of libtelens.so is left
+# out of a build without LibTorch. THREADS: `make tsan` runs it; it has the label `threads`.
 function(telens_test name)
   cmake_parse_arguments(arg "THREADS" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
   if("telens" IN_LIST arg_LIBRARIES AND NOT TARGET telens)
@@ -136,13 +136,12 @@ function(telens_test name)
     endif()
     add_dependencies(tests_with_threads ${name})
   endif()
-  telens_list_tests(${name} ${arg_PROPERTIES})
+  telens_add_test(${name} ${arg_PROPERTIES})
 endfunction()
 
-# telens_list_tests(<name> [<property> <value>]...): has CTest list the cases of a GoogleTest program.
-# A program that links LibTorch maps some hundred megabytes before it prints its list. CMake allows
-# five seconds for that, which a machine with a cold cache can exceed; then CTest runs no test at all.
-function(telens_list_tests name)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-                       PROPERTIES TIMEOUT 300 ${ARGN})
+# telens_add_test(<name> [<property> <value>]...): CTest runs the GoogleTest program as a whole. A process
+# for each case takes four times as long, as each maps the hundreds of megabytes of LibTorch again.
+function(telens_add_test name)
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ${ARGN})
 endfunction()
