@@ -12,14 +12,13 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/fnv1a.h"
+#include "core/base/rank_words.h"
 #include "hooks/config/yaml_reader.h"
 #include "hooks/rank_agreement.h"
 #include "hooks/reductions.h"
 
 namespace telens {
 namespace {
-
-constexpr std::size_t kMostNamed = 8;  // ranks of an example
 
 // A line "<digest> <name>" for each section that is not disabled.
 std::string digests_of(std::string_view text) {
@@ -47,15 +46,6 @@ std::map<std::string, std::string> by_section(std::string_view lines) {
   return digests;
 }
 
-std::string ranks_in_words(const std::vector<std::size_t>& ranks) {
-  const std::size_t named = std::min(ranks.size(), kMostNamed);
-  const std::string others =
-      ranks.size() > named ? fmt::format(" and {} more", ranks.size() - named) : "";
-  return fmt::format(
-      "rank{} {}{}", ranks.size() > 1 ? "s" : "",
-      fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "), others);
-}
-
 }  // namespace
 
 std::string different_sections(const std::string& config_text, const debug::ReductionGroup& world) {
@@ -67,14 +57,15 @@ std::string different_sections(const std::string& config_text, const debug::Redu
   for (const std::string& lines : gather_texts(own, *world)) {
     of_ranks.push_back(by_section(lines));
   }
-  std::map<std::string, std::vector<std::size_t>> different;  // from rank 0's
+  std::map<std::string, std::vector<int>> different;  // from rank 0's
   for (std::size_t rank = 1; rank < of_ranks.size(); ++rank) {
+    const int number = static_cast<int>(rank);
     const auto note = [&](const auto& sections, const auto& others) {
       for (const auto& [name, digest] : sections) {
         const auto found = others.find(name);
         if (found != others.end() && found->second == digest) continue;
         auto& ranks = different[name];
-        if (ranks.empty() || ranks.back() != rank) ranks.push_back(rank);
+        if (ranks.empty() || ranks.back() != number) ranks.push_back(number);
       }
     };
     note(of_ranks[rank], of_ranks[0]);

@@ -1,8 +1,6 @@
 #include "features/engine/compared_items.h"
 
 #include <ATen/ops/stack.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -127,16 +125,6 @@ std::vector<Difference> ComparedItems::differences(std::span<const RankWords> of
     differences.push_back(std::move(difference));
   }
   return differences;
-}
-
-std::string ranks_in_words(std::span<const int> ranks) {
-  constexpr std::size_t kMostNamed = 8;
-  const std::size_t named = std::min(ranks.size(), kMostNamed);
-  const std::string others =
-      ranks.size() > named ? fmt::format(" and {} more", ranks.size() - named) : "";
-  return fmt::format(
-      "rank{} {}{}", ranks.size() > 1 ? "s" : "",
-      fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "), others);
 }
 
 }  // namespace telens::features

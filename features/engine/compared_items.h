@@ -72,7 +72,4 @@ class ComparedItems {
   std::map<std::uint64_t, std::size_t> by_key_;
 };
 
-// "rank 1", "ranks 1, 2 and 3 more"
-std::string ranks_in_words(std::span<const int> ranks);
-
 }  // namespace telens::features

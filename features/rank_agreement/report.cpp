@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/base/rank_words.h"
 #include "features/rank_agreement/rank_agreement.h"
 
 namespace telens::features {

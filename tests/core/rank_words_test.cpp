@@ -1,0 +1,29 @@
+#include "core/base/rank_words.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+namespace telens {
+namespace {
+
+std::string words_of(int count) {
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 3);
+  return ranks_in_words(ranks);
+}
+
+TEST(RankWords, one_rank_is_no_plural) { EXPECT_EQ(words_of(1), "rank 3"); }
+
+TEST(RankWords, up_to_eight_are_named) {
+  EXPECT_EQ(words_of(2), "ranks 3, 4");
+  EXPECT_EQ(words_of(8), "ranks 3, 4, 5, 6, 7, 8, 9, 10");
+}
+
+TEST(RankWords, of_more_the_first_eight_are) {
+  EXPECT_EQ(words_of(11), "ranks 3, 4, 5, 6, 7, 8, 9, 10 and 3 more");
+}
+
+}  // namespace
+}  // namespace telens
