@@ -14,7 +14,7 @@ import socket
 
 import torch
 from campaign import CONFIG
-from faults import Truth, in_step, weight_of
+from faults import Truth, in_step, module_of, watched_name, weight_of
 from training import Options, Training, every_iteration, record
 
 import telens.debug as debug
@@ -22,6 +22,11 @@ import telens.debug as debug
 RANKS = 2
 VICTIM = "layers.0.layernorm_mlp"
 AT = 14
+
+
+def recorded_name(training: Training, layer: str) -> str:
+    """The name that debug.infer_and_assign_layer_names gave: it counts the layers from 1."""
+    return watched_name(module_of(training, layer).name)
 
 
 def average_gradients(training: Training) -> None:
@@ -40,7 +45,7 @@ def rank_parts(training: Training) -> Truth:
             weight_of(training, VICTIM)[2, 3] += 0.01
 
     in_step(training, AT, change)
-    return Truth(("rank_mismatch",), f"model.{VICTIM}.fc1", "weight", AT)
+    return Truth(("rank_mismatch",), recorded_name(training, VICTIM), "weight", AT)
 
 
 def other_scale(training: Training) -> Truth:
@@ -53,7 +58,7 @@ def other_scale(training: Training) -> Truth:
             t.model.get_submodule(layer).fp8_meta["scaling_fwd"].scale[1] *= 4
 
     training.before_step.append(change)
-    return Truth(("rank_scales",), f"model.{layer}", "weight", AT)
+    return Truth(("rank_scales",), recorded_name(training, layer), "weight", AT)
 
 
 def lost_nan(training: Training) -> Truth:
@@ -85,7 +90,7 @@ def unreduced(training: Training) -> Truth:
         weight_of(t, VICTIM).grad.copy_(own)
 
     averages[:] = [keep]
-    return Truth(("unreduced_gradient",), f"model.{VICTIM}.fc1", "wgrad", AT)
+    return Truth(("unreduced_gradient",), recorded_name(training, VICTIM), "wgrad", AT)
 
 
 FAULTS = {
