@@ -1,23 +1,19 @@
 """The mutants: for each promise of the design, the line it hangs on, broken.
 
 A mutant is survived by a test suite that does not test the promise. Each row says what to break
-(`before` must stand in `file` exactly once), and the test that must notice.
+(`before` must stand in `file` exactly once), and the test that must notice. Rows about what was
+once wrong undo the mend; they stand in files of their own.
 """
 
-from dataclasses import dataclass
+from mended_contract import MENDED_CONTRACT
+from mended_files import MENDED_FILES
+from mended_numbers import MENDED_NUMBERS
+from mended_use import MENDED_USE
+from mutant import Mutant
 
+__all__ = ["MUTANTS", "Mutant"]
 
-@dataclass(frozen=True)
-class Mutant:
-    promise: str  # the promise that hangs on the line
-    file: str
-    before: str
-    after: str
-    program: str  # the GoogleTest program, as its CMake target is called
-    tests: str  # --gtest_filter
-
-
-MUTANTS = (
+PROMISES = (
     Mutant(
         promise="free when off: a layer that no feature touches is not asked",
         file="core/hook_points.h",
@@ -447,3 +443,5 @@ MUTANTS = (
         tests="OperandSamples.depend_on_layer_tensor_and_iteration*",
     ),
 )
+
+MUTANTS = (*PROMISES, *MENDED_NUMBERS, *MENDED_CONTRACT, *MENDED_FILES, *MENDED_USE)

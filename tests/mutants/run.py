@@ -38,8 +38,11 @@ PYTHON_TARGETS = (
     "log_outliers",
     "gpt",
     "telens_command",
+    "all_commands",
+    "write_histograms",
+    "write_lines",
+    "write_run",
 )
-COMPILED = (".h", ".cpp", ".cu")
 INTERPRETERS = {PYTEST: sys.executable, PADDLE_PYTEST: ROOT / "build-paddle/venv/bin/python"}
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
 TEST_SECONDS = 600
@@ -157,11 +160,11 @@ class Worker:
             )
         try:
             path.write_text(original.replace(mutant.before, mutant.after))
-            if path.suffix in COMPILED:
-                targets = ["--target", *targets_of([mutant])]
-                built = self.run(["cmake", "--build", str(self.build), "--parallel", "1", *targets])
-                if built.returncode != 0:
-                    return "does not compile:\n" + built.stdout[-2000:]
+            # Also for a mutant that is not compiled: the one before may have been.
+            targets = ["--target", *targets_of([mutant])]
+            built = self.run(["cmake", "--build", str(self.build), "--parallel", "1", *targets])
+            if built.returncode != 0:
+                return "does not compile:\n" + built.stdout[-2000:]
             return "" if self.notices(mutant) else "SURVIVED"
         finally:
             path.write_text(original)

@@ -156,7 +156,7 @@ STATEMENTS = (
         "Selections.an_empty_list_of_gemms_or_tensors_chooses_none",
         SELECTION,
         "return items != nullptr && items->is_list() && items->as_list().empty();",
-        "return items == nullptr;",
+        "return items != nullptr && items->is_list() && items->as_list().size() == 1;",
     ),
     Statement(
         "`gemms: [...]` and `tensors: [...]` select every pair of the two.",
