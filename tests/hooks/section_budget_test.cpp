@@ -503,9 +503,10 @@ TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
 }
 
 TEST_F(BudgetTest, what_the_first_steps_have_overspent_is_saved_again) {
-  // Three steps at 24% of a step, then one of sixteen until it is made up for: within 3% after 40.
+  // Three steps at 24% of a step, then one of 64 until it is made up for: within 3% after 40. One
+  // of 32 would do by itself, and comes to 1.5% after 64.
   EXPECT_LE((Simulation{0.03, 0.24}.run(40).spent), 0.03);
-  EXPECT_LE((Simulation{0.03, 0.24}.run(64).spent), 0.025);
+  EXPECT_LE((Simulation{0.03, 0.24}.run(64).spent), 0.0125);
 }
 
 TEST_F(BudgetTest, ranks_decide_in_the_same_steps_whatever_it_costs_them) {
