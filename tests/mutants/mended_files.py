@@ -79,15 +79,7 @@ MENDED_FILES = (
         "damaged(chunk);",
         after="    if (sum == 1) return damaged(chunk);",
         program="damage_test",
-        tests="*DamagedFile.no_changed_byte*:*DamagedFile.a_damaged_chunk*",
-    ),
-    Mutant(
-        promise="damage: what cannot be read is left out, and the rest is read",
-        file="features/record/segment_reader.cpp",
-        before="      damage_.add(name, begin, count);\n      continue;",
-        after='      raise<RecordError>("{}: rows that cannot be read", name);',
-        program="record_crash_test",
-        tests="FailedWrite.*",
+        tests="*ClosedRun.a_chunk_in_the_place_of_another*",
     ),
     Mutant(
         promise="repair: the file is there until its repaired copy takes its place",
@@ -103,7 +95,7 @@ MENDED_FILES = (
         before="    const bool synced = file >= 0 && ::fsync(file) == 0;",
         after="    const bool synced = file >= 0;",
         program="record_crash_test",
-        tests="InterruptedRepair.*",
+        tests="InterruptedRepair.a_copy_that_does_not_reach*",
     ),
     Mutant(
         promise="a write that fails once costs no row: recording goes on in a new file",

@@ -250,6 +250,15 @@ TEST_P(ClosedRun, a_missing_checksum_costs_its_own_row_alone) {
   EXPECT_THAT(RunReader(path_).scalars(), SizeIs(19));
 }
 
+// It inflates as well there as in its own place.
+TEST_P(ClosedRun, a_chunk_in_the_place_of_another_is_no_chunk) {
+  repeat_chunk(path_, "records", 0, kChunk);
+  const auto left = records();
+  ASSERT_THAT(left, SizeIs(kRecords - kChunk));
+  EXPECT_EQ(left[kChunk].iteration, 2 * kChunk);
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 4096 rows of records (4096 to 8191)")));
+}
+
 class KilledRun : public DamagedFile {};
 INSTANTIATE_TEST_SUITE_P(Of, KilledRun, ::testing::Values(Ending::killed),
                          [](const auto&) { return "a_killed_run"; });

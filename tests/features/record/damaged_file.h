@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "features/record/hdf5.h"
 
@@ -52,6 +53,20 @@ inline void resize_table(const std::string& path, const char* name, hsize_t rows
   const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
   const hdf5::Handle dataset(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
   hdf5::check(H5Dset_extent(dataset, &rows), name);
+}
+
+// Puts a chunk of a closed file, as it is stored, into the place of another. Chunks are named by
+// their first rows.
+inline void repeat_chunk(const std::string& path, const char* name, hsize_t from, hsize_t to) {
+  const hdf5::Lock lock;
+  const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+  const hdf5::Handle dataset(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
+  hsize_t bytes = 0;
+  hdf5::check(H5Dget_chunk_storage_size(dataset, &from, &bytes), name);
+  std::vector<char> chunk(bytes);
+  std::uint32_t mask = 0;
+  hdf5::check(H5Dread_chunk(dataset, H5P_DEFAULT, &from, &mask, chunk.data()), name);
+  hdf5::check(H5Dwrite_chunk(dataset, H5P_DEFAULT, mask, &to, bytes, chunk.data()), name);
 }
 
 }  // namespace telens::record

@@ -1,5 +1,6 @@
 #include "tests/features/record/disk_fault.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -40,4 +41,10 @@ extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offse
     ::kill(::getpid(), SIGKILL);
   }
   return ::pwrite64(file, bytes, count, offset);
+}
+
+extern "C" int fsync(int file) {
+  if (!fault.in_syncs) return static_cast<int>(::syscall(SYS_fsync, file));
+  errno = EIO;
+  return -1;
 }

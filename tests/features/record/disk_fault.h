@@ -1,4 +1,4 @@
-// The faults that a disk, or a kill, commits in the writes of this program.
+// The faults that a disk, or a kill, commits in the writes of this program, and in its syncs.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,8 @@ namespace telens::testing {
 struct Fault {
   enum Kind { none, kill_in_the_middle, disk_full, one_error, errors };
   std::atomic<Kind> kind = none;
-  std::atomic<long> writes_left = 0;  // that succeed before; negative once one did not
+  std::atomic<bool> in_syncs = false;  // none reaches the disk
+  std::atomic<long> writes_left = 0;   // that succeed before; negative once one did not
 
   void arm(Kind which, long writes) {
     writes_left = writes;

@@ -65,5 +65,24 @@ TEST(InterruptedRepair, repair_leaves_the_file_as_it_was_wherever_it_is_interrup
   EXPECT_THAT(left, UnorderedElementsAre(path, HasSubstr("/.rank00000.lock")));
 }
 
+TEST(InterruptedRepair, a_copy_that_does_not_reach_the_disk_takes_no_place) {
+  const TemporaryFolder folder;
+  Written written;
+  const std::string path = killed_run(folder, written);
+  const int status = status_of([&] {
+    fault.in_syncs = true;
+    try {
+      repair(path);
+    } catch (const RecordError& error) {
+      const bool told = std::string_view(error.what()).find("to the disk") != std::string::npos;
+      ::_exit(told ? 1 : 2);
+    }
+    ::_exit(0);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_FALSE(only_segment(path).end.has_value());
+  expect_all_there(path, written);
+}
+
 }  // namespace
 }  // namespace telens::record
