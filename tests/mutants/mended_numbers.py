@@ -40,7 +40,7 @@ MENDED_NUMBERS = (
         promise="a sigmoid's approximation stays finite where the exponential is not (device code)",
         file="core/kernels/cuda/norm_activation/activation.cuh",
         before="power < kLargestPower ? power : kLargestPower;",
-        after="power;",
+        after="power + 0 * kLargestPower;",
         program="device_code_test",
         tests="ActivationDeviceRange.*",
     ),
