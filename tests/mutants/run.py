@@ -38,10 +38,6 @@ PYTHON_TARGETS = (
     "log_outliers",
     "gpt",
     "telens_command",
-    "all_commands",
-    "write_histograms",
-    "write_lines",
-    "write_run",
 )
 INTERPRETERS = {PYTEST: sys.executable, PADDLE_PYTEST: ROOT / "build-paddle/venv/bin/python"}
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
