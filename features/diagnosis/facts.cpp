@@ -326,13 +326,14 @@ const Series* Facts::beside(const Series& series, std::string_view statistic) co
 }
 
 const std::set<std::int64_t>& Facts::warm_up(std::int32_t layer) const {
-  static const std::set<std::int64_t> kNone;
+  static const auto& kNone =
+      *new std::set<std::int64_t>;  // for threads that outlast static objects
   const auto found = warm_up_.find(layer);
   return found == warm_up_.end() ? kNone : found->second;
 }
 
 const std::string& Facts::layer_name(std::int32_t layer) const {
-  static const std::string kNone;
+  static const auto& kNone = *new std::string;
   return layer == record::kNoName ? kNone : layer_names_[layer];
 }
 

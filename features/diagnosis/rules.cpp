@@ -19,7 +19,8 @@ std::vector<std::string_view> alternatives_in(std::string_view statistics) {
 }
 
 std::span<const Rule> rules() {
-  static const std::array kRules{
+  // A look at a run may outlast the static objects of a process that exits.
+  static const auto& kRules = *new std::array{
       nonfinite(),
       history_lost(),
       gemm_precision(),

@@ -1,6 +1,7 @@
 #include "features/diagnosis/skipped_steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -24,17 +25,35 @@ std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
   return norms;
 }
 
-// No weight changed from this iteration to the next one. false where none was recorded in both.
+// No weight changed from this iteration to the next one. Where weights are recorded more seldom,
+// they are finite in the next record: a step with infinite gradients leaves none that are. false
+// where nothing was recorded after it.
 bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iteration) {
   bool any = false;
   for (const Series* norm : norms) {
+    const auto next = std::ranges::upper_bound(norm->points, iteration, {}, &Point::iteration);
+    if (next == norm->points.end()) continue;
     const auto now = norm->at(iteration);
-    const auto next = norm->at(iteration + 1);
-    if (!now || !next) continue;
-    if (*now != *next) return false;
+    const bool is_kept =
+        now && next->iteration == iteration + 1 ? next->value == *now : std::isfinite(next->value);
+    if (!is_kept) return false;
     any = true;
   }
   return any;
+}
+
+// A scaler that skips for good looks for nothing any more: steps are none of its search where more
+// than kMost of them lie within kWithin iterations.
+std::set<std::int64_t> without_endless_search(const std::set<std::int64_t>& skipped) {
+  constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
+  constexpr std::int64_t kWithin = 100;
+  const std::vector<std::int64_t> steps(skipped.begin(), skipped.end());
+  std::set<std::int64_t> kept = skipped;
+  for (std::size_t i = kMost; i < steps.size(); ++i) {
+    if (steps[i] - steps[i - kMost] >= kWithin) continue;
+    for (std::size_t each = i - kMost; each <= i; ++each) kept.erase(steps[each]);
+  }
+  return kept;
 }
 
 }  // namespace
@@ -56,9 +75,7 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
   std::erase_if(candidates, [&](std::int64_t iteration) {
     return others.contains(iteration) || !step_was_skipped(norms, iteration);
   });
-  // A scaler that skips for good looks for nothing any more.
-  constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
-  return candidates.size() <= kMost ? candidates : std::set<std::int64_t>();
+  return without_endless_search(candidates);
 }
 
 }  // namespace telens::diagnosis

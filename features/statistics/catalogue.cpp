@@ -267,7 +267,7 @@ auto finish_function(StatisticId statistic, std::string_view source) {
 }  // namespace
 
 std::span<const StatisticDescription> builtin_statistics() {
-  static const Rows rows = make_rows();
+  static const auto& rows = *new Rows(make_rows());  // for threads that outlast static objects
   return rows;
 }
 
@@ -298,8 +298,9 @@ const std::vector<StatisticId>& counters_from(StatisticSource source) {
                   [](StatisticId each) { return each->kind != StatisticKind::counter; });
     return statistics;
   };
-  static const std::vector<StatisticId> of_tensor = counters(StatisticSource::tensor);
-  static const std::vector<StatisticId> of_cast = counters(StatisticSource::cast);
+  using Ids = std::vector<StatisticId>;
+  static const auto& of_tensor = *new Ids(counters(StatisticSource::tensor));
+  static const auto& of_cast = *new Ids(counters(StatisticSource::cast));
   return source == StatisticSource::tensor ? of_tensor : of_cast;
 }
 

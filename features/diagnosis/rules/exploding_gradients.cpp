@@ -118,7 +118,8 @@ std::vector<Finding> with_ratios(const Facts& facts, std::string_view cause, int
   if (!ratio) return found;
   const auto is_as_early = [&](const Finding& each) { return each.first <= ratio->first + 1; };
   if (std::ranges::any_of(found, is_as_early)) return found;
-  return {std::move(*ratio)};
+  found.push_back(std::move(*ratio));
+  return found;
 }
 
 std::vector<Finding> exploding(const Facts& facts) {

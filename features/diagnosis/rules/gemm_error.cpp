@@ -123,7 +123,7 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
       continue;
     }
     wrong.push_back(point);
-    if (found) found->last = point.iteration;
+    if (found && wrong.size() >= kPersistent) found->last = point.iteration;
     if (!found && wrong.size() == kPersistent) {
       found = finding_of(error, wrong.front(), explained(facts, error, wrong.front().iteration));
       found->first = began(error, found->first, past);

@@ -28,8 +28,11 @@ std::optional<Finding> in_gradient(const Facts& facts, const Series& mse) {
       continue;
     }
     loud.push_back({iteration, noise});
-    if (found) found->last = iteration;
-    if (found || loud.size() < kPersistent) continue;
+    if (loud.size() < kPersistent) continue;
+    if (found) {
+      found->last = iteration;
+      continue;
+    }
     const Point& first = loud.front();
     found = Finding{
         .cause = "gradient_noise",

@@ -121,9 +121,10 @@ Rule nonfinite() {
       .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
       .alternatives =
           "Where the program scales its loss, single iterations with infinite gradients are "
-          "how the scale is found; those whose step was skipped do not count. Where the layer "
-          "before is none of TELens, it may have begun "
-          "there.",
+          "how the scale is found; those whose step was skipped do not count: weights stay, or, "
+          "where "
+          "they are recorded more seldom, are finite in the next record. Where the layer before is "
+          "none of TELens, it may have begun there.",
       .next_step =
           "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
           "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "

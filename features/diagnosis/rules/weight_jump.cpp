@@ -104,8 +104,8 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
   constexpr std::int64_t kShowsWithin = 2;  // iterations: the weights of the next one are changed
   const auto rate = first_rate_jump(facts);
   if (!rate) return;
-  const std::vector<Evidence> evidence{{"lr", {}, rate->iteration, rate->after, ""},
-                                       {"lr", {}, rate->iteration - 1, rate->before, "before"}};
+  const std::vector<Evidence> evidence{{rate->name, {}, rate->iteration, rate->after, ""},
+                                       {rate->name, {}, rate->previous, rate->before, "before"}};
   for (Finding& each : found) {
     if (each.first < rate->iteration || each.first > rate->iteration + kShowsWithin) continue;
     each.summary += fmt::format("; the learning rate goes from {:.3g} to {:.3g} in iteration {}",
@@ -119,9 +119,9 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                    .first = rate->iteration,
                    .last = facts.last_iteration(),
                    .confidence = kProven,
-                   .summary = fmt::format("the learning rate goes from {:.3g} to {:.3g}, more than "
-                                          "ever before, and the loss rises",
-                                          rate->before, rate->after),
+                   .summary = fmt::format("the learning rate goes from {:.3g} to {:.3g}, {:.2g} "
+                                          "times the largest before, and the loss rises",
+                                          rate->before, rate->after, rate->after / rate->largest),
                    .evidence = evidence});
 }
 

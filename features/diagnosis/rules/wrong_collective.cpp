@@ -9,10 +9,11 @@ namespace {
 
 std::vector<Finding> find(const Facts& facts) {
   auto lost = find_compared(
-      facts, {.cause = "wrong_collective",
-              .statistic = "nonfinite_lost",
-              .summary = "a rank sent NaN or infinity into a collective, and none came out",
-              .others = "collective"});
+      facts,
+      {.cause = "wrong_collective",
+       .statistic = "nonfinite_lost",
+       .summary = "fewer NaN or infinities came out of a collective than a rank sent into it",
+       .others = "collective"});
   auto wrong = find_compared(facts, {.cause = "wrong_collective",
                                      .statistic = "collectives_wrong",
                                      .summary = "other values came out of a collective than the "

@@ -100,7 +100,7 @@ def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str
     norm of what the step changes over the norm of the weights before it. On a rank that holds a
     part of the weights they are those of its part. Such a step waits for the device once, and holds
     a copy of the weights until it has ended. ``telens diagnose`` takes the learning rate as the
-    cause of what follows from it.
+    cause of what follows from it, under any ``name``.
 
     Parameters
     ----------

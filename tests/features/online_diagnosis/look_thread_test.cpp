@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -88,12 +89,12 @@ TEST(LookThread, does_not_look_twice_at_the_same_iteration) {
 }
 
 TEST(LookThread, waits_no_longer_than_it_is_told_to) {
-  Looks looks;
-  looks.is_open = false;
-  LookThread thread(looks.look(), 1);
+  const auto looks = std::make_shared<Looks>();  // the thread outlives this test
+  looks->is_open = false;
+  LookThread thread([looks](std::int64_t last) { looks->look()(last); }, 1);
   EXPECT_FALSE(thread.ask_now(1, milliseconds(10)));
   EXPECT_FALSE(thread.end(milliseconds(10)));
-  looks.open();
+  looks->open();
 }
 
 TEST(LookThread, is_not_waited_for_from_within_a_look) {

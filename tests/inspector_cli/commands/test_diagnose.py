@@ -248,6 +248,35 @@ def test_a_gradient_that_begins_as_nan_is_no_overflow(findings, training):
     ]
 
 
+def overflows(lines, log_dir, iterations, weight=1.0, sparse=False):
+    """A layer whose gradients overflow in these iterations, and whose weight then stays."""
+    for number, iteration in enumerate(iterations):
+        lines.record(iteration, LAYERS[0], "gradient", "nonfinite", 7)
+        lines.record(iteration, LAYERS[0], "weight", "l2_norm", 1 + number / 1000)
+        after = iteration + 10 if sparse else iteration + 1
+        lines.record(after, LAYERS[0], "gradient", "nonfinite", 0)
+        lines.record(after, LAYERS[0], "weight", "l2_norm", weight * (1 + number / 1000))
+    return lines.write(log_dir)
+
+
+@pytest.mark.parametrize(("apart", "told"), [(120, False), (5, True)])
+def test_a_loss_scaler_may_overflow_now_and_then_and_not_all_the_time(
+    telens, lines, tmp_path, apart, told
+):
+    run = overflows(lines, tmp_path, range(50, 50 + 17 * apart, apart))
+    found = json.loads(telens("diagnose", run, "--format", "json").stdout)["findings"]
+    assert [each["cause"] for each in found] == ["nonfinite"] * told
+
+
+@pytest.mark.parametrize(("weight", "told"), [(1.01, False), (math.nan, True)])
+def test_weights_recorded_seldom_are_finite_after_a_skipped_step(
+    telens, lines, tmp_path, weight, told
+):
+    run = overflows(lines, tmp_path, [50, 90], weight, sparse=True)
+    found = json.loads(telens("diagnose", run, "--format", "json").stdout)["findings"]
+    assert [where(each) for each in found] == [("nonfinite", LAYERS[0], "gradient", 50)] * told
+
+
 def test_a_gain_that_decays_step_by_step(findings, training):
     for step in range(STEPS):
         training.put(step, "layers.1.fc1", "activation", 1 + 0.01 * (step % 2))

@@ -69,9 +69,9 @@ def test_weights_that_grow_by_a_quarter_a_step_at_first_are_none(findings, train
     assert findings(training) == []
 
 
-def with_rates(lines, rates):
+def with_rates(lines, rates, name="lr"):
     for step, rate in enumerate(rates):
-        lines.scalar(step, "lr", rate)
+        lines.scalar(step, name, rate)
 
 
 @pytest.mark.parametrize(("rises", "told"), [(True, True), (False, False)])
@@ -84,6 +84,29 @@ def test_a_recorded_learning_rate_that_jumps(telens, lines, training, tmp_path, 
     assert [where(each) for each in found] == ([("weight_jump", None, None, 15)] if told else [])
     if told:
         assert found[0]["summary"].startswith("the learning rate goes from 0.001 to 0.01")
+
+
+def test_a_rate_that_jumps_after_it_decayed_is_told_with_what_it_was(
+    telens, lines, training, tmp_path
+):
+    with_rates(lines, [1e-3] * 10 + [1e-5] * 5 + [5e-3] * 15, "model.lr")
+    training.losses[17:] = [loss * 1.15 for loss in training.losses[17:]]
+    result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert where(finding) == ("weight_jump", None, None, 15)
+    assert "from 1e-05 to 0.005, 5 times the largest before" in finding["summary"]
+    assert [
+        (each["statistic"], each["iteration"], each["value"]) for each in finding["evidence"]
+    ] == [
+        ("model.lr", 15, 5e-3),
+        ("model.lr", 14, 1e-5),
+    ]
+
+
+def test_a_negative_loss_that_falls_does_not_rise(telens, lines, training, tmp_path):
+    with_rates(lines, [1e-3] * 15 + [1e-2] * 15)
+    training.losses = [-10 - 0.001 * step for step in range(STEPS)]
+    assert telens("diagnose", training.write(lines, tmp_path)).returncode == 0
 
 
 def test_a_warm_up_and_a_restart_of_the_learning_rate_are_no_jump(
@@ -141,6 +164,26 @@ def test_a_gradient_below_the_noise_of_its_cast(findings, training, noise, drown
         training.values[step, "layers.0.fc1", "gradient", "mse"] = (share * rms) ** 2
     expected = [("gradient_noise", "layers.0.fc1", "gradient", 10)] if drowns else []
     assert [where(each) for each in findings(training)] == expected
+
+
+def test_noise_ends_with_its_last_persistent_stretch(findings, training):
+    for step in range(STEPS):
+        rms = training.values[step, "layers.0.fc1", "gradient", "std"]
+        share = 0.7 if 5 <= step < 12 or step == 25 else 0.05
+        training.values[step, "layers.0.fc1", "gradient", "mse"] = (share * rms) ** 2
+    (finding,) = findings(training)
+    assert (finding["first_iteration"], finding["last_iteration"]) == (5, 11)
+
+
+def test_a_later_explosion_is_told_beside_an_earlier_ramp(findings, training):
+    for step in range(12, 20):
+        for layer in LAYERS[:2]:
+            training.scale(layer, "gradient", step, 2.0)
+    training.scale(LAYERS[2], "gradient", 24, 100)
+    found = findings(training)
+    causes = [("exploding_gradients", "layers.0.fc2"), ("exploding_gradients", LAYERS[2])]
+    told = found + [each for finding in found for each in finding["consequences"]]
+    assert [(each["cause"], each["layer"]) for each in told][:2] == causes
 
 
 def test_a_steady_tensor_that_is_none_of_a_norm_may_fall(findings, training):
