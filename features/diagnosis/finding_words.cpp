@@ -1,8 +1,10 @@
 #include "features/diagnosis/finding_words.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
@@ -15,6 +17,15 @@ void replace_all(std::string& text, std::string_view what, const std::string& by
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
     text.replace(at, what.size(), by);
   }
+}
+
+std::string filled_in(std::string_view step, const Finding& finding, const Facts& facts,
+                      const std::string& run) {
+  std::string text(step);
+  replace_all(text, "RUN", shell_word(run));
+  replace_all(text, "{layer}", facts.layer_name(finding.place.layer));
+  replace_all(text, "{rank}", std::to_string(std::max(0, finding.place.rank)));
+  return printable(text);
 }
 
 }  // namespace
@@ -34,12 +45,21 @@ std::string iterations_of(const Finding& finding) {
              : fmt::format("iterations {} to {}", finding.first, finding.last);
 }
 
+std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
+                                    const std::string& run) {
+  constexpr std::string_view kBetween = "; ";
+  std::string_view left = rule_of(finding.cause).next_step;
+  std::vector<std::string> steps;
+  for (;;) {
+    const std::size_t end = left.find(kBetween);
+    steps.push_back(filled_in(left.substr(0, end), finding, facts, run));
+    if (end == std::string_view::npos) return steps;
+    left.remove_prefix(end + kBetween.size());
+  }
+}
+
 std::string next_step(const Finding& finding, const Facts& facts, const std::string& run) {
-  std::string text(rule_of(finding.cause).next_step);
-  replace_all(text, "RUN", shell_word(run));
-  replace_all(text, "{layer}", facts.layer_name(finding.place.layer));
-  replace_all(text, "{rank}", std::to_string(std::max(0, finding.place.rank)));
-  return printable(text);
+  return fmt::format("{}", fmt::join(next_steps(finding, facts, run), "; "));
 }
 
 }  // namespace telens::diagnosis

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "features/diagnosis/facts.h"
 #include "features/diagnosis/finding.h"
@@ -14,8 +15,11 @@ std::string label_of(const Place& place, const Facts& facts);
 // "iteration 12", "iterations 12 to 39"
 std::string iterations_of(const Finding& finding);
 
-// The rule's next step with the names of this finding; `run` is what its commands are to be asked
-// about.
+// The rule's next steps with the names of this finding, each a command that begins with "telens "
+// or words; `run` is what the commands are to be asked about.
+std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
+                                    const std::string& run);
+// The same as one sentence.
 std::string next_step(const Finding& finding, const Facts& facts, const std::string& run);
 
 }  // namespace telens::diagnosis

@@ -51,14 +51,30 @@ std::vector<std::string> lines_of(const std::string& text, std::size_t width) {
   return fitting;
 }
 
+void print_line(std::string_view name, const std::string& line) {
+  const std::string head = fmt::format("{:<{}}", name, kNameWidth);
+  fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
+}
+
 // "name     text", the text's further lines under its first one.
 void paragraph(std::string_view name, const std::string& text, std::size_t width) {
   const std::size_t left = kIndent + kNameWidth;
-  bool first = true;
   for (const std::string& line : lines_of(text, width > left ? width - left : 1)) {
-    const std::string head = fmt::format("{:<{}}", first ? name : "", kNameWidth);
-    fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
-    first = false;
+    print_line(name, line);
+    name = "";
+  }
+}
+
+// A command has a line of its own, however long, for a shell takes it by the line.
+void print_next_steps(const std::vector<std::string>& steps, std::size_t width) {
+  std::string_view name = "next";
+  for (const std::string& step : steps) {
+    if (step.starts_with("telens ")) {
+      print_line(name, step);
+    } else {
+      paragraph(name, step, width);
+    }
+    name = "";
   }
 }
 
@@ -107,7 +123,7 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   paragraph("evidence", evidence_of(finding), width);
   paragraph("sure", fmt::format("{:.0f} %", 100 * finding.confidence), width);
   paragraph("or else", std::string(rule.alternatives), width);
-  paragraph("next", next_step(finding, facts, run), width);
+  print_next_steps(next_steps(finding, facts, run), width);
   if (!ranked.consequences.empty()) paragraph("follows", consequences_of(ranked, facts), width);
   fmt::print("\n");
 }

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace telens::cli {
 namespace {
@@ -40,6 +41,21 @@ std::string note_of(const record::RunReader& run, const record::Segment& segment
   const auto terminated = segment.end ? std::nullopt : terminated_in(run, segment.rank);
   if (terminated) state = fmt::format("ended by SIGTERM in iteration {}", *terminated);
   return fmt::format("the recording of rank {}: {}{}", segment.rank, state, missing_rows(segment));
+}
+
+// The last word of a section's budget on how much of the run was looked at; empty: on all of it.
+std::string budget_note(const record::RunReader& run) {
+  const auto& words = run.names(record::Dictionary::word);
+  std::string last;
+  for (const record::Event& event : run.events()) {
+    if (event.kind == record::kNoName || words[event.kind] != "budget" || event.superseded)
+      continue;
+    if (event.text != record::kNoName) last = words[event.text];
+  }
+  if (last.empty() || last.find(" run in all ") != std::string::npos) return "";
+  return last +
+         "; what happened in between was not seen: take `budget` out of the configuration of a run "
+         "that looks for a fault";
 }
 
 }  // namespace
@@ -91,6 +107,7 @@ std::vector<std::string> recording_notes(const record::RunReader& run) {
     }
   }
   if (more > 0) notes.push_back(fmt::format("and of {} more ranks", more));
+  if (std::string budget = budget_note(run); !budget.empty()) notes.push_back(std::move(budget));
   return notes;
 }
 

@@ -163,7 +163,7 @@ Rule gemm_error() {
               "numel) of the operands",
           .alternatives = "A product whose terms cancel, so that little is left of it.",
           .next_step =
-              "telens ledger RUN --layer '{layer}' says which kernel ran; "
+              "telens ledger RUN --layer '{layer}'; it says which kernel ran, and "
               "configs/dump_one_gemm.yaml keeps its operands",
           .find = find};
 }

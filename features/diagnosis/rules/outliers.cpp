@@ -81,8 +81,8 @@ Rule outliers() {
           .alternatives = "An element that an error of the memory or of a kernel has changed.",
           .next_step =
               "DumpTensors of '{layer}' in that iteration shows which channel or token it "
-              "is; a recipe with a scale a block confines it (telens stats RUN --stat "
-              "mxfp8_underflows% --layer '{layer}')",
+              "is; a recipe with a scale a block confines it; telens stats RUN --stat "
+              "mxfp8_underflows% --layer '{layer}'",
           .find = find};
 }
 

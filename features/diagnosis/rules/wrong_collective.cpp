@@ -41,7 +41,7 @@ Rule wrong_collective() {
               "debug.check_collective() with another group or `op` than the collective "
               "had, or with a tensor that the collective had overwritten already.",
           .next_step =
-              "the warning in `telens info RUN` and the log says which collective and which rank; "
+              "telens info RUN; its warning says which collective and which rank; "
               "reduce isnan() beside a maximum, or turn NaN into infinity first",
           .find = find};
 }

@@ -92,8 +92,8 @@ Rule wrong_margin() {
           .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
           .alternatives = "A second recipe on purpose, for a part of the model.",
           .next_step =
-              "DelayedScaling(margin=0), or 1 for tensors that grow; telens whatif RUN "
-              "--margin 0 (with ValueHistogram) shows what each margin loses",
+              "DelayedScaling(margin=0), or 1 for tensors that grow; what each margin loses can be "
+              "asked of a run with configs/value_histograms.yaml; telens whatif RUN --margin 0",
           .find = find};
 }
 

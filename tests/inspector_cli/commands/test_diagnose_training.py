@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import subprocess
 
 import pytest
@@ -223,3 +224,27 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
 def test_a_run_that_ended_well_has_no_note(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
     assert json.loads(result.stdout)["recording"] == []
+
+
+SELDOM = "budget of section 's': 9% of 2 steps on this rank, of 3%; its features run in {} of their"
+
+
+@pytest.mark.parametrize(("level", "told"), [("1 of 64", True), ("all", False)])
+def test_iterations_that_a_budget_left_out_are_told(telens, lines, training, tmp_path, level, told):
+    lines.event(2, "budget", SELDOM.format("1 of 8") + " iterations, before in all", "-")
+    lines.event(9, "budget", SELDOM.format(level) + " iterations, before in 1 of 8", "-")
+    result = telens("diagnose", training.write(lines, tmp_path))
+    assert result.stdout.startswith("budget of section 's': 9%") == told
+    said = " ".join(result.stdout.split())
+    assert ("in 1 of 64 of their iterations, before in 1 of 8; what happened in" in said) == told
+
+
+def test_commands_of_the_next_step_stand_on_lines_of_their_own(telens, lines, training, tmp_path):
+    folder = tmp_path / ("a folder with a long name " * 5)
+    for step in range(20, STEPS):
+        training.values[step, LAYERS[2], "activation", "nonfinite"] = 3
+    run = training.write(lines, folder)
+    printed = telens("diagnose", run).stdout.splitlines()
+    (command,) = [line.split("next", 1)[1] for line in printed if line.startswith("   next ")]
+    assert shlex.split(command)[:3] == ["telens", "stats", str(run)]
+    assert telens(*shlex.split(command)[1:]).returncode == 0
