@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chapters import (
+    answers,
     calls,
     config_file,
     feature_classes,
@@ -62,6 +63,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Feature classes", feature_classes.STATEMENTS),
     ("Objects that feature classes and scripts touch", objects.STATEMENTS),
     ("Features", features.STATEMENTS),
+    ("Causes", answers.STATEMENTS),
     ("Statistics", tensor_statistics.STATEMENTS),
     ("Text logs", logs.STATEMENTS),
     ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),

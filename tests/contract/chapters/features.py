@@ -384,7 +384,7 @@ STATEMENTS = (
         COLLECTIVES + "test_a_collective_that_brings_something_else_is_found",
         "features/collective_check/collective_verdict.cpp",
         "return lost > 0 ? static_cast<std::int64_t>(lost) : 0;",
-        "return 0;",
+        "return lost < 0 ? static_cast<std::int64_t>(lost) : 0;",
     ),
     Statement(
         "It names the parameter whose gradient was not reduced, and the rank.",
