@@ -105,7 +105,7 @@ Operand ModifyTensorCall::deliver(Operand value) const {
   return value;
 }
 
-LayerHooks::LayerHooks(std::string name) : name_(std::move(name)) {}
+LayerHooks::LayerHooks(std::string name, LayerKind kind) : kind_(kind), name_(std::move(name)) {}
 
 void LayerHooks::share_automatic_name(const LayerHooks& first, std::string suffix) {
   automatic_name_ = first.automatic_name_;

@@ -1,10 +1,10 @@
 // The only thing through which modules call out: routing calls and GEMM calls.
 //
-// A layer (one linear operation with its three GEMMs) owns a LayerHooks. At the start of a forward
-// it calls begin_forward(). Without a debug session, or while no feature is due for the layer, that
-// is one integer compare and the answer is nullptr: the layer runs its fused path. Otherwise the
-// answer is the RoutingPlan of this forward; the layer runs unfused and makes just the calls whose
-// bits are set. The backward of that forward uses the same plan.
+// A layer (one linear operation with its three GEMMs, or one attention) owns a LayerHooks. At the
+// start of a forward it calls begin_forward(). Without a debug session, or while no feature is due
+// for the layer, that is one integer compare and the answer is nullptr: the layer runs its fused
+// path. Otherwise the answer is the RoutingPlan of this forward; the layer runs unfused and makes
+// just the calls whose bits are set. The backward of that forward uses the same plan.
 //
 // Beside the contract's three GEMM calls there is one of our own, inspect_gemm: what a GEMM got,
 // what came out, and which kernel ran.
@@ -31,20 +31,26 @@ namespace telens {
 class LayerHooks;
 class Recipe;
 
+namespace ops {
+struct AttentionScores;  // core/ops/attention_statistics.h
+}
+
 // The calls that are on in one forward-backward of one layer.
 struct RoutingPlan {
   std::int64_t iteration = 0;
   std::uint32_t modify = 0;         // bit_of(gemm, tensor): modify_tensor
   std::uint32_t postquantize = 0;   // bit_of(gemm, tensor): inspect_tensor_postquantize
-  std::uint8_t inspect = 0;         // bit_of(tensor): inspect_tensor
+  std::uint16_t inspect = 0;        // bit_of(tensor): inspect_tensor
   std::uint8_t high_precision = 0;  // bit_of(gemm): fp8_gemm_enabled answered false
   std::uint8_t gemms = 0;           // bit_of(gemm): inspect_gemm
 
+  // Tensors of a linear layer alone.
   static constexpr std::uint32_t bit_of(Gemm gemm, TensorName tensor) {
-    return 1U << (static_cast<unsigned>(gemm) * kAllTensors.size() + static_cast<unsigned>(tensor));
+    return 1U << (static_cast<unsigned>(gemm) * kLinearTensors.size() +
+                  static_cast<unsigned>(tensor));
   }
-  static constexpr std::uint8_t bit_of(TensorName tensor) {
-    return static_cast<std::uint8_t>(1U << static_cast<unsigned>(tensor));
+  static constexpr std::uint16_t bit_of(TensorName tensor) {
+    return static_cast<std::uint16_t>(1U << static_cast<unsigned>(tensor));
   }
   static constexpr std::uint8_t bit_of(Gemm gemm) {
     return static_cast<std::uint8_t>(1U << static_cast<unsigned>(gemm));
@@ -120,6 +126,8 @@ struct InspectTensorCall {
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
   bool replicated = false;  // each rank of tensor_parallel has this tensor, whole
+  // TensorName::scores alone, which has no `tensor`: what attention_statistics reads.
+  const ops::AttentionScores* scores = nullptr;
 };
 
 struct InspectPostquantizeCall {
@@ -229,12 +237,18 @@ class LayerState {
   virtual ~LayerState() = default;
 };
 
+// Linear layers have the tensors kLinearTensors and all calls, attentions kAttentionTensors and
+// inspect_tensor.
+enum class LayerKind : std::uint8_t { linear, attention };
+
 // A layer's end of the hook points.
 class TELENS_EXPORT LayerHooks {
  public:
   // A layer with an empty name is called "Layer_<n>" by a session, n from 1 in the order of first
-  // forwards; name() stays empty.
-  explicit LayerHooks(std::string name = {});
+  // forwards, an attention "Attention_<n>"; name() stays empty.
+  explicit LayerHooks(std::string name = {}, LayerKind kind = LayerKind::linear);
+
+  LayerKind kind() const { return kind_; }
 
   // Without a name the layer is "Layer_<n><suffix>", with the same n as `first`: modules with
   // several layers count as one.
@@ -302,6 +316,7 @@ class TELENS_EXPORT LayerHooks {
   std::atomic<std::uint64_t> wgrad_answer_{0};
   ProcessGroupPtr tp_group_;
   std::int64_t tp_size_ = 1;
+  LayerKind kind_;
   std::string name_;
   std::shared_ptr<AutomaticName> automatic_name_ = std::make_shared<AutomaticName>();
   std::string automatic_suffix_;

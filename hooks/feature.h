@@ -163,6 +163,10 @@ class TELENS_EXPORT Feature {
   void thin_by(const Thinning& thinning) { thinning_ = &thinning; }
   std::int64_t thinning_factor() const { return thinning_ == nullptr ? 1 : thinning_->factor(); }
 
+  // True if attentions are to ask it although its selections name none of their tensors, which is
+  // what makes them ask.
+  virtual bool looks_at_attention() const { return false; }
+
   // True if due iterations are those of the entry's schedules, or the feature's own affair.
   virtual bool follows_schedules() const { return false; }
 

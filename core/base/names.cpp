@@ -1,13 +1,28 @@
 #include "core/base/names.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace telens {
 namespace {
 
 constexpr std::array<std::string_view, 3> kGemmNames{"fprop", "dgrad", "wgrad"};
-constexpr std::array<std::string_view, 6> kTensorNames{"activation", "weight", "gradient",
-                                                       "output",     "wgrad",  "dgrad"};
+constexpr std::array<std::string_view, kAllTensors.size()> kTensorNames{
+    "activation",
+    "weight",
+    "gradient",
+    "output",
+    "wgrad",
+    "dgrad",
+    "query",
+    "key",
+    "value",
+    "scores",
+    "attention_output",
+    "query_gradient",
+    "key_gradient",
+    "value_gradient",
+    "attention_output_gradient"};
 
 template <typename Enum, std::size_t n>
 std::optional<Enum> from_name(const std::array<std::string_view, n>& names, std::string_view name) {
@@ -47,13 +62,30 @@ GemmsOfTensor gemms_of(TensorName tensor) {
       return {Gemm::fprop, Gemm::fprop};
     case TensorName::wgrad:
       return {Gemm::wgrad, Gemm::wgrad};
-    case TensorName::dgrad:
+    default:
       break;
   }
   return {Gemm::dgrad, Gemm::dgrad};
 }
 
+TurnOfTensor turn_of(TensorName tensor) {
+  constexpr std::array kForward{
+      TensorName::weight, TensorName::activation, TensorName::output, TensorName::query,
+      TensorName::key,    TensorName::value,      TensorName::scores, TensorName::attention_output};
+  constexpr std::array kBackward{TensorName::gradient,       TensorName::dgrad,
+                                 TensorName::wgrad,          TensorName::attention_output_gradient,
+                                 TensorName::value_gradient, TensorName::key_gradient,
+                                 TensorName::query_gradient};
+  const auto place_in = [&](const auto& order) {
+    return static_cast<int>(std::ranges::find(order, tensor) - order.begin());
+  };
+  const int forward = place_in(kForward);
+  if (forward < std::ssize(kForward)) return {false, forward};
+  return {true, place_in(kBackward)};
+}
+
 bool belongs_to(TensorName tensor, Gemm gemm) {
+  if (is_of_attention(tensor)) return false;
   const GemmsOfTensor gemms = gemms_of(tensor);
   return gemms.first == gemm || gemms.second == gemm;
 }

@@ -16,11 +16,45 @@ namespace telens {
 enum class Gemm : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr std::array kAllGemms{Gemm::fprop, Gemm::dgrad, Gemm::wgrad};
 
-// The six tensors of a linear layer that can be watched. The first three are inputs of GEMMs.
-enum class TensorName : std::uint8_t { activation, weight, gradient, output, wgrad, dgrad };
-inline constexpr std::array kAllTensors{TensorName::activation, TensorName::weight,
-                                        TensorName::gradient,   TensorName::output,
-                                        TensorName::wgrad,      TensorName::dgrad};
+// The tensors that can be watched: six of a linear layer, of which the first three are inputs of
+// GEMMs, then those of an attention. `scores` is softmax's argument, which is never stored whole.
+enum class TensorName : std::uint8_t {
+  activation,
+  weight,
+  gradient,
+  output,
+  wgrad,
+  dgrad,
+  query,
+  key,
+  value,
+  scores,
+  attention_output,
+  query_gradient,
+  key_gradient,
+  value_gradient,
+  attention_output_gradient,
+};
+inline constexpr std::array kLinearTensors{TensorName::activation, TensorName::weight,
+                                           TensorName::gradient,   TensorName::output,
+                                           TensorName::wgrad,      TensorName::dgrad};
+inline constexpr std::array kAttentionTensors{TensorName::query,
+                                              TensorName::key,
+                                              TensorName::value,
+                                              TensorName::scores,
+                                              TensorName::attention_output,
+                                              TensorName::query_gradient,
+                                              TensorName::key_gradient,
+                                              TensorName::value_gradient,
+                                              TensorName::attention_output_gradient};
+// In the order of TensorName.
+inline constexpr std::array kAllTensors = [] {
+  std::array<TensorName, kLinearTensors.size() + kAttentionTensors.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<TensorName>(i);
+  return all;
+}();
+
+constexpr bool is_of_attention(TensorName tensor) { return tensor >= TensorName::query; }
 
 std::string_view name_of(Gemm gemm);
 std::string_view name_of(TensorName tensor);
@@ -34,14 +68,21 @@ constexpr bool is_gemm_input(TensorName tensor) {
 
 // The GEMM that produces an output tensor, or the two that consume an input tensor, in the order
 // in which training runs them: activation: fprop, wgrad; weight: fprop, dgrad; gradient: dgrad,
-// wgrad; output: fprop; dgrad: dgrad; wgrad: wgrad (then first == second).
+// wgrad; output: fprop; dgrad: dgrad; wgrad: wgrad (then first == second). Not for an attention's.
 struct GemmsOfTensor {
   Gemm first;
   Gemm second;
 };
 GemmsOfTensor gemms_of(TensorName tensor);
 
-// True if the tensor is an operand or the result of the GEMM.
+// True if the tensor is an operand or the result of the GEMM; false for those of an attention.
 bool belongs_to(TensorName tensor, Gemm gemm);
+
+// When a tensor comes up within its layer: in the forward or the backward, and there as which.
+struct TurnOfTensor {
+  bool backward;
+  int order;
+};
+TurnOfTensor turn_of(TensorName tensor);
 
 }  // namespace telens

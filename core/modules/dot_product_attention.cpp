@@ -77,6 +77,58 @@ void check_key_and_value(const at::Tensor& key, const at::Tensor& value, std::in
   }
 }
 
+// The scores as the operator of their statistics takes them.
+ops::AttentionScores scores_of(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+  return {.query = heads.query,
+          .key = heads.key,
+          .allowed = how.mask.allowed,
+          .blind = how.mask.blind,
+          .bias = how.bias,
+          .offset = how.offset,
+          .is_causal = how.mask.is_causal,
+          .has_sink = how.has_sink,
+          .scale = how.scale};
+}
+
+// Shows queries, keys and values as they were given, in the dtype that the attention takes, and
+// their gradients, which `query` and `key` bring from [batch, heads, seq, size] to that shape.
+template <typename OfHeads, typename OfQuery, typename OfKey>
+void show_inputs(const AttentionCall& call, const DotProductAttentionInputs& inputs,
+                 const OfHeads& heads, const OfQuery& query, const OfKey& key) {
+  const auto show = [&](TensorName name, const at::Tensor& tensor) {
+    if (call.inspects(name)) call.show(name, to_activation_dtype(tensor.detach()));
+  };
+  show(TensorName::query, inputs.query_layer);
+  show(TensorName::key, inputs.key_layer);
+  show(TensorName::value, inputs.value_layer);
+  call.show_gradient(TensorName::query_gradient, heads.query, query);
+  call.show_gradient(TensorName::key_gradient, heads.key, key);
+  call.show_gradient(TensorName::value_gradient, heads.value, key);
+}
+
+void show_output(const AttentionCall& call, const at::Tensor& output) {
+  if (!call) return;
+  call.show(TensorName::attention_output, output);
+  call.show_gradient(TensorName::attention_output_gradient, output,
+                     [](const at::Tensor& gradient) { return gradient; });
+}
+
+// [batch, heads, seq, size] -> [tokens, heads, size]
+class TokensOf {
+ public:
+  TokensOf(PackedSequences sequences, std::int64_t tokens)
+      : sequences_(std::move(sequences)), tokens_(tokens) {}
+
+  at::Tensor operator()(const at::Tensor& heads) const {
+    return pack_sequences(heads.transpose(1, 2).flatten(2), sequences_, tokens_)
+        .unflatten(-1, {heads.size(1), heads.size(3)});
+  }
+
+ private:
+  PackedSequences sequences_;
+  std::int64_t tokens_;
+};
+
 void check_packed_heads(const char* name, const at::Tensor& tensor, std::int64_t heads) {
   if (tensor.size(1) != heads) {
     raise<ShapeError>("DotProductAttention: {} is {}; expected [tokens, {} heads, size]", name,
@@ -162,7 +214,7 @@ AttentionMaskType DotProductAttention::mask_type(const DotProductAttentionInputs
 }
 
 std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
-    const Heads& heads, const DotProductAttentionInputs& inputs) {
+    const Heads& heads, const DotProductAttentionInputs& inputs, const AttentionCall& call) {
   const ScoreArguments& scores = inputs.scores;
   const AttentionMaskType type = mask_type(inputs);
   const AttentionSpan span =
@@ -194,6 +246,7 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::Tensor attended =
       scores.checkpoint_core_attention ? attend_checkpointed(qkv, how) : attend_heads(qkv, how);
+  if (call.inspects(TensorName::scores)) call.show_scores(scores_of(qkv, how));
   return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
 }
 
@@ -232,12 +285,18 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
   const auto by_head = [](const at::Tensor& tensor, const PackedSequences& sequences) {
     return unpack_sequences(tensor, sequences).transpose(1, 2);
   };
-  const auto [attended, largest] = attend({.query = by_head(inputs.query_layer, queries),
-                                           .key = by_head(inputs.key_layer, keys),
-                                           .value = by_head(inputs.value_layer, keys),
-                                           .masks = {queries.padding, keys.padding}},
-                                          inputs);
+  const Heads heads{.query = by_head(inputs.query_layer, queries),
+                    .key = by_head(inputs.key_layer, keys),
+                    .value = by_head(inputs.value_layer, keys),
+                    .masks = {queries.padding, keys.padding}};
+  const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
+  if (call) {
+    show_inputs(call, inputs, heads, TokensOf(queries, tokens),
+                TokensOf(keys, inputs.key_layer.size(0)));
+  }
+  const auto [attended, largest] = attend(heads, inputs, call);
   Outputs outputs{pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens)};
+  show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
   return outputs;
 }
@@ -264,11 +323,15 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
         padding_mask("cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
                      heads.key.size(2))};
   }
-  const auto [attended, largest] = attend(heads, inputs);
-  // [batch, head, seq, dim] -> [seq, batch, head * dim] or [batch, seq, head * dim]
-  const at::Tensor by_position =
-      batch_dim == 0 ? attended.permute({0, 2, 1, 3}) : attended.permute({2, 0, 1, 3});
-  Outputs outputs{by_position.flatten(2)};
+  // [batch, head, seq, dim] -> [seq, batch, head, dim] or [batch, seq, head, dim]
+  const auto as_given = [batch_dim](const at::Tensor& by_head) {
+    return batch_dim == 0 ? by_head.permute({0, 2, 1, 3}) : by_head.permute({2, 0, 1, 3});
+  };
+  const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
+  if (call) show_inputs(call, inputs, heads, as_given, as_given);
+  const auto [attended, largest] = attend(heads, inputs, call);
+  Outputs outputs{as_given(attended).flatten(2)};
+  show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
   return outputs;
 }

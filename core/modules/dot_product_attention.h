@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/modules/attention_arguments.h"
+#include "core/modules/attention_layer.h"
 #include "core/modules/attention_mask.h"
 #include "core/modules/module.h"
 
@@ -84,6 +85,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // 0, as are tokens of thd that belong to no sequence.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
+  void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
+
   // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
   at::Tensor extra_state() const override;
 
@@ -105,11 +108,13 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   Outputs attend_packed(const DotProductAttentionInputs& inputs);
   // ([batch, heads, seq, size], largest scores or undefined)
   std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,
-                                           const DotProductAttentionInputs& inputs);
+                                           const DotProductAttentionInputs& inputs,
+                                           const AttentionCall& call);
 
   std::int64_t groups() const;
 
   DotProductAttentionOptions options_;
+  AttentionLayer layer_;
   at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
 };
 

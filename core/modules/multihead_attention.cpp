@@ -279,6 +279,7 @@ void MultiheadAttention::set_debug_name(const std::string& name) {
   if (layernorm_query_) layernorm_query_->set_debug_name(name + ".layernorm_" + query);
   if (query_) query_->set_debug_name(name + "." + query);
   if (key_value_) key_value_->set_debug_name(name + ".linear_kv");
+  core_attention_->set_debug_name(name + ".core_attention");
   proj_->set_debug_name(name + ".proj");
 }
 

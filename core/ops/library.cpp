@@ -54,6 +54,9 @@ TORCH_LIBRARY(telens, library) {
       "block_copies_difference(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, "
       "Tensor column_codes, Tensor column_scale_inv, Tensor? column_tensor_scale, int format, "
       "int mode, int? hadamard_signs) -> Tensor");
+  library.def(
+      "attention_statistics(Tensor query, Tensor key, Tensor? allowed, Tensor? blind, "
+      "Tensor? bias, Tensor? offset, bool is_causal, bool has_sink, float scale) -> Tensor");
   library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def(

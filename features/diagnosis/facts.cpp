@@ -51,11 +51,8 @@ std::string GemmState::detail(const std::string& entry) const {
 }
 
 Turn turn_of(const Place& place) {
-  constexpr std::array kOrder{TensorName::weight,   TensorName::activation, TensorName::output,
-                              TensorName::gradient, TensorName::dgrad,      TensorName::wgrad};
   if (!place.tensor) return {0, place.layer, -1};
-  const auto order = static_cast<int>(std::ranges::find(kOrder, *place.tensor) - kOrder.begin());
-  const bool backward = order >= 3;
+  const auto [backward, order] = turn_of(*place.tensor);
   return {backward ? 1 : 0, backward ? -place.layer : place.layer, order};
 }
 

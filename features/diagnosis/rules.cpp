@@ -44,6 +44,8 @@ std::span<const Rule> rules() {
       dead_expert(),
       drifting_mean(),
       activation_jump(),
+      attention_logits(),
+      attention_collapse(),
       gemm_error(),
       overflow(),
       underflow(),

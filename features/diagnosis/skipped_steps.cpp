@@ -8,11 +8,7 @@
 namespace telens::diagnosis {
 namespace {
 
-bool is_of_backward(const Series& series) {
-  const TensorName tensor = *series.place.tensor;
-  return tensor == TensorName::gradient || tensor == TensorName::dgrad ||
-         tensor == TensorName::wgrad;
-}
+bool is_of_backward(const Series& series) { return turn_of(*series.place.tensor).backward; }
 
 // Norms of the weights that the optimizer changes at all.
 std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {

@@ -56,7 +56,8 @@ PendingDump made_of(const FeatureCall& at, const InspectTensorCall& call, const 
   if (is_gemm_input(call.tensor_name)) dump.set("recipe", name_of(call.recipe));
   if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
   if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
-  const auto [first, second] = gemms_of(call.tensor_name);
+  const auto [first, second] =
+      is_of_attention(call.tensor_name) ? GemmsOfTensor{} : gemms_of(call.tensor_name);
   const auto feeds = [](Gemm gemm) {
     return record::DumpAttribute("gemm", std::string(telens::name_of(gemm)));
   };
@@ -100,7 +101,8 @@ void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensor
     say("it is stored in low precision, there is no high-precision tensor");
   }
   if (options.quantized && call.rowwise == nullptr) {
-    say("the output of a GEMM has no quantized tensor");
+    say(is_of_attention(call.tensor_name) ? "an attention has no quantized tensors"
+                                          : "the output of a GEMM has no quantized tensor");
   }
 }
 

@@ -48,7 +48,7 @@ config::FeatureDescription dump_tensors_description() {
           "  start_step: 100\n"
           "  end_step: 100\n",
       .selects = config::Selects::tensors,
-      .tensors = config::all_tensor_names(),
+      .tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),
       .parameters = {flag(kHighPrecision, "the tensor before quantization"),
                      flag(kQuantized,
                           "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"

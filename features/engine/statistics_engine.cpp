@@ -11,6 +11,7 @@
 
 #include "core/base/fnv1a.h"
 #include "core/formats/dispatch.h"
+#include "core/ops/attention_statistics.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/operand.h"
 #include "features/engine/make_statistics_engine.h"
@@ -54,6 +55,19 @@ bool needs_no_original(const StatisticName& name) {
   return !name.what_if && name.statistic->needs == config::Needs::codes;
 }
 
+// Scores are never stored whole: these, and those of their own, are all that is known of them.
+bool is_known_of_scores(StatisticId statistic) {
+  static const std::vector<StatisticId> known = [] {
+    std::vector<StatisticId> statistics = statistics_from(StatisticSource::scores);
+    for (const char* name : {"min", "max", "numel", "nan", "posinf", "neginf", "zeros", "zeros%",
+                             "subnormals", "nonfinite", "cur_amax"}) {
+      statistics.push_back(telens::statistic(name));
+    }
+    return statistics;
+  }();
+  return std::ranges::find(known, statistic) != known.end();
+}
+
 class Reading final : public TensorReading {
  public:
   Reading(OnePassEngine& engine, LayerReads& layer, std::int64_t iteration,
@@ -95,6 +109,10 @@ class Reading final : public TensorReading {
     for (const RowAddresses& each : addresses_) observation->address(each);
     if (call_.replicated) observation->set_replicas(replica_group(call_));
     if (!observation->takes_reads()) return;
+    if (call_.scores != nullptr) {
+      observation->read_scores(set_, ops::attention_statistics(*call_.scores));
+      return;
+    }
     const at::Tensor x = original();
     TensorObservation::Read read = prepared(x);
     read.defined = read_defined(x);
@@ -103,6 +121,12 @@ class Reading final : public TensorReading {
 
   void capture(DueReaders due) override {
     if (is_nothing_to_read()) return;
+    if (call_.scores != nullptr) {
+      raise<UsageError>(
+          "layer '{}': the scores of an attention cannot be read in a graph; leave `scores` out, "
+          "or run the layer outside of the graph",
+          layer_.name());
+    }
     const at::Tensor x = original();
     engine_.captured().capture({&layer_, call_.tensor_name, call_.evaluation, weight_group(call_),
                                 set_, addresses_, std::move(due)},
@@ -172,6 +196,12 @@ class Reading final : public TensorReading {
 
   // Adds it to what is read; where it has no meaning here, says why.
   std::optional<std::string> reason_against(const StatisticName& name) {
+    if (call_.scores != nullptr) {
+      if (!is_known_of_scores(name.statistic)) return "scores are never stored whole";
+      set_.add(name, std::nullopt);
+      return std::nullopt;
+    }
+    if (name.statistic->source() == StatisticSource::scores) return "only `scores` have it";
     const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
     if (!readable) return "the high-precision tensor does not exist";
     if (running_ && name.statistic->source() == StatisticSource::scale) {

@@ -8,13 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "core/ops/attention_statistics_layout.h"
 #include "features/engine/defined_statistics.h"
 #include "features/statistics/requests.h"
 #include "features/statistics/scale_sums.h"
 
 namespace telens::features {
 
-using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums>;
+using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums, ScoreSums>;
 
 // Tells the sums of a tensor apart. Keys are equal on all ranks where their hashes are.
 struct SumsKey {

@@ -110,11 +110,16 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const R
   for (std::size_t i = 0; i < defined.size(); ++i) part.defined[i].push_back(defined[i]);
 }
 
+void TensorObservation::read_scores(const RequestSet& set, at::Tensor sums) {
+  const std::lock_guard lock(mutex_);
+  part_for(set, sums.device()).scores.push_back(std::move(sums));
+}
+
 void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
   for (const Part& part : parts_) {
     wait_for(part.stream);
     sums.push_back(part.to.sums);
-    for (const auto* all : {&part.reads, &part.to.block_casts, &part.to.ranges}) {
+    for (const auto* all : {&part.reads, &part.to.block_casts, &part.to.ranges, &part.scores}) {
       sums.insert(sums.end(), all->begin(), all->end());
     }
     for (const auto& reads : part.defined) sums.insert(sums.end(), reads.begin(), reads.end());
@@ -144,6 +149,13 @@ void TensorObservation::add_part(const Part& part, HostSums& sums, Totals& total
   for (const BlockShape& shape : set.blocks()) {
     merge(totals.find_or_add<BlockRanges>({.source = StatisticSource::blocks, .blocks = shape}),
           from_words<BlockRanges>(sums.next_words()));
+  }
+  for (std::size_t i = 0; i < part.scores.size(); ++i) {
+    const std::span<const std::int64_t> words = sums.next_words();
+    merge(totals.find_or_add<TensorSums>({}),
+          from_words<TensorSums>(words.first(kTensorSumsWords)));
+    merge(totals.find_or_add<ScoreSums>({.source = StatisticSource::scores}),
+          from_words<ScoreSums>(words.subspan(kTensorSumsWords)));
   }
   if (!set.scale_cast()) return;
   const CastRequest& cast = set.casts()[*set.scale_cast()];

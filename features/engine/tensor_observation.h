@@ -65,6 +65,8 @@ class TensorObservation {
     std::vector<at::Tensor> defined = {};  // GuardedStatistic::add, one for each; none: x is empty
   };
   void read(const at::Tensor& x, const RequestSet& set, const Read& read);
+  // sums: what attention_statistics returned.
+  void read_scores(const RequestSet& set, at::Tensor sums);
 
   // Appends the sums of what was read, for the current stream; they do not change any more.
   void give_sums(std::vector<at::Tensor>& sums) const;
@@ -108,6 +110,7 @@ class TensorObservation {
     Accumulators to;
     std::vector<at::Tensor> reads = {};    // statistics_words(casts) each
     std::vector<ScaleOrigin> scales = {};  // one a read
+    std::vector<at::Tensor> scores = {};   // attention_statistics, one a read
     // For each defined statistic the sums of its reads, which the step merges.
     std::vector<std::vector<at::Tensor>> defined = {};
   };

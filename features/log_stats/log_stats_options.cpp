@@ -22,11 +22,12 @@ std::vector<StatisticId> statistics_named(std::initializer_list<std::string_view
   return statistics;
 }
 
-// Those of the high-precision tensor and of its blocks, in the order of the catalogue.
+// Those of the high-precision tensor, of its blocks and of an attention's scores, in the order of
+// the catalogue.
 std::vector<StatisticId> tensor_statistics() {
   std::vector<StatisticId> statistics = statistics_from(StatisticSource::tensor);
-  for (const StatisticId each : statistics_from(StatisticSource::blocks)) {
-    statistics.push_back(each);
+  for (const StatisticSource source : {StatisticSource::blocks, StatisticSource::scores}) {
+    for (const StatisticId each : statistics_from(source)) statistics.push_back(each);
   }
   return statistics;
 }
@@ -41,7 +42,9 @@ config::FeatureDescription log_tensor_stats_description(config::StatisticDescrip
       .doc =
           "Reads the tensor before quantization and logs one value a statistic. All statistics\n"
           "of a tensor come from one read. With any of them the counters nan, posinf, neginf,\n"
-          "nonfinite, zeros and subnormals are recorded too.",
+          "nonfinite, zeros and subnormals are recorded too.\n"
+          "Of an attention's `scores`, which are never stored whole, it takes the statistics of\n"
+          "scores, min, max, numel, cur_amax and the counters.",
       .example =
           "LogTensorStats:\n"
           "  enabled: True\n"
@@ -49,7 +52,7 @@ config::FeatureDescription log_tensor_stats_description(config::StatisticDescrip
           "  stats: [min, max, mean, std, l2_norm, dynamic_range]\n"
           "  freq: 10\n",
       .selects = config::Selects::tensors,
-      .tensors = config::all_tensor_names(),
+      .tensors = config::with_attention(config::all_tensor_names(), /*scores=*/true),
       .can_be_kept = true,
       .names_evaluation = true,
   };
@@ -101,7 +104,8 @@ config::FeatureDescription log_fp8_tensor_stats_description() {
           "a recipe before the name, what that recipe would have done in the running recipe's\n"
           "FP8 format, else E4M3. Skips, with a warning, a layer that runs unquantized. Of a\n"
           "recipe with a scale a block the rowwise copy is measured, with _columnwise behind the\n"
-          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.",
+          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.\n"
+          "An attention runs unquantized: of its tensors it takes what-ifs.",
       .example =
           "LogFp8TensorStats:\n"
           "  enabled: True\n"
@@ -112,7 +116,7 @@ config::FeatureDescription log_fp8_tensor_stats_description() {
           "      stats: [underflows%, overflows%, scale_inv_min, scale_inv_max]\n"
           "      freq: 10\n",
       .selects = config::Selects::tensors,
-      .tensors = config::gemm_input_names(),
+      .tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),
       .can_be_kept = true,
       .names_evaluation = true,
   };

@@ -64,12 +64,23 @@ std::optional<double> known(std::int64_t count, double value) {
   return count > 0 ? std::optional(value) : std::nullopt;
 }
 
+// nullopt where no row chooses.
+std::optional<double> mean_of_rows(const ScoreSums& sums, double sum) {
+  return known(sums.choosing, sum / static_cast<double>(sums.choosing));
+}
+
+std::optional<double> percent_of_rows(const ScoreSums& sums, std::int64_t rows) {
+  const std::int64_t all = sums.blind + sums.nonfinite + sums.single + sums.choosing;
+  return known(all, percent(rows, all));
+}
+
 // ---- rows. Each has the finish function beside its name: adding a statistic adds a row here.
 
 using Tensor = double (*)(const TensorSums&);
 using Cast = double (*)(const CastSums&);
 using Scale = std::optional<double> (*)(const ScaleSums&);
 using Blocks = double (*)(const BlockRanges&);
+using Scores = std::optional<double> (*)(const ScoreSums&);
 
 using Rows = std::vector<StatisticDescription>;
 
@@ -243,11 +254,46 @@ Rows gemm_statistics() {
   };
 }
 
+// Statistics of an attention's scores: core/ops/attention_statistics_layout.h.
+Rows score_statistics() {
+  return {
+      {.name = "attention_entropy",
+       .doc = "of `scores`: mean entropy of the softmax of a query that sees two keys or more, in "
+              "nats",
+       .finish = Scores([](const auto& sums) { return mean_of_rows(sums, sums.entropy); }),
+       .worse = Worse::below_one},
+      {.name = "attention_entropy%",
+       .doc = "of `scores`: the same in percent of the largest possible, log(keys that are seen)",
+       .finish = Scores([](const auto& sums) { return mean_of_rows(sums, 100 * sums.share); }),
+       .worse = Worse::below_one},
+      {.name = "one_key%",
+       .doc = "of `scores`: queries whose softmax gives one key more than 99 %, of those that see "
+              "two or more",
+       .finish = Scores([](const auto& sums) {
+         return mean_of_rows(sums, 100 * static_cast<double>(sums.one_key));
+       })},
+      {.name = "first_key%",
+       .doc = "of `scores`: the same, where it is the first key that the query sees: an attention "
+              "sink",
+       .finish = Scores([](const auto& sums) {
+         return mean_of_rows(sums, 100 * static_cast<double>(sums.first_key));
+       })},
+      {.name = "undefined%",
+       .doc = "of `scores`: queries whose softmax is not defined, since they see NaN or +Inf, or "
+              "-Inf alone",
+       .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.nonfinite); }),
+       .worse = Worse::any},
+      {.name = "blind%",
+       .doc = "of `scores`: queries that see no key, as padding does",
+       .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.blind); })},
+  };
+}
+
 // In the order of the documentation.
 Rows make_rows() {
   Rows rows;
   for (Rows part : {tensor_values(), tensor_counts(), tensor_ranges(), cast_statistics(),
-                    scale_statistics(), gemm_statistics()}) {
+                    scale_statistics(), gemm_statistics(), score_statistics()}) {
     std::ranges::move(part, std::back_inserter(rows));
   }
   for (StatisticDescription& row : rows) row.owner = "telens";
@@ -256,7 +302,9 @@ Rows make_rows() {
 
 template <typename Sums>
 auto finish_function(StatisticId statistic, std::string_view source) {
-  using Value = std::conditional_t<std::is_same_v<Sums, ScaleSums>, std::optional<double>, double>;
+  using Value =
+      std::conditional_t<std::is_same_v<Sums, ScaleSums> || std::is_same_v<Sums, ScoreSums>,
+                         std::optional<double>, double>;
   const auto* function = std::get_if<Value (*)(const Sums&)>(&statistic->finish);
   if (function == nullptr) {
     raise<InternalError>("statistic {} is not one of {}", statistic->name, source);
@@ -328,6 +376,10 @@ std::optional<double> finish(StatisticId statistic, const ScaleSums& sums) {
 
 double finish(StatisticId statistic, const BlockRanges& ranges) {
   return finish_function<BlockRanges>(statistic, "blocks")(ranges);
+}
+
+std::optional<double> finish(StatisticId statistic, const ScoreSums& sums) {
+  return finish_function<ScoreSums>(statistic, "an attention's scores")(sums);
 }
 
 double amax(const TensorSums& sums) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/ops/attention_statistics_layout.h"
 #include "core/ops/statistics_layout.h"
 #include "features/statistics/scale_sums.h"
 #include "hooks/config/statistic_description.h"
@@ -34,11 +35,13 @@ const std::vector<StatisticId>& counters_from(StatisticSource source);
 std::vector<std::string> names_of(std::span<const StatisticId> statistics);
 
 // Each throws InternalError for a statistic of another source. A tensor without elements has counts
-// of 0, all else is NaN, and no value of a scale.
+// of 0, all else is NaN, and no value of a scale; no value of an attention none of whose queries
+// chooses, or that has none.
 double finish(StatisticId statistic, const TensorSums& sums);
 double finish(StatisticId statistic, const CastSums& sums);
 std::optional<double> finish(StatisticId statistic, const ScaleSums& sums);
 double finish(StatisticId statistic, const BlockRanges& ranges);
+std::optional<double> finish(StatisticId statistic, const ScoreSums& sums);
 
 // max |x|; NaN if any element is NaN.
 double amax(const TensorSums& sums);

@@ -164,8 +164,14 @@ class Parser {
   }
 
   std::vector<std::string> names_of_tensors() const {
-    return is_of_cast(*condition_.statistic) ? config::gemm_input_names()
-                                             : config::all_tensor_names();
+    switch (condition_.statistic->statistic->source()) {
+      case StatisticSource::scores:
+        return {std::string(name_of(TensorName::scores))};
+      case StatisticSource::cast:
+        return config::with_attention(config::gemm_input_names(), /*scores=*/false);
+      default:
+        return config::with_attention(config::all_tensor_names(), /*scores=*/true);
+    }
   }
 
   bool parse_bound(Words words) {
@@ -263,8 +269,12 @@ std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors,
 std::vector<TensorName> tensors_of(const Condition& condition) {
   if (!condition.statistic) return {};
   if (condition.tensor) return {*condition.tensor};
+  if (condition.statistic->statistic->source() == StatisticSource::scores) {
+    return {TensorName::scores};
+  }
+  // Those of an attention are watched where they are named.
   std::vector<TensorName> tensors;
-  for (const TensorName tensor : kAllTensors) {
+  for (const TensorName tensor : kLinearTensors) {
     if (is_gemm_input(tensor) || !is_of_cast(*condition.statistic)) {
       tensors.push_back(tensor);
     }

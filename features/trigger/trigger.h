@@ -2,6 +2,7 @@
 // or stops the run.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -32,6 +33,11 @@ class Trigger final : public Feature, private Decider {
                       TensorReading& reading) override;
   Decider* decider() override { return this; }
   bool follows_schedules() const override { return true; }
+  bool looks_at_attention() const override {
+    return std::ranges::any_of(kAttentionTensors, [this](TensorName tensor) {
+      return requests_[static_cast<std::size_t>(tensor)].has_value();
+    });
+  }
   bool can_be_captured() const override { return !operands_; }
   void step(std::int64_t iteration) override;
   void end() override;

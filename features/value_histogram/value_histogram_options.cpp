@@ -35,7 +35,7 @@ config::FeatureDescription value_histogram_description() {
           "  bins: codes\n"
           "  freq: 100\n",
       .selects = config::Selects::tensors,
-      .tensors = config::all_tensor_names(),
+      .tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),
       .parameters = {{.name = std::string(kBins),
                       .type = config::ParameterType::string,
                       .default_value = config::Value(std::string(kExponent)),

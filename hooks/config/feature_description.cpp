@@ -44,7 +44,14 @@ std::string qualified_name(const FeatureDescription& description) {
 
 std::vector<std::string> all_tensor_names() {
   std::vector<std::string> names;
-  for (const TensorName tensor : kAllTensors) names.emplace_back(name_of(tensor));
+  for (const TensorName tensor : kLinearTensors) names.emplace_back(name_of(tensor));
+  return names;
+}
+
+std::vector<std::string> with_attention(std::vector<std::string> names, bool scores) {
+  for (const TensorName tensor : kAttentionTensors) {
+    if (scores || tensor != TensorName::scores) names.emplace_back(name_of(tensor));
+  }
   return names;
 }
 

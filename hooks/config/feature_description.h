@@ -117,8 +117,10 @@ struct FeatureDescription {
 // "transformer_engine.FakeQuant"
 std::string qualified_name(const FeatureDescription& description);
 
-// Names of tensors for FeatureDescription::tensors.
+// Names of tensors for FeatureDescription::tensors: those of a linear layer; and of an attention,
+// `scores` where the feature looks at what is never a tensor.
 std::vector<std::string> all_tensor_names();
+std::vector<std::string> with_attention(std::vector<std::string> names, bool scores);
 std::vector<std::string> gemm_input_names();
 
 using FeatureDescriptionPtr = std::shared_ptr<const FeatureDescription>;

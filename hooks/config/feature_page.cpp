@@ -42,6 +42,8 @@ std::string_view origin_of(const StatisticDescription& statistic) {
       return "the scale of the cast";
     case StatisticSource::blocks:
       return "blocks of the tensor";
+    case StatisticSource::scores:
+      return "the scores of an attention";
     case StatisticSource::plugin:
       return "a plugin";
     case StatisticSource::feature:

@@ -20,6 +20,7 @@ struct TensorSums;  // core/ops/statistics_layout.h, as the next two
 struct CastSums;
 struct BlockRanges;
 struct ScaleSums;           // features/statistics/scale_sums.h
+struct ScoreSums;           // core/ops/attention_statistics_layout.h
 class StatisticDefinition;  // hooks/statistic_definition.h
 
 namespace config {
@@ -28,7 +29,8 @@ namespace config {
 using Finish =
     std::variant<std::monostate, double (*)(const TensorSums&), double (*)(const CastSums&),
                  std::optional<double> (*)(const ScaleSums&), double (*)(const BlockRanges&),
-                 std::shared_ptr<const StatisticDefinition>>;
+                 std::shared_ptr<const StatisticDefinition>,
+                 std::optional<double> (*)(const ScoreSums&)>;
 
 // Where the sums of a statistic come from.
 enum class StatisticSource : std::uint8_t {
@@ -38,6 +40,7 @@ enum class StatisticSource : std::uint8_t {
   scale,    // the one scale of that cast
   blocks,   // blocks of the tensor, of a shape that the request names
   plugin,   // the definition of a plugin or a program
+  scores,   // an attention's scores
 };
 
 enum class StatisticKind : std::uint8_t {

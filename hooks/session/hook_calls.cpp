@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/interruption.h"
+#include "core/ops/attention_statistics.h"
 #include "core/ops/capture.h"
 #include "core/quantization/operand.h"
 #include "hooks/feature_failure.h"
@@ -54,6 +55,7 @@ const at::Tensor& data_of(const Operand& operand) {
 }
 
 const at::Tensor& data_of(const InspectTensorCall& call) {
+  if (call.scores != nullptr) return call.scores->query;
   return call.tensor != nullptr ? *call.tensor : data_of(*call.rowwise);
 }
 
@@ -69,6 +71,7 @@ at::Device device_of(const Call& call) {
 
 void show(const InspectTensorCall& call, Unwritten& tensors) {
   if (call.tensor != nullptr) tensors.add(*call.tensor);
+  if (call.scores != nullptr) tensors.add(call.scores->query);
   if (call.rowwise != nullptr) tensors.add(*call.rowwise);
   if (call.columnwise != nullptr && call.columnwise != call.rowwise) tensors.add(*call.columnwise);
   if (call.bias != nullptr) tensors.add(*call.bias);
@@ -112,7 +115,7 @@ Operand HookCalls::modify_tensor(const RoutingPlan& plan, const ModifyTensorCall
 void HookCalls::inspect_tensor(const RoutingPlan& plan, const InspectTensorCall& call) {
   constexpr std::string_view kCall = "inspect_tensor";
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const std::uint8_t bit = RoutingPlan::bit_of(call.tensor_name);
+  const std::uint16_t bit = RoutingPlan::bit_of(call.tensor_name);
   const bool captured = is_capturing(call);
   if (!captured) warm_up_.see(answers.layer_name, plan.iteration, call.quantizer);
   const auto device = captured ? std::nullopt : std::optional(device_of(call));

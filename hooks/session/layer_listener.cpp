@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "core/ops/capture.h"
@@ -61,6 +62,15 @@ void LayerListener::wake() {
   number_ = hook_points::renew(iteration());
 }
 
+std::vector<FeatureInstance*> LayerListener::all_for(LayerKind kind, std::string_view name) const {
+  if (kind == LayerKind::linear) return features_.all_for(name);
+  const auto names_attention = [](const auto& each) { return each->names_attention(); };
+  if (std::ranges::none_of(features_.all(), names_attention)) return {};
+  std::vector<FeatureInstance*> all = features_.all_for(name);
+  std::erase_if(all, std::not_fn(names_attention));
+  return all;
+}
+
 std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
   const std::lock_guard lock(layers_mutex_);
   const std::uint64_t number = number_;
@@ -71,21 +81,23 @@ std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
   if (name.empty()) {
     LayerHooks::AutomaticName& automatic = layer.automatic_name();
     if (automatic.session < first_number_) {
-      automatic = {number, fmt::format("Layer_{}", ++unnamed_layers_)};
+      automatic = {number, layer.kind() == LayerKind::linear
+                               ? fmt::format("Layer_{}", ++unnamed_layers_)
+                               : fmt::format("Attention_{}", ++unnamed_attentions_)};
     }
     name = automatic.name + layer.automatic_suffix();
   }
-  const std::vector<FeatureInstance*> all = features_.all_for(name);
+  const std::vector<FeatureInstance*> all = all_for(layer.kind(), name);
   const std::vector<FeatureInstance*> features = FeatureSet::running(all);
   const bool is_watched = !features.empty();
   const bool grew = known != nullptr && known->session() >= jump_number_;
-  auto routing = std::make_shared<LayerRouting>(number, std::move(name), features,
+  auto routing = std::make_shared<LayerRouting>(number, std::move(name), layer.kind(), features,
                                                 grew ? known.get() : nullptr);
   routing->set_observed(statistics_.layer(routing->layer_name()));
   if (features.size() < all.size()) routing->note_features_that_wait();
   if (known != nullptr && known->session() >= first_number_) {
     routing->set_presence(known->presence());
-  } else {
+  } else if (layer.kind() == LayerKind::linear || !all.empty()) {
     LayerNameRegistry::Entered entered = names_.enter(routing->layer_name());
     routing->set_presence(std::move(entered.presence));
     if (entered.is_shared && is_watched) warn_of_shared_name(routing->layer_name());
@@ -127,6 +139,7 @@ RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& reques
   }
   if (plan.empty() && !captured) let_sleep(layer, routing, request);
   if (PlanAnswers::of(plan).left_out && !*routing.has_trained()) left_out_.note(routing);
+  if (layer.kind() == LayerKind::attention) return plan;
   log_plan(routing, plan, request.under_recipe);
   if (trains(request)) {
     const auto text = missing_steps_.note_forward(routing, now);
@@ -153,8 +166,8 @@ RoutingPlan LayerListener::asked_plan(LayerRouting& routing, const RoutingReques
 
 RoutingPlan LayerListener::captured_plan(const LayerRouting& routing,
                                          const RoutingRequest& request) {
-  LayerRouting of_all(routing.session(), routing.layer_name(),
-                      features_.all_for(routing.layer_name()), &routing);
+  LayerRouting of_all(routing.session(), routing.layer_name(), routing.kind(),
+                      all_for(routing.kind(), routing.layer_name()), &routing);
   return of_all.route_captured(iteration(), request, switch_off_);
 }
 

@@ -85,6 +85,8 @@ class LayerListener final : public HookListener {
 
  private:
   void install(std::shared_ptr<void> owner = nullptr);  // under layers_mutex_
+  // The features of a layer. Of an attention those that name one of its tensors.
+  std::vector<FeatureInstance*> all_for(LayerKind kind, std::string_view name) const;
   std::shared_ptr<LayerRouting> routing_of(LayerHooks& layer);
   RoutingPlan asked_plan(LayerRouting& routing, const RoutingRequest& request);
   // Where a graph is captured: with the features of sections that do not run yet, too.
@@ -116,6 +118,7 @@ class LayerListener final : public HookListener {
   // Over what follows and the states of all layers, which calls of an ended session may still make.
   static inline std::mutex layers_mutex_;
   int unnamed_layers_ = 0;
+  int unnamed_attentions_ = 0;
   LayerNameRegistry names_;
 };
 

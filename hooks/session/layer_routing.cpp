@@ -11,7 +11,7 @@ namespace {
 
 // fp8_gemm_enabled is about the operands of a GEMM that no feature modifies.
 bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
-  return std::ranges::all_of(kAllTensors, [&](TensorName tensor) {
+  return std::ranges::all_of(kLinearTensors, [&](TensorName tensor) {
     return !is_gemm_input(tensor) || !belongs_to(tensor, gemm) || plan.modifies(gemm, tensor);
   });
 }
@@ -40,13 +40,23 @@ bool FeatureInstance::looks_at(bool evaluation) const {
   return entry->description->opaque || entry->keys->looks_at(evaluation);
 }
 
-LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name,
+bool FeatureInstance::names_attention() const {
+  return feature->looks_at_attention() ||
+         std::ranges::any_of(entry->selections, [](const config::Selection& selection) {
+           const auto tensor =
+               selection.tensor ? tensor_from_name(*selection.tensor) : std::nullopt;
+           return tensor && is_of_attention(*tensor);
+         });
+}
+
+LayerRouting::LayerRouting(std::uint64_t session, std::string layer_name, LayerKind kind,
                            const std::vector<FeatureInstance*>& features,
                            const LayerRouting* before)
     : session_(session),
       layer_name_(std::move(layer_name)),
+      kind_(kind),
       features_(features),
-      questions_(all_questions(features)) {
+      questions_(all_questions(kind, features)) {
   if (before != nullptr) take_over(*before);
 }
 
@@ -74,7 +84,7 @@ void LayerRouting::take_over(const LayerRouting& before) {
 
 // fp8_gemm comes last: it is asked only where no feature modifies an operand.
 std::vector<LayerRouting::Question> LayerRouting::all_questions(
-    const std::vector<FeatureInstance*>& features) {
+    LayerKind kind, const std::vector<FeatureInstance*>& features) {
   std::vector<Question> questions;
   const auto add = [&](Call call, Gemm gemm, TensorName tensor) {
     for (std::size_t i = 0; i < features.size(); ++i) {
@@ -83,7 +93,11 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(
       }
     }
   };
-  for (const TensorName tensor : kAllTensors) {
+  if (kind == LayerKind::attention) {
+    for (const TensorName tensor : kAttentionTensors) add(Call::inspect, Gemm::fprop, tensor);
+    return questions;
+  }
+  for (const TensorName tensor : kLinearTensors) {
     add(Call::inspect, gemms_of(tensor).first, tensor);
     for (const Gemm gemm : kAllGemms) {
       if (!belongs_to(tensor, gemm)) continue;
@@ -182,11 +196,14 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
 
 void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const {
   PlanAnswers::Part& part = answers.parts[question.feature];
+  if (question.call == Call::inspect) {
+    part.inspect |= RoutingPlan::bit_of(question.tensor);
+    plan.inspect |= RoutingPlan::bit_of(question.tensor);
+    return;
+  }
   const std::uint32_t pair = RoutingPlan::bit_of(question.gemm, question.tensor);
   switch (question.call) {
     case Call::inspect:
-      part.inspect |= RoutingPlan::bit_of(question.tensor);
-      plan.inspect |= RoutingPlan::bit_of(question.tensor);
       return;
     case Call::inspect_postquantize:
       part.postquantize |= pair;

@@ -35,6 +35,9 @@ struct FeatureInstance {
   // True if its observing calls are made in such a forward. Classes that parse their own
   // configuration are called in all of them, as the contract has it.
   bool looks_at(bool evaluation) const;
+  // True if the configuration selects one of an attention's own tensors for it, so that attentions
+  // ask it too. A class that parses its own configuration is not asked.
+  bool names_attention() const;
 };
 
 // Behind RoutingPlan::answers: which feature is on where, in one forward-backward of one layer.
@@ -43,7 +46,7 @@ struct PlanAnswers {
     FeatureInstance* feature = nullptr;
     std::uint32_t modify = 0;                 // bits as in RoutingPlan
     std::uint32_t postquantize = 0;           // the same
-    std::uint8_t inspect = 0;                 // bits of tensors
+    std::uint16_t inspect = 0;                // bits of tensors
     std::uint8_t gemms = 0;                   // bits of GEMMs
     mutable std::shared_ptr<void> kept = {};  // FeatureCall::kept
 
@@ -70,7 +73,7 @@ class LayerRouting final : public LayerState {
 
   // `before`: what was known of the layer when other sections ran; features that are the same are
   // not asked sooner than they wanted to be. nullptr: nothing.
-  LayerRouting(std::uint64_t session, std::string layer_name,
+  LayerRouting(std::uint64_t session, std::string layer_name, LayerKind kind,
                const std::vector<FeatureInstance*>& features, const LayerRouting* before = nullptr);
 
   // The plan of a forward. Asks the features whose next_iteration has come. Throws UsageError where
@@ -94,6 +97,7 @@ class LayerRouting final : public LayerState {
 
   std::uint64_t session() const { return session_; }
   const std::string& layer_name() const { return layer_name_; }
+  LayerKind kind() const { return kind_; }
 
   const std::vector<FeatureInstance*>& features() const { return features_; }
 
@@ -156,7 +160,8 @@ class LayerRouting final : public LayerState {
   static std::string_view name_of(Call call);
   static bool answers(const RoutingCalls& calls, Call call);
   void take_over(const LayerRouting& before);
-  static std::vector<Question> all_questions(const std::vector<FeatureInstance*>& features);
+  static std::vector<Question> all_questions(LayerKind kind,
+                                             const std::vector<FeatureInstance*>& features);
   static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
   // True if the budget lets this iteration, in which a feature with a schedule of its own says that
   // it is enabled, pass: of these iterations every factor-th is taken. The feature is asked as
@@ -174,6 +179,7 @@ class LayerRouting final : public LayerState {
 
   const std::uint64_t session_;
   const std::string layer_name_;
+  const LayerKind kind_;
   const std::vector<FeatureInstance*> features_;
   LayerNameRegistry::Presence presence_;
   ObservedLayer* observed_ = nullptr;

@@ -17,7 +17,7 @@ namespace {
 std::optional<SeriesTable::Names> names_in(std::string_view name) {
   std::optional<SeriesTable::Names> names;
   std::size_t last = 0;
-  for (const TensorName tensor : kAllTensors) {
+  for (const TensorName tensor : kLinearTensors) {
     const std::string middle = fmt::format("_{}_", telens::name_of(tensor));
     const std::size_t at = name.rfind(middle);
     if (at == name.npos || at <= last || at + middle.size() == name.size()) continue;

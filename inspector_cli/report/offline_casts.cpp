@@ -37,8 +37,7 @@ FormatId format_for(Fp8Choice choice, const record::RunReader& run, const Tensor
     return choice == Fp8Choice::e4m3 ? FormatId::e4m3 : FormatId::e5m2;
   }
   const auto known = tensor_from_name(name_or_empty(run, Dictionary::tensor, key.tensor));
-  const bool backward =
-      known == TensorName::gradient || known == TensorName::dgrad || known == TensorName::wgrad;
+  const bool backward = known && turn_of(*known).backward;
   return backward ? FormatId::e5m2 : FormatId::e4m3;
 }
 

@@ -46,12 +46,9 @@ std::string name_or_empty(const record::RunReader& run, record::Dictionary dicti
 }
 
 Turn turn_of(const SeriesKey& key, const record::RunReader& run) {
-  constexpr std::array kOrder{TensorName::weight,   TensorName::activation, TensorName::output,
-                              TensorName::gradient, TensorName::dgrad,      TensorName::wgrad};
   const auto tensor = tensor_from_name(name_or_empty(run, record::Dictionary::tensor, key.tensor));
   if (!tensor) return {0, key.layer, 0};
-  const auto order = static_cast<int>(std::ranges::find(kOrder, *tensor) - kOrder.begin());
-  const bool backward = order >= 3;
+  const auto [backward, order] = turn_of(*tensor);
   return {backward ? 1 : 0, backward ? -key.layer : key.layer, order};
 }
 

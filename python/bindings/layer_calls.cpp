@@ -32,7 +32,7 @@ Gemm gemm_named(const std::string& name) {
 
 TensorName tensor_named(const std::string& name) {
   const auto tensor = tensor_from_name(name);
-  if (!tensor) {
+  if (!tensor || is_of_attention(*tensor)) {
     raise<UsageError>(
         "'{}' is no tensor of a layer; expected activation, weight, gradient, output, wgrad or "
         "dgrad",

@@ -14,6 +14,7 @@ import pathlib
 import random
 
 import torch
+from attention_faults import ATTENTION_FAULTS
 from faults import FAULTS, Fault, Truth
 from program_faults import PROGRAM_FAULTS
 from rare_faults import RARE_FAULTS
@@ -52,7 +53,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: 
     `model` takes the place of the GPT.
     """
     cases = []
-    for fault in (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS):
+    for fault in (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS, *ATTENTION_FAULTS):
         if names and fault.name not in names:
             continue
         trained = model if fault.model == "gpt" else fault.model

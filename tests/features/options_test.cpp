@@ -55,8 +55,8 @@ Options options_of(std::string_view feature_namespace, std::string_view feature)
 
 std::vector<std::string> tensor_statistics() {
   std::vector<std::string> names = names_of(statistics_from(StatisticSource::tensor));
-  for (std::string& each : names_of(statistics_from(StatisticSource::blocks))) {
-    names.push_back(std::move(each));
+  for (const StatisticSource source : {StatisticSource::blocks, StatisticSource::scores}) {
+    std::ranges::move(names_of(statistics_from(source)), std::back_inserter(names));
   }
   return names;
 }
@@ -215,7 +215,8 @@ const Mistake kMistakes[] = {
      "has it. Expected one of 'underflows%', 'mse'"},
     {"LogFp8TensorStats: {enabled: on, tensors: output, stats: mse}",
      "the feature does not serve the tensor 'output'; LogFp8TensorStats takes "
-     "'activation', 'weight', 'gradient'"}};
+     "'activation', 'weight', 'gradient', 'query', 'key', 'value', 'attention_output', "
+     "'query_gradient', 'key_gradient', 'value_gradient', 'attention_output_gradient'"}};
 
 TEST(OptionMistakes, say_what_is_right) {
   for (const Mistake& mistake : kMistakes) {

@@ -12,6 +12,7 @@ LAYERS = [
     for number in range(12)
     for kind in (
         "self_attention.layernorm_linear_qkv",
+        "self_attention.core_attention",
         "self_attention.proj",
         "layernorm_mlp.fc1",
         "layernorm_mlp.fc2",

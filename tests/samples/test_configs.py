@@ -23,13 +23,14 @@ class Example(NamedTuple):
 
 STATS = "stats --format csv"
 EXAMPLES = {
-    "flight_recorder": Example("diagnose", "by 28 of 28 rules"),
+    "flight_recorder": Example("diagnose", "by 30 of 30 rules"),
     "block_recipes": Example("blocks", "block_underflows%", options=("--recipe", "mxfp8")),
     "compare_recipes": Example(STATS, "nvfp4"),
     "current_scaling_for_gradients": Example("stats --stat saturated", "gradient"),
     "dump_one_gemm": Example("info", "tensor_dumps", 101),
     "fake_quant_e5m2_gradients": Example("messages", "gradient, gemm dgrad - modify_tensor()"),
     "fp8_forward_only": Example("messages", "gradient, gemm dgrad - High Precision"),
+    "attention_health": Example("stats --stat one_key%", "core_attention"),
     "fp8_health": Example(STATS, "fp8_current_scaling"),
     "gemm_error": Example("stats --stat gemm_cosine", "wgrad"),
     "is_it_really_fp8": Example("ledger", "E4M3 under tensor scaling"),

@@ -28,6 +28,8 @@ Rule dead_units();
 Rule dead_expert();
 Rule drifting_mean();
 Rule activation_jump();
+Rule attention_logits();
+Rule attention_collapse();
 Rule gemm_error();
 Rule overflow();
 Rule underflow();

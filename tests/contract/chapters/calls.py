@@ -28,8 +28,8 @@ STATEMENTS = (
         "They are made for the tensors of the backward, too, which has the same answers.",
         "test_contract_calls.py::test_all_tensors_are_asked_for_at_the_forward",
         ROUTING,
-        "  for (const TensorName tensor : kAllTensors) {\n    add(Call::inspect",
-        "  for (const TensorName tensor : kAllTensors) {\n"
+        "  for (const TensorName tensor : kLinearTensors) {\n    add(Call::inspect",
+        "  for (const TensorName tensor : kLinearTensors) {\n"
         "    if (tensor == TensorName::gradient) continue;\n    add(Call::inspect",
     ),
     Statement(

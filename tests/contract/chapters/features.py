@@ -33,17 +33,17 @@ STATEMENTS = (
         "return running->scale_for(x_) * 2;",
     ),
     Statement(
-        "It serves activation, weight and gradient.",
+        "It serves activation, weight and gradient, and an attention's tensors but `scores`.",
         "OptionMistakes.say_what_is_right",
         OPTIONS,
-        ".tensors = config::gemm_input_names(),\n"
+        ".tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),\n"
         "      .can_be_kept = true,\n"
         "      .names_evaluation = true,\n"
         "  };\n"
         "  describe_statistics(\n"
         "      description,\n"
         '      {.feature = "LogFp8TensorStats",',
-        ".tensors = config::all_tensor_names(),\n"
+        ".tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),\n"
         "      .can_be_kept = true,\n"
         "      .names_evaluation = true,\n"
         "  };\n"
@@ -112,6 +112,30 @@ STATEMENTS = (
         QUANTIZERS,
         "  recipe->round_to_nearest();\n",
         "",
+    ),
+    Statement(
+        "Its gradients are those of the tensors that it was given *(ours)*.",
+        "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
+        "core/modules/dot_product_attention.cpp",
+        "call.show_gradient(TensorName::key_gradient, heads.key, key);",
+        "call.show_gradient(TensorName::key_gradient, heads.value, key);",
+    ),
+    Statement(
+        "A forward that a checkpoint computes again is recorded once, of an attention by any "
+        "checkpoint *(ours)*.",
+        "test_attention_watched.py::test_a_forward_that_is_computed_again_is_recorded_once",
+        "core/modules/attention_layer.cpp",
+        "context.recomputation = torch::autograd::get_current_graph_task_id() != -1;",
+        "context.recomputation = false;",
+    ),
+    Statement(
+        "The statistics of `scores` are those of the softmax's argument in FP64 to FP32's rounding "
+        "*(ours)*.",
+        "test_attention_watched.py::"
+        "test_statistics_of_scores_are_those_of_fp64_for_every_mask_bias_and_softmax",
+        "core/ops/attention_statistics.cpp",
+        "if (of_.is_causal) {",
+        "if (!of_.is_causal) {",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",

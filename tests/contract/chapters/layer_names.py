@@ -88,6 +88,21 @@ STATEMENTS = (
         'isinstance(layer, tree.layer_list) and hasattr(child, "layer_number")',
     ),
     Statement(
+        "A DotProductAttention is a layer, in a named attention `<name>.core_attention` *(ours)*.",
+        "test_attention_watched.py::"
+        "test_attention_is_named_after_its_module_and_stands_beside_the_linear_layers",
+        "core/modules/multihead_attention.cpp",
+        'core_attention_->set_debug_name(name + ".core_attention");',
+        "core_attention_->set_debug_name(name);",
+    ),
+    Statement(
+        "Without a name it is `Attention_<n>`, which takes no number of a linear layer *(ours)*.",
+        "test_attention_watched.py::test_attentions_without_names_take_no_numbers_of_linear_layers",
+        "hooks/session/layer_listener.cpp",
+        'fmt::format("Attention_{}", ++unnamed_attentions_)',
+        'fmt::format("Attention_{}", ++unnamed_layers_)',
+    ),
+    Statement(
         "It takes a list of models, each named as one would be.",
         "test_contract_layer_names.py::test_a_list_of_models_is_named_one_by_one",
         LAYER_NAMES,

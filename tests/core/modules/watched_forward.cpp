@@ -26,7 +26,7 @@ int main() {
 
   telens::RoutingPlan plan;
   plan.inspect = 0b111111;
-  plan.postquantize = (1U << (telens::kAllGemms.size() * telens::kAllTensors.size())) - 1;
+  plan.postquantize = (1U << (telens::kAllGemms.size() * telens::kLinearTensors.size())) - 1;
   plan.gemms = 0b111;
   telens::test::RecordingListener listener(plan);
   telens::AutocastOptions autocast;

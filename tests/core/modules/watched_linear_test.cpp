@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr std::uint8_t kAllTensorBits = 0b111111;
-constexpr std::uint32_t kAllPairBits = (1U << (kAllGemms.size() * kAllTensors.size())) - 1;
+constexpr std::uint32_t kAllPairBits = (1U << (kAllGemms.size() * kLinearTensors.size())) - 1;
 
 LinearOptions options() {
   LinearOptions options;

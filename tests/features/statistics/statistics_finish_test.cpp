@@ -145,6 +145,31 @@ TEST(FinishedStatistics, of_blocks_are_the_largest_range) {
   EXPECT_TRUE(std::isnan(finish(statistic("max_blockwise_dynamic_range"), ranges)));
 }
 
+TEST(FinishedStatistics, of_scores_are_means_over_the_rows_that_choose) {
+  ScoreSums sums{.blind = 2,
+                 .nonfinite = 1,
+                 .single = 1,
+                 .choosing = 3,
+                 .one_key = 2,
+                 .first_key = 1,
+                 .entropy = 1.5,
+                 .share = 0.6};
+  merge(sums, {.blind = 1, .choosing = 1, .one_key = 1, .entropy = 0.5, .share = 0.2});
+  EXPECT_EQ(finish(statistic("attention_entropy"), sums), 0.5);
+  EXPECT_NEAR(*finish(statistic("attention_entropy%"), sums), 20, 1e-12);
+  EXPECT_EQ(finish(statistic("one_key%"), sums), 75);
+  EXPECT_EQ(finish(statistic("first_key%"), sums), 25);
+  EXPECT_EQ(finish(statistic("undefined%"), sums), 100.0 / 9);
+  EXPECT_EQ(finish(statistic("blind%"), sums), 100.0 * 3 / 9);
+}
+
+TEST(FinishedStatistics, of_scores_have_no_value_where_no_row_has_one) {
+  EXPECT_EQ(finish(statistic("attention_entropy"), ScoreSums{.single = 4}), std::nullopt);
+  EXPECT_EQ(finish(statistic("one_key%"), ScoreSums{.nonfinite = 4}), std::nullopt);
+  EXPECT_EQ(finish(statistic("undefined%"), ScoreSums{.nonfinite = 4}), 100);
+  EXPECT_EQ(finish(statistic("blind%"), ScoreSums{}), std::nullopt);
+}
+
 TEST(FinishedStatistics, refuse_to_be_taken_from_the_wrong_sums) {
   EXPECT_THROW(finish(statistic("mse"), TensorSums{1}), InternalError);
   EXPECT_THROW(finish(statistic("mean"), CastSums{1}), InternalError);

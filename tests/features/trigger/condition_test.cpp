@@ -47,7 +47,7 @@ TEST(Condition, compares_a_statistic_of_a_tensor_with_a_number) {
 TEST(Condition, without_a_tensor_is_about_every_one_that_has_the_statistic) {
   EXPECT_THAT(tensors_of(parsed("mxfp8_mse > 1")),
               ElementsAre(TensorName::activation, TensorName::weight, TensorName::gradient));
-  EXPECT_EQ(tensors_of(parsed("nonfinite > 0")).size(), kAllTensors.size());
+  EXPECT_EQ(tensors_of(parsed("nonfinite > 0")).size(), kLinearTensors.size());
   EXPECT_THAT(tensors_of(parsed("nonfinite of dgrad > 0")), ElementsAre(TensorName::dgrad));
   EXPECT_EQ(tensors_of(parsed("loss > 3")).size(), 0U);
 }

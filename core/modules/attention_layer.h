@@ -1,0 +1,63 @@
+// An attention's end of the hook points: DotProductAttention owns one. What it is shown is looked
+// at and stays as it is; gradients are looked at by hooks of tensors, so that the graph is the same
+// as without.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/modules/forward_context.h"
+#include "core/ops/attention_statistics.h"
+
+namespace telens {
+
+// One forward and its backward. Copies are the same one.
+class AttentionCall {
+ public:
+  AttentionCall() = default;  // no feature looks
+
+  explicit operator bool() const { return plan_ != nullptr; }
+  bool inspects(TensorName tensor) const { return plan_ != nullptr && plan_->inspects(tensor); }
+
+  // Where a feature wants to see them, and not where a forward is computed a second time.
+  void show(TensorName name, const at::Tensor& tensor) const;
+  void show_scores(const ops::AttentionScores& scores) const;
+
+  // Shows `tensor`'s gradient, once it is known, as `arranged` makes it. `tensor` is of this
+  // forward alone: no leaf of the user's.
+  using Arrange = std::function<at::Tensor(const at::Tensor& gradient)>;
+  void show_gradient(TensorName name, const at::Tensor& tensor, Arrange arranged) const;
+
+ private:
+  friend class AttentionLayer;
+  std::shared_ptr<LayerHooks> hooks_;
+  std::shared_ptr<const RoutingPlan> plan_;
+  bool recomputation_ = false;
+};
+
+class AttentionLayer {
+ public:
+  AttentionLayer() : state_(std::make_shared<State>()) {}
+
+  // Without a session, or while nothing is due, one compare. `query`: as it came; an empty one is
+  // shown to no feature. training: the module's mode.
+  AttentionCall begin_forward(const at::Tensor& query, bool training);
+
+  LayerHooks& hooks() { return state_->hooks; }
+
+ private:
+  struct State {
+    LayerHooks hooks{{}, LayerKind::attention};
+    bool has_trained = false;  // a forward in training mode ran
+  };
+
+  bool is_evaluation(const at::Tensor& query, bool training);
+  ForwardContext context_of(const at::Tensor& query, bool training);
+
+  std::shared_ptr<State> state_;  // shared with backwards, which may outlive the module
+};
+
+}  // namespace telens
