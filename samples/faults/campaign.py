@@ -141,6 +141,7 @@ def main() -> None:
             case.run(options.out, config)
         except Exception as error:
             print(f"  ended by {error}")
+            (options.out / case.name / "truth.json").unlink(missing_ok=True)  # nothing to judge
 
 
 if __name__ == "__main__":
