@@ -17,6 +17,8 @@ class FollowedRun {
   // ended, which changes no file; true at the first call. It reads nothing of a file, and for two
   // seconds after a write takes each call for news. Throws RecordError where no file is left.
   bool has_news();
+  // The next call of has_news() is true: a reading came to nothing.
+  void forget() { may_change_unseen_ = true; }
   const std::string& path() const { return path_; }
 
  private:

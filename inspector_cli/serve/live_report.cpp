@@ -36,6 +36,7 @@ void LiveReport::read() {
     trouble += (trouble.empty() ? "" : "; ") + line;
   });
   auto data = std::make_shared<const std::string>(make_report(run, name_).data);
+  if (!trouble.empty()) run_.forget();
   publish(std::move(data), std::move(trouble));
 }
 
@@ -46,7 +47,9 @@ void LiveReport::update() {
     if (!run_.has_news()) return;
     read();
   } catch (const std::exception& error) {
-    // The last report stays: it may be all that is left of the run.
+    // The last report stays: it may be all that is left of the run. What failed may go well at the
+    // next look, though no file has changed.
+    run_.forget();
     publish(content().data,
             fmt::format("The run cannot be read any more, this is what it was: {}", error.what()));
   }

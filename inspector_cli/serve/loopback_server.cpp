@@ -7,18 +7,19 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <utility>
 
 #include "core/base/error.h"
+#include "inspector_cli/serve/bounded_stream.h"
+#include "inspector_cli/serve/connections.h"
 #include "inspector_cli/serve/token.h"
 
 namespace telens::cli {
 namespace {
 
 constexpr const char* kAddress = "127.0.0.1";
-constexpr std::size_t kThreads = 4;  // a page and its question; more wait
-constexpr int kPatience = 1;         // seconds, for a client that sends or takes nothing
 constexpr std::size_t kLongestBody = 1024;
 
 // httplib's own options let two servers of one user share a port.
@@ -79,6 +80,42 @@ class BrokenPipes {
   struct sigaction before_ {};
 };
 
+// Runs each task where it is enqueued: to hand a connection on takes no time.
+class AtOnce final : public httplib::TaskQueue {
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+
+ public:
+  // void, or in newer versions of httplib true.
+  Enqueued enqueue(std::function<void()> task) override {
+    task();
+    return Enqueued(true);
+  }
+  void shutdown() override {}
+};
+
+// Reads and answers within the bounds of BoundedStream and Connections; httplib's own have none for
+// the length of a line or the time of a request.
+class BoundedServer final : public httplib::Server {
+ public:
+  BoundedServer() {
+    new_task_queue = [] { return new AtOnce; };
+  }
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    connections_.add(socket);
+    return true;
+  }
+
+  void serve(int socket) {
+    BoundedStream stream(socket);
+    bool closed = false;
+    process_request(stream, true, closed, nullptr);
+  }
+
+  Connections connections_{[this](int socket) { serve(socket); }};
+};
+
 }  // namespace
 
 class LoopbackServer::Impl {
@@ -86,12 +123,8 @@ class LoopbackServer::Impl {
   Impl(int port, std::string token, Handler handler)
       : token_(std::move(token)), handler_(std::move(handler)) {
     const BrokenPipes as_before;
-    server_ = std::make_unique<httplib::Server>();
-    server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    server_ = std::make_unique<BoundedServer>();
     server_->set_socket_options(allow_port_again);
-    server_->set_keep_alive_max_count(1);
-    server_->set_read_timeout(kPatience);
-    server_->set_write_timeout(kPatience);
     server_->set_payload_max_length(kLongestBody);
     server_->set_default_headers(headers_of_all());
     server_->set_pre_routing_handler([this](const auto& request, auto& response) {
@@ -143,7 +176,7 @@ class LoopbackServer::Impl {
 
   std::string token_;
   Handler handler_;
-  std::unique_ptr<httplib::Server> server_;
+  std::unique_ptr<BoundedServer> server_;
   std::thread thread_;
   int port_ = 0;
 };

@@ -17,7 +17,8 @@ struct WebAnswer {
 // Listens on 127.0.0.1 and nowhere else. Each request needs the token, as ?token=..., and names
 // this machine as its host: a page of another site, whose name may lead here, has neither (403).
 // Only GET and HEAD (405). Answers are kept by no cache, framed by no page, and name their address
-// to none. A connection serves one request.
+// to none. A connection serves one request, of at most 16 KiB, which has to be there two seconds
+// after the server began to read it.
 class LoopbackServer {
  public:
   // Answers a path, such as "/data", with the request's parameter `after`; nullptr as a body: there
@@ -26,7 +27,7 @@ class LoopbackServer {
 
   // port 0: one that is free. Throws UsageError where the port is taken or not allowed.
   LoopbackServer(int port, std::string token, Handler handler);
-  // Ends what is being answered, within two seconds.
+  // Cuts off what is being read and answered, within two seconds.
   ~LoopbackServer();
   LoopbackServer(const LoopbackServer&) = delete;
   LoopbackServer& operator=(const LoopbackServer&) = delete;

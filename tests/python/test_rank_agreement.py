@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import telens._C as _C
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+from telens.debug import model_state
 
 CONFIG = config_of(
     "RankAgreement", "telens", tensors=["activation", "weight", "gradient"], timeout=30
@@ -313,3 +315,18 @@ def test_one_process_compares_nothing(tmp_path):
 def test_a_timeout_out_of_range_is_refused():
     with pytest.raises(telens.ConfigError, match="'timeout' must be from 1 to 86400 s, not 0"):
         debug.initialize(config_of("RankAgreement", "telens", tensors="weight", timeout=0))
+
+
+def test_a_model_that_cannot_be_read_costs_the_comparison_and_not_the_training(monkeypatch):
+    def fails():
+        raise TypeError("this group has no rank")
+
+    monkeypatch.setattr(model_state, "_named", {"model": None})
+    monkeypatch.setattr(model_state, "_has_failed", False)
+    monkeypatch.setattr(model_state, "_modules", fails)
+    monkeypatch.setattr(model_state._C.debug, "wants_model", lambda: True)
+    with pytest.warns(UserWarning, match="tensors no more: TypeError: this group has no rank"):
+        model_state.show()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model_state.show()

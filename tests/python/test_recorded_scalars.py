@@ -7,6 +7,7 @@ import torch
 
 import telens
 import telens.debug as debug
+from telens.debug import optimizers
 
 
 def scalars(log_dir) -> dict[str, dict[int, float]]:
@@ -96,7 +97,7 @@ def test_a_watched_optimizer_goes_on_where_the_watch_fails(tmp_path, parameters,
     def fail(tensors):
         raise RuntimeError("no memory for it")
 
-    monkeypatch.setattr("telens.debug.optimizers._norm", fail)
+    monkeypatch.setattr("telens.debug.optimizers._norms", fail)
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     debug.watch_optimizer(optimizer, every=1)
     before = parameters[0].detach().clone()
@@ -128,3 +129,13 @@ def test_a_gradient_that_is_not_finite_is_told_as_such(tmp_path, parameters):
         optimizer.step()
         debug.step()
     assert scalars(tmp_path)["grad_norm"] == {0: math.inf}
+
+
+def test_norms_of_several_groups_take_one_transfer(monkeypatch):
+    groups = [[torch.tensor([3.0]), torch.tensor([[4.0]])], [], [torch.full((7,), 2.0)]]
+    transfers = []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: transfers.append(1) or cpu(self))
+    assert optimizers._norms(groups) == [5.0, 0.0, pytest.approx(28**0.5)]
+    assert len(transfers) == 1
+    assert optimizers._norms([[]]) == [0.0]

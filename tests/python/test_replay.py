@@ -134,6 +134,18 @@ def test_the_files_of_tensors_are_replayed_as_the_file_of_the_gemm(tmp_path):
         assert "operands: True" in " ".join(pieces[0].notes)
 
 
+def test_a_damaged_file_beside_a_tensors_costs_only_itself(tmp_path):
+    keys = {"high_precision_tensor": True, "quantized_tensor": True, "operands": False}
+    folder = dump_gemms(tmp_path, RECIPES["mxfp8"], **keys)
+    (folder / "torn.h5").write_bytes((folder / "layers_0_fc1_output.h5").read_bytes()[:3000])
+    lines = []
+    (gemm,) = found.find(folder / "layers_0_fc1_output.h5", warn=lines.append)
+    assert gemm.gemm == "fprop"
+    (line,) = lines
+    assert "torn.h5: it cannot be read" in line
+    assert line.endswith("; it is left out")
+
+
 def made_gemm(a, b, result=None, **keys):
     a, b = torch.as_tensor(a), torch.as_tensor(b)
     plain = [gemm_error.Cast(codes=each, format="") for each in (a, b)]

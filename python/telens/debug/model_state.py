@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from telens import _C
+from telens import _C, RunStopped
 from telens.pytorch.fp8_meta import DIRECTIONS
 from telens.pytorch.module import Module
 
@@ -34,15 +35,17 @@ def note_module(module: Any, name: str) -> None:
 # While a session compares ranks: the hook that sees gradients as optimizers get them.
 _optimizer_hook: Any = None
 _gradients_are_shown = False
+_has_failed = False
 
 
 def begin() -> None:
     """A session has begun that compares ranks, or none that does."""
-    global _optimizer_hook, _gradients_are_shown
+    global _optimizer_hook, _gradients_are_shown, _has_failed
     end()
     _gradients_are_shown = False
+    _has_failed = False
     if _C.debug.longest_wait_for_ranks() is not None:
-        _optimizer_hook = register_optimizer_step_pre_hook(lambda *_: _show_gradients())
+        _optimizer_hook = register_optimizer_step_pre_hook(lambda *_: _harmless(_show_gradients))
 
 
 def end() -> None:
@@ -55,9 +58,28 @@ def end() -> None:
 
 def show() -> None:
     """Shows the running session, at the end of an iteration, what it compares in it."""
+    if _named and not _has_failed and _C.debug.wants_model():
+        _harmless(_show_all)
+
+
+def _harmless(show_some: Callable[[], None]) -> None:
+    """A model that cannot be read is compared no more in this session; the training goes on."""
+    global _has_failed
+    try:
+        show_some()
+    except RunStopped:
+        raise
+    except Exception as error:
+        _has_failed = True
+        end()
+        warnings.warn(
+            f"ranks compare this model's tensors no more: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+
+
+def _show_all() -> None:
     global _gradients_are_shown
-    if not _named or not _C.debug.wants_model():
-        return
     _show_gradients()
     _gradients_are_shown = False
     tensors: list[_Shown] = []

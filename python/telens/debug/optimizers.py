@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,12 +32,21 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _norm(tensors: list[torch.Tensor]) -> float:
-    """The norm of all elements together."""
-    if not tensors:
-        return 0.0
-    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors]
-    return torch.stack([each.cpu() for each in norms]).double().norm().item()
+def _norms(groups: Iterable[Iterable[torch.Tensor]]) -> list[float]:
+    """The norm of all elements of each group together. Each device is waited for once."""
+    by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    count = 0
+    for group, tensors in enumerate(groups):
+        count = group + 1
+        for each in tensors:
+            norm = torch.linalg.vector_norm(each, dtype=torch.float32)
+            by_device.setdefault(norm.device, []).append((group, norm))
+    squares = [0.0] * count
+    for norms in by_device.values():
+        values = torch.stack([norm for _, norm in norms]).cpu().double().tolist()
+        for (group, _), value in zip(norms, values, strict=True):
+            squares[group] += value * value
+    return [math.sqrt(each) for each in squares]
 
 
 class _Watch:
@@ -63,15 +73,16 @@ class _Watch:
         trained = [p for group in optimizer.param_groups for p in group["params"]]
         trained = [p for p in trained if p.grad is not None]
         dense = [p.grad for p in trained if not p.grad.is_sparse]
-        self.record("grad_norm", _norm([_local(each) for each in dense]))
+        (size,) = _norms([(_local(each) for each in dense)])
+        self.record("grad_norm", size)
         self.before = [(p, _local(p).clone()) for p in trained]
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         before, self.before = self.before, []
         if not before or not _C.debug.is_initialized():
             return
-        size = _norm([old for _, old in before])
-        update = _norm([_local(p) - old for p, old in before])
+        # One difference at a time: a step holds one copy of the weights, and not two.
+        size, update = _norms([(old for _, old in before), (_local(p) - old for p, old in before)])
         if size > 0:
             self.record("update_to_weight", update / size)
 
@@ -98,9 +109,9 @@ def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str
     ``lr``, of the first parameter group, in each step; in every ``every``-th one besides
     ``grad_norm``, the norm of all gradients as the step finds them, and ``update_to_weight``, the
     norm of what the step changes over the norm of the weights before it. On a rank that holds a
-    part of the weights they are those of its part. Such a step waits for the device once, and holds
-    a copy of the weights until it has ended. ``telens diagnose`` takes the learning rate as the
-    cause of what follows from it, under any ``name``.
+    part of the weights they are those of its part. Such a step waits for the device twice, and
+    holds a copy of the weights until it has ended. ``telens diagnose`` takes the learning rate as
+    the cause of what follows from it, under any ``name``.
 
     Parameters
     ----------

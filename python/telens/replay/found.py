@@ -82,12 +82,13 @@ def _identify(path: pathlib.Path) -> _File | None:
 _RUN_FILE = re.compile(r"rank\d+(\.\d+)?\.h5")
 
 
-def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
-    """The dumps at any depth. What cannot be read is told of; RecordError where nothing else is."""
-    files, refusals = [], []
-    for path in sorted(folder.rglob("*.h5")):
-        if not path.is_file() or _RUN_FILE.fullmatch(path.name):
-            continue
+def _dumps_among(
+    paths: Iterable[pathlib.Path], warn: Callable[[str], None], known: Iterable[_File] = ()
+) -> list[_File]:
+    """The dumps, ``known`` ones first. What cannot be read is told of; RecordError where nothing
+    else is."""
+    files, refusals = list(known), []
+    for path in paths:
         try:
             file = _identify(path)
         except RecordError as error:
@@ -101,19 +102,28 @@ def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
     return files
 
 
-def _files_beside(path: pathlib.Path) -> list[_File]:
+def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
+    """The dumps at any depth."""
+    paths = [path for path in sorted(folder.rglob("*.h5")) if path.is_file()]
+    return _dumps_among((path for path in paths if not _RUN_FILE.fullmatch(path.name)), warn)
+
+
+def _files_beside(path: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
     """The dump at `path`; of a tensor also those of the same step of its layer in its folder."""
     one = _identify(path)
     if one is None:
         raise RecordError(f"{path}: it is no dump of DumpTensors")
     if one.schema == GEMM_SCHEMA:
         return [one]
-    beside = [_identify(each) for each in sorted(path.parent.glob("*.h5"))]
+    others = [
+        each
+        for each in sorted(path.parent.glob("*.h5"))
+        if each.name != path.name and each.is_file() and not _RUN_FILE.fullmatch(each.name)
+    ]
     return [
         each
-        for each in beside
-        if each is not None
-        and (each.schema, each.place) == (TENSOR_SCHEMA, one.place)
+        for each in _dumps_among(others, warn, known=[one])
+        if (each.schema, each.place) == (TENSOR_SCHEMA, one.place)
         and any({one.name, each.name} <= set(names) for names in TENSORS.values())
     ]
 
@@ -150,12 +160,12 @@ def find(path: pathlib.Path, warn: Callable[[str], None] = lambda line: None) ->
     """The GEMMs of a file, of a tensor's file and those beside it, or of a folder.
 
     In the order of iterations, ranks, layers, micro-batches, and of training. ``warn`` is called
-    with a line for each file of a folder that is left out because it cannot be read. Raises
+    with a line for each file of the folder that is left out because it cannot be read. Raises
     UsageError where there is no GEMM, RecordError for a file that is no dump or is damaged.
     """
     if not path.exists():
         raise UsageError(f"{path}: there is no such file or folder")
-    files = _files_in(path, warn) if path.is_dir() else _files_beside(path)
+    files = _files_in(path, warn) if path.is_dir() else _files_beside(path, warn)
     if not files:
         raise UsageError(f"{path}: it holds no dump of DumpTensors (docs/run_file.md)")
     found = [
