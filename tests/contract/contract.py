@@ -22,6 +22,7 @@ from chapters import (
     peer_complaints,
     session,
     tensor_statistics,
+    transformer_engine_arguments,
     transformer_engine_scripts,
 )
 from find_tests import ROOT, find_test
@@ -67,6 +68,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Statistics", tensor_statistics.STATEMENTS),
     ("Text logs", logs.STATEMENTS),
     ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),
+    ("Arguments of Transformer Engine's modules", transformer_engine_arguments.STATEMENTS),
     ("PaddlePaddle", paddle_layers.STATEMENTS + paddle_arguments.STATEMENTS),
     ("Known complaints about the peer", peer_complaints.STATEMENTS),
 )

@@ -7,6 +7,7 @@ from telens.pytorch import (
     conversion,
     conversion_notes,
     cpu_offload,
+    cross_entropy,
     distributed,
     fp8,
     graph,
@@ -27,6 +28,7 @@ from telens.pytorch.checkpointing import *  # noqa: F403
 from telens.pytorch.conversion import *  # noqa: F403
 from telens.pytorch.conversion_notes import *  # noqa: F403
 from telens.pytorch.cpu_offload import *  # noqa: F403
+from telens.pytorch.cross_entropy import *  # noqa: F403
 from telens.pytorch.graph import *  # noqa: F403
 from telens.pytorch.hugging_face import *  # noqa: F403
 from telens.pytorch.inference_params import *  # noqa: F403
@@ -53,6 +55,7 @@ __all__ = [
     *conversion.__all__,
     *conversion_notes.__all__,
     *cpu_offload.__all__,
+    *cross_entropy.__all__,
     *graph.__all__,
     *hugging_face.__all__,
     *inference_params.__all__,

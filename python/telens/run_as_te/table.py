@@ -98,5 +98,4 @@ ADVICE = {
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",
     "TEDebugState": "the session's state is reset by telens.debug.end_debug()",
-    "parallel_cross_entropy": "torch.nn.functional.cross_entropy computes it on one rank",
 }

@@ -1,0 +1,157 @@
+"""Cross entropy over a vocabulary that may be divided among ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from telens._names import refusal
+
+__all__ = ["parallel_cross_entropy"]
+
+# Logits that are looked at in one go in FP32: their copies take 16 MiB each, whatever the sizes.
+_BLOCK = 1 << 22
+_OWNER = "parallel_cross_entropy"
+
+
+def parallel_cross_entropy(
+    inp: torch.Tensor,
+    target: torch.Tensor,
+    label_smoothing: float = 0.0,
+    reduce_loss: bool = False,
+    dist_process_group: dist.ProcessGroup | None = None,
+    ignore_idx: int = -100,
+    is_cg_capturable: bool = False,
+) -> torch.Tensor:
+    """Returns -log softmax(inp)[target], FP32, without a copy of the softmax for the backward.
+
+    Parameters
+    ----------
+    inp
+        logits [..., vocabulary], BF16, FP16, FP32 or FP64 (then the loss is FP64); with a group
+        this rank's equal part of the vocabulary, in the order of ranks. It is not changed:
+        Transformer Engine's kernels write the gradient into it
+    target
+        [...], int64 or int32: classes of the whole vocabulary
+    label_smoothing
+        0 to 1: this share of the target is spread over the vocabulary
+    reduce_loss
+        True: one mean over all targets but the ignored ones (of none it is NaN); False: the loss
+        of each target, [...]
+    dist_process_group
+        the ranks among which the vocabulary is divided; all of them must call
+    ignore_idx
+        targets that have no loss and give no gradient
+    is_cg_capturable
+        taken, without effect: nothing here waits for the GPU
+
+    Raises UsageError for arguments that do not fit; on a CPU also for a class that is not in the
+    vocabulary, whose loss on a GPU is +Inf.
+    """
+    _check(inp, target, label_smoothing)
+    size, rank = (1, 0)
+    if dist_process_group is not None:
+        size, rank = dist_process_group.size(), dist_process_group.rank()
+    classes = inp.size(-1) * size
+    flat = target.reshape(-1).to(torch.int64)
+    counts = flat != ignore_idx
+    if not flat.is_cuda:
+        wrong = flat[counts & ((flat < 0) | (flat >= classes))]
+        if wrong.numel():
+            expected = f"classes from 0 to {classes - 1}, or ignore_idx ({ignore_idx})"
+            raise refusal(_OWNER, "target", expected, int(wrong[0]))
+    group = dist_process_group if size > 1 else None
+    options = {"group": group, "first": rank * inp.size(-1), "classes": classes}
+    losses = _Losses.apply(inp, flat, counts, float(label_smoothing), options)
+    if reduce_loss:
+        return losses.sum() / counts.sum()
+    return losses.view(target.shape)
+
+
+def _check(inp: torch.Tensor, target: torch.Tensor, label_smoothing: float) -> None:
+    if not inp.is_floating_point() or inp.dim() == 0 or inp.size(-1) == 0:
+        shown = f"{inp.dtype} {list(inp.shape)}"
+        raise refusal(_OWNER, "inp", "floating-point logits [..., vocabulary]", shown)
+    if target.shape != inp.shape[:-1] or target.dtype not in (torch.int64, torch.int32):
+        expected = f"int64 or int32 {list(inp.shape[:-1])}, as inp without its last dimension"
+        raise refusal(_OWNER, "target", expected, f"{target.dtype} {list(target.shape)}")
+    if not 0 <= label_smoothing <= 1:
+        raise refusal(_OWNER, "label_smoothing", "a number from 0 to 1", label_smoothing)
+
+
+def _reduce(values: torch.Tensor, how: Any, group: dist.ProcessGroup | None) -> None:
+    if group is not None:
+        dist.all_reduce(values, how, group)
+
+
+class _Losses(torch.autograd.Function):
+    """The loss of each row; the backward makes the softmax anew from its log of sums."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        inp: torch.Tensor,
+        target: torch.Tensor,
+        counts: torch.Tensor,
+        smoothing: float,
+        options: dict[str, Any],
+    ) -> torch.Tensor:
+        logits = inp.reshape(-1, inp.size(-1))
+        dtype = torch.float64 if inp.dtype == torch.float64 else torch.float32
+        group, columns = options["group"], logits.size(1)
+        column = target - options["first"]
+        here = counts & (column >= 0) & (column < columns)
+        column = column.clamp(0, columns - 1)
+
+        # Largest logit and target's logit of each row; then sums of exp and of logits, of all ranks.
+        largest = logits.new_empty((2, logits.size(0)), dtype=dtype)
+        largest[0] = logits.amax(1)
+        own = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(dtype)
+        largest[1] = own.masked_fill(~here, -torch.inf)
+        _reduce(largest, dist.ReduceOp.MAX, group)
+        top, wanted = largest
+        sums = torch.zeros_like(largest)
+        for rows in _blocks(logits):
+            block = logits[rows].to(dtype)
+            if smoothing:
+                sums[1, rows] = block.sum(1)
+            sums[0, rows] = block.sub(top[rows].unsqueeze(1)).exp_().sum(1)
+        _reduce(sums, dist.ReduceOp.SUM, group)
+
+        log_sum = sums[0].log().add_(top)
+        losses = log_sum - wanted
+        if smoothing:
+            spread = log_sum - sums[1] / options["classes"]
+            losses = losses * (1 - smoothing) + spread * smoothing
+        context.save_for_backward(inp, column, here, counts, log_sum)
+        context.smoothing, context.options = smoothing, options
+        return losses.masked_fill(~counts, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        inp, column, here, counts, log_sum = context.saved_tensors
+        smoothing = context.smoothing
+        logits = inp.reshape(-1, inp.size(-1))
+        result = torch.empty_like(logits)
+        grad = grad.masked_fill(~counts, 0)
+        at_target = (here.to(grad.dtype) * (smoothing - 1)).unsqueeze(1)
+        for rows in _blocks(logits):
+            block = logits[rows].to(log_sum.dtype).sub(log_sum[rows].unsqueeze(1)).exp_()
+            if smoothing:
+                block.sub_(smoothing / context.options["classes"])
+            block.scatter_add_(1, column[rows].unsqueeze(1), at_target[rows])
+            block.mul_(grad[rows].unsqueeze(1))
+            # A row that is ignored may hold NaN or Inf.
+            result[rows] = block.masked_fill_(~counts[rows].unsqueeze(1), 0).to(result.dtype)
+        return result.view(inp.shape), None, None, None, None
+
+
+def _blocks(logits: torch.Tensor) -> list[slice]:
+    """Rows of at most _BLOCK elements, one at least."""
+    rows, columns = logits.shape
+    step = max(1, _BLOCK // columns)
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
