@@ -24,7 +24,7 @@ constexpr int kSteps = 2;  // per round
 constexpr int kStepsWithBudget = 64;
 
 struct FeatureSection {
-  std::string name;     // the feature's, as in rows.py
+  std::string name;     // the feature's, as in rows/features.py
   std::string options;  // behind `enabled: True`
   std::string feature_namespace = "transformer_engine";
   std::string budget = {};
