@@ -42,6 +42,7 @@ class Llama(torch.nn.Module):
                 layernorm_epsilon=1e-5,
                 normalization="RMSNorm" if options.norm == "rms" else "LayerNorm",
                 activation=options.activation,
+                qk_norm_type={"rms": "RMSNorm", "l2": "L2Normalization"}.get(options.qk_norm),
                 bias=False,
                 layer_number=i + 1,
                 name=f"layers.{i}",
@@ -52,25 +53,52 @@ class Llama(torch.nn.Module):
         self.norm = te.RMSNorm(hidden, device="cpu")
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
+    def forward(
+        self, data: torch.Tensor, inference_params: te.InferenceParams | None = None
+    ) -> torch.Tensor:
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256].
+
+        With inference_params the bytes are new ones, behind those whose keys and values it holds.
+        """
         hidden = torch.nn.functional.embedding(data, self.embedding)
+        angles = self.angles if inference_params else self.angles[: data.size(0)]
         for layer in self.layers:
-            hidden = layer(hidden, rotary_pos_emb=self.angles[: data.size(0)])
+            hidden = layer(hidden, rotary_pos_emb=angles, inference_params=inference_params)
         return self.head(self.norm(hidden))
+
+    def caches(self) -> te.InferenceParams:
+        """Keys and values of one text, as long as the model has seen in training."""
+        attention = self.layers[0].self_attention.core_attention
+        return te.InferenceParams(
+            1,
+            self.angles.size(0),
+            attention.num_gqa_groups,
+            self.angles.size(-1),
+            self.embedding.dtype,
+        )
 
 
 @torch.no_grad()
-def sample(model: Llama, count: int, sequence: int) -> bytes:
-    """Bytes after a line feed, drawn from the model one by one; without a cache of keys."""
+def sample(model: Llama, count: int) -> bytes:
+    """Bytes after a line feed, drawn from the model one by one.
+
+    Each goes through the model once: keys and values of those before are kept. Where they fill
+    their place, the second half of the text is read anew.
+    """
     model.eval()
     device = model.embedding.device
+    longest = model.angles.size(0)
     generator = torch.Generator().manual_seed(1)
     written = [ord("\n")]
+    caches, new = model.caches(), 1
     for _ in range(count):
-        seen = torch.tensor(written[-sequence:], device=device)[:, None]
-        logits = model(seen)[-1, 0].float().cpu()
-        written.append(torch.multinomial(logits.softmax(0), 1, generator=generator).item())
+        if sum(caches.sequences.values()) + new > longest:
+            caches, new = model.caches(), max(1, longest // 2)
+        caches.pre_step({"text": new})
+        logits = model(torch.tensor(written[-new:], device=device)[:, None], caches)[-1, 0]
+        drawn = torch.multinomial(logits.float().cpu().softmax(0), 1, generator=generator)
+        written.append(drawn.item())
+        new = 1
     return bytes(written[1:])
 
 
@@ -80,6 +108,9 @@ def main() -> None:
     parser.add_argument("--norm", default="rms", choices=("rms", "layer"), help="inside the layers")
     parser.add_argument(
         "--activation", default="swiglu", choices=("swiglu", "geglu", "gelu"), help="of the MLP"
+    )
+    parser.add_argument(
+        "--qk-norm", default="none", choices=("none", "rms", "l2"), help="of queries and keys"
     )
     parser.add_argument("--rotary-base", type=float, default=10000.0, help="of rotary periods")
     parser.add_argument("--sample", type=int, default=0, help="bytes to write after training")
@@ -92,7 +123,7 @@ def main() -> None:
 
     train(options, make_model)
     if options.sample:
-        text = sample(made[0], options.sample, options.sequence)
+        text = sample(made[0], options.sample)
         print(text.decode("latin-1").encode("unicode_escape").decode())
 
 

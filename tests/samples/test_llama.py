@@ -1,9 +1,13 @@
 """samples/llama.py: trains in FP8 and is watched."""
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import torch
 
 import telens
 
@@ -46,3 +50,37 @@ def test_it_learns_in_fp8_and_is_recorded(tmp_path):
     rows = telens.open_run(tmp_path).records(tensor="activation")
     assert sorted(set(rows["iteration"])) == [*range(40)]
     assert "layers.0.layernorm_mlp.fc1" in set(rows["layer"])
+
+
+def recomputed(model, count: int) -> bytes:
+    """The text where each byte is drawn from a forward of all before it."""
+    generator = torch.Generator().manual_seed(1)
+    written = [ord("\n")]
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(torch.tensor(written)[:, None])[-1, 0]
+            written.append(torch.multinomial(logits.softmax(0), 1, generator=generator).item())
+    return bytes(written[1:])
+
+
+@pytest.mark.parametrize("qk_norm", ["none", "rms"])
+def test_text_that_is_written_with_caches_is_that_of_a_recomputation(monkeypatch, qk_norm):
+    monkeypatch.syspath_prepend(ROOT / "samples")
+    import llama
+
+    torch.manual_seed(1)
+    options = argparse.Namespace(
+        hidden=32, heads=4, groups=2, layers=2, sequence=16, norm="rms", activation="swiglu",
+        rotary_base=10000.0, qk_norm=qk_norm,
+    )  # fmt: skip
+    model = llama.Llama(options)
+    with torch.no_grad():
+        for parameter in model.parameters():  # what came before must matter
+            parameter.mul_(8)
+    calls = []
+    model.layers[0].register_forward_hook(lambda layer, args, out: calls.append(out.size(0)))
+    text = llama.sample(model, 40)
+    assert text[:15] == recomputed(model, 15)
+    # Each byte once, and half of the longest text where the caches are full.
+    assert calls[:40] == [1] * 16 + [8] + [1] * 8 + [8] + [1] * 8 + [8] + [1] * 5
+    assert len(text) == 40

@@ -106,7 +106,7 @@ class _Losses(torch.autograd.Function):
         here = counts & (column >= 0) & (column < columns)
         column = column.clamp(0, columns - 1)
 
-        # Largest logit and target's logit of each row; then sums of exp and of logits, of all ranks.
+        # The largest logit of each row and the target's; then sums over the vocabulary.
         largest = logits.new_empty((2, logits.size(0)), dtype=dtype)
         largest[0] = logits.amax(1)
         own = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(dtype)
