@@ -223,6 +223,18 @@ def test_configurations_of_the_linear_tensors_select_nothing_of_attention(tmp_pa
     assert "core_attention" not in message_log(tmp_path)
 
 
+def test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_nothing(tmp_path):
+    config = logging_of(["activation"], ["max"])
+    config["section"]["layers"] = {"layer_types": ["core_attention"]}
+    with debug.session(config, log_dir=tmp_path):
+        block()(torch.randn(6, 2, 32)).sum().backward()
+        debug.step()
+    log = message_log(tmp_path)
+    assert "section 'section' selects none of the layers that ran: model.layernorm_mlp.fc1" in log
+    assert "core_attention" not in log
+    assert len(telens.open_run(tmp_path).records()) == 0
+
+
 def test_attention_is_named_after_its_module_and_stands_beside_the_linear_layers(tmp_path):
     x = torch.randn(6, 2, 32)
     with debug.session(watching(["query", "output"], ["max"]), log_dir=tmp_path):

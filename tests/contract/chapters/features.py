@@ -129,6 +129,16 @@ STATEMENTS = (
         "context.recomputation = false;",
     ),
     Statement(
+        "Attention is left alone where no feature names one of its tensors, whatever `layers` "
+        "selects *(ours)*.",
+        "test_attention_watched.py::"
+        "test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_nothing",
+        "hooks/session/layer_listener.cpp",
+        "if (std::ranges::none_of(features_.all(), names_attention)) return {};",
+        "if (std::ranges::none_of(features_.all(), names_attention)) return "
+        "features_.all_for(name);",
+    ),
+    Statement(
         "The statistics of `scores` are those of the softmax's argument in FP64 to FP32's rounding "
         "*(ours)*.",
         "test_attention_watched.py::"
