@@ -1,6 +1,7 @@
 """Arguments of Transformer Engine that change nothing are taken, and others refused by name."""
 
 import inspect
+import warnings
 
 import pytest
 import torch
@@ -253,6 +254,26 @@ def test_two_names_of_one_argument_are_one_too_many(norm, by_position, arguments
         telens.UsageError, match="{}: {} is another name of {}".format(norm.__name__, *names)
     ):
         norm(*by_position, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "agreed", "behind", "name"),
+    [
+        (te.LayerNormMLP, (16, 16, 1e-5), True, "return_bias"),
+        (te.Linear, (16, 16, True), False, "return_bias"),
+        (te.LayerNorm, (16, 1e-5), True, "zero_centered_gamma"),
+    ],
+)
+def test_a_bool_by_position_where_others_have_another_argument_is_warned_of(
+    make, agreed, behind, name
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(*agreed, device="cpu")
+        make(*agreed, device="cpu", **{name: behind})
+    with pytest.warns(UserWarning, match=f"{behind} was given by position for {name}") as caught:
+        make(*agreed, behind, device="cpu")
+    assert caught[0].filename == __file__
 
 
 def test_modules_stand_where_scripts_import_them_from():

@@ -114,6 +114,33 @@ def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, na
         forward(made)
 
 
+@pytest.mark.parametrize("recipe", POSITIONAL)
+def test_a_backward_in_high_precision_is_the_override_of_both_gemms(recipe):
+    required = {}
+    if recipe is CustomRecipe:
+        required = {"qfactory": lambda role: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")}
+    if recipe is DelayedScaling:
+        with pytest.raises(telens.UsageError, match="backward_override does not go with delayed"):
+            recipe(backward_override="high_precision")
+        return
+    plain, overridden = recipe(**required), recipe(**required, backward_override="high_precision")
+    expected = recipe(**required, override_linear_precision=(False, True, True))
+    assert torch.equal(forward(overridden), forward(expected))
+    assert not torch.equal(forward(overridden), forward(plain))
+    plain.backward_override = "high_precision"  # later on
+    assert torch.equal(forward(plain), forward(expected))
+    assert (
+        pickle.loads(
+            pickle.dumps(
+                dataclasses.replace(overridden, qfactory=int)
+                if recipe is CustomRecipe
+                else overridden
+            )
+        ).backward_override
+        == "high_precision"
+    )
+
+
 def test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -50,6 +50,7 @@ print(json.dumps({
     "versions": [importlib.metadata.version(n) for n in ("transformer-engine", "nvdlfw_inspect")],
     "found": importlib.util.find_spec("transformer_engine") is not None,
     "classes": [c.__module__ for c in (te.Linear, Linear, DelayedScaling, Registry)],
+    "by path": te.common.recipe.Format.E4M3.name,
     "has": [hasattr(te, "Linear"), hasattr(te, "FusedAdam")],
     "paths": [m.__file__ for n, m in sys.modules.items() if hasattr(m, "__file__")
               and n.startswith(("transformer_engine.", "nvdlfw_inspect."))],
@@ -137,6 +138,7 @@ def test_names_of_transformer_engine_are_ours(ran):
         "telens.debug.registry",
     ]
     assert found["has"] == [True, False]
+    assert found["by path"] == "E4M3"
     # An installed nvdlfw_inspect was not loaded.
     assert found["paths"]
     ours = Path(telens.__file__).parent

@@ -19,6 +19,7 @@ from telens.common.recipe_parameters import (
     check_unsupported,
     fill_quantization,
     fp8_arguments,
+    linear_precision,
     quantization_of,
 )
 
@@ -42,6 +43,9 @@ class MXFP8BlockScaling(Recipe):
         weights get one scale for 32x32 elements, the same in both orientations
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+    backward_override
+        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts
     """
 
     _kind = "mxfp8"
@@ -64,7 +68,7 @@ class MXFP8BlockScaling(Recipe):
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             margin=self.margin,
             enable_2d_quantization=self.enable_2d_quantization,
-            override_linear_precision=tuple(self.override_linear_precision),
+            override_linear_precision=linear_precision(self),
         )
 
 
@@ -86,6 +90,9 @@ class Float8BlockScaling(Recipe):
         ``QParams`` of activations, weights and gradients
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+    backward_override
+        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts
     """
 
     _kind = "float8_block"
@@ -155,6 +162,9 @@ class NVFP4BlockScaling(Recipe):
         without effect, as in Transformer Engine where ``nvfp4_4over6`` is ``"none"``
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+    backward_override
+        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts
 
     Attributes
     ----------
@@ -226,5 +236,5 @@ class NVFP4BlockScaling(Recipe):
             disable_rht=not rotates_inputs,
             disable_stochastic_rounding=not rounds_by_chance,
             disable_2d_quantization=not square_weights,
-            override_linear_precision=tuple(self.override_linear_precision),
+            override_linear_precision=linear_precision(self),
         )

@@ -10,7 +10,7 @@ from typing import Any
 from telens import _C
 from telens.common.field_types import check_fields
 from telens.common.recipe_base import Format, Recipe
-from telens.common.recipe_parameters import check_unsupported
+from telens.common.recipe_parameters import check_unsupported, linear_precision
 
 __all__: list[str] = []
 
@@ -48,6 +48,9 @@ class CustomRecipe(Recipe):
         without effect: nothing is padded; at least 1
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+    backward_override
+        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts
     """
 
     _kind = "custom"
@@ -81,7 +84,8 @@ class CustomRecipe(Recipe):
     # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer
     # to, alive, and would ask them to be hashable.
     def _native(self) -> _C.Recipe:
-        made_of = (self.qfactory, self.fp8_format, tuple(self.override_linear_precision))
+        precision = (tuple(self.override_linear_precision), self.backward_override)
+        made_of = (self.qfactory, self.fp8_format, *precision)
         kept, native = vars(self).get("_kept", (None, None))
         if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
             self._check()
@@ -97,7 +101,7 @@ class CustomRecipe(Recipe):
             # Not a method of this recipe, which would then keep itself alive.
             qfactory=functools.partial(_make_quantizer, self.qfactory),
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
-            override_linear_precision=tuple(self.override_linear_precision),
+            override_linear_precision=linear_precision(self),
         )
 
 

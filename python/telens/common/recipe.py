@@ -1,8 +1,8 @@
 """Recipes: which format and scaling the tensors of a layer get, and how scales come about.
 
 Names, arguments and defaults are Transformer Engine's; arguments of ours stand behind them and are
-passed by name. ``fp8_dpa``, ``fp8_mha`` and ``backward_override`` are accepted where Transformer
-Engine has them, with their defaults alone.
+passed by name. ``fp8_dpa`` and ``fp8_mha`` are accepted where Transformer Engine has them, with
+their defaults alone.
 """
 
 from __future__ import annotations
@@ -205,6 +205,9 @@ class Float8CurrentScaling(Recipe):
         ``QParams`` of activations, weights and gradients
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
+    backward_override
+        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts
     """
 
     _kind = "current"

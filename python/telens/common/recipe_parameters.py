@@ -111,15 +111,17 @@ def fp8_arguments(recipe: Any) -> dict[str, Any]:
         "weight": scaling_of(recipe, "fp8_quant_fwd_weight"),
         "gradient": scaling_of(recipe, "fp8_quant_bwd_grad"),
         "split_accumulators": split_accumulators(recipe),
-        "override_linear_precision": tuple(recipe.override_linear_precision),
+        "override_linear_precision": linear_precision(recipe),
     }
 
+
+# The value of backward_override that is there.
+HIGH_PRECISION = "high_precision"
 
 # {unsupported argument: (its only legal value, what happens instead)}
 _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
     "fp8_mha": (False, "attention runs in high precision"),
-    "backward_override": (None, "override_linear_precision runs dgrad or wgrad in high precision"),
     "row_scaled_activation": (False, "a tensor has one FP32 scale"),
     "nvfp4_4over6": ("none", "blocks are scaled to 6"),
 }
@@ -134,3 +136,28 @@ def check_unsupported(recipe: Any) -> None:
                 f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it "
                 f"{default!r} ({instead})"
             )
+    _check_backward_override(recipe)
+
+
+def _check_backward_override(recipe: Any) -> None:
+    value = getattr(recipe, "backward_override", None)
+    if value is None:
+        return
+    name = f"{type(recipe).__name__}: backward_override"
+    if value != HIGH_PRECISION:
+        raise _C.UsageError(
+            f"{name}={value!r} is not supported; it may be None, or {HIGH_PRECISION!r}: dgrad and "
+            "wgrad multiply the tensors as they were before their casts"
+        )
+    if recipe.delayed():
+        raise _C.UsageError(
+            f"{name} does not go with delayed scaling, whose scales of gradients would come from "
+            "nothing; use override_linear_precision=(False, True, True)"
+        )
+
+
+def linear_precision(recipe: Any) -> tuple[bool, bool, bool]:
+    """Whether fprop, dgrad and wgrad run in high precision."""
+    fprop, dgrad, wgrad = recipe.override_linear_precision
+    backward = getattr(recipe, "backward_override", None) is not None
+    return fprop, dgrad or backward, wgrad or backward

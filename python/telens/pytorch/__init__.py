@@ -1,5 +1,6 @@
 """The FP8 modules, autocast and their tools for PyTorch."""
 
+from telens import common
 from telens._C import DType
 from telens.pytorch import (
     attention,
@@ -47,6 +48,7 @@ __all__ = [
     "DType",
     "Module",
     "attention",
+    "common",
     "distributed",
     "fp8",
     "transformer",

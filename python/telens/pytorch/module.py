@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from telens import _C
 from telens._names import refusal
 from telens.pytorch._compile import mark_graph_break
+from telens.pytorch.checkpointing import checkpoint
+from telens.pytorch.delayed_wgrads import WithDelayedWgrads
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
 from telens.pytorch.inference_params import cached
 from telens.pytorch.neutral_arguments import (
@@ -52,12 +55,15 @@ class Module(torch.nn.Module):
         torch.nn.Module.__init__(self)
         owner = self._type.name
         names = (field.name for field in self._type.options)
+        _warn_of_positions(owner, self._type.options, args)
         kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
         device = torch.get_default_device()  # follows torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
+        if given.get("checkpoint"):
+            self.__dict__["checkpoint"] = True
         with fork_of(given):
             self._adopt(self._type.construct(*args, **kwargs))
         if "layer_number" in self._neutral_arguments:
@@ -87,6 +93,8 @@ class Module(torch.nn.Module):
             parameter = initial_parameter(tensor, adapter.is_gemm_weight(name))
             for attribute, value in adapter.placement(name).items():
                 setattr(parameter, attribute, value)
+            if options.get("delay_wgrad_compute") and adapter.is_gemm_weight(name):
+                parameter.skip_backward_post_hook = True  # Megatron-LM's hook comes by backward_dw
             self.register_parameter(name, parameter)
         for name, tensor in adapter.buffers():
             self.register_buffer(name, tensor)
@@ -102,7 +110,8 @@ class Module(torch.nn.Module):
     def _attach(self, adapter: _C.ModuleAdapter) -> None:
         # Straight into the dictionary: what nn.Module.__setattr__ does is not for these two.
         self.__dict__["_telens_adapter"] = adapter
-        self.__dict__["_telens_call"] = adapter.make_call()
+        call = adapter.make_call()
+        self.__dict__["_telens_call"] = _recomputed(call) if "checkpoint" in self.__dict__ else call
 
     def reset_parameters(self) -> None:
         """Fills the parameters anew by the module's own initialization, on the device they are on.
@@ -215,6 +224,42 @@ class Module(torch.nn.Module):
         )
 
 
+# How many arguments come first in every version of Transformer Engine, and in its documentation.
+_AGREED_POSITIONS = {
+    "Linear": 3,
+    "GroupedLinear": 4,
+    "LayerNormLinear": 3,
+    "LayerNormMLP": 3,
+    "LayerNorm": 2,
+    "RMSNorm": 2,
+}
+
+
+def _warn_of_positions(owner: str, fields: list[_C.FieldInfo], args: tuple[Any, ...]) -> None:
+    """Tells of a bool behind them: there one argument stands here and another one elsewhere."""
+    agreed = _AGREED_POSITIONS.get(owner, len(args))
+    for field, value in zip(fields[agreed:], args[agreed:], strict=False):
+        if isinstance(value, bool):
+            warnings.warn(
+                f"{owner}: {value} was given by position for {field.name}; Transformer Engine and "
+                f"its documentation have other arguments there: give it by name, {field.name}="
+                f"{value} or what was meant",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _recomputed(call: Any) -> Any:
+    """A module's call, made again in the backward in place of keeping its activations."""
+
+    def run(module: Module, args: tuple, kwargs: dict) -> Any:
+        if not torch.is_grad_enabled():
+            return call(module, args, kwargs)
+        return checkpoint(call, module, args, kwargs)
+
+    return run
+
+
 class WithExtraState:
     """What modules with amax histories and scales have besides."""
 
@@ -283,6 +328,8 @@ _classes: dict[str, type[Module]] = {}
 def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
     """The Python class of a C++ module class, with its signature and documentation."""
     bases = (WithExtraState, Module) if module_type.has_extra_state else (Module,)
+    if _takes(module_type.options, "delay_wgrad_compute"):
+        bases = (WithDelayedWgrads, *bases)
     of_torch, attributes = _LIKE_TORCH.get(module_type.name, (None, {}))
     made = type(
         module_type.name,

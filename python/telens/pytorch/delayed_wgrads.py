@@ -1,0 +1,49 @@
+"""Weights' gradients apart from the backward: what modules with ``delay_wgrad_compute`` have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from telens import _C
+from telens._names import refusal
+
+__all__: list[str] = []
+
+_HOOKS = "_telens_wgrad_hooks"
+
+
+class WithDelayedWgrads:
+    """Transformer Engine's methods for schedules that make weights' gradients later."""
+
+    def need_backward_dw(self) -> bool:
+        """Whether the backward leaves the weights' gradients to ``backward_dw``."""
+        return bool(self.__dict__.get("delay_wgrad_compute"))
+
+    def backward_dw(self) -> None:
+        """Makes the weights' gradients of the oldest backward that left them, and adds them up.
+
+        As the backward would: to ``.grad``, behind the weights' hooks, or to ``main_grad`` under
+        ``fuse_wgrad_accumulation``. Biases and norms got theirs in the backward. Layers inside
+        follow, the last one first. Without ``delay_wgrad_compute`` it does nothing. Raises
+        UsageError where nothing waits.
+        """
+        if not self.need_backward_dw():
+            return
+        inside = [each for each in self.modules() if isinstance(each, WithDelayedWgrads)]
+        made = [each._telens_adapter.backward_dw() for each in reversed(inside)]
+        if not any(made):
+            raise _C.UsageError(
+                f"{self.name or type(self).__name__}: backward_dw makes the gradients that one "
+                "backward left, and none is left; call it once after each backward"
+            )
+        for each in inside:
+            for hook in each.__dict__.get(_HOOKS, ()):
+                hook()
+
+    def register_wgrad_accumulation_and_reduce_hooks(self, hook: Callable[[], Any]) -> None:
+        """Has ``hook()`` called after each ``backward_dw``, as Megatron-LM's reductions ask for."""
+        if not callable(hook):
+            owner = f"{type(self).__name__}.register_wgrad_accumulation_and_reduce_hooks"
+            raise refusal(owner, "hook", "a function", hook)
+        self.__dict__.setdefault(_HOOKS, []).append(hook)
