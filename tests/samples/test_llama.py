@@ -75,7 +75,7 @@ def test_text_that_is_written_with_caches_is_that_of_a_recomputation(monkeypatch
     )  # fmt: skip
     model = llama.Llama(options)
     with torch.no_grad():
-        for parameter in model.parameters():  # what came before must matter
+        for parameter in model.parameters():  # so that earlier bytes matter
             parameter.mul_(8)
     calls = []
     model.layers[0].register_forward_hook(lambda layer, args, out: calls.append(out.size(0)))
