@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/modules/delayed_wgrads.h"
 #include "core/modules/forward_context.h"
 #include "core/modules/linear_parallel.h"
 #include "core/modules/module.h"
@@ -58,6 +59,7 @@ struct GemmLayer {
   LayerHooks hooks;
   WeightCache weight_cache;
   LinearParallel parallel;
+  DelayedWgrads delayed_wgrads;
 
   const std::string& name() const { return hooks.name().empty() ? kind : hooks.name(); }
 };

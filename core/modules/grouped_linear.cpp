@@ -38,6 +38,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
     const std::string number = std::to_string(i);
     Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
     map.operation.set_parallel({.size = parallel.size, .group = parallel.group});
+    map.operation.quantization().set_module_type("grouped_linear");
     map.parameters.make(
         sizes, own.parameters,
         [&](const std::string& parameter, Weight& slot, at::Tensor value) {
@@ -80,6 +81,7 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check(inputs);
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                         .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                        .delays_wgrad = options_.parameters.delay_wgrad_compute,
                         .training = is_training()};
   const at::Tensor input = to_activation_dtype(inputs.inp);
   const std::vector<at::Tensor> parts =

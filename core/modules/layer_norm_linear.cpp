@@ -8,6 +8,7 @@ namespace telens {
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
   check_epsilon("LayerNormLinear", "eps", options_.eps);
+  settle_split("LayerNormLinear", options_.parameters_split, options_.out_features);
   const LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
   if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
     raise<UsageError>(
@@ -47,6 +48,7 @@ Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
   LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                   .fp8_output = inputs.fp8_output,
                   .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                  .delays_wgrad = options_.parameters.delay_wgrad_compute,
                   .training = is_training()};
   const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
   at::Tensor normalized;  // where it is asked for

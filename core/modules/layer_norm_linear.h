@@ -43,7 +43,8 @@ struct LayerNormLinearOptions {
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     visit("parameters_split", &Self::parameters_split,
-          "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
+          "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
+          "names alone: equal parts");
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
           "with sequence_parallel: return_layernorm_output is that of all ranks");

@@ -8,7 +8,7 @@ namespace telens {
 
 LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
     : options_(std::move(options)),
-      activation_(ops::activation_from_name(options_.activation)),
+      activation_(options_.activation, options_.activation_params),
       layers_("LayerNormMLP", options_.name),
       fc1_(layers_.add(".fc1")),
       fc2_(layers_.add(".fc2")) {
@@ -26,7 +26,7 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
       options_.set_parallel_mode
           ? divide("LayerNormMLP", "ffn_hidden_size", options_.ffn_hidden_size, column.size)
           : options_.ffn_hidden_size;
-  const std::int64_t fc1_rows = activation_.gated ? 2 * ffn : ffn;
+  const std::int64_t fc1_rows = activation_.gated() ? 2 * ffn : ffn;
   const ParameterOptions& parameters = options_.parameters;
   const ParameterOptions output_parameters =
       parameters.with_init_method(options_.output_layer_init_method);
@@ -52,8 +52,10 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
 Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
   LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                   .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                  .delays_wgrad = options_.parameters.delay_wgrad_compute,
                   .training = is_training()};
-  if (current_autocast() != nullptr && at::GradMode::is_enabled()) {
+  const bool composed = activation_.kernel() == nullptr;
+  if (current_autocast() != nullptr && at::GradMode::is_enabled() && !composed) {
     call.gradient_cast = c10::make_intrusive<GradientCast>();
   }
   const at::Tensor x = to_activation_dtype(inputs.inp);
@@ -70,12 +72,13 @@ Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
   call.input_is_whole = false;
 
   const auto activated = [&, of_gradient = std::exchange(call.gradient_cast, {})](FusedCast* cast) {
-    return activate(activation_, inner, {cast, of_gradient});
+    return activate(*activation_.kernel(), inner, {cast, of_gradient});
   };
   std::vector<std::int64_t> sizes = inner.sizes().vec();
-  if (activation_.gated) sizes.back() /= 2;
+  if (activation_.gated()) sizes.back() /= 2;
   const at::Tensor applied = options_.return_bias ? at::Tensor() : fc2_bias_;
-  Outputs outputs{fc2_({sizes, inner, activated}, fc2_weight_, applied, call)};
+  Outputs outputs{composed ? fc2_(activation_.compose(inner), fc2_weight_, applied, call)
+                           : fc2_({sizes, inner, activated}, fc2_weight_, applied, call)};
   if (options_.return_bias) outputs.push_back(fc2_bias_);
   if (normalized.defined()) outputs.push_back(normalized);
   return outputs;

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "core/modules/linear_layer.h"
+#include "core/modules/mlp_activation.h"
 #include "core/modules/module.h"
 #include "core/modules/named_layers.h"
 #include "core/modules/norm_parameters.h"
 #include "core/modules/parameter_options.h"
-#include "core/ops/activation.h"
 
 namespace telens {
 
@@ -21,6 +21,7 @@ struct LayerNormMLPOptions {
   bool bias = true;
   std::string normalization = "LayerNorm";
   std::string activation = "gelu";
+  ActivationParameters activation_params = {};
   ParameterOptions::InitMethod output_layer_init_method = {};
   bool return_layernorm_output = false;
   bool return_layernorm_output_gathered = false;
@@ -40,7 +41,8 @@ struct LayerNormMLPOptions {
     visit("bias", &Self::bias, "fc1 and fc2 add learned biases");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
     visit("activation", &Self::activation,
-          "gelu, geglu, qgelu, qgeglu, relu, reglu, srelu, sreglu, silu or swiglu");
+          "gelu, geglu, qgelu, qgeglu, relu, reglu, srelu, sreglu, silu, swiglu, glu or "
+          "clamped_swiglu");
     visit("output_layer_init_method", &Self::output_layer_init_method,
           "fills fc2's weight in place; default: as init_method's default");
     visit("return_layernorm_output", &Self::return_layernorm_output,
@@ -54,6 +56,8 @@ struct LayerNormMLPOptions {
           "divides the layers among the ranks of tp_group: fc1 by column, fc2 by row");
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
           "with sequence_parallel: return_layernorm_output is that of all ranks");
+    visit("activation_params", &Self::activation_params,
+          "of clamped_swiglu: limit (7), alpha (1.702), glu_linear_offset (1)");
   }
 };
 
@@ -93,7 +97,7 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
 
  private:
   LayerNormMLPOptions options_;
-  ops::Activation activation_;
+  MlpActivation activation_;
   NormParameters norm_;
   Weight fc1_weight_;
   at::Tensor fc1_bias_;

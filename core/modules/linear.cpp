@@ -9,6 +9,7 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
     raise<UsageError>("Linear: in_features is {} and out_features {}; expected at least 1",
                       options_.in_features, options_.out_features);
   }
+  settle_split("Linear", options_.parameters_split, options_.out_features);
   const LinearParallel parallel = linear_parallel("Linear", options_.parameters);
   operation_.set_parallel(parallel);
   parameters_.make(
@@ -34,6 +35,7 @@ Outputs Linear::forward(const LinearInputs& inputs) {
                         .fp8_output = inputs.fp8_output,
                         .fp8_grad = inputs.fp8_grad,
                         .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
+                        .delays_wgrad = options_.parameters.delay_wgrad_compute,
                         .training = is_training()};
   if (options_.return_bias) {
     return {operation_(inputs.inp, parameters_.weight(), {}, call), parameters_.bias()};

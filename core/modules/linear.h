@@ -32,7 +32,8 @@ struct LinearOptions {
     ParameterOptions::describe_in<LinearOptions>(visit, &LinearOptions::parameters);
     visit("name", &LinearOptions::name, "name in debug configurations");
     visit("parameters_split", &LinearOptions::parameters_split,
-          "rows of each part of a weight that is stored in parts: <part>_weight, <part>_bias");
+          "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
+          "names alone: equal parts");
     ParameterOptions::describe_linear_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
   }
 };

@@ -78,6 +78,7 @@ struct LinearBackward final : torch::CustomClassHolder {
   at::ScalarType bias_dtype{};
   at::Tensor accumulated_weight;  // wgrad is added to its main_grad; undefined: wgrad is returned
   bool first_microbatch = false;
+  at::Tensor delayed_weight;  // wgrad waits for backward_dw; undefined: it is made in the backward
   SavedOperand input;
   bool input_is_shard = false;  // its rows are this rank's
   SavedOperand weight;
@@ -147,6 +148,9 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
   if (needs.wgrad && arguments.call.accumulates_wgrad) {
     backward->accumulated_weight = arguments.weight.parameter;
     backward->first_microbatch = arguments.call.is_first_microbatch.value_or(false);
+  }
+  if (needs.wgrad && arguments.call.delays_wgrad) {
+    backward->delayed_weight = arguments.weight.parameter;
   }
   backward->bias_dtype =
       arguments.bias.defined() ? arguments.bias.scalar_type() : arguments.input.scalar_type();
@@ -429,6 +433,25 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 
+// Leaves wgrad's product with the layer. What it holds of the layer would be a cycle.
+void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Operand input) {
+  auto own = std::make_shared<LinearBackward>(backward);
+  own->layer.reset();
+  own->gradient_cast.reset();
+  backward.layer->delayed_wgrads.put(
+      [own, gradient = std::move(gradient),
+       input = std::move(input)](const std::shared_ptr<GemmLayer>& layer) {
+        own->layer = layer;
+        at::Tensor wgrad;
+        {
+          const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
+          const at::AutoDispatchBelowADInplaceOrView below_autograd;
+          wgrad = weight_gradient(*own, gradient, input);
+        }
+        deliver_gradient(own->delayed_weight, wgrad);
+      });
+}
+
 Gradients compute_gradients(const LinearBackward& backward, const variable_list& saved,
                             const at::Tensor& grad_output) {
   OutputGradient gradient = output_gradient(backward, grad_output);
@@ -439,7 +462,11 @@ Gradients compute_gradients(const LinearBackward& backward, const variable_list&
   if (backward.needs.dgrad) {
     dgrad.emplace(backward, gradient.first(), backward.weight.restore(saved));
   }
-  if (input) gradients.weight = weight_gradient(backward, gradient.second(), input->wait());
+  if (input && backward.delayed_weight.defined()) {
+    delay_weight_gradient(backward, gradient.second(), input->wait());
+  } else if (input) {
+    gradients.weight = weight_gradient(backward, gradient.second(), input->wait());
+  }
   if (dgrad) gradients.input = dgrad->wait();
   return gradients;
 }

@@ -17,6 +17,8 @@ struct LinearCall {
   bool fp8_grad = false;    // the input's gradient is rounded to FP8 values
   // wgrad is added to the weight's main_grad (main_grad.h); in a first micro-batch it replaces it.
   bool accumulates_wgrad = false;
+  // wgrad waits in the layer until the module's backward_dw.
+  bool delays_wgrad = false;
   bool training = true;  // the module's mode (torch::nn::Module::is_training)
   // True for a gathering layer: the input has been gathered, and the sum over ranks of its gradient
   // is left to autograd (gather_sequence.h).

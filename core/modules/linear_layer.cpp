@@ -323,6 +323,12 @@ void LinearLayer::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   }
 }
 
+bool LinearLayer::run_delayed_wgrad() {
+  return naming_layer(state_->name(), [&] {
+    return state_->layer.delayed_wgrads.run_oldest({state_, &state_->layer});
+  });
+}
+
 LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
 
 void LinearLayer::join(const std::shared_ptr<ModuleWindows>& windows) {

@@ -46,6 +46,9 @@ class TELENS_EXPORT LinearLayer {
   // divided.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
+  // Makes the gradient of the weight that has waited longest (delay_wgrad_compute); false: none.
+  bool run_delayed_wgrad();
+
   // Makes its amax history and scales part of a module's.
   void join(const std::shared_ptr<ModuleWindows>& windows);
   // Amax history and scales, as bytes for state_dict.

@@ -30,6 +30,7 @@ bool are_adjacent(at::TensorList parts) {
 class JoinFunction : public torch::autograd::Function<JoinFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, at::TensorList parts) {
+    context->set_materialize_grads(false);
     std::vector<std::int64_t> rows;
     for (const at::Tensor& part : parts) rows.push_back(part.size(0));
     context->saved_data["rows"] = rows;
@@ -49,7 +50,9 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    return grads[0].split_with_sizes(context->saved_data["rows"].toIntVector(), 0);
+    const auto rows = context->saved_data["rows"].toIntVector();
+    if (!grads[0].defined()) return variable_list(rows.size());  // it comes later, or not at all
+    return grads[0].split_with_sizes(rows, 0);
   }
 };
 
@@ -69,6 +72,20 @@ void check_split(const LinearParametersOptions& options, const ParameterOptions&
 }
 
 }  // namespace
+
+void settle_split(const char* module, std::vector<ParameterPart>& split,
+                  std::int64_t out_features) {
+  const auto shares = [](const ParameterPart& part) { return part.out_features == 0; };
+  if (split.empty() || !std::ranges::all_of(split, shares)) return;
+  const auto parts = std::ssize(split);
+  if (out_features % parts != 0) {
+    raise<UsageError>(
+        "{}: parameters_split names {} equal parts, which do not divide out_features, {}; give "
+        "their sizes by name",
+        module, parts, out_features);
+  }
+  for (ParameterPart& part : split) part.out_features = out_features / parts;
+}
 
 LinearParametersOptions own_parameters(const char* module, LinearParametersOptions whole,
                                        const LinearParallel& parallel) {

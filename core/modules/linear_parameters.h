@@ -14,8 +14,8 @@ namespace telens {
 
 // Some of a weight's rows, that is, of the output features.
 struct ParameterPart {
-  std::string name;  // the parameters are <name>_weight and <name>_bias
-  std::int64_t out_features;
+  std::string name;           // the parameters are <name>_weight and <name>_bias
+  std::int64_t out_features;  // 0: an equal share (settle_split)
 };
 
 struct LinearParametersOptions {
@@ -24,6 +24,10 @@ struct LinearParametersOptions {
   bool bias = true;
   std::vector<ParameterPart> split = {};  // empty: one `weight` and one `bias`
 };
+
+// Gives parts without a number of rows equal shares of out_features. Throws UsageError naming the
+// module where they do not divide it, or where other parts have one.
+void settle_split(const char* module, std::vector<ParameterPart>& split, std::int64_t out_features);
 
 // This rank's part of a divided map; each part of a split weight is divided by itself. Throws
 // UsageError naming the module where the ranks do not divide a size.

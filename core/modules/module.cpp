@@ -48,6 +48,15 @@ void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   }
 }
 
+bool Module::backward_dw() {
+  const std::vector<LinearLayer*> own = layers();
+  bool any = false;
+  for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
+    any |= (*layer)->run_delayed_wgrad();
+  }
+  return any;
+}
+
 void Module::register_slot(std::string name, at::Tensor& slot, at::Tensor value) {
   slot = register_parameter(name, std::move(value));
   tensor_slots_.emplace(std::move(name), &slot);

@@ -60,6 +60,10 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // The group of tensor-parallel layers, here and in all children; its size is the option tp_size.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
+  // Makes the gradients of weights that the oldest backward left (delay_wgrad_compute), those of
+  // its last layer first; children are asked by themselves. False where nothing waited.
+  bool backward_dw();
+
   // The module's name in debug configurations; modules with layers inside pass on
   // "<name>.<suffix>" by the contract.
   virtual void set_debug_name(const std::string& name) {}

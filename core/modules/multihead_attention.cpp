@@ -220,20 +220,36 @@ MultiheadAttention::QueryKeyValue MultiheadAttention::project(
   return {parts[0], parts[1], parts[2], normalized};
 }
 
-void MultiheadAttention::rotate(QueryKeyValue& qkv, const std::vector<at::Tensor>& angles) const {
+at::Tensor MultiheadAttention::rotate_packed(const at::Tensor& t, const at::Tensor& angles,
+                                             const std::optional<at::Tensor>& cu_seqlens,
+                                             const std::optional<at::Tensor>& starts) const {
+  if (!cu_seqlens) {
+    raise<UsageError>("MultiheadAttention: rotary_pos_emb in thd needs cu_seqlens_q");
+  }
+  return apply_rotary_embedding_packed(t, angles, *cu_seqlens, starts, rotary_pairs());
+}
+
+void MultiheadAttention::rotate(QueryKeyValue& qkv, const MultiheadAttentionInputs& inputs) const {
+  const std::vector<at::Tensor>& angles = inputs.rotary_pos_emb;
   if (angles.empty()) return;
   if (angles.size() > 2) {
     raise<UsageError>("MultiheadAttention: rotary_pos_emb has {} tensors; expected one or two",
                       angles.size());
   }
+  const ScoreArguments& scores = inputs.scores;
   if (options_.qkv_format == "thd") {
-    raise<UsageError>(
-        "MultiheadAttention: rotary_pos_emb of packed sequences (thd) is not there yet; rotate "
-        "queries and keys before DotProductAttention");
+    qkv.query =
+        rotate_packed(qkv.query, angles.front(), scores.cu_seqlens_q, scores.cu_seqlens_q_padded);
+    const bool own = scores.cu_seqlens_kv.has_value();
+    qkv.key =
+        rotate_packed(qkv.key, angles.back(), own ? scores.cu_seqlens_kv : scores.cu_seqlens_q,
+                      own || scores.cu_seqlens_kv_padded ? scores.cu_seqlens_kv_padded
+                                                         : scores.cu_seqlens_q_padded);
+    return;
   }
   const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
-  qkv.query = apply_rotary_embedding(qkv.query, angles.front(), batch_dim);
-  qkv.key = apply_rotary_embedding(qkv.key, angles.back(), batch_dim);
+  qkv.query = apply_rotary_embedding(qkv.query, angles.front(), batch_dim, rotary_pairs());
+  qkv.key = apply_rotary_embedding(qkv.key, angles.back(), batch_dim, rotary_pairs());
 }
 
 void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
@@ -257,7 +273,7 @@ Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
   }
   QueryKeyValue qkv = project(inputs);
   if (options_.qk_norm_before_rope) normalize(qkv);
-  rotate(qkv, inputs.rotary_pos_emb);
+  rotate(qkv, inputs);
   if (!options_.qk_norm_before_rope) normalize(qkv);
   const Outputs attended = (*core_attention_)(
       {.query_layer = qkv.query,

@@ -12,6 +12,7 @@
 #include "core/modules/module.h"
 #include "core/modules/norm_inputs.h"
 #include "core/modules/parameter_options.h"
+#include "core/modules/rotary_embedding.h"
 
 namespace telens {
 
@@ -40,6 +41,7 @@ struct MultiheadAttentionOptions {
   std::string qk_norm_type = {};  // empty: none
   double qk_norm_eps = 1e-6;
   bool qk_norm_before_rope = false;
+  bool rotary_pos_interleaved = false;
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
   std::string name = {};
@@ -84,6 +86,9 @@ struct MultiheadAttentionOptions {
     visit("qk_norm_eps", &Self::qk_norm_eps, "added to their squares");
     visit("qk_norm_before_rope", &Self::qk_norm_before_rope,
           "normalizes before the rotary embedding, not after it");
+    visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved,
+          "the rotary embedding turns pairs of neighboring channels; False: a channel of the first "
+          "half with one of the second");
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
@@ -111,8 +116,10 @@ struct MultiheadAttentionInputs {
     visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
     visit("is_first_microbatch", &Self::is_first_microbatch,
           "True: quantize the weights and keep them; False: use the kept ones; None: neither");
-    visit("rotary_pos_emb", &Self::rotary_pos_emb,
-          "angles [seq, 1, 1, channels] of query and key, or one tensor for both");
+    visit(
+        "rotary_pos_emb", &Self::rotary_pos_emb,
+        "angles [seq, 1, 1, channels] of query and key, or one tensor for both; in thd those of a "
+        "token's place in its sequence are taken");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
   }
 };
@@ -150,10 +157,16 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   // (projected, normalized input or undefined)
   std::pair<at::Tensor, at::Tensor> project_query(const MultiheadAttentionInputs& inputs);
   QueryKeyValue project(const MultiheadAttentionInputs& inputs);
-  void rotate(QueryKeyValue& qkv, const std::vector<at::Tensor>& angles) const;
+  void rotate(QueryKeyValue& qkv, const MultiheadAttentionInputs& inputs) const;
+  at::Tensor rotate_packed(const at::Tensor& t, const at::Tensor& angles,
+                           const std::optional<at::Tensor>& cu_seqlens,
+                           const std::optional<at::Tensor>& starts) const;
   void make_query_key_norms();
   void normalize(QueryKeyValue& qkv) const;
 
+  RotaryPairs rotary_pairs() const {
+    return options_.rotary_pos_interleaved ? RotaryPairs::neighbors : RotaryPairs::halves;
+  }
   bool is_cross() const { return options_.attention_type == "cross"; }
   // A weight of separate parameters has them one after the other.
   bool interleaved() const { return options_.fuse_qkv_params && options_.qkv_weight_interleaved; }

@@ -33,6 +33,7 @@ struct ParameterOptions {
   // How linear layers are divided among its ranks (linear_parallel.h).
   std::string parallel_mode = {};
   bool sequence_parallel = false;
+  bool delay_wgrad_compute = false;  // wgrad waits for Module::backward_dw
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.
@@ -68,6 +69,9 @@ struct ParameterOptions {
     visit.nested("sequence_parallel", member, &ParameterOptions::sequence_parallel,
                  "with tp_size above 1: outside of column and row layers each rank has its part of "
                  "the first dimension");
+    visit.nested("delay_wgrad_compute", member, &ParameterOptions::delay_wgrad_compute,
+                 "the backward leaves the gradients of weights to backward_dw(), which makes those "
+                 "of the oldest backward");
   }
   // For a module that is one linear layer.
   template <typename Owner, typename Visitor>

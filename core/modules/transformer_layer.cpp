@@ -95,6 +95,7 @@ MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const 
           .qk_norm_type = options_.qk_norm_type,
           .qk_norm_eps = options_.qk_norm_eps,
           .qk_norm_before_rope = options_.qk_norm_before_rope,
+          .rotary_pos_interleaved = options_.rotary_pos_interleaved,
           .parameters = options_.parameters,
           .set_parallel_mode = options_.set_parallel_mode};
 }
@@ -106,6 +107,7 @@ LayerNormMLPOptions TransformerLayer::mlp_options() const {
           .bias = options_.bias,
           .normalization = options_.normalization,
           .activation = options_.activation,
+          .activation_params = options_.activation_params,
           .output_layer_init_method = options_.output_layer_init_method,
           .return_layernorm_output = options_.apply_residual_connection_post_layernorm,
           .zero_centered_gamma = options_.zero_centered_gamma,

@@ -37,6 +37,7 @@ struct TransformerLayerOptions {
   bool qkv_weight_interleaved = true;
   bool bias = true;
   std::string activation = "gelu";
+  ActivationParameters activation_params = {};
   std::string normalization = "LayerNorm";
   std::string attn_input_format = "sbhd";
   std::optional<double> softmax_scale = {};
@@ -46,6 +47,7 @@ struct TransformerLayerOptions {
   std::string qk_norm_type = {};
   double qk_norm_eps = 1e-6;
   bool qk_norm_before_rope = false;
+  bool rotary_pos_interleaved = false;
   double drop_path_rate = 0.0;
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
@@ -100,6 +102,7 @@ struct TransformerLayerOptions {
     visit("qk_norm_type", &Self::qk_norm_type, "as MultiheadAttention's");
     visit("qk_norm_eps", &Self::qk_norm_eps, "as MultiheadAttention's");
     visit("qk_norm_before_rope", &Self::qk_norm_before_rope, "as MultiheadAttention's");
+    visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved, "as MultiheadAttention's");
     visit(
         "drop_path_rate", &Self::drop_path_rate,
         "probability of dropping, in training, what self attention and MLP add, for each index of "
@@ -109,6 +112,7 @@ struct TransformerLayerOptions {
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
     visit("set_parallel_mode", &Self::set_parallel_mode,
           "divides heads and ffn_hidden_size among the ranks of tp_group");
+    visit("activation_params", &Self::activation_params, "as LayerNormMLP's");
   }
 };
 

@@ -27,7 +27,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   LayerQuantizers evaluation;
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
-    training[role] = recipe->make_quantizer_for({role, "linear", layer}, state);
+    training[role] = recipe->make_quantizer_for({role, module_type_, layer}, state);
     if (const auto& group = amax_groups_[static_cast<std::size_t>(index)];
         group && training[role]) {
       training[role]->reduce_amax_over(group);

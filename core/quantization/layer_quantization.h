@@ -54,6 +54,9 @@ class TELENS_EXPORT LayerQuantization {
   // amax of all ranks (Quantizer::reduce_amax_over), from the next quantizers() on.
   void reduce_amaxes_over(TensorRole role, ProcessGroupPtr group);
 
+  // The layer's kind, as a custom recipe is told it; "linear" else. `type` lives on.
+  void set_module_type(std::string_view type) { module_type_ = type; }
+
   // The entry of state_dict under _extra_state (core/quantization/extra_state.h).
   at::Tensor extra_state() const;
   // Throws UsageError on bytes that extra_state() did not write.
@@ -69,6 +72,7 @@ class TELENS_EXPORT LayerQuantization {
   std::array<ProcessGroupPtr, kRoles> amax_groups_;
   DelayedScalingState delayed_scaling_;
   at::Device device_ = at::kCPU;
+  std::string_view module_type_ = "linear";
 };
 
 }  // namespace telens

@@ -35,7 +35,7 @@ std::string_view name_of(TensorRole role);
 // The place of a quantizer that a recipe makes.
 struct QuantizerRole {
   TensorRole tensor;
-  std::string_view module_type;  // "linear": every layer with GEMMs so far
+  std::string_view module_type;  // "linear", or "grouped_linear": one of many
   std::string_view layer;        // its name in debug configurations; empty if it has none
 };
 

@@ -284,7 +284,7 @@ Rows score_statistics() {
        .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.nonfinite); }),
        .worse = Worse::any},
       {.name = "blind%",
-       .doc = "of `scores`: queries that see no key, as padding does",
+       .doc = "of `scores`: queries that see no key: a mask, padding or a bias of -Inf hides all",
        .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.blind); })},
   };
 }

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -63,7 +64,9 @@ std::string python_type_name() {
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
     return "torch.Tensor | Sequence[torch.Tensor] | None";
   } else if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
-    return "Mapping[str, int] | None";
+    return "Mapping[str, int] | Sequence[str] | None";
+  } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {
+    return "Mapping[str, float] | None";
   } else {
     static_assert(std::is_same_v<T, std::optional<typename T::value_type>>);
     return fmt::format("{} | None", python_type_name<typename T::value_type>());
@@ -73,8 +76,9 @@ std::string python_type_name() {
 // Empty strings and lists are None in Python.
 template <typename T>
 py::object to_python(const T& field) {
-  constexpr bool is_list =
-      std::is_same_v<T, std::vector<at::Tensor>> || std::is_same_v<T, std::vector<ParameterPart>>;
+  constexpr bool is_list = std::is_same_v<T, std::vector<at::Tensor>> ||
+                           std::is_same_v<T, std::vector<ParameterPart>> ||
+                           std::is_same_v<T, std::map<std::string, double>>;
   if constexpr (is_list || std::is_same_v<T, std::string>) {
     if (field.empty()) {
       return py::none();
@@ -149,11 +153,17 @@ void read_field(const char* name, py::handle value, T& field) {
                                                     : py::reinterpret_borrow<py::object>(value));
   } else if constexpr (std::is_same_v<T, std::vector<ParameterPart>>) {
     field.clear();
-    if (!value.is_none()) {
+    if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
+      for (const auto& part : cast(std::type_identity<std::vector<std::string>>{}, value)) {
+        field.push_back({part, 0});
+      }
+    } else if (!value.is_none()) {
       for (const auto& [part, size] : cast(std::type_identity<py::dict>{}, value)) {
         field.push_back({part.template cast<std::string>(), size.template cast<std::int64_t>()});
       }
     }
+  } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {
+    field = value.is_none() ? T() : cast(std::type_identity<T>{}, value);
   } else if constexpr (std::is_same_v<T, std::string>) {
     field = value.is_none() ? std::string() : cast(std::type_identity<T>{}, value);
   } else {

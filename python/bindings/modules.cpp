@@ -82,6 +82,10 @@ void bind_module_type(py::module_& module) {
           "A new module; the arguments are `options`.");
 }
 
+RotaryPairs pairs_of(bool interleaved) {
+  return interleaved ? RotaryPairs::neighbors : RotaryPairs::halves;
+}
+
 // The names of Transformer Engine.
 py::dict placement(ModuleAdapter& adapter, const std::string& name) {
   const ParameterPlacement found = adapter.module().placement(name);
@@ -132,6 +136,11 @@ void bind_module_adapter(py::module_& module) {
            [](ModuleAdapter& adapter, const py::object& group) {
              adapter.module().set_tensor_parallel_group(to_process_group(group));
            })
+      .def(
+          "backward_dw", [](ModuleAdapter& adapter) { return adapter.module().backward_dw(); },
+          // Autograd's engine is entered without it.
+          py::call_guard<py::gil_scoped_release>(),
+          "Weights' gradients of the oldest backward that left them; False: nothing waited.")
       .def("set_debug_name", [](ModuleAdapter& adapter, const std::string& name) {
         adapter.module().set_debug_name(name);
       });
@@ -164,6 +173,22 @@ void bind_modules(py::module_& module) {
       "Every module class of the C++ core.");
   module.def("rotary_angles", &rotary_angles, py::arg("max_seq_len"), py::arg("dim"),
              py::arg("base"), "Angles [max_seq_len, 1, 1, dim], FP32.");
+  module.def(
+      "apply_rotary_embedding",
+      [](const at::Tensor& t, const at::Tensor& angles, std::int64_t batch_dim, bool interleaved) {
+        return apply_rotary_embedding(t, angles, batch_dim, pairs_of(interleaved));
+      },
+      py::arg("t"), py::arg("angles"), py::arg("batch_dim"), py::arg("interleaved"),
+      "t [seq, batch, head, channels] (batch_dim 1) or [batch, seq, ...] (0), rotated.");
+  module.def(
+      "apply_rotary_embedding_packed",
+      [](const at::Tensor& t, const at::Tensor& angles, const at::Tensor& cu_seqlens,
+         bool interleaved) {
+        return apply_rotary_embedding_packed(t, angles, cu_seqlens, std::nullopt,
+                                             pairs_of(interleaved));
+      },
+      py::arg("t"), py::arg("angles"), py::arg("cu_seqlens"), py::arg("interleaved"),
+      "t [tokens, head, channels], rotated by each token's place in its sequence.");
   module.def(
       "default_device", [](bool has_gpu) { return default_device(has_gpu); }, py::arg("has_gpu"),
       "Where modules are made that name no device.");

@@ -1,6 +1,7 @@
 """The contract, chapter by chapter: two pages of docs and `make mutants` are made from this list.
 
-python tests/contract/contract.py     writes docs/contract.md and docs/contract_tests.md
+python tests/contract/contract.py     writes docs/contract.md, contract_tests.md and
+                                      contract_arguments.md
 """
 
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import arguments
 from chapters import (
     answers,
     calls,
@@ -30,6 +32,7 @@ from statement import Statement
 
 PROMISES_PAGE = ROOT / "docs" / "contract.md"
 TESTS_PAGE = ROOT / "docs" / "contract_tests.md"
+ARGUMENTS_PAGE = ROOT / "docs" / "contract_arguments.md"
 
 PROMISES_INTRODUCTION = """\
 # The contract
@@ -55,6 +58,21 @@ only those whose statement holds the words.
 Both pages are made from the lists in [tests/contract](../tests/contract) by
 `python tests/contract/contract.py`; edit those.
 """
+
+ARGUMENTS_INTRODUCTION = """\
+# The names of Transformer Engine, each with its test
+
+For developers: arguments of the PyTorch modules, functions and fields of recipes, and a test that
+uses them. What those tests show is not repeated here; promises with mutations are in
+[contract_tests.md](contract_tests.md). Made from
+[tests/contract/arguments.py](../tests/contract/arguments.py) by
+`python tests/contract/contract.py`.
+"""
+ARGUMENT_TABLES = {
+    "Arguments of modules": arguments.OF_ANY_MODULE,
+    "Functions, classes and methods": arguments.FUNCTIONS,
+    "Fields of recipes": arguments.RECIPE_FIELDS,
+}
 
 CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("The session", session.STATEMENTS),
@@ -118,6 +136,19 @@ def render_tests() -> str:
     return "\n".join(parts)
 
 
+def render_arguments() -> str:
+    """The page of names: sorted, each with the test that uses it."""
+    parts = [ARGUMENTS_INTRODUCTION]
+    for title, table in ARGUMENT_TABLES.items():
+        lines = [f"## {title}", "", "| name | test |", "|---|---|"]
+        for name, test in sorted(arguments.tests_of(table).items()):
+            found = find_test(test)
+            lines.append(f"| `{name}` | [`{test.split('::')[-1]}`](../{found.file}) |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
 if __name__ == "__main__":
     PROMISES_PAGE.write_text(render_promises())
     TESTS_PAGE.write_text(render_tests())
+    ARGUMENTS_PAGE.write_text(render_arguments())

@@ -326,6 +326,20 @@ def test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed():
     assert {role.module_type for role in asked} == {"linear"}
 
 
+def test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart():
+    asked = []
+
+    def factory(role):
+        asked.append(role)
+        return te.MXFP8Quantizer(E4M3)
+
+    layer = te.GroupedLinear(2, 64, 64, device="cpu", name="experts")
+    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
+        layer(torch.randn(64, 64), [32, 32])
+    told = {(role.module_type, role.name) for role in asked}
+    assert told == {("grouped_linear", "experts.gemm_0"), ("grouped_linear", "experts.gemm_1")}
+
+
 def test_a_custom_recipe_leaves_gemms_in_high_precision():
     def only_weights_and_inputs(role):
         if role.tensor_type in ("grad_output", "grad_input"):

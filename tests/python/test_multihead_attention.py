@@ -82,7 +82,7 @@ def test_rotary_angles_have_the_references_percent_and_interpolation():
     assert torch.equal(te.RotaryPositionEmbedding(8, 1.0, 2.0)(6), whole)
     base = te.RotaryPositionEmbedding(8, 1.0, None, None, 4.0)(6)
     torch.testing.assert_close(base[:, 0, 0, 1], torch.arange(6.0) * 4.0**-0.25)
-    with pytest.raises(telens.UsageError, match="interleaved must be False"):
-        te.RotaryPositionEmbedding(8, interleaved=True)
+    neighbors = te.RotaryPositionEmbedding(8, interleaved=True)(6)
+    torch.testing.assert_close(neighbors[:, 0, 0], by_hand.repeat_interleave(2, 1))
     with pytest.raises(telens.UsageError, match="rotary_percent must be above 0"):
         te.RotaryPositionEmbedding(8, 10000.0)

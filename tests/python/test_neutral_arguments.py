@@ -158,9 +158,10 @@ def test_every_argument_of_a_forward_is_taken_at_its_default(name):
 
 WRONG = {
     "parallel_mode": "diagonal", "sequence_parallel": "yes", "set_parallel_mode": 1,
-    "return_layernorm_output_gathered": "no", "get_rng_state_tracker": 3, "sm_margin": 4,
-    "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 4,
-    "tp_size": 2, "tp_group": object(), "pad_between_seqs": "yes",
+    "return_layernorm_output_gathered": "no", "get_rng_state_tracker": 3, "sm_margin": -1,
+    "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 0,
+    "tp_size": 2, "tp_group": object(), "pad_between_seqs": "yes", "checkpoint": "yes",
+    "save_original_input": "yes",
 }  # fmt: skip
 # Arguments that take any value, each by itself.
 FREE = {
@@ -206,6 +207,24 @@ def test_parallelism_over_one_rank_is_none():
     make("LayerNormMLP", return_layernorm_output_gathered=True)
     with pytest.raises(telens.UsageError, match="Linear: tp_size is 0; expected at least 1"):
         make("Linear", tp_size=0)
+
+
+HINTS = [
+    ("LayerNorm", {"sm_margin": 4}, {}),
+    ("RMSNorm", {"sm_margin": {"forward": 2, "backward": 0, "inference": 2}}, {}),
+    ("Linear", {"save_original_input": True}, {}),
+    ("DotProductAttention", {}, {"num_splits": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "of_constructor", "of_forward"), HINTS)
+def test_what_is_only_a_hint_changes_no_bit(name, of_constructor, of_forward):
+    inputs = tuple(torch.randn_like(each) for each in INPUTS.get(name, (torch.zeros(16, 32),)))
+    results = []
+    for options, arguments in (({}, {}), (of_constructor, of_forward)):
+        torch.manual_seed(1)
+        results.append(make(name, **options)(*inputs, **arguments))
+    assert torch.equal(*results)
 
 
 WITHOUT_EFFECT = [

@@ -19,6 +19,7 @@ def test_the_pages_are_up_to_date():
     made = "run `python tests/contract/contract.py`"
     assert contract.PROMISES_PAGE.read_text() == contract.render_promises(), made
     assert contract.TESTS_PAGE.read_text() == contract.render_tests(), made
+    assert contract.ARGUMENTS_PAGE.read_text() == contract.render_arguments(), made
 
 
 def test_every_test_that_is_named_exists():

@@ -19,7 +19,7 @@ __all__: list[str] = []
 class QuantizerRole:
     """Whose quantizer a ``CustomRecipe`` is asked for."""
 
-    module_type: str = ""  # "linear": every layer with GEMMs
+    module_type: str = ""  # "linear"; "grouped_linear": a GEMM of GroupedLinear
     tensor_type: str = ""  # "input", "weight", "output", "grad_output" or "grad_input"
     name: str = ""  # the layer's, as in debug configurations; empty if it has none
 

@@ -23,10 +23,10 @@ class WithDelayedWgrads:
     def backward_dw(self) -> None:
         """Makes the weights' gradients of the oldest backward that left them, and adds them up.
 
-        As the backward would: to ``.grad``, behind the weights' hooks, or to ``main_grad`` under
-        ``fuse_wgrad_accumulation``. Biases and norms got theirs in the backward. Layers inside
-        follow, the last one first. Without ``delay_wgrad_compute`` it does nothing. Raises
-        UsageError where nothing waits.
+        As the backward would: to ``.grad``, behind the weights' hooks (which the backward has run
+        without a gradient), or to ``main_grad`` under ``fuse_wgrad_accumulation``. Biases and norms
+        got theirs in the backward. Layers inside follow, the last one first. Without
+        ``delay_wgrad_compute`` it does nothing. Raises UsageError where nothing waits.
         """
         if not self.need_backward_dw():
             return

@@ -26,10 +26,11 @@ class Linear(Module):
     return_bias: bool
     fuse_wgrad_accumulation: bool
     name: str | None
-    parameters_split: Mapping[str, int] | None
+    parameters_split: Mapping[str, int] | Sequence[str] | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     parallel_mode: str | None
     def __init__(
         self,
@@ -42,10 +43,11 @@ class Linear(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
-        parameters_split: Mapping[str, int] | None = None,
+        parameters_split: Mapping[str, int] | Sequence[str] | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         *,
         get_rng_state_tracker: Any = None,
@@ -56,7 +58,6 @@ class Linear(Module):
         ub_bulk_wgrad: Any = False,
         rng_tracker_name: Any = None,
         ub_name: Any = None,
-        delay_wgrad_compute: Any = False,
         symmetric_ar_type: Any = None,
         save_original_input: Any = False,
     ) -> None: ...
@@ -87,6 +88,7 @@ class GroupedLinear(Module):
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     parallel_mode: str | None
     def __init__(
         self,
@@ -103,6 +105,7 @@ class GroupedLinear(Module):
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         *,
         get_rng_state_tracker: Any = None,
@@ -110,7 +113,6 @@ class GroupedLinear(Module):
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
         ub_name: Any = None,
-        delay_wgrad_compute: Any = False,
         save_original_input: Any = False,
         single_grouped_weight: Any = False,
         single_grouped_bias: Any = False,
@@ -201,10 +203,11 @@ class LayerNormLinear(Module):
     zero_centered_gamma: bool
     fuse_wgrad_accumulation: bool
     name: str | None
-    parameters_split: Mapping[str, int] | None
+    parameters_split: Mapping[str, int] | Sequence[str] | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     parallel_mode: str | None
     return_layernorm_output_gathered: bool
     def __init__(
@@ -222,10 +225,11 @@ class LayerNormLinear(Module):
         init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
-        parameters_split: Mapping[str, int] | None = None,
+        parameters_split: Mapping[str, int] | Sequence[str] | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         return_layernorm_output_gathered: bool = False,
         *,
@@ -236,7 +240,6 @@ class LayerNormLinear(Module):
         ub_bulk_dgrad: Any = False,
         ub_bulk_wgrad: Any = False,
         ub_name: Any = None,
-        delay_wgrad_compute: Any = False,
         symmetric_ar_type: Any = None,
     ) -> None: ...
     def forward(
@@ -272,8 +275,10 @@ class LayerNormMLP(Module):
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     set_parallel_mode: bool
     return_layernorm_output_gathered: bool
+    activation_params: Mapping[str, float] | None
     def __init__(
         self,
         hidden_size: int,
@@ -294,8 +299,10 @@ class LayerNormMLP(Module):
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         set_parallel_mode: bool = False,
         return_layernorm_output_gathered: bool = False,
+        activation_params: Mapping[str, float] | None = None,
         *,
         get_rng_state_tracker: Any = None,
         ub_overlap_ag: Any = False,
@@ -305,9 +312,7 @@ class LayerNormMLP(Module):
         ub_bulk_wgrad: Any = False,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        delay_wgrad_compute: Any = False,
         symmetric_ar_type: Any = None,
-        activation_params: Any = None,
         checkpoint: Any = False,
     ) -> None: ...
     def forward(
@@ -460,11 +465,13 @@ class MultiheadAttention(Module):
     qk_norm_type: str | None
     qk_norm_eps: float
     qk_norm_before_rope: bool
+    rotary_pos_interleaved: bool
     fuse_wgrad_accumulation: bool
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     set_parallel_mode: bool
     def __init__(
         self,
@@ -494,6 +501,7 @@ class MultiheadAttention(Module):
         qk_norm_type: str | None = None,
         qk_norm_eps: float = 1e-06,
         qk_norm_before_rope: bool = False,
+        rotary_pos_interleaved: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         init_method: Callable[[torch.Tensor], object] | None = None,
@@ -502,12 +510,12 @@ class MultiheadAttention(Module):
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         set_parallel_mode: bool = False,
         *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        rotary_pos_interleaved: Any = False,
         ub_overlap_ag: Any = False,
         ub_overlap_rs: Any = False,
         ub_overlap_rs_dgrad: Any = False,
@@ -598,13 +606,16 @@ class TransformerLayer(Module):
     qk_norm_type: str | None
     qk_norm_eps: float
     qk_norm_before_rope: bool
+    rotary_pos_interleaved: bool
     drop_path_rate: float
     fuse_wgrad_accumulation: bool
     name: str | None
     tp_group: torch.distributed.ProcessGroup | None
     tp_size: int
     sequence_parallel: bool
+    delay_wgrad_compute: bool
     set_parallel_mode: bool
+    activation_params: Mapping[str, float] | None
     def __init__(
         self,
         hidden_size: int,
@@ -639,6 +650,7 @@ class TransformerLayer(Module):
         qk_norm_type: str | None = None,
         qk_norm_eps: float = 1e-06,
         qk_norm_before_rope: bool = False,
+        rotary_pos_interleaved: bool = False,
         drop_path_rate: float = 0.0,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -648,19 +660,19 @@ class TransformerLayer(Module):
         tp_group: torch.distributed.ProcessGroup | None = None,
         tp_size: int = 1,
         sequence_parallel: bool = False,
+        delay_wgrad_compute: bool = False,
         set_parallel_mode: bool = False,
+        activation_params: Mapping[str, float] | None = None,
         *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        rotary_pos_interleaved: Any = False,
         ub_overlap_ag: Any = True,
         ub_overlap_rs: Any = True,
         ub_overlap_rs_dgrad: Any = False,
         ub_bulk_dgrad: Any = True,
         ub_bulk_wgrad: Any = True,
         ub_tp_comm_overlap: Any = False,
-        activation_params: Any = None,
     ) -> None: ...
     def forward(
         self,

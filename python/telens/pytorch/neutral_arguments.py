@@ -1,6 +1,7 @@
 """Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
 
-Two are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py).
+Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), and
+LayerNormMLP's checkpoint (module.py).
 
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
@@ -50,6 +51,15 @@ def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
 
 def _any_value(value: Any, given: Given) -> bool:
     return True
+
+
+def _is_count(value: Any, given: Given) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_margin(value: Any, given: Given) -> bool:
+    values = value.values() if isinstance(value, Mapping) else [value]
+    return all(type(each) is int and each >= 0 for each in values)
 
 
 def _without(*names: str) -> Callable[[Any, Given], bool]:
@@ -103,19 +113,22 @@ _ALL = [
     ),
     _A("ub_name", None, "any value: it names buffers that are not there", "", (), _any_value),
     # ---- how GEMMs are run and what they keep
-    _A("delay_wgrad_compute", False, "False", "wgrad apart from the backward is not there yet"),
-    _A("save_original_input", False, "False", "the backward keeps the quantized input so far"),
+    _A(
+        "save_original_input", False, "any boolean: the backward keeps the quantized input",
+        "it is a switch", (True,),
+    ),
     _A("single_grouped_weight", False, "False", "each GEMM has a weight of its own so far"),
     _A("single_grouped_bias", False, "False", "each GEMM has a bias of its own so far"),
     _A("use_grouped_tensor", None, "None", "grouped tensors are not there yet", (False,)),
-    _A("checkpoint", False, "False", "wrap the module in telens.pytorch.checkpoint"),
-    _A("activation_params", None, "None", "activations have no parameters so far"),
-    _A("sm_margin", 0, "0", "kernels that leave processors of a GPU free are not there yet"),
+    _A("checkpoint", False, "any boolean", "it is a switch", (True,)),
+    _A(
+        "sm_margin", 0, "whole numbers, one or a dict of them: only a hint",
+        "they count processors", (), _is_margin,
+    ),
     _A("out", None, "None", "outputs into memory of one's own are not there yet"),
     _A("dgrad_out", None, "None", "gradients into memory of one's own are not there yet"),
     _A("fp8_grad", False, "False", "a layer behind a norm does not round its input's gradient"),
     # ---- attention
-    _A("rotary_pos_interleaved", False, "False", "interleaved rotary embeddings are not there yet"),
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
     _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
@@ -132,7 +145,7 @@ _ALL = [
     _A("inference_params", None, "None, or an InferenceParams", "it is none"),
     _A("fp8_output", False, "False", "attention in FP8 is not there yet"),
     _A("bf16_backward", False, "False", "attention in FP8 is not there yet"),
-    _A("num_splits", 1, "1", "the split is the kernel's own affair"),
+    _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
     *(
         _A(name, None, "None", _SCORES)
         for name in ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bprop_tensors")
@@ -145,24 +158,22 @@ _BY_NAME = {each.name: each for each in _ALL}
 
 _TRACKER = "get_rng_state_tracker "
 _UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
-_BLOCK = "seq_length micro_batch_size rotary_pos_interleaved "
+_BLOCK = "seq_length micro_batch_size "
 _ATTENTION_FORWARD = "fast_zero_fill inference_params pad_between_seqs "
 _CONSTRUCTORS = {
-    "Linear": _TRACKER + _UB + "rng_tracker_name ub_name delay_wgrad_compute "
-    "symmetric_ar_type save_original_input",
+    "Linear": _TRACKER + _UB + "rng_tracker_name ub_name symmetric_ar_type save_original_input",
     "GroupedLinear": _TRACKER + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
-    "delay_wgrad_compute save_original_input single_grouped_weight single_grouped_bias "
+    "save_original_input single_grouped_weight single_grouped_bias "
     "use_grouped_tensor",
     "LayerNorm": "sm_margin",
     "RMSNorm": "sm_margin",
-    "LayerNormLinear": _TRACKER + _UB + "ub_name delay_wgrad_compute symmetric_ar_type",
-    "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size delay_wgrad_compute "
-    "symmetric_ar_type activation_params checkpoint",
+    "LayerNormLinear": _TRACKER + _UB + "ub_name symmetric_ar_type",
+    "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size symmetric_ar_type checkpoint",
     "DotProductAttention": _TRACKER
     + "sequence_parallel tp_size tp_group layer_number attention_type cp_group "
     "cp_global_ranks cp_stream cp_comm_type name",
     "MultiheadAttention": _TRACKER + _BLOCK + _UB,
-    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap activation_params",
+    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap",
 }
 _FORWARDS = {
     "GroupedLinear": "out dgrad_out",

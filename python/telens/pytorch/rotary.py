@@ -26,7 +26,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
     rotary_base
         of the geometric series of periods
     interleaved
-        False; pairs of neighboring channels are not there yet
+        whether neighboring channels are pairs; False: one of the first half with one of the second
     """
 
     def __init__(
@@ -48,8 +48,6 @@ class RotaryPositionEmbedding(torch.nn.Module):
         ):
             if value is not None and not value > 0:
                 raise refusal(owner, name, "None or above 0", value)
-        if interleaved:
-            raise refusal(owner, "interleaved", "False: neighboring pairs are not there yet", True)
         rotated = int(dim * rotary_percent) if rotary_percent < 1 else dim
         # Refuses an odd number of channels here, not in the first forward.
         _C.rotary_angles(0, rotated, rotary_base)
@@ -63,6 +61,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         """Angles [max_seq_len, 1, 1, dim], FP32, of the positions from ``offset`` on."""
         positions = torch.arange(offset, offset + max_seq_len, dtype=torch.float32, device="cpu")
         frequencies = _C.rotary_angles(2, self.dim, self.rotary_base)[1:]
+        if self.interleaved:  # each frequency twice in a row
+            frequencies = frequencies[..., : self.dim // 2].repeat_interleave(2, -1)
         return positions.div(self._position_divisor(max_seq_len)).view(-1, 1, 1, 1) * frequencies
 
     def _position_divisor(self, max_seq_len: int) -> float:

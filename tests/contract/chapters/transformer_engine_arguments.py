@@ -4,6 +4,11 @@ from statement import Statement
 
 CROSS_ENTROPY = "test_cross_entropy.py::"
 LOSSES = "python/telens/pytorch/cross_entropy.py"
+DELAYED = "test_delayed_wgrads.py::"
+ROTARY = "test_rotary_embedding.py::"
+TURNS = "core/modules/rotary_embedding.cpp"
+MLP = "test_mlp_arguments.py::"
+MODULE = "python/telens/pytorch/module.py"
 
 STATEMENTS = (
     Statement(
@@ -28,5 +33,92 @@ STATEMENTS = (
         LOSSES,
         "block.masked_fill_(~counts[rows].unsqueeze(1), 0).to(result.dtype)",
         "block.to(result.dtype)",
+    ),
+    Statement(
+        "`delay_wgrad_compute`: the backward leaves weights' gradients to `backward_dw`, with the "
+        "same bits, under every recipe.",
+        DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
+        "core/modules/linear_autograd.cpp",
+        "if (needs.wgrad && arguments.call.delays_wgrad) {",
+        "if (false) {",
+    ),
+    Statement(
+        "Each `backward_dw` makes those of the oldest backward.",
+        DELAYED + "test_each_call_makes_those_of_the_oldest_backward",
+        "core/modules/delayed_wgrads.cpp",
+        "product = std::move(waiting_.front());",
+        "product = waiting_.back();",
+    ),
+    Statement(
+        "Gradients that wait keep no module in memory *(ours)*.",
+        DELAYED + "test_what_waits_holds_no_layer_in_memory",
+        "core/modules/linear_autograd.cpp",
+        "  own->layer.reset();\n",
+        "",
+    ),
+    Statement(
+        "Rotary embeddings turn halves or, interleaved, neighbors of channels.",
+        ROTARY + "test_channels_are_rotated_in_pairs",
+        TURNS,
+        "if (pairs == RotaryPairs::halves) {",
+        "if (pairs != RotaryPairs::halves) {",
+    ),
+    Statement(
+        "`apply_rotary_pos_emb` takes `start_positions`.",
+        ROTARY + "test_channels_are_rotated_in_pairs",
+        "python/telens/pytorch/attention/rope.py",
+        "device=freqs.device)[:, None] + first",
+        "device=freqs.device)[:, None] + 0 * first",
+    ),
+    Statement(
+        "Packed sequences (thd) take `rotary_pos_emb`: each token by its place in its sequence, "
+        "with and without gaps between them.",
+        ROTARY + "test_a_layer_of_packed_sequences_rotates_each_from_its_start",
+        TURNS,
+        "token - first.index_select(0, (sequence - 1).clamp_min(0))",
+        "token - 0 * first.index_select(0, (sequence - 1).clamp_min(0))",
+    ),
+    Statement(
+        "`activation` may be glu or clamped_swiglu, with `activation_params`.",
+        MLP + "test_composed_activations_are_their_formulas",
+        "core/modules/mlp_activation.cpp",
+        "at::sigmoid(gate * alpha_)",
+        "at::sigmoid(gate)",
+    ),
+    Statement(
+        "`LayerNormMLP(checkpoint=True)` recomputes inside, with the same bits, copies of it too.",
+        MLP + "test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits",
+        MODULE,
+        '_recomputed(call) if "checkpoint" in self.__dict__ else call',
+        "call",
+    ),
+    Statement(
+        "`parameters_split` takes names alone, of equal parts.",
+        MLP + "test_parts_named_alone_are_equal_ones",
+        "core/modules/linear_parameters.cpp",
+        "part.out_features = out_features / parts;",
+        "part.out_features = out_features;",
+    ),
+    Statement(
+        "A recipe's `backward_override` may be 'high_precision'.",
+        "test_recipe_arguments.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms",
+        "python/telens/common/recipe_parameters.py",
+        "return fprop, dgrad or backward, wgrad or backward",
+        "return fprop, dgrad or backward, wgrad",
+    ),
+    Statement(
+        "A bool by position, where Transformer Engine has another argument, is warned of *(ours)*.",
+        "test_neutral_arguments.py::"
+        "test_a_bool_by_position_where_others_have_another_argument_is_warned_of",
+        MODULE,
+        "        if isinstance(value, bool):\n            warnings.warn(",
+        "        if isinstance(value, str):\n            warnings.warn(",
+    ),
+    Statement(
+        "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",
+        "test_block_recipes.py::test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart",
+        "core/modules/grouped_linear.cpp",
+        'set_module_type("grouped_linear")',
+        'set_module_type("linear")',
     ),
 )

@@ -1,5 +1,79 @@
-"""``telens.pytorch.RotaryPositionEmbedding`` where Transformer Engine has it."""
+"""Rotary position embedding, under the names that scripts for Transformer Engine import."""
 
+from __future__ import annotations
+
+import torch
+
+from telens import _C
+from telens._names import among, refusal
 from telens.pytorch.rotary import RotaryPositionEmbedding
 
-__all__ = ["RotaryPositionEmbedding"]
+__all__ = ["RotaryPositionEmbedding", "apply_rotary_pos_emb"]
+
+_OWNER = "apply_rotary_pos_emb"
+
+
+def apply_rotary_pos_emb(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    tensor_format: str = "sbhd",
+    start_positions: torch.Tensor | None = None,
+    interleaved: bool = False,
+    fused: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+) -> torch.Tensor:
+    """Rotates the first channels of queries or keys; differentiable in them.
+
+    Parameters
+    ----------
+    t
+        [seq, batch, heads, channels] ("sbhd"), [batch, seq, heads, channels] ("bshd") or
+        [tokens, heads, channels] ("thd")
+    freqs
+        angles [positions, 1, 1, an even number up to channels], of RotaryPositionEmbedding
+    start_positions
+        [batch], of sbhd and bshd: where each sequence begins among the positions
+    interleaved
+        whether neighboring channels are pairs, as the angles were made
+    fused
+        taken, without effect
+    cu_seqlens
+        int32 [batch + 1], of thd: 0 and the sums of the sequences' lengths
+    cp_size, cp_rank
+        1 and 0: each rank has the whole sequence
+
+    The arithmetic is FP32 (FP64 for FP64), rounded once. Raises UsageError for arguments that do
+    not go together, ShapeError where angles are too few.
+    """
+    among(_OWNER, "tensor_format", tensor_format, ["sbhd", "bshd", "thd"])
+    if (cp_size, cp_rank) != (1, 0):
+        raise refusal(_OWNER, "cp_size and cp_rank", "1 and 0", (cp_size, cp_rank))
+    if tensor_format == "thd":
+        if cu_seqlens is None or start_positions is not None:
+            raise _C.UsageError(f"{_OWNER}: thd needs cu_seqlens, and takes no start_positions")
+        return _C.apply_rotary_embedding_packed(t, freqs, cu_seqlens, interleaved)
+    if cu_seqlens is not None:
+        raise _C.UsageError(f"{_OWNER}: cu_seqlens goes with tensor_format thd alone")
+    batch_dim = 1 if tensor_format == "sbhd" else 0
+    if start_positions is not None:
+        freqs = _shifted(freqs, start_positions, t.size(1 - batch_dim), t.size(batch_dim))
+    return _C.apply_rotary_embedding(t, freqs, batch_dim, interleaved)
+
+
+def _shifted(
+    freqs: torch.Tensor, start_positions: torch.Tensor, sequence: int, batch: int
+) -> torch.Tensor:
+    """[sequence, batch, 1, channels]: each sequence's angles from its start on."""
+    if start_positions.shape != (batch,):
+        shown = f"of shape {list(start_positions.shape)}"
+        raise refusal(_OWNER, "start_positions", f"integers [{batch}]", shown)
+    first = start_positions.to(freqs.device, torch.int64)
+    places = torch.arange(sequence, device=freqs.device)[:, None] + first
+    if not freqs.is_cuda and places.numel() and int(places.max()) >= freqs.size(0):
+        raise _C.ShapeError(
+            f"{_OWNER}: freqs has {freqs.size(0)} positions, and the last token stands at "
+            f"{int(places.max())}; make angles of as many"
+        )
+    return freqs[places.clamp(0, freqs.size(0) - 1)].squeeze(3)

@@ -1,0 +1,202 @@
+"""Each argument of the PyTorch modules, each function and each recipe field, with a test of it.
+
+A test is named once, with all that it is about. `contract.py` makes docs/contract_arguments.md of
+it; tests/structure/test_contract_arguments.py holds it against the modules' stubs.
+"""
+
+MODULES = "test_modules.py::"
+GROUPED = "test_grouped_linear.py::"
+NEUTRAL = "test_neutral_arguments.py::"
+ATTENTION = "test_attention.py::"
+DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
+PARALLEL = "test_tensor_parallel.py::"
+DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
+DIVIDED_HEADS = (
+    "test_parallel_transformer.py::"
+    "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks"
+)
+BEHIND_NORMS = (
+    "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
+)
+LAYER = "ATransformerLayer."
+TRANSFORMER = "test_transformer_attention.py::"
+CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
+RECIPES = "test_recipe_arguments.py::"
+SEEDS = "test_seed_arguments.py::"
+
+# Arguments of constructors and forwards that are taken at the values that change nothing.
+ONLY_NEUTRAL = (
+    "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad ub_name "
+    "ub_tp_comm_overlap symmetric_ar_type single_grouped_weight single_grouped_bias "
+    "use_grouped_tensor out dgrad_out seq_length micro_batch_size fast_zero_fill "
+    "pad_between_seqs bf16_backward score_mod score_mod_bprop score_mod_tensors "
+    "score_mod_bprop_tensors qkv_layer kv_layer qkv_interleave_dim"
+)
+
+# {test: arguments of whatever module}
+OF_ANY_MODULE = {
+    NEUTRAL + "test_another_value_is_refused_by_the_name_of_the_argument": ONLY_NEUTRAL,
+    NEUTRAL + "test_what_is_only_a_hint_changes_no_bit": (
+        "sm_margin save_original_input num_splits"
+    ),
+    MODULES + "test_linear_computes_what_torch_computes_forward_and_backward": (
+        "in_features out_features bias inp"
+    ),
+    MODULES + "test_return_bias_returns_a_pair": "return_bias",
+    MODULES + "test_dtype_device_and_initialization_are_options": (
+        "params_dtype device init_method output_layer_init_method"
+    ),
+    MODULES + "test_an_epsilon_is_finite_and_not_below_0": "eps layernorm_epsilon qk_norm_eps",
+    "MainGrad.of_every_gemm_of_every_module_is_the_gradient_that_the_weight_would_have_had": (
+        "fuse_wgrad_accumulation"
+    ),
+    "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model": "name",
+    "test_delayed_wgrads.py::"
+    "test_gradients_have_the_bits_of_those_that_the_backward_makes": "delay_wgrad_compute",
+    "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones": "parameters_split",
+    "test_mlp_arguments.py::test_composed_activations_are_their_formulas": "activation_params",
+    "test_mlp_arguments.py::test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits": "checkpoint",
+    DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
+    BEHIND_NORMS: "return_layernorm_output_gathered",
+    DIVIDED_HEADS: "set_parallel_mode",
+    "test_rng_tracker.py::test_weights_are_drawn_inside_the_fork": "get_rng_state_tracker",
+    "test_rng_tracker.py::test_a_layer_may_name_its_state": "rng_tracker_name",
+    "test_training.py::"
+    "test_weights_quantized_in_the_first_microbatch_are_used_in_the_next": "is_first_microbatch",
+    "test_fp8_outputs.py::"
+    "test_current_scaling_rounds_an_output_to_fp8_after_the_gemm": "fp8_output",
+    "test_fp8_outputs.py::"
+    "test_current_scaling_rounds_the_inputs_gradient_to_fp8_after_the_gemm": "fp8_grad",
+    GROUPED + "test_it_computes_what_separate_torch_linears_compute": "num_gemms",
+    GROUPED + "test_m_splits_may_be_a_tensor": "m_splits",
+    MODULES + "test_norms_compute_what_torch_computes": "normalized_shape normalization",
+    "NormModules.start_with_a_factor_of_one_whether_zero_centered_or_not": "zero_centered_gamma",
+    LAYER + "takes_the_residual_behind_the_norm_if_asked_to": (
+        "apply_residual_connection_post_layernorm return_layernorm_output"
+    ),
+    "NormModules.of_an_mlp_equal_their_parts_in_double_precision": "hidden_size ffn_hidden_size",
+    SEEDS + "test_all_documented_activations_are_there": "activation",
+    DRAWN: (
+        "num_attention_heads num_gqa_groups kv_channels qkv_format attn_mask_type softmax_scale "
+        "window_size bottom_right_diagonal softmax_type return_max_logit attention_mask "
+        "query_layer key_layer value_layer core_attention_bias_type core_attention_bias "
+        "alibi_slopes cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded "
+        "max_seqlen_q max_seqlen_kv"
+    ),
+    ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits": (
+        "checkpoint_core_attention attention_dropout"
+    ),
+    CACHED: "inference_params layer_number",
+    NEUTRAL + "test_parallelism_over_one_rank_is_none": (
+        "cp_group cp_global_ranks cp_stream cp_comm_type"
+    ),
+    "Attention.across_sequences_equals_its_parts_in_double_precision": (
+        "attention_type encoder_output hidden_states"
+    ),
+    "Attention.with_separate_parameters_equals_its_parts_in_double_precision": "input_layernorm",
+    "Attention.with_fused_parameters_equals_its_parts_in_double_precision": (
+        "fuse_qkv_params qkv_weight_interleaved"
+    ),
+    "test_multihead_attention.py::test_query_and_key_are_normalized_head_by_head": (
+        "qk_norm_type qk_norm_before_rope"
+    ),
+    "test_rotary_embedding.py::"
+    "test_interleaved_pairs_are_halves_of_permuted_heads": "rotary_pos_interleaved",
+    "test_rotary_embedding.py::"
+    "test_a_layer_of_packed_sequences_rotates_each_from_its_start": "rotary_pos_emb",
+    LAYER + "drops_in_training_alone_and_with_torchs_generator": "hidden_dropout",
+    LAYER + "equals_its_parts_in_double_precision": (
+        "output_layernorm layer_type self_attn_mask_type enc_dec_attn_mask_type enc_dec_attn_mask"
+    ),
+    LAYER + "with_parallel_attention_and_mlp_adds_both_to_its_input": "parallel_attention_mlp",
+    LAYER + "gives_the_same_in_both_input_formats": "attn_input_format",
+    TRANSFORMER + "test_a_decoder_takes_windows_biases_and_packed_sequences": (
+        "enc_dec_window_size enc_dec_bottom_right_diagonal"
+    ),
+    TRANSFORMER
+    + "test_a_path_is_dropped_for_whole_positions_and_only_in_training": "drop_path_rate",
+}
+
+# {test: functions, classes and methods of telens.pytorch}
+FUNCTIONS = {
+    "test_training.py::test_regions_nest_and_the_innermost_decides": "autocast fp8_autocast",
+    "test_training.py::test_calibrating_collects_amaxes_in_high_precision": "calibrating",
+    "test_distributed.py::test_amaxes_are_reduced_over_the_group": "fp8_group",
+    "test_quantized_tensor.py::test_model_init_stores_the_weights_of_gemms_alone": (
+        "fp8_model_init quantized_model_init"
+    ),
+    "test_quantized_tensor.py::"
+    "test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names": (
+        "get_high_precision_init_val clear_high_precision_init_val"
+    ),
+    "test_training.py::test_recomputation_changes_no_bit": "checkpoint",
+    "test_rng_tracker.py::test_forks_continue_one_stream_and_leave_the_default_one_untouched": (
+        "CudaRNGStatesTracker add fork"
+    ),
+    "test_rng_tracker.py::test_states_survive_get_and_set_and_an_exception": (
+        "get_states set_states reset"
+    ),
+    "test_graphed_callables.py::test_layers_train_as_without_it": "make_graphed_callables",
+    "test_cpu_offload.py::test_places_are_free_when_the_schedule_says": "get_cpu_offload_context",
+    "test_permutation.py::test_rows_are_bit_equal_copies": "moe_permute moe_permute_with_probs",
+    "test_permutation.py::"
+    "test_unpermuting_adds_a_tokens_rows_in_fp32_and_rounds_once": "moe_unpermute",
+    "test_permutation.py::test_chunks_are_sorted_as_cat_sorts_them": "moe_sort_chunks_by_index",
+    "test_permutation.py::test_chunks_are_sorted_by_an_order_of_all_and_with_a_probability_each": (
+        "moe_sort_chunks_by_index_with_probs"
+    ),
+    "test_permutation.py::test_padded_rows_are_zero_and_unpermuting_leaves_them_out": (
+        "moe_permute_and_pad_with_probs"
+    ),
+    "test_permutation.py::"
+    "test_parts_of_a_grouped_gemm_are_padded_and_unpadded": "Fp8Padding Fp8Unpadding",
+    "test_cross_entropy.py::test_losses_and_gradients_are_those_of_torch": "parallel_cross_entropy",
+    "test_rotary_embedding.py::test_channels_are_rotated_in_pairs": "apply_rotary_pos_emb",
+    "test_multihead_attention.py::"
+    "test_rotary_angles_have_the_references_percent_and_interpolation": "RotaryPositionEmbedding",
+    CACHED: "InferenceParams",
+    "test_tensor_parallel_group.py::"
+    "test_layers_hand_the_group_that_they_were_given_to_every_call": "set_tensor_parallel_group",
+    "test_delayed_wgrads.py::"
+    "test_each_call_makes_those_of_the_oldest_backward": "backward_dw need_backward_dw",
+    "test_availability.py::test_what_is_emulated_is_available_and_the_reason_says_so": (
+        "is_fp8_available is_mxfp8_available is_fp8_block_scaling_available is_nvfp4_available"
+    ),
+}
+
+# {test: fields of the recipes}
+RECIPE_FIELDS = {
+    RECIPES + "test_arguments_stand_in_transformer_engines_order": "positions",
+    RECIPES + "test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of": "interval",
+    RECIPES + "test_with_the_largest_margin_the_largest_value_is_not_lost": "margin",
+    "test_fp8_meta.py::"
+    "test_the_format_of_the_recipe_is_that_of_both_directions": "fp8_format Format",
+    "test_fp8_meta.py::"
+    "test_the_history_follows_the_length_of_the_recipe_and_keeps_the_newest_rows": (
+        "amax_history_len"
+    ),
+    "test_training.py::test_functions_of_the_user_compute_amax_and_scale": (
+        "amax_compute_algo scaling_factor_compute_algo"
+    ),
+    RECIPES + "test_a_backward_in_high_precision_is_the_override_of_both_gemms": (
+        "backward_override override_linear_precision"
+    ),
+    RECIPES + "test_arguments_without_effect_are_taken_with_their_defaults_alone": (
+        "fp8_dpa fp8_mha"
+    ),
+    RECIPES + "test_gemm_parameters_are_taken_where_sums_in_fp32_keep_them": (
+        "fp8_gemm_fprop fp8_gemm_dgrad fp8_gemm_wgrad"
+    ),
+    RECIPES + "test_nvfp4_is_quantized_as_the_assigned_parameters_say": (
+        "disable_rht disable_stochastic_rounding disable_2d_quantization"
+    ),
+    "test_power_of_2_scale.py::"
+    "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
+    "test_block_recipes.py::"
+    "test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed": "CustomRecipe",
+}
+
+
+def tests_of(table: dict[str, str]) -> dict[str, str]:
+    """The test of each name."""
+    return {name: test for test, names in table.items() for name in names.split()}
