@@ -1,5 +1,7 @@
 #include "features/diagnosis/diagnosis.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -26,6 +28,16 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
   return names;
 }
 
+// A finding that begins with a process that goes on with the run may come from its checkpoint.
+void tell_resume(Finding& finding, const Facts& facts) {
+  constexpr std::int64_t kSteps = 2;
+  for (const Resume& resume : facts.resumes()) {
+    if (finding.first < resume.first || finding.first > resume.first + kSteps) continue;
+    finding.summary += fmt::format("; the run was resumed at iteration {}", resume.first);
+    return;
+  }
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Facts& facts) {
@@ -42,6 +54,7 @@ Diagnosis diagnose(const Facts& facts) {
     ++diagnosis.asked;
     std::ranges::move(rule.find(facts), std::back_inserter(findings));
   }
+  for (Finding& finding : findings) tell_resume(finding, facts);
   diagnosis.findings = rank(std::move(findings));
   return diagnosis;
 }

@@ -29,7 +29,8 @@ struct Finding {
   double confidence = 0;     // 0 to 1
   std::string summary = {};  // one sentence without a period
   std::vector<Evidence> evidence = {};
-  bool gradual = false;  // it grew: by chance an iteration before it had to
+  bool gradual = false;        // it grew: by chance an iteration before it had to
+  std::string next_step = {};  // in place of the rule's, where the numbers tell more than the cause
 };
 
 // A finding, those that follow from it, and how many times the same was found elsewhere.

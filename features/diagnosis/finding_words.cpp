@@ -34,7 +34,10 @@ std::string label_of(const Place& place, const Facts& facts) {
   std::string label = facts.layer_name(place.layer);
   if (label.empty()) label = "the whole run";
   if (place.tensor) label += fmt::format(" {}", telens::name_of(*place.tensor));
-  if (place.gemm) label += fmt::format(" {}", telens::name_of(*place.gemm));
+  // A wgrad is always that of the GEMM of this name.
+  const bool is_named_so =
+      place.gemm && place.tensor && telens::name_of(*place.tensor) == telens::name_of(*place.gemm);
+  if (place.gemm && !is_named_so) label += fmt::format(" {}", telens::name_of(*place.gemm));
   if (place.rank != kAllRanks && facts.ranks() > 1) label += fmt::format(", rank {}", place.rank);
   return printable(label);
 }
@@ -48,7 +51,8 @@ std::string iterations_of(const Finding& finding) {
 std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
                                     const std::string& run) {
   constexpr std::string_view kBetween = "; ";
-  std::string_view left = rule_of(finding.cause).next_step;
+  std::string_view left =
+      finding.next_step.empty() ? rule_of(finding.cause).next_step : finding.next_step;
   std::vector<std::string> steps;
   for (;;) {
     const std::size_t end = left.find(kBetween);

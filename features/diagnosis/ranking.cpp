@@ -57,8 +57,18 @@ bool is_other_reading(const Finding& origin, const Finding& other) {
          stage_of(other) <= Stage::values;
 }
 
+// An input that a dead gain makes nothing of has collapsed, too: one thing under two names.
+bool is_same_by_another_name(const Finding& origin, const Finding& other) {
+  const auto is_collapse = [](const Finding& finding) {
+    return finding.cause == "dead_gain" || finding.cause == "collapsed_activation";
+  };
+  return is_collapse(origin) && is_collapse(other) && origin.place.layer == other.place.layer &&
+         origin.place.tensor == other.place.tensor &&
+         std::abs(origin.first - other.first) <= kByChance;
+}
+
 bool may_follow(const Finding& origin, const Finding& other) {
-  if (is_same_elsewhere(origin, other)) return true;
+  if (is_same_elsewhere(origin, other) || is_same_by_another_name(origin, other)) return true;
   if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
   if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);

@@ -36,6 +36,7 @@ std::span<const Rule> rules() {
       wrong_margin(),
       weight_jump(),
       frozen_weight(),
+      detached_layer(),
       oscillating_weights(),
       outliers(),
       collapsed_activation(),

@@ -13,6 +13,7 @@
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"
+#include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/table.h"
@@ -31,21 +32,26 @@ struct DiagnoseOptions {
 
 void run_diagnose(const DiagnoseOptions& options) {
   if (options.rules) {
-    fmt::print("{}", rules_markdown());
+    fmt::print("{}", options.format == Format::json ? rules_json() : rules_markdown());
     return;
   }
   if (options.run.empty()) raise<UsageError>("diagnose: RUN is required");
   const record::RunReader run = open_run(options.run);
+  const auto runs = runs_beside(options.run);
+  const std::string name = runs.empty() ? options.run : runs.front().folder;
   const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
   const std::vector<std::string> notes = recording_notes(run);
   if (options.format == Format::json) {
-    fmt::print("{}", diagnosis_json(found, facts, options.run, notes));
+    fmt::print("{}", diagnosis_json(found, facts, name, notes));
   } else {
     const auto width =
         stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
+    if (!runs.empty()) {
+      print_notes({fmt::format("the newest of {} runs: {}", runs.size(), name)}, width);
+    }
     print_notes(notes, width);
-    print_diagnosis(found, facts, options.run, width);
+    print_diagnosis(found, facts, name, width);
   }
   if (!found.findings.empty()) throw BadRun();
 }
@@ -62,7 +68,8 @@ void add_diagnose(CLI::App& app) {
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}},
                      "table, or json for programs (docs/diagnosis.md)");
-  command->add_flag("--rules", options->rules, "Print what it looks for, as Markdown; no RUN");
+  command->add_flag("--rules", options->rules,
+                    "Print what it looks for, as Markdown or JSON; no RUN");
   command->callback([options] { run_diagnose(*options); });
 }
 

@@ -1,7 +1,12 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
+#include "core/base/json.h"
+#include "features/diagnosis/finding_json.h"
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/report/diagnosis_text.h"
 
@@ -24,6 +29,25 @@ std::string rules_markdown() {
     text += (text.empty() ? "" : "\n") + section(rule);
   }
   return text;
+}
+
+std::string rules_json() {
+  Json object;
+  object["schema_version"] = diagnosis::kSchemaVersion;
+  object["rules"] = Json::array();
+  for (const diagnosis::Rule& rule : diagnosis::rules()) {
+    Json each;
+    for (const auto& [key, text] : {std::pair("cause", rule.cause),
+                                    {"title", rule.title},
+                                    {"doc", rule.doc},
+                                    {"recorded_by", rule.recorded_by},
+                                    {"alternatives", rule.alternatives},
+                                    {"next_step", rule.next_step}}) {
+      each[key] = json_text(text);
+    }
+    object["rules"].push_back(std::move(each));
+  }
+  return json_line(object) + "\n";
 }
 
 }  // namespace telens::cli

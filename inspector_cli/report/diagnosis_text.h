@@ -18,5 +18,7 @@ void print_notes(const std::vector<std::string>& notes, std::size_t width);
 
 // All rules as sections of Markdown, for docs/diagnosis.md.
 std::string rules_markdown();
+// One object; docs/diagnosis.md describes it.
+std::string rules_json();
 
 }  // namespace telens::cli

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
@@ -218,11 +219,27 @@ Sentence about_nothing(const FirstTrouble& trouble) {
   return {"neither non-finite values nor overflows were measured", Gravity::plain};
 }
 
+// "iteration 0", "iterations 0 to 2", "iterations 0 to 2, 58": a resumed run has more than one.
 std::string iterations_of(const WarmUp& warm_up) {
-  if (warm_up.first_iteration() == warm_up.last_iteration()) {
-    return fmt::format("iteration {}", warm_up.first_iteration());
+  constexpr std::size_t kMost = 4;
+  struct Stretch {
+    std::int64_t first = 0, last = 0;
+  };
+  std::vector<Stretch> stretches;
+  const std::set<std::int64_t> iterations = warm_up.iterations();
+  for (const std::int64_t iteration : iterations) {
+    if (stretches.empty() || iteration > stretches.back().last + 1)
+      stretches.emplace_back(iteration);
+    stretches.back().last = iteration;
   }
-  return fmt::format("iterations {} to {}", warm_up.first_iteration(), warm_up.last_iteration());
+  std::string text = iterations.size() == 1 ? "iteration " : "iterations ";
+  for (std::size_t i = 0; i < std::min(kMost, stretches.size()); ++i) {
+    const auto& [first, last] = stretches[i];
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", first);
+    if (last > first) text += fmt::format(" to {}", last);
+  }
+  if (stretches.size() > kMost) text += fmt::format(" and {} more", stretches.size() - kMost);
+  return text;
 }
 
 Colour colour_of(Gravity gravity) {

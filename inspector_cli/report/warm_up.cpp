@@ -1,7 +1,5 @@
 #include "inspector_cli/report/warm_up.h"
 
-#include <algorithm>
-
 namespace telens::cli {
 
 WarmUp::WarmUp(const record::RunReader& run) {
@@ -9,9 +7,13 @@ WarmUp::WarmUp(const record::RunReader& run) {
   for (const record::Event& event : run.events()) {
     if (event.layer == record::kNoName || event.superseded || words[event.kind] != kKind) continue;
     layers_[event.layer].insert(event.iteration);
-    first_ = std::min(first_, event.iteration);
-    last_ = std::max(last_, event.iteration);
   }
+}
+
+std::set<std::int64_t> WarmUp::iterations() const {
+  std::set<std::int64_t> all;
+  for (const auto& [layer, iterations] : layers_) all.insert(iterations.begin(), iterations.end());
+  return all;
 }
 
 bool WarmUp::covers(std::int32_t layer, std::int64_t iteration) const {

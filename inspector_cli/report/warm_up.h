@@ -18,16 +18,13 @@ class WarmUp {
   bool covers(std::int32_t layer, std::int64_t iteration) const;
   bool empty() const { return layers_.empty(); }
   std::size_t layers() const { return layers_.size(); }
-  std::int64_t first_iteration() const { return first_; }
-  std::int64_t last_iteration() const { return last_; }
+  std::set<std::int64_t> iterations() const;  // those of all layers
 
   // The kind of the event that tells.
   static constexpr std::string_view kKind = "warm_up";
 
  private:
   std::map<std::int32_t, std::set<std::int64_t>> layers_;
-  std::int64_t first_ = INT64_MAX;
-  std::int64_t last_ = INT64_MIN;
 };
 
 }  // namespace telens::cli

@@ -17,10 +17,12 @@ import torch
 from attention_faults import ATTENTION_FAULTS
 from faults import FAULTS, Fault, Truth
 from program_faults import PROGRAM_FAULTS
+from quiet_faults import QUIET_FAULTS
 from rare_faults import RARE_FAULTS
 from training import Options, Training, every_iteration, record
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs/flight_recorder.yaml"
+ALL_FAULTS = (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS, *ATTENTION_FAULTS, *QUIET_FAULTS)
 
 
 @dataclasses.dataclass
@@ -53,7 +55,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: 
     `model` takes the place of the GPT.
     """
     cases = []
-    for fault in (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS, *ATTENTION_FAULTS):
+    for fault in ALL_FAULTS:
         if names and fault.name not in names:
             continue
         trained = model if fault.model == "gpt" else fault.model

@@ -24,6 +24,9 @@ PLANTED = (
     "rate_one-delayed",
     "step_missing-mxfp8",
     "operand_transposed-current",
+    "detached_output-delayed",
+    "gain_with_weight_decay-current",
+    "loss_times_eight-delayed",
 )
 HEALTHY = ("healthy_twin-delayed", "healthy_micro-current", "healthy_twin-mxfp8")
 SEED = 11

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -37,9 +39,74 @@ bool is_steady_before(const Series& sizes, std::int64_t iteration) {
   return largest - smallest < kSteady && median(std::move(steps)) < kStep;
 }
 
+// Each quarter of the steps has a part of the fall: it is no phase of a training.
+bool is_even(std::span<const Point> falling) {
+  constexpr std::size_t kParts = 4;
+  constexpr double kLeast = 0.1;  // part of the fall
+  constexpr double kMost = 0.5;
+  const std::size_t last = falling.size() - 1;
+  const auto at = [&](std::size_t part) { return bits(falling[part * last / kParts].value); };
+  const double fall = at(0) - at(kParts);
+  for (std::size_t part = 0; part < kParts; ++part) {
+    const double share = (at(part) - at(part + 1)) / fall;
+    if (share < kLeast || share > kMost) return false;
+  }
+  return true;
+}
+
+// A gain begins as 1. Where it shrinks from the first step on, without a pause, it is a factor in
+// each step, as of weight decay, and no gradient: those move a gain to and fro.
+std::optional<Shift> decay_from_start(const Series& sizes) {
+  constexpr double kFresh = 0.01;  // off 1
+  constexpr double kFall = 0.32;   // bits: to 80 %
+  constexpr double kBack = 0.1;    // part of the fall that steps go up
+  constexpr double kStep = 0.5;    // part of the fall in one step
+  constexpr std::size_t kLeast = 8;
+  const auto& points = sizes.points;
+  if (points.size() <= kLeast || !(std::abs(points.front().value - 1) <= kFresh)) {
+    return std::nullopt;
+  }
+  double up = 0;
+  double largest = 0;
+  std::optional<Shift> decay;
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    const double step = bits(points[i].value) - bits(points[i - 1].value);
+    const double fall = bits(points.front().value) - bits(points[i].value);
+    up += std::max(0.0, step);
+    largest = std::max(largest, -step);
+    if (i < kLeast || fall < kFall || up > kBack * fall || largest > kStep * fall) continue;
+    if (!is_even(std::span(points).first(i + 1))) continue;
+    decay = Shift{.first = points[1].iteration,
+                  .last = points[i].iteration,
+                  .bits = -fall,
+                  .usual = points.front().value,
+                  .value = points[i].value};
+  }
+  return decay;
+}
+
+Finding finding_of(const Place& place, const Shift& decay) {
+  const double steps = static_cast<double>(decay.last - decay.first + 1);
+  return {.cause = "dead_gain",
+          .place = place,
+          .first = decay.first,
+          .last = decay.last,
+          .confidence = kProbable,
+          .summary = fmt::format(
+              "a normalized input shrinks from the first step on, by {:.2g} % a step, to a root "
+              "mean square of {:.3g}: the gain of the norm decays, as by weight decay",
+              100 * (1 - std::exp2(decay.bits / steps)), decay.value),
+          .evidence = {{"root mean square", place, decay.first - 1, decay.usual, "at the start"},
+                       {"root mean square", place, decay.last, decay.value, ""}}};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
+    if (const auto decay = decay_from_start(sizes)) {
+      found.push_back(finding_of(sizes.place, *decay));
+      continue;
+    }
     auto shift = first_shift(sizes.points, kShift);
     const bool fell = shift && shift->bits < 0 && is_steady_before(sizes, shift->first);
     if (!fell) shift = first_ramp(sizes.points, -1, kDecay);
@@ -68,16 +135,18 @@ Rule dead_gain() {
       .doc =
           "The root mean square of a layer's input was steady within 19 %, and within 2 % from one "
           "iteration to the next, as that of a normalized tensor is, and falls to half of it and "
-          "less, within an iteration or step by "
-          "step within 16.",
+          "less, within an iteration or step by step within 16. So is one that begins at 1, as "
+          "that "
+          "of a fresh gain, and falls to 80 % and less from the first step on, evenly and hardly "
+          "going back.",
       .stage = Stage::values,
       .required = {kSizes},
       .optional = {"numel", "mean"},
       .recorded_by = "LogTensorStats of activations (l2_norm and numel, or std and mean)",
       .alternatives = "An input that was steady without a norm, and is scaled otherwise now.",
       .next_step =
-          "print the weight of the norm before '{layer}'; keep gains out of weight "
-          "decay and of low precision",
+          "print the weight of the norm before '{layer}'; keep gains in a parameter group with "
+          "weight_decay=0, and out of low precision",
       .find = find};
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -37,17 +38,41 @@ std::vector<std::int64_t> equal_iterations(const Facts& facts, const Series& a, 
   return equal;
 }
 
+// How far a weight went in the step before it was equal; 0: it was not recorded before.
+double change_before(const Facts& facts, const Series& norm, std::int64_t first) {
+  const Point* before = norm.before(first);
+  if (before == nullptr) return 0;
+  const auto was = digest(facts, norm, before->iteration);
+  const auto is = digest(facts, norm, first);
+  double change = 0;
+  for (std::size_t i = 0; was && is && i < kDigest.size(); ++i) {
+    if ((*was)[i] == 0) continue;
+    change += std::abs((*is)[i] - (*was)[i]) / std::abs((*was)[i]);
+  }
+  return change;
+}
+
 Finding finding_of(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
                    std::int64_t last) {
+  const double change_of_a = change_before(facts, a, first);
+  const double change_of_b = change_before(facts, b, first);
+  const bool is_known = change_of_a != change_of_b;  // one of them is the copy
+  const Series& copy = change_of_a > change_of_b ? a : b;
+  const Series& other = &copy == &a ? b : a;
+  const std::string& name = facts.layer_name(other.place.layer);
   return {.cause = "duplicate_weights",
-          .place = b.place,
+          .place = copy.place,
           .first = first,
           .last = last,
           .confidence = kProven,
-          .summary =
-              fmt::format("the weight is the same as that of {}", facts.layer_name(a.place.layer)),
-          .evidence = {{"l2_norm", a.place, first, *a.at(first), ""},
-                       {"l2_norm", b.place, first, *b.at(first), ""}}};
+          .summary = is_known ? fmt::format("the weight is a copy of that of {}, which went on as "
+                                            "before while this one jumped to it",
+                                            name)
+                              : fmt::format("the weight is the same as that of {}; either may be "
+                                            "the copy",
+                                            name),
+          .evidence = {{"l2_norm", copy.place, first, *copy.at(first), ""},
+                       {"l2_norm", other.place, first, *other.at(first), "of " + name}}};
 }
 
 std::vector<Finding> find(const Facts& facts) {

@@ -13,12 +13,27 @@
 namespace telens::diagnosis {
 namespace {
 
+// The gradient of the layer behind went through most of the change too: it came from there.
+bool comes_from_behind(const PlaceShift& change, const std::vector<Series>& gradients) {
+  constexpr double kMost = 0.6;
+  const Series* behind = nullptr;  // the series before it, with its rank
+  for (const Series& each : gradients) {
+    if (each.place == change.place) break;
+    if (each.place.rank == change.place.rank) behind = &each;
+  }
+  if (behind == nullptr) return false;
+  return settled_bits(*behind, change.shift) / change.settled_bits >= kMost;
+}
+
 std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) {
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
   std::vector<Finding> found;
   for (const auto& together : shifts_together(gradients, sign, kGradientShift)) {
     if (comes_from_loss(together, gradients)) continue;
-    const PlaceShift& origin = together.front();
+    const auto first = std::ranges::find_if_not(
+        together, [&](const PlaceShift& each) { return comes_from_behind(each, gradients); });
+    if (first == together.end()) continue;
+    const PlaceShift& origin = *first;
     found.push_back({.cause = cause,
                      .place = origin.place,
                      .first = origin.shift.first,

@@ -34,6 +34,12 @@ std::size_t with_gradient(const Series* gradient, std::span<const Point> still) 
       still, [&](const Point& point) { return gradient->at(point.iteration).value_or(0) > 0; }));
 }
 
+Evidence largest_gradient(const Series& gradient, std::span<const Point> still) {
+  const auto size = [&](const Point& point) { return gradient.at(point.iteration).value_or(0); };
+  const Point& largest = *std::ranges::max_element(still, {}, size);
+  return {"l2_norm", gradient.place, largest.iteration, size(largest), "of its gradient, largest"};
+}
+
 // Most other weights move from each of these points to the next one.
 bool others_move(const std::vector<const Series*>& norms, std::span<const Point> still) {
   for (std::size_t i = 1; i < still.size(); ++i) {
@@ -69,9 +75,10 @@ std::vector<Finding> find(const Facts& facts) {
          .summary = fmt::format("the weight has a gradient, and {} steps of the optimizer change "
                                 "nothing of it, while other weights move",
                                 still.size() - 1),
-         .evidence = {{"l2_norm", norm->place, still.back().iteration, norm->points.back().value,
-                       "unchanged"},
-                      {"l2_norm", of_gradient, first, gradient->at(first).value_or(0), ""}}});
+         .evidence = {
+             {"l2_norm", norm->place, first, still.front().value, ""},
+             {"l2_norm", norm->place, still.back().iteration, still.back().value, "unchanged"},
+             largest_gradient(*gradient, still)}});
   }
   return found;
 }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -17,18 +20,64 @@ constexpr double kHigh = 1.7;        // times the loss before
 constexpr std::size_t kWindow = 12;  // steps of the past
 constexpr std::size_t kLeastPast = 5;
 
-Finding finding_of(int rank, std::int64_t iteration, double value, double before) {
-  return {.cause = "loss_spike",
-          .place = {.rank = rank},
-          .first = iteration,
-          .last = iteration,
-          .confidence = kProbable,
-          .summary = fmt::format("the loss jumps from {:.4g} to {:.4g}; where no other finding "
-                                 "comes first, no number of this run explains it: look at the data "
-                                 "of this iteration",
-                                 before, value),
-          .evidence = {{"loss", {}, iteration, value, ""},
-                       {"loss", {}, iteration - 1, before, "before"}}};
+enum class Course : std::uint8_t { falls_again, stays_up, open };
+
+// It stays up where over half of the rise is there in most of the next steps.
+Course course_of(const std::vector<Point>& losses, std::size_t at) {
+  constexpr std::size_t kNext = 5;
+  constexpr std::size_t kLeastNext = 2;
+  const std::size_t next = std::min(kNext, losses.size() - at - 1);
+  if (next < kLeastNext) return Course::open;
+  const double middle = (losses[at].value + losses[at - 1].value) / 2;
+  const auto begin = losses.begin() + static_cast<std::ptrdiff_t>(at + 1);
+  const auto above = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(next),
+                                   [&](const Point& point) { return point.value > middle; });
+  return 2 * static_cast<std::size_t>(above) > next ? Course::stays_up : Course::falls_again;
+}
+
+std::string next_step_of(std::int64_t iteration, Course course) {
+  if (course == Course::stays_up) {
+    return fmt::format(
+        "what else is different from iteration {} on: the source of the data, the loss function, "
+        "the learning rate (debug.watch_optimizer(optimizer) records it); compare it "
+        "with a run that does not have it: telens diff RUN OTHER",
+        iteration);
+  }
+  return fmt::format(
+      "print the batch of iteration {}, and the loss of each of its rows; skip it and go on from "
+      "the last checkpoint: the same spike without it is none of the data's",
+      iteration);
+}
+
+Finding finding_of(int rank, const std::vector<Point>& losses, std::size_t at) {
+  const auto& [iteration, value] = losses[at];
+  const Point& before = losses[at - 1];
+  const Course course = course_of(losses, at);
+  const bool stays = course == Course::stays_up;
+  const std::string_view end = course == Course::falls_again ? " and falls again" : "";
+  return {
+      .cause = "loss_spike",
+      .place = {.rank = rank},
+      .first = iteration,
+      .last = iteration,
+      .confidence = kProbable,
+      .summary = fmt::format(
+          "the loss jumps from {:.4g} to {:.4g}{}; where no other finding comes first, no number "
+          "of this run explains it: look at the data {} this iteration{}",
+          before.value, value, stays ? " and stays up" : end, stays ? "from" : "of",
+          stays ? " on" : ""),
+      .evidence = {{"loss", {}, iteration, value, ""},
+                   {"loss", {}, before.iteration, before.value, "before"}},
+      .next_step = next_step_of(iteration, course)};
+}
+
+// The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
+// takes the loss back to heights that it had.
+bool is_resumed(const Facts& facts, std::int64_t iteration) {
+  constexpr std::int64_t kSteps = 2;
+  return std::ranges::any_of(facts.resumes(), [&](const Resume& resume) {
+    return iteration >= resume.first && iteration <= resume.first + kSteps;
+  });
 }
 
 // A training at a high learning rate goes back to losses that it had before.
@@ -47,8 +96,9 @@ std::vector<Finding> find(const Facts& facts) {
       const double before = scalars.points[i - 1].value;
       const double step = value - before;
       if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
-          step > kSpreads * spread(steps) && is_new_height(scalars.points, i)) {
-        return {finding_of(scalars.rank, scalars.points[i].iteration, value, before)};
+          step > kSpreads * spread(steps) &&
+          (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
+        return {finding_of(scalars.rank, scalars.points, i)};
       }
       steps.push_back(step);
       if (steps.size() > kWindow) steps.erase(steps.begin());
@@ -62,18 +112,21 @@ std::vector<Finding> find(const Facts& facts) {
 Rule loss_spike() {
   return {
       .cause = "loss_spike",
-      .title = "a spike of the loss",
+      .title = "a spike or a jump of the loss",
       .doc =
           "The loss rises by a quarter and by 5 spreads of its steps within an iteration, above "
           "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
-          "back to losses that they had. As a finding of its own it has no numeric cause in "
+          "back to losses that they had. In the first steps of a resumed run any such rise counts. "
+          "As "
+          "a finding of its own it has no numeric cause in "
           "what was recorded.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",
       .alternatives = "Other data; a learning rate near the limit; what was not recorded.",
       .next_step =
-          "look at the batch of this iteration; train it again from the last "
-          "checkpoint with configs/log_all_statistics.yaml",
+          "a loss that falls again: look at the batch of this iteration; one that stays up: at "
+          "what "
+          "else is different from there on",
       .find = find};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "features/diagnosis/rules/rules.h"
@@ -42,6 +43,53 @@ std::optional<Gemm> gemm_that_made(const Series& origin) {
   }
 }
 
+// ": its gradient was finite ..." where that was recorded: then it is the step that made it.
+std::string gradient_before(const Facts& facts, const Series& weight, std::int64_t first) {
+  Place place = weight.place;
+  place.tensor = TensorName::wgrad;
+  const Series* gradient = facts.find(place, "nonfinite");
+  const Point* last = gradient != nullptr ? gradient->before(first) : nullptr;
+  if (last == nullptr || last->value > 0) return "";
+  return fmt::format(
+      "; its gradient was finite in iteration {}: the optimizer's step made it, or something wrote "
+      "to it",
+      last->iteration);
+}
+
+// The question that the numbers leave open, and its answer: by the tensor that was first.
+std::string next_step_of(const Place& place, std::int64_t iteration) {
+  switch (*place.tensor) {
+    case TensorName::weight:
+      return fmt::format(
+          "what wrote to the weight of '{{layer}}' before iteration {0}: the optimizer's step, or "
+          "a "
+          "checkpoint; debug.watch_optimizer(optimizer, every=1) records lr, grad_norm and "
+          "update_to_weight of each step; print the optimizer's state of this weight (exp_avg_sq) "
+          "and its gradient after clipping; "
+          "telens plot RUN --layer '{{layer}}' --tensor wgrad --stat cur_amax",
+          iteration);
+    case TensorName::activation:
+      return fmt::format(
+          "what '{{layer}}' gets in iteration {0} comes from the code in front of it: the batch, a "
+          "norm, an attention, an activation function; a forward hook on each module before it "
+          "that asserts torch.isfinite names the one; "
+          "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax",
+          iteration);
+    case TensorName::gradient:
+      return fmt::format(
+          "the backward pass of iteration {0} between the loss and '{{layer}}': "
+          "torch.autograd.set_detect_anomaly(True) from the last checkpoint on names the "
+          "operation; a factor on the loss that is too large does it, too",
+          iteration);
+    default:
+      return fmt::format(
+          "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax --layer '{{layer}}'; "
+          "its operands were finite: from the last checkpoint on, configs/nan_hunt.yaml keeps "
+          "operands and result of each GEMM, and telens replay computes it anew",
+          iteration);
+  }
+}
+
 std::size_t places_with(const Facts& facts) {
   std::size_t places = 0;
   for (const Series* series : facts.with("nonfinite")) {
@@ -66,7 +114,11 @@ std::optional<Finding> in_scalars(const Facts& facts) {
                       .confidence = kProven,
                       .summary = fmt::format(
                           "{} is not finite, and no recorded tensor was so before", scalars.name),
-                      .evidence = {{scalars.name, {}, point.iteration, point.value, ""}}};
+                      .evidence = {{scalars.name, {}, point.iteration, point.value, ""}},
+                      .next_step = fmt::format(
+                          "what is computed behind the last layer in iteration {}: the loss "
+                          "function, its targets and their mask (a mean over no element is NaN)",
+                          point.iteration)};
     }
   }
   return found;
@@ -89,6 +141,9 @@ std::vector<Finding> find(const Facts& facts) {
   finding.summary =
       fmt::format("{:.0f} element{} not finite{}", count, count == 1 ? " is" : "s are",
                   and_others(places_with(facts) - 1, "tensor that became so with or after it"));
+  if (*origin->place.tensor == TensorName::weight)
+    finding.summary += gradient_before(facts, *origin, first);
+  finding.next_step = next_step_of(finding.place, first);
   for (const std::string_view name : {"nonfinite", "nan", "posinf", "neginf"}) {
     const Series* series = facts.beside(*origin, name);
     const auto value = series != nullptr ? series->at(first) : std::nullopt;

@@ -20,6 +20,7 @@ Rule wrong_scale();
 Rule wrong_margin();
 Rule weight_jump();
 Rule frozen_weight();
+Rule detached_layer();
 Rule oscillating_weights();
 Rule outliers();
 Rule collapsed_activation();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,12 @@ constexpr std::size_t kPersistent = 4;  // consecutive reads
 struct Other {
   std::string_view statistic;
   std::string_view recipe;
+  std::string_view advice;
 };
 constexpr std::array kOthers{
-    Other{"fp8_current_scaling_underflows%", "current scaling"},
-    Other{"mxfp8_underflows%", "MXFP8"},
+    Other{"fp8_current_scaling_underflows%", "current scaling",
+          "PerTensorScaling for this tensor, or Float8CurrentScaling for the run"},
+    Other{"mxfp8_underflows%", "MXFP8", "MXFP8BlockScaling for the run"},
 };
 
 // The usual share before, where no other recipe was tried.
@@ -50,14 +53,40 @@ std::optional<Stretch> first_stretch(const Series& percent) {
   return consecutive >= kPersistent ? stretch : std::nullopt;
 }
 
-// A recipe under which the tensor would have kept what it lost, in the worst iteration.
-const Other* better_recipe(const Facts& facts, const Series& percent, const Point& worst) {
+// The loss under another recipe, in the worst iteration.
+struct Kept {
+  const Other* other = nullptr;
+  double percent = 0;
+};
+
+// Those that were tried, the best first.
+std::vector<Kept> others_tried(const Facts& facts, const Series& percent, const Point& worst) {
+  std::vector<Kept> tried;
   for (const Other& other : kOthers) {
     const Series* series = facts.beside(percent, other.statistic);
     const auto value = series != nullptr ? series->at(worst.iteration) : std::nullopt;
-    if (value && *value < kAvoids * worst.value) return &other;
+    if (value) tried.push_back({&other, *value});
   }
-  return nullptr;
+  std::ranges::stable_sort(tried, {}, &Kept::percent);
+  return tried;
+}
+
+// Advice by these figures alone.
+std::string next_step_of(const std::vector<Kept>& tried, double lost) {
+  std::string step = "telens stats RUN --layer '{layer}' --stat underflows%";
+  for (const Kept& each : tried) step += fmt::format(" --stat {}", each.other->statistic);
+  for (const Kept& each : tried) {
+    const bool keeps = each.percent < kAvoids * lost;
+    step += fmt::format("; {} {} {:.3g} % here: {}", each.other->recipe,
+                        keeps ? "would lose" : "would lose as much,", each.percent,
+                        keeps ? each.other->advice : "no help");
+  }
+  for (const Other& other : kOthers) {
+    if (std::ranges::find(tried, &other, &Kept::other) != tried.end()) continue;
+    step += fmt::format("; whether {} would keep them, {} of LogFp8TensorStats would tell",
+                        other.recipe, other.statistic);
+  }
+  return step;
 }
 
 bool tried_others(const Facts& facts, const Series& percent) {
@@ -86,8 +115,9 @@ std::optional<Finding> by_its_past(const Series& percent, const Stretch& stretch
       .summary = fmt::format("{:.3g} % of the elements become zero in the cast, less than {} % "
                              "before",
                              stretch.worst.value, kLittle),
-      .evidence = {
-          {"underflows%", percent.place, stretch.worst.iteration, stretch.worst.value, "largest"}}};
+      .evidence = {{"underflows%", percent.place, stretch.worst.iteration, stretch.worst.value,
+                    "largest"}},
+      .next_step = next_step_of({}, stretch.worst.value)};
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -99,8 +129,8 @@ std::vector<Finding> find(const Facts& facts) {
       if (auto finding = by_its_past(*percent, *stretch)) found.push_back(std::move(*finding));
       continue;
     }
-    const Other* better = better_recipe(facts, *percent, stretch->worst);
-    if (better == nullptr) continue;
+    const auto tried = others_tried(facts, *percent, stretch->worst);
+    if (tried.empty() || !(tried.front().percent < kAvoids * stretch->worst.value)) continue;
     Finding finding{.cause = "underflow",
                     .place = percent->place,
                     .first = stretch->first.iteration,
@@ -108,11 +138,14 @@ std::vector<Finding> find(const Facts& facts) {
                     .confidence = kProbable,
                     .summary = fmt::format("{:.3g} % of the elements become zero in the cast; {} "
                                            "would keep them",
-                                           stretch->worst.value, better->recipe)};
+                                           stretch->worst.value, tried.front().other->recipe),
+                    .next_step = next_step_of(tried, stretch->worst.value)};
     finding.evidence = {
-        {"underflows%", percent->place, stretch->worst.iteration, stretch->worst.value, "largest"},
-        {std::string(better->statistic), percent->place, stretch->worst.iteration,
-         *facts.beside(*percent, better->statistic)->at(stretch->worst.iteration), "instead"}};
+        {"underflows%", percent->place, stretch->worst.iteration, stretch->worst.value, "largest"}};
+    for (const Kept& each : tried) {
+      finding.evidence.push_back({std::string(each.other->statistic), percent->place,
+                                  stretch->worst.iteration, each.percent, "instead"});
+    }
     found.push_back(std::move(finding));
   }
   return found;
@@ -139,8 +172,9 @@ Rule underflow() {
           "A scale that is wrong or stale (ScaleHealth tells), or outliers that it "
           "has to make room for.",
       .next_step =
-          "telens stats RUN --layer '{layer}' --stat underflows%; PerTensorScaling "
-          "for the tensor, Float8CurrentScaling or MXFP8BlockScaling for the run",
+          "telens stats RUN --layer '{layer}' --stat underflows%; the recipe that the figures of "
+          "this run favor, with what it would have lost: PerTensorScaling for the tensor, "
+          "Float8CurrentScaling or MXFP8BlockScaling for the run",
       .find = find};
 }
 

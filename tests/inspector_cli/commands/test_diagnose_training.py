@@ -245,6 +245,6 @@ def test_commands_of_the_next_step_stand_on_lines_of_their_own(telens, lines, tr
         training.values[step, LAYERS[2], "activation", "nonfinite"] = 3
     run = training.write(lines, folder)
     printed = telens("diagnose", run).stdout.splitlines()
-    (command,) = [line.split("next", 1)[1] for line in printed if line.startswith("   next ")]
+    (command,) = [line.strip() for line in printed if line.strip().startswith("telens ")]
     assert shlex.split(command)[:3] == ["telens", "stats", str(run)]
     assert telens(*shlex.split(command)[1:]).returncode == 0
