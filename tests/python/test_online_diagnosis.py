@@ -163,12 +163,23 @@ def test_a_healthy_training_hears_nothing_and_computes_the_same(tmp_path):
     assert events(tmp_path / "looked", "finding") == []
 
 
-def test_layers_of_other_sections_and_ignored_causes_are_left_alone(tmp_path):
+def test_ignored_causes_are_left_alone(tmp_path):
     config = config_of(actions={"nonfinite": "ignore", "others": "stop"})
     with debug.session(config, log_dir=tmp_path):
         Training().run(NAN_AT + 4, nan_at=NAN_AT)
         debug.checkpoint_allowed()
     assert not any("nonfinite" in text for text in events(tmp_path, "finding"))
+
+
+@pytest.mark.parametrize(("layer", "told"), [("layers.0.fc1", True), ("layers.0.fc2", False)])
+def test_layers_of_other_sections_are_left_alone(tmp_path, layer, told):
+    """The NaN comes up in fc1; a section that selects fc2 alone hears nothing of it."""
+    config = config_of(actions={"others": "ignore", "nonfinite": "tell"})
+    config["diagnosis"]["layers"] = {"layer_name_regex_pattern": f"^{layer}$"}
+    with debug.session(config, log_dir=tmp_path):
+        Training().run(NAN_AT + 4, nan_at=NAN_AT)
+        debug.checkpoint_allowed()
+    assert [f"nonfinite: {layer}" in text for text in events(tmp_path, "finding")] == [True] * told
 
 
 # ---------------------------------------------------------------------- stopping

@@ -4,6 +4,7 @@ from statement import Statement
 
 ONLINE = "test_online_diagnosis.py::"
 SERVE = "test_serve.py::"
+QUIET = "test_diagnose_quiet.py::"
 
 STATEMENTS = (
     Statement(
@@ -34,6 +35,70 @@ STATEMENTS = (
         "features/online_diagnosis/finding_board.cpp",
         "    is_off_ = true;\n    news_.failure = error.what();\n    return;\n",
         "    is_off_ = true;\n    news_.failure = error.what();\n    throw;\n",
+    ),
+    Statement(
+        "`telens diagnose` ends with exit code 1 where it finds something, else with 0.",
+        "test_diagnose.py::test_a_person_reads_it_in_a_hundred_columns",
+        "inspector_cli/commands/diagnose.cpp",
+        "if (!found.findings.empty()) throw BadRun();",
+        "if (found.findings.size() > 1) throw BadRun();",
+    ),
+    Statement(
+        "It names a layer that no backward pass reaches, and since when.",
+        QUIET + "test_a_layer_that_no_backward_pass_reaches",
+        "features/diagnosis/rules/detached_layer.cpp",
+        "layer.without.clear();",
+        "layer.without.pop_back();",
+    ),
+    Statement(
+        "Blocks that are frozen at the front of a model, and models that only look on, are no "
+        "finding.",
+        QUIET + "test_whole_blocks_at_the_front_may_be_frozen_on_purpose",
+        "features/diagnosis/rules/detached_layer.cpp",
+        "if (may_be_meant(facts, together, reached)) continue;",
+        "if (may_be_meant(facts, together, reached) && together.empty()) continue;",
+    ),
+    Statement(
+        "It recommends no recipe that the figures of the run speak against.",
+        QUIET + "test_a_recipe_is_recommended_by_what_it_would_have_lost",
+        "features/diagnosis/rules/underflow.cpp",
+        "const bool keeps = each.percent < kAvoids * lost;",
+        "const bool keeps = each.percent <= lost;",
+    ),
+    Statement(
+        "`telens diff` names the place where two runs part first, and since when.",
+        "test_diff.py::test_the_planted_layer_is_named_before_what_follows",
+        "inspector_cli/report/run_difference.cpp",
+        "const Pair& first = pairs[i + 1 - beyond];",
+        "const Pair& first = pairs[i];",
+    ),
+    Statement(
+        "What a third run with another seed is apart, too, is chance.",
+        "test_diff.py::test_a_spread_as_large_as_the_difference_is_chance",
+        "inspector_cli/report/run_difference.cpp",
+        "return kTimesChance * largest;",
+        "return kTimesChance * 0 * largest;",
+    ),
+    Statement(
+        "The page of `telens report` asks no network.",
+        "test_report.py::test_the_page_asks_no_network",
+        "inspector_cli/report/page.html",
+        "content=\"default-src 'none'; ",
+        'content="default-src *; ',
+    ),
+    Statement(
+        "`telens watch` tells a pipe each finding once.",
+        "test_watch.py::test_a_pipe_gets_lines_and_each_finding_once",
+        "inspector_cli/commands/watch.cpp",
+        "if (told_.insert(each.head).second) fmt",
+        "if (told_.insert(each.head).second || true) fmt",
+    ),
+    Statement(
+        "It gives the terminal back at Ctrl-C.",
+        "test_watch.py::test_ctrl_c_gives_the_terminal_back",
+        "inspector_cli/commands/watch.cpp",
+        'write("\\x1b[?7h\\x1b[?25h\\x1b[?1049l");',
+        'write("\\x1b[?7h\\x1b[?25h");',
     ),
     Statement(
         "`telens serve` answers nothing without the token of its address.",
