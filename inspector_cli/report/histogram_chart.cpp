@@ -134,7 +134,7 @@ HistogramChart make_histogram_chart(const record::RunReader& run, const record::
       "2^(e+1); {}",
       Scale::of_percentages().note());
   for (const auto& [key, course] : courses) {
-    chart.tensors.push_back({label_of({key.layer, key.tensor}, run),
+    chart.tensors.push_back({label_of(SeriesKey{key.layer, key.tensor}, run),
                              rows_of(chart.frame, course, limits.rows),
                              course.rbegin()->second.numel});
   }

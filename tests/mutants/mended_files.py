@@ -1,8 +1,60 @@
-"""Damaged files, disks that fail, and runs that meet: each row undoes a mend."""
+"""Hostile and damaged files, disks that fail, runs that meet: each row undoes a mend."""
 
 from mutant import Mutant
 
+HOSTILE = "tests/fuzz/test_hostile_files.py::test_"
+HOSTILE_NAMES = "tests/inspector_cli/test_hostile_names.py"
+
 MENDED_FILES = (
+    # ---- what a file may make a reader do
+    Mutant(
+        promise="run files: data in other files is refused",
+        file="features/record/dataset_check.cpp",
+        before="  if (const int files = H5Pget_external_count(creation_); files != 0) {",
+        after="  if (const int files = H5Pget_external_count(creation_); files < 0) {",
+        program="pytest",
+        tests=HOSTILE + "what_lies_outside_of_the_file_is_refused",
+    ),
+    Mutant(
+        promise="run files: filters that nobody knows are refused",
+        file="features/record/dataset_check.cpp",
+        before="  if (count < 0 || filters != expected) {",
+        after="  if (count < 0) {",
+        program="pytest",
+        tests=HOSTILE + "a_filter_that_nobody_knows_is_refused",
+    ),
+    Mutant(
+        promise="run files: an attribute is one value, not an array",
+        file="features/record/attributes.cpp",
+        before="  if (!single || !fits) {",
+        after="  if (!fits) {",
+        program="pytest",
+        tests=HOSTILE + "an_attribute_that_is_not_one_value_of_its_type_is_refused",
+    ),
+    Mutant(
+        promise="run files: a count is one value, not an array",
+        file="features/record/dataset_check.cpp",
+        before="  if (H5Sget_simple_extent_type(space) != H5S_SCALAR) refuse(name_,",
+        after="  if (H5Sget_simple_extent_type(space) < 0) refuse(name_,",
+        program="pytest",
+        tests=HOSTILE + "a_count_that_is_not_one_integer_is_refused",
+    ),
+    Mutant(
+        promise="run files: a tail has the rows of a chunk",
+        file="features/record/run_layout.cpp",
+        before="  if (const std::uint64_t rows = tail.expect_list(); rows != chunk_rows) {",
+        after="  if (const std::uint64_t rows = tail.expect_list(); rows + 1 == 0) {",
+        program="pytest",
+        tests=HOSTILE + "a_tail_of_another_length_is_refused",
+    ),
+    Mutant(
+        promise="run files: more rows than the file can hold are refused",
+        file="features/record/dataset_check.cpp",
+        before="  if (rows > most_bytes / row_bytes) {",
+        after="  if (rows + 1 == 0) {",
+        program="pytest",
+        tests=HOSTILE + "more_rows_than_the_file_can_hold_are_refused",
+    ),
     # ---- damage is noticed, and costs no more than itself
     Mutant(
         promise="damage: rows of plain tables are compared with their checksums",
@@ -87,6 +139,15 @@ MENDED_FILES = (
         tests="RankClaim.follows_no_symbolic_link",
     ),
     Mutant(
+        promise="a text log follows no symbolic link",
+        file="hooks/session/text_log.cpp",
+        before="O_APPEND | O_NOFOLLOW | O_NONBLOCK",
+        after="O_APPEND | O_NONBLOCK",
+        program="pytest",
+        tests="tests/python/test_threads_and_exits.py"
+        "::test_a_symbolic_link_in_the_place_of_a_log_is_not_followed",
+    ),
+    Mutant(
         promise="what killed processes leave goes when their rank is written again",
         file="features/record/run_writer_impl.cpp",
         before="    if (options_.claim->is_exclusive()) remove_leftovers(folder, options_.rank);\n",
@@ -101,5 +162,56 @@ MENDED_FILES = (
         after='fmt::format("{}{:016x}", kCut, name.size())',
         program="run_writer_test",
         tests="RunWriter.names_that_begin_alike*",
+    ),
+    Mutant(
+        promise="names reach no terminal with their control characters",
+        file="core/base/printable.cpp",
+        before="    const bool stays = code && (!is_unseen(*code) ||",
+        after="    const bool stays = code && (!is_unseen(*code) || *code == 0x1B ||",
+        program="pytest",
+        tests=HOSTILE_NAMES,
+    ),
+    Mutant(
+        promise="output that cannot be written is an error",
+        file="inspector_cli/terminal/output.cpp",
+        before="  if (!failed) return;\n",
+        after="  if (!failed || errno != EPIPE) return;\n",
+        program="pytest",
+        tests="tests/inspector_cli/terminal/test_output.py"
+        "::test_a_full_disk_is_an_error_of_every_subcommand",
+    ),
+    Mutant(
+        promise="a page that cannot be written whole leaves the old one",
+        file="inspector_cli/terminal/output.cpp",
+        before="  const bool in_place = exists && !S_ISREG(old.st_mode) &&",
+        after="  const bool in_place = exists &&",
+        program="pytest",
+        tests="tests/inspector_cli/terminal/test_output.py"
+        "::test_a_page_that_cannot_be_written_whole_leaves_the_old_one",
+    ),
+    Mutant(
+        promise="write_last keeps a bounded number of rows",
+        file="hooks/look_back_buffer.cpp",
+        before="    if (!too_old && rows_ <= most_rows_) break;",
+        after="    if (!too_old) break;",
+        program="session_test",
+        tests="LookBackBuffer.*",
+    ),
+    Mutant(
+        promise="SIGTERM waits for a hung disk for a bounded time",
+        file="hooks/session/termination_flush.cpp",
+        before="wait_for(lock, longest_flush_, [&]",
+        after="wait_for(lock, 200 * longest_flush_, [&]",
+        program="session_test",
+        tests="SessionTest.sigterm_ends_the_process_though_the_disk_hangs",
+    ),
+    Mutant(
+        promise="ranks with different configurations are told",
+        file="hooks/rank_configurations.cpp",
+        before="[&](auto hash) { return hash == hashes.front(); }",
+        after="[&](auto hash) { return hash == hash; }",
+        program="pytest",
+        tests="tests/python/test_distributed.py"
+        "::test_ranks_with_different_configurations_are_told_and_record_values_of_their_own",
     ),
 )

@@ -37,6 +37,14 @@ MENDED_NUMBERS = (
         tests="ActivationDeviceRange.*",
     ),
     Mutant(
+        promise="a sigmoid's approximation stays finite where the exponential is not (device code)",
+        file="core/kernels/cuda/norm_activation/activation.cuh",
+        before="power < kLargestPower ? power : kLargestPower;",
+        after="power + 0 * kLargestPower;",
+        program="device_code_test",
+        tests="ActivationDeviceRange.*",
+    ),
+    Mutant(
         promise="norms of rows whose squares leave FP32's range (CPU)",
         file="core/kernels/cpu/norm_activation/normalization_rows.cpp",
         before="  if (statistics.overflowed) statistics = measure_row<centered, true>(job, x);\n",

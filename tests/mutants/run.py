@@ -38,6 +38,10 @@ PYTHON_TARGETS = (
     "log_outliers",
     "gpt",
     "telens_command",
+    "all_commands",
+    "write_histograms",
+    "write_lines",
+    "write_run",
 )
 INTERPRETERS = {PYTEST: sys.executable, PADDLE_PYTEST: ROOT / "build-paddle/venv/bin/python"}
 PYTEST_NOTICED = (1, 2)  # a test failed; the tests could not even be imported
@@ -114,8 +118,8 @@ class Worker:
 
     def check_intact(self, mutants: list[Mutant]) -> None:
         """Every test exists and passes without any mutant."""
-        key = lambda mutant: mutant.program  # noqa: E731
-        for program, group in itertools.groupby(sorted(mutants, key=key), key=key):
+        key = lambda mutant: (mutant.program, folder_of(mutant))  # noqa: E731
+        for (program, _), group in itertools.groupby(sorted(mutants, key=key), key=key):
             selections = sorted({mutant.tests for mutant in group})
             result = self.test(program, selections)
             if result.returncode != 0:
@@ -164,6 +168,11 @@ class Worker:
             return "" if self.notices(mutant) else "SURVIVED"
         finally:
             path.write_text(original)
+
+
+def folder_of(mutant: Mutant) -> str:
+    """The folder under tests/ of a Python test; pytest imports one conftest.py a call."""
+    return Path(mutant.tests).parts[1] if mutant.program in INTERPRETERS else ""
 
 
 def copy_tree(tree: Path) -> None:
