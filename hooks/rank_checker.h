@@ -16,8 +16,8 @@ namespace telens {
 // came out on this rank.
 struct ProgramCollective {
   std::string name;
-  enum class Kind : std::uint8_t { sum, maximum, gather } kind = Kind::sum;
-  at::Tensor sent;
+  enum class Kind : std::uint8_t { sum, maximum, gather, sum_and_scatter } kind = Kind::sum;
+  at::Tensor sent;        // [ranks * rows, ...] of a sum that is scattered
   at::Tensor result;      // [ranks * rows, ...] of a gather
   ProcessGroupPtr group;  // null: all ranks
 };

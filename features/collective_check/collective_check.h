@@ -1,7 +1,6 @@
 // CollectiveCheck: compares what ranks send with what comes out of their collectives.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "features/collective_check/collective_check_options.h"
-#include "features/collective_check/seen_collectives.h"
+#include "features/collective_check/watched_collectives.h"
 #include "features/engine/compared_items.h"
 #include "hooks/feature_registry.h"
 #include "hooks/rank_checker.h"
@@ -40,19 +39,25 @@ class CollectiveCheck final : public Feature, public RankChecker {
   std::chrono::seconds longest_wait() const override { return options_.timeout; }
 
  private:
-  class Watch;
-  void record(std::int64_t iteration, const CollectivePlace& place, std::string_view statistic,
-              double value);
-  void report_collectives(std::int64_t iteration, std::span<const RankWords> of_ranks);
-
   const config::FeatureEntry& entry_;
   FeatureServices& services_;
   const CollectiveCheckOptions& options_;
-  std::shared_ptr<Watch> watch_;  // looks at the layers' collectives
-  std::mutex mutex_;              // over what follows
+  std::shared_ptr<WatchedCollectives> watch_;
+  std::mutex mutex_;  // over what follows
   ComparedItems gradients_;
   std::set<std::string> told_;
 };
+
+// The outcome of an iteration on this rank.
+struct JudgedCollectives {
+  std::int64_t iteration;
+  std::vector<WrongCollective> wrong;
+  std::vector<CollectivePlace> places;  // all at which one was compared
+};
+
+// Records it, and warns of places that were not told before.
+void report(const JudgedCollectives& judged, FeatureServices& services,
+            std::set<std::string>& told);
 
 FeatureRegistration collective_check();
 

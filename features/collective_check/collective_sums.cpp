@@ -1,15 +1,20 @@
 #include "features/collective_check/collective_sums.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <limits>
 #include <vector>
 
 namespace telens::features {
 namespace {
+
+// In FP64 they are 2 MiB, which stays in a cache; a whole gradient may be gigabytes.
+constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 18;
 
 // The unit roundoff: half the distance from 1 to the next number.
 double unit_roundoff(at::ScalarType dtype) {
@@ -27,6 +32,17 @@ double unit_roundoff(at::ScalarType dtype) {
   }
 }
 
+// Values in FP64 -> sum, magnitude and count of CollectiveSums.
+at::Tensor sums_of_part(const at::Tensor& values, CollectiveKind kind) {
+  const at::Tensor is_finite = values.isfinite();
+  const at::Tensor finite = at::where(is_finite, values, at::scalar_tensor(0, values.options()));
+  at::Tensor nonfinite = is_finite.logical_not();
+  if (kind == CollectiveKind::maximum) {
+    nonfinite = nonfinite.logical_and(values.ne(-std::numeric_limits<double>::infinity()));
+  }
+  return at::stack({finite.sum(), finite.abs().sum(), nonfinite.sum().to(at::kDouble)});
+}
+
 }  // namespace
 
 std::array<std::int64_t, kSamples> sampled_elements(std::int64_t numel) {
@@ -42,23 +58,20 @@ std::array<std::int64_t, kSamples> sampled_elements(std::int64_t numel) {
 at::Tensor collective_sums(const at::Tensor& x, CollectiveKind kind, std::int64_t first,
                            std::int64_t whole) {
   const at::NoGradGuard no_grad;
-  const at::Tensor values = x.detach().reshape({-1}).to(at::kDouble);
-  const at::Tensor is_finite = values.isfinite();
-  const at::Tensor zero = at::scalar_tensor(0, values.options());
-  const at::Tensor finite = at::where(is_finite, values, zero);
-  at::Tensor nonfinite = is_finite.logical_not();
-  if (kind == CollectiveKind::maximum) {
-    nonfinite = nonfinite.logical_and(values.ne(-std::numeric_limits<double>::infinity()));
+  const at::Tensor values = x.detach().reshape({-1});
+  at::Tensor sums = at::zeros({3}, values.options().dtype(at::kDouble));
+  for (const at::Tensor& part : values.split(kElementsAtOnce)) {
+    sums += sums_of_part(part.to(at::kDouble), kind);
   }
-  std::vector<at::Tensor> numbers{finite.sum(), finite.abs().sum(),
-                                  nonfinite.sum().to(at::kDouble)};
+  std::vector<at::Tensor> samples;
   const at::Tensor elsewhere =
-      at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), values.options());
+      at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), sums.options());
   for (const std::int64_t element : sampled_elements(whole)) {
     const std::int64_t at = element - first;
-    numbers.push_back(at >= 0 && at < values.numel() ? values[at] : elsewhere);
+    const bool is_here = at >= 0 && at < values.numel();
+    samples.push_back(is_here ? values[at].to(at::kDouble) : elsewhere);
   }
-  return at::stack(numbers);
+  return at::cat({sums, at::stack(samples)});
 }
 
 CollectiveSums read_sums(const at::Tensor& on_host) {

@@ -25,9 +25,9 @@ inline constexpr std::int64_t kSumsNumbers = 3 + kSamples;
 // first and the last one among them.
 std::array<std::int64_t, kSamples> sampled_elements(std::int64_t numel);
 
-// x: any floating dtype -> FP64 [kSumsNumbers] on its device. `first`, `whole`: x is the elements
-// from `first` on of a tensor of that size, and samples are the whole one's; those that lie
-// elsewhere are NaN.
+// x: any floating dtype -> FP64 [kSumsNumbers] on its device; a part at a time, never a copy of x
+// in FP64. `first`, `whole`: x is the elements from `first` on of a tensor of that size, and
+// samples are the whole one's; those that lie elsewhere are NaN.
 at::Tensor collective_sums(const at::Tensor& x, CollectiveKind kind, std::int64_t first,
                            std::int64_t whole);
 CollectiveSums read_sums(const at::Tensor& on_host);

@@ -11,7 +11,7 @@ namespace telens::features {
 namespace {
 
 using collective_words::kEnded, collective_words::kRank, collective_words::kResult,
-    collective_words::kSent, collective_words::kShape, collective_words::kWords;
+    collective_words::kSent, collective_words::kShape;
 
 CollectiveSums sums_at(std::span<const std::int64_t> words) {
   const auto number = [&](std::size_t i) { return std::bit_cast<double>(words[i]); };
@@ -33,19 +33,15 @@ double largest_of(at::ScalarType dtype) {
 
 }  // namespace
 
-CollectiveVerdict::CollectiveVerdict(const SeenCollective& own, std::span<const RankWords> of_ranks)
+CollectiveVerdict::CollectiveVerdict(const SeenCollective& own,
+                                     std::span<const ToldCollective> told)
     : own_(own) {
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const Words words(of_ranks[rank]);
-    for (std::size_t i = 0; i + kWords <= words.size(); i += kWords) {
-      if (words[i] != static_cast<std::int64_t>(own.key)) continue;
-      const Words row = words.subspan(i, kWords);
-      peers_.push_back({.world_rank = static_cast<int>(rank),
-                        .words = row,
-                        .sent = sums_at(row.subspan(kSent)),
-                        .result = sums_at(row.subspan(kResult)),
-                        .ended = row[kEnded] != 0});
-    }
+  for (const ToldCollective& each : told) {
+    peers_.push_back({.world_rank = each.world_rank,
+                      .words = each.words,
+                      .sent = sums_at(each.words.subspan(kSent)),
+                      .result = sums_at(each.words.subspan(kResult)),
+                      .ended = each.words[kEnded] != 0});
   }
   if (own.kind != CollectiveKind::gather) result_ = read_sums(own.result);
 }

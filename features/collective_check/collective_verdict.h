@@ -7,16 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "features/collective_check/seen_collective.h"
-#include "hooks/rank_agreement.h"
+#include "features/collective_check/collective_words.h"
 
 namespace telens::features {
 
 class CollectiveVerdict {
  public:
-  // own: has a result, on the host. of_ranks: the words of all ranks of the world. Both live
-  // longer.
-  CollectiveVerdict(const SeenCollective& own, std::span<const RankWords> of_ranks);
+  // own: has a result, on the host. told: what all ranks say of it. Both live longer.
+  CollectiveVerdict(const SeenCollective& own, std::span<const ToldCollective> told);
 
   // A sentence without a period; nullopt: nothing is wrong, or not all of its ranks tell.
   std::optional<std::string> text() const;

@@ -1,4 +1,4 @@
-// A collective as this rank saw it, and the words by which it tells the others.
+// A collective as this rank saw it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,16 +43,5 @@ inline ElementRange result_range(const SeenCollective& seen) {
   const std::int64_t size = seen.numel / seen.ranks;
   return {seen.rank * size, size};
 }
-
-// A collective travels as: key, shape, rank in its group, the sums of what was sent (of a gather
-// the two words of its digest), those of the result, and whether there is one.
-namespace collective_words {
-inline constexpr std::size_t kShape = 1;
-inline constexpr std::size_t kRank = 2;
-inline constexpr std::size_t kSent = 3;
-inline constexpr std::size_t kResult = kSent + static_cast<std::size_t>(kSumsNumbers);
-inline constexpr std::size_t kEnded = kResult + static_cast<std::size_t>(kSumsNumbers);
-inline constexpr std::size_t kWords = kEnded + 1;
-}  // namespace collective_words
 
 }  // namespace telens::features

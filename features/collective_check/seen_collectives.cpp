@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "core/base/fnv1a.h"
@@ -17,9 +16,6 @@
 
 namespace telens::features {
 namespace {
-
-using collective_words::kEnded, collective_words::kResult, collective_words::kSent,
-    collective_words::kWords;
 
 std::string_view name_of(CollectiveKind kind) {
   switch (kind) {
@@ -82,33 +78,18 @@ RankWords SeenCollectives::words() {
   for (SeenCollective& each : all_) {
     each.sent = each.sent.cpu().contiguous();
     if (each.result.defined()) each.result = each.result.cpu().contiguous();
-    RankWords row(kWords);
-    row[0] = static_cast<std::int64_t>(each.key);
-    row[1] = each.shape;
-    row[2] = each.rank;
-    row[kEnded] = each.result.defined() ? 1 : 0;
-    if (each.kind == CollectiveKind::gather) {
-      std::copy_n(each.sent.const_data_ptr<std::int64_t>(), 2, row.begin() + kSent);
-    } else {
-      const auto put = [&](const at::Tensor& sums, std::size_t at) {
-        const auto* numbers = sums.const_data_ptr<double>();
-        for (std::int64_t i = 0; i < kSumsNumbers; ++i) {
-          row[at + static_cast<std::size_t>(i)] = std::bit_cast<std::int64_t>(numbers[i]);
-        }
-      };
-      put(each.sent, kSent);
-      if (each.result.defined()) put(each.result, kResult);
-    }
-    words.insert(words.end(), row.begin(), row.end());
+    append_words(each, words);
   }
   return words;
 }
 
-std::vector<WrongCollective> SeenCollectives::wrong(std::span<const RankWords> of_ranks) const {
+std::vector<WrongCollective> wrong_ones(std::span<const SeenCollective> own,
+                                        std::span<const RankWords> of_ranks) {
+  const ToldCollectives told(own, of_ranks);
   std::vector<WrongCollective> wrong;
-  for (const SeenCollective& each : all_) {
+  for (const SeenCollective& each : own) {
     if (!each.result.defined()) continue;
-    const CollectiveVerdict verdict(each, of_ranks);
+    const CollectiveVerdict verdict(each, told.of(each.key));
     if (const auto text = verdict.text()) {
       wrong.push_back(
           {each.place, fmt::format("{}: {}", each.title, *text), verdict.lost_elements()});

@@ -23,6 +23,10 @@ struct WrongCollective {
   std::int64_t lost = 0;  // elements that are not finite and did not come out
 };
 
+// Those of this rank's that are wrong, in their order; the words are those of all ranks.
+std::vector<WrongCollective> wrong_ones(std::span<const SeenCollective> own,
+                                        std::span<const RankWords> of_ranks);
+
 class SeenCollectives {
  public:
   // A collective that begins. Returns its number.
@@ -38,7 +42,9 @@ class SeenCollectives {
   RankWords words();
 
   // The words of all ranks, from words().
-  std::vector<WrongCollective> wrong(std::span<const RankWords> of_ranks) const;
+  std::vector<WrongCollective> wrong(std::span<const RankWords> of_ranks) const {
+    return wrong_ones(all_, of_ranks);
+  }
   // Every place at which a collective was compared.
   std::vector<CollectivePlace> places() const;
 

@@ -67,8 +67,15 @@ bool is_same_by_another_name(const Finding& origin, const Finding& other) {
          std::abs(origin.first - other.first) <= kByChance;
 }
 
+// The other's rule knows this origin, even where both are of one tensor.
+bool is_known_origin(const Finding& origin, const Finding& other) {
+  const auto& causes = rule_of(other.cause).follows_causes;
+  return std::ranges::find(causes, origin.cause) != causes.end();
+}
+
 bool may_follow(const Finding& origin, const Finding& other) {
   if (is_same_elsewhere(origin, other) || is_same_by_another_name(origin, other)) return true;
+  if (is_known_origin(origin, other)) return earliest(other) >= earliest(origin);
   if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
   if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);

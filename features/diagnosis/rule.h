@@ -34,6 +34,7 @@ struct Rule {
   std::vector<std::string_view> optional = {};
   bool needs_ledger = false;
   bool compares_ranks = false;                           // a run of one rank lacks nothing for it
+  std::vector<std::string_view> follows_causes = {};     // origins of its own stage
   std::vector<std::string_view> instead_of_ledger = {};  // statistics, any of which will do
   std::string_view recorded_by;   // features of a configuration that record them
   std::string_view alternatives;  // other possible causes, and how to tell them apart

@@ -12,6 +12,7 @@
 #include "core/quantization/autocast.h"
 #include "core/quantization/operand.h"
 #include "features/engine/tensor_digest.h"
+#include "hooks/running_iteration.h"
 
 namespace telens::features {
 namespace {
@@ -126,9 +127,7 @@ void RankAgreement::look_at(const ModelTensor& tensor) {
   at::Tensor digest = digest_of(tensor.value);
   const std::lock_guard lock(mutex_);
   // A rank may have no layer that shows anything in this iteration.
-  const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_relaxed);
-  constexpr auto kIterations = (std::uint64_t{1} << hook_points::kIterationBits) - 1;
-  begin_iteration(static_cast<std::int64_t>(tick & kIterations));
+  begin_iteration(running_iteration());
   if (!is_history) {
     const std::uint64_t part = tensor.part.empty() ? kWhole : fnv1a(tensor.part);
     items_.add({tensor.layer, tensor.tensor, kWeight}, part, std::move(digest));

@@ -99,13 +99,17 @@ void show_model(std::vector<ShownTensor> tensors) {
   debug::show_model(shown);
 }
 
-void check_collective(std::string name, const std::string& kind, at::Tensor sent, at::Tensor result,
-                      const py::object& group) {
+ProgramCollective::Kind kind_of_collective(const std::string& op) {
   using Kind = ProgramCollective::Kind;
+  if (op == "sum") return Kind::sum;
+  if (op == "max") return Kind::maximum;
+  return op == "gather" ? Kind::gather : Kind::sum_and_scatter;
+}
+
+void check_collective(std::string name, const std::string& op, at::Tensor sent, at::Tensor result,
+                      const py::object& group) {
   ProgramCollective collective{.name = std::move(name),
-                               .kind = kind == "sum"   ? Kind::sum
-                                       : kind == "max" ? Kind::maximum
-                                                       : Kind::gather,
+                               .kind = kind_of_collective(op),
                                .sent = std::move(sent),
                                .result = std::move(result),
                                .group = to_process_group(group)};

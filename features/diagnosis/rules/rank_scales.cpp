@@ -35,6 +35,7 @@ Rule rank_scales() {
           .stage = Stage::setup,
           .required = {"scale_differs|amax_history_differs"},
           .compares_ranks = true,
+          .follows_causes = {"unreduced_gradient", "rank_mismatch"},
           .recorded_by = "RankAgreement",
           .alternatives =
               "A rank that resumed from another checkpoint; reduce_amax=False, or an "

@@ -34,7 +34,8 @@ Rule wrong_collective() {
               "lost (gloo's maximum of 1 and NaN is 1), a group that leaves ranks out, a transfer "
               "that changed bits.",
           .stage = Stage::setup,
-          .required = {"collectives_wrong", "nonfinite_lost"},
+          // A run in which gradients were compared had no collective to look at.
+          .required = {"collectives_wrong|gradient_differs", "nonfinite_lost|gradient_differs"},
           .compares_ranks = true,
           .recorded_by = "CollectiveCheck",
           .alternatives =

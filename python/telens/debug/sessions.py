@@ -212,20 +212,30 @@ def check_collective(
     sent
         what this rank sent, as it was before: a clone where the collective works in place
     result
-        what came out on this rank
+        what came out on this rank, of the same dtype
     op
-        ``"sum"``, ``"max"`` or ``"gather"`` (all-gather along the first dimension)
+        ``"sum"``, ``"max"``, ``"gather"`` (all-gather along the first dimension) or
+        ``"reduce_scatter"`` (this rank's rows of the sum)
     group
         over which it was meant to run; None: all ranks
     """
     title = "debug.check_collective"
     name = arguments.text(title, "name", name)
-    op = arguments.one_of(title, "op", op, ("sum", "max", "gather"))
+    op = arguments.one_of(title, "op", op, ("sum", "max", "gather", "reduce_scatter"))
     for argument, tensor in (("sent", sent), ("result", result)):
         if not isinstance(tensor, torch.Tensor):
             raise arguments.refusal(title, argument, "a tensor", tensor)
+    if result.dtype != sent.dtype:
+        raise arguments.refusal(title, "result", f"a tensor of {sent.dtype}, as sent is", result)
     ranks = torch.distributed.get_world_size(group) if torch.distributed.is_initialized() else 1
-    expected = sent.numel() * (ranks if op == "gather" else 1)
+    if ranks < 1:
+        raise arguments.refusal(title, "group", "a group that this rank belongs to", group)
+    if op == "reduce_scatter" and sent.numel() % ranks:
+        expected = f"a tensor whose elements can be divided among {ranks} ranks"
+        raise arguments.refusal(title, "sent", expected, sent)
+    expected = {"gather": sent.numel() * ranks, "reduce_scatter": sent.numel() // ranks}.get(
+        op, sent.numel()
+    )
     if result.numel() != expected:
         raise arguments.refusal(title, "result", f"a tensor of {expected} elements", result)
     if _C.debug.is_initialized():

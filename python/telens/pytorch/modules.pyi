@@ -90,6 +90,7 @@ class GroupedLinear(Module):
     sequence_parallel: bool
     delay_wgrad_compute: bool
     parallel_mode: str | None
+    first_gemm: int | None
     def __init__(
         self,
         num_gemms: int,
@@ -107,6 +108,7 @@ class GroupedLinear(Module):
         sequence_parallel: bool = False,
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
+        first_gemm: int | None = None,
         *,
         get_rng_state_tracker: Any = None,
         rng_tracker_name: Any = None,

@@ -1,0 +1,17 @@
+// The iteration that runs, decoded from the hook points' tick.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/hook_points.h"
+
+namespace telens {
+
+// 0 without a session.
+inline std::int64_t running_iteration() {
+  const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_relaxed);
+  return static_cast<std::int64_t>(tick & hook_points::kLastIteration);
+}
+
+}  // namespace telens
