@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
+#include <numeric>
 #include <utility>
 
 #include "core/distributed/collective_watch.h"
@@ -78,6 +79,16 @@ PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& g
   auto on_result = collective_watches::begin({CollectiveKind::sum_and_scatter, sent, group});
   auto work = group->_reduce_scatter_base(part, sent);
   return pending({part, sent, std::move(work), std::move(on_result)});
+}
+
+PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts,
+                        const ProcessGroupPtr& group) {
+  at::Tensor sent = x.contiguous();
+  RowCounts rows = counts;
+  at::Tensor received = empty_rows(
+      sent, std::accumulate(rows.received.begin(), rows.received.end(), std::int64_t{0}));
+  auto work = group->alltoall_base(received, sent, rows.received, rows.sent);
+  return pending({received, sent, std::move(work), {}});
 }
 
 CollectiveCounts collective_counts() {

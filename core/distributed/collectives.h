@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
@@ -41,6 +42,18 @@ PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group);
 
 // This rank's rows of that sum: [rows, ...] -> [rows / ranks, ...].
 PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group);
+
+// How many rows go to each rank of a group and come from it, this one included.
+struct RowCounts {
+  std::vector<std::int64_t> sent;
+  std::vector<std::int64_t> received;
+
+  RowCounts reversed() const { return {received, sent}; }
+};
+
+// [sum(sent), ...] -> [sum(received), ...]: all-to-all, in the order of ranks. Ranks have different
+// counts of rows, and one without any takes part.
+PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts, const ProcessGroupPtr& group);
 
 // The collectives that this process has begun through the functions above, but for amax reductions.
 struct CollectiveCounts {

@@ -19,6 +19,10 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
         "GroupedLinear: num_gemms is {}, in_features {} and out_features {}; expected at least 1",
         own.num_gemms, own.in_features, own.out_features);
   }
+  const std::int64_t first_gemm = own.first_gemm.value_or(0);
+  if (first_gemm < 0) {
+    raise<UsageError>("GroupedLinear: first_gemm is {}; expected a number from 0 on", first_gemm);
+  }
   // The mode gives the weights their shapes; what is sent is the caller's affair.
   const LinearParallel parallel = linear_parallel("GroupedLinear", options_.parameters);
   if (parallel.is_divided() && own.bias) {
@@ -36,7 +40,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
   maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
     const std::string number = std::to_string(i);
-    Map& map = maps_.emplace_back(Map{{}, layers_.add(".gemm_" + number)});
+    Map& map = maps_.emplace_back(Map{{}, layers_.add(fmt::format(".gemm_{}", first_gemm + i))});
     map.operation.set_parallel({.size = parallel.size, .group = parallel.group});
     map.operation.quantization().set_module_type("grouped_linear");
     map.parameters.make(

@@ -22,6 +22,7 @@ struct GroupedLinearOptions {
   bool return_bias = false;
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
+  std::optional<std::int64_t> first_gemm = {};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -35,6 +36,8 @@ struct GroupedLinearOptions {
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations: the layers are <name>.gemm_<i>");
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
+    visit("first_gemm", &Self::first_gemm,
+          "the first map's number in names of layers, that of a rank's first expert; None: 0");
   }
 };
 

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_recipes(module);
   telens::python::bind_autocast(module);
   telens::python::bind_modules(module);
+  telens::python::bind_moe_dispatcher(module);
   telens::python::bind_foreign_tensors(module);
   telens::python::bind_foreign_module(module);
   telens::python::bind_debug(module);

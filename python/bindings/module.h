@@ -15,6 +15,7 @@ void bind_quantizers(pybind11::module_& module);  // under Transformer Engine's 
 void bind_recipes(pybind11::module_& module);
 void bind_autocast(pybind11::module_& module);  // fp8_autocast and recomputation
 void bind_modules(pybind11::module_& module);   // every module of core/modules
+void bind_moe_dispatcher(pybind11::module_& module);
 // Lets the layers of the C++ core find the main_grad attributes of parameters
 // (fuse_wgrad_accumulation).
 void find_main_grads_in_attributes();

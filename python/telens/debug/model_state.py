@@ -181,9 +181,11 @@ def _histories(module: Module, name: str) -> Iterator[_Shown]:
         for slot, column in enumerate(history.unbind(1)):
             tensor = names[slot % len(names)]
             if tensor is not None:
-                layer = name if gemms == 1 else f"{name}.{_gemm_name(gemms, slot // len(names))}"
+                layer = name if gemms == 1 else f"{name}.{_gemm_name(module, slot // len(names))}"
                 yield "amax_history", name, layer, tensor, column, ""
 
 
-def _gemm_name(gemms: int, gemm: int) -> str:
-    return f"fc{gemm + 1}" if gemms == 2 else f"gemm_{gemm}"
+def _gemm_name(module: Module, gemm: int) -> str:
+    if not hasattr(module, "num_gemms"):
+        return f"fc{gemm + 1}"
+    return f"gemm_{(module.first_gemm or 0) + gemm}"

@@ -15,6 +15,7 @@ from telens.pytorch import (
     hugging_face,
     inference_params,
     modules,
+    moe_dispatcher,
     permutation,
     quantization,
     rng_tracker,
@@ -35,6 +36,7 @@ from telens.pytorch.hugging_face import *  # noqa: F403
 from telens.pytorch.inference_params import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
+from telens.pytorch.moe_dispatcher import *  # noqa: F403
 from telens.pytorch.permutation import *  # noqa: F403
 from telens.pytorch.quantization import *  # noqa: F403
 from telens.pytorch.rng_tracker import *  # noqa: F403
@@ -61,6 +63,7 @@ __all__ = [
     *graph.__all__,
     *hugging_face.__all__,
     *inference_params.__all__,
+    *moe_dispatcher.__all__,
     *permutation.__all__,
     *quantization.__all__,
     *rng_tracker.__all__,

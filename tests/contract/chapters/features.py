@@ -421,6 +421,13 @@ STATEMENTS = (
         "return lost < 0 ? static_cast<std::int64_t>(lost) : 0;",
     ),
     Statement(
+        "Of a reduce-scatter it compares the rows that each rank got, and the total of all ranks.",
+        "CollectiveVerdict.a_scattered_sum_of_the_other_ranks_rows",
+        "features/collective_check/seen_collective.h",
+        "return {seen.rank * size, size};",
+        "return {(seen.ranks - 1 - seen.rank) * size, size};",
+    ),
+    Statement(
         "It names the parameter whose gradient was not reduced, and the rank.",
         COLLECTIVES + "test_a_gradient_that_was_not_reduced_is_named",
         "python/telens/debug/model_state.py",

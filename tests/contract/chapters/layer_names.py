@@ -39,8 +39,8 @@ STATEMENTS = (
         "of its own.",
         "test_grouped_linear.py::test_a_section_may_be_about_one_of_its_gemms",
         "core/modules/grouped_linear.cpp",
-        'layers_.add(".gemm_" + number)',
-        'layers_.add(".gemm" + number)',
+        'fmt::format(".gemm_{}"',
+        'fmt::format(".gemm{}"',
     ),
     Statement(
         "One through which no rows go is shown to no feature *(ours)*.",

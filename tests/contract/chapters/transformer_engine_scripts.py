@@ -260,6 +260,14 @@ STATEMENTS = (
         "lengths.cumsum(0)",
     ),
     Statement(
+        "`MoEDispatcher` *(ours)* brings the experts of a rank the rows that one process with all "
+        "experts gives them, bit for bit, and each token the same sum and gradients.",
+        "test_moe_dispatcher.py::test_ranks_that_share_the_experts_compute_what_one_process_does",
+        "core/modules/moe_dispatcher.cpp",
+        "view(chunk_sizes.sizes()).t().reshape({-1})",
+        "view(chunk_sizes.sizes()).reshape({-1})",
+    ),
+    Statement(
         "`Fp8Padding` and `Fp8Unpadding` pad parts to 16 rows, to 32 under MXFP8.",
         PERMUTED + "test_parts_of_a_grouped_gemm_are_padded_and_unpadded",
         "python/telens/common/block_recipes.py",
@@ -318,8 +326,8 @@ STATEMENTS = (
         "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
         BEHIND_NORMS,
         "core/distributed/gather_sequence.cpp",
-        "return {sum_and_scatter_rows(grads[0], kept.group).wait(), at::Tensor()};",
-        "return {grads[0].chunk(size_of(*kept.group))[0], at::Tensor()};",
+        "return {sum_and_scatter_rows(grads[0], group).wait(), at::Tensor()};",
+        "return {grads[0].chunk(size_of(*group))[0], at::Tensor()};",
     ),
     Statement(
         "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "

@@ -1,0 +1,136 @@
+"""Expert parallelism: tokens go to the ranks that have their experts, and come back."""
+
+from __future__ import annotations
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+from telens.pytorch.tensor import QuantizedTensor
+
+__all__ = ["MoEDispatcher"]
+
+
+class MoEDispatcher:
+    """Sends each token to the ranks of ``ep_group`` that have its experts, and adds up what they
+    made of it: `moe_permute` and `moe_unpermute` with an all-to-all between them.
+
+    Rank r of n has the experts ``num_experts // n * r`` and following, equally many on each rank.
+    Ranks may have any numbers of tokens, and none. Rows are copied bit for bit in both directions,
+    so the experts get what one process with all of them has, and gradients take the same way back.
+    Every rank of the group calls each method, in one order.
+
+        dispatcher = te.MoEDispatcher(8, ep_group)
+        experts = te.GroupedLinear(dispatcher.num_local_experts, hidden, hidden, bias=False)
+        tokens, m_splits = dispatcher.dispatch(x, routing_map, probs)
+        out = dispatcher.combine(experts(tokens, m_splits))
+
+    Parameters
+    ----------
+    num_experts
+        of all ranks together, a multiple of their number
+    ep_group
+        a ``torch.distributed`` group; None: this process has all experts
+    """
+
+    def __init__(
+        self, num_experts: int, ep_group: torch.distributed.ProcessGroup | None = None
+    ) -> None:
+        try:
+            self._dispatcher = _C.MoEDispatcher(num_experts, ep_group)
+        except TypeError:
+            if isinstance(num_experts, int):
+                raise refusal(
+                    "MoEDispatcher", "ep_group", "a group that this rank belongs to", ep_group
+                ) from None
+            raise refusal("MoEDispatcher", "num_experts", "an integer", num_experts) from None
+        self.num_experts = num_experts
+        self.ep_group = ep_group
+        self._way_back: _C.WayBack | None = None
+        self._rows = 0
+
+    @property
+    def num_local_experts(self) -> int:
+        """How many experts this rank has."""
+        return self._dispatcher.num_local_experts
+
+    @property
+    def first_expert(self) -> int:
+        """The number of this rank's first expert among all."""
+        return self._dispatcher.first_expert
+
+    def dispatch(
+        self,
+        hidden: torch.Tensor,
+        routing_map: torch.Tensor,
+        probs: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Sends this rank's tokens out, and takes those that its experts are to work on.
+
+        On a GPU the host waits for the numbers of rows.
+
+        Parameters
+        ----------
+        hidden
+            [tokens, hidden], in high precision
+        routing_map
+            [tokens, num_experts], 1 (True) where a token goes to an expert
+        probs
+            [tokens, num_experts]: the weights of a token's rows in `combine`; None: each counts
+            once
+
+        Returns
+        -------
+        (rows [sum(m_splits), hidden] by expert, then by the rank that they came from, then by
+        token; m_splits, the rows of each local expert, for GroupedLinear and Fp8Padding)
+        """
+        tokens, _, m_splits = self._send(hidden, routing_map, None, probs)
+        return tokens, m_splits
+
+    def dispatch_with_probs(
+        self, hidden: torch.Tensor, routing_map: torch.Tensor, probs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """`dispatch` with probabilities that go along: (rows, their probs [rows], m_splits).
+
+        For experts that weigh their rows themselves; `combine` then counts each row once.
+        """
+        return self._send(hidden, routing_map, probs, None)
+
+    def combine(self, rows: torch.Tensor) -> torch.Tensor:
+        """Brings the experts' rows back and adds up each token's: [tokens, width].
+
+        ``rows``: [sum(m_splits), width] in the order of the last `dispatch`, without padding. Sums
+        are FP32 and rounded once; a token without experts is 0. A `dispatch` is combined once.
+        """
+        if self._way_back is None:
+            raise _C.UsageError(
+                "MoEDispatcher: combine without dispatch; call them in turn, once each"
+            )
+        if rows.dim() != 2 or rows.size(0) != self._rows:
+            raise _C.ShapeError(
+                f"MoEDispatcher: rows is {list(rows.shape)}; expected [{self._rows}, width], the "
+                "rows that dispatch gave, without padding"
+            )
+        way_back, self._way_back = self._way_back, None
+        return self._dispatcher.combine(rows, way_back)
+
+    def _send(
+        self,
+        hidden: torch.Tensor,
+        routing_map: torch.Tensor,
+        probs: torch.Tensor | None,
+        weights: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[int]]:
+        if isinstance(hidden, QuantizedTensor):
+            raise refusal("MoEDispatcher", "hidden", "in high precision", hidden)
+        for given in (probs, weights):
+            if given is not None and given.shape != routing_map.shape:
+                raise _C.ShapeError(
+                    f"MoEDispatcher: probs are {list(given.shape)}; expected "
+                    f"{list(routing_map.shape)}, as routing_map"
+                )
+        tokens, row_probs, m_splits, self._way_back = self._dispatcher.dispatch(
+            hidden, routing_map, probs, weights
+        )
+        self._rows = tokens.size(0)
+        return tokens, row_probs, m_splits

@@ -1,0 +1,247 @@
+"""MoEDispatcher: experts on several ranks beside one process that has them all."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from debug_helpers import section
+from distributed_workers import run_ranks
+
+import telens
+import telens._C as _C
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling
+from telens.debug import model_state
+
+RANKS, EXPERTS, HIDDEN = 3, 6, 32  # two experts a rank: chunks are no square
+# Tokens of each rank; of the last case no rank has any.
+TOKENS = {"uneven": (5, 9, 7), "one rank has none": (6, 0, 3), "nothing": (0, 0, 0)}
+RECIPES = {"delayed": DelayedScaling, "current": Float8CurrentScaling, "mxfp8": MXFP8BlockScaling}
+
+
+def routing_of(tokens: int) -> torch.Tensor:
+    """Tokens with none to four experts; the second expert gets nothing."""
+    generator = torch.Generator().manual_seed(tokens)
+    routing = torch.rand(tokens, EXPERTS, generator=generator) < 0.4
+    routing[:, 1] = False
+    return routing
+
+
+class Whole:
+    """The batch of all ranks, and what is this rank's of it."""
+
+    def __init__(self, tokens: tuple, dtype: torch.dtype, rank: int) -> None:
+        torch.manual_seed(1)
+        self.hidden = torch.randn(sum(tokens), HIDDEN).to(dtype)
+        self.routing = routing_of(sum(tokens))
+        self.probs = torch.rand(sum(tokens), EXPERTS)
+        self.gradient = torch.randn(sum(tokens), HIDDEN).to(dtype)
+        self.own = slice(sum(tokens[:rank]), sum(tokens[: rank + 1]))
+
+
+def experts(first: int, count: int, dtype: torch.dtype) -> te.GroupedLinear:
+    """Some of the experts of one mixture."""
+    layer = te.GroupedLinear(
+        count, HIDDEN, HIDDEN, bias=False, device="cpu", params_dtype=dtype, first_gemm=first,
+        name="experts",
+    )  # fmt: skip
+    for i in range(count):
+        generator = torch.Generator().manual_seed(100 + first + i)
+        with torch.no_grad():
+            weight = torch.randn(HIDDEN, HIDDEN, generator=generator) / 8
+            layer.get_parameter(f"weight{i}").copy_(weight)
+    return layer
+
+
+def run(dispatcher, layer, data: Whole, part: slice, travels: bool, padded: bool = False) -> dict:
+    """Forward and backward; what came of them on this rank."""
+    hidden = data.hidden[part].clone().requires_grad_()
+    probs = data.probs[part].clone().requires_grad_()
+    routing = data.routing[part]
+    if travels:
+        tokens, row_probs, m_splits = dispatcher.dispatch_with_probs(hidden, routing, probs)
+    else:
+        tokens, m_splits = dispatcher.dispatch(hidden, routing, probs)
+    rows = tokens
+    if padded:
+        padding = te.Fp8Padding(len(m_splits))
+        rows, sizes = padding(rows, m_splits)
+        made = te.Fp8Unpadding(len(m_splits))(layer(rows, sizes), m_splits)
+    else:
+        made = layer(rows, m_splits)
+    if travels:
+        made = made * row_probs.unsqueeze(1).to(made.dtype)
+    out = dispatcher.combine(made)
+    out.backward(data.gradient[part])
+    return {
+        "tokens": tokens.detach(), "m_splits": m_splits, "out": out.detach(),
+        "hidden": hidden.grad, "probs": probs.grad,
+        "weights": [weight.grad for weight in layer.parameters()],
+    }  # fmt: skip
+
+
+def compare(found: dict, whole: dict, data: Whole, first: int, count: int, case: object) -> None:
+    """Bit for bit: rows are copies, and a sum's parts come in one order."""
+    mine = slice(first, first + count)
+    assert found["m_splits"] == whole["m_splits"][mine], case
+    begin = sum(whole["m_splits"][:first])
+    rows = whole["tokens"][begin : begin + sum(found["m_splits"])]
+    assert torch.equal(found["tokens"], rows), case
+    for name in ("out", "hidden", "probs"):
+        assert torch.equal(found[name], whole[name][data.own]), (name, case)
+    for own, of_whole in zip(found["weights"], whole["weights"][mine], strict=True):
+        assert torch.equal(own, of_whole), case
+
+
+def beside_one_process(rank: int) -> None:
+    dispatcher = te.MoEDispatcher(EXPERTS, dist.group.WORLD)
+    alone = te.MoEDispatcher(EXPERTS)
+    first, count = dispatcher.first_expert, dispatcher.num_local_experts
+    assert (first, count) == (2 * rank, 2)
+    assert (alone.first_expert, alone.num_local_experts) == (0, EXPERTS)
+    for name, tokens in TOKENS.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            for travels in (False, True):
+                data = Whole(tokens, dtype, rank)
+                case = (name, dtype, travels)
+                whole = run(alone, experts(0, EXPERTS, dtype), data, slice(None), travels)
+                found = run(dispatcher, experts(first, count, dtype), data, data.own, travels)
+                compare(found, whole, data, first, count, case)
+    for name, recipe in RECIPES.items():
+        data = Whole(TOKENS["uneven"], torch.float32, rank)
+        with te.fp8_autocast(fp8_recipe=recipe()):
+            whole = run(alone, experts(0, EXPERTS, torch.float32), data, slice(None), False, True)
+            layer = experts(first, count, torch.float32)
+            found = run(dispatcher, layer, data, data.own, False, True)
+        compare(found, whole, data, first, count, name)
+
+
+def test_ranks_that_share_the_experts_compute_what_one_process_does():
+    run_ranks(beside_one_process, world_size=RANKS)
+
+
+# ---- two ranks: how often they speak, second derivatives, refusals
+
+
+def second_derivative(dispatcher, hidden: torch.Tensor, routing: torch.Tensor) -> torch.Tensor:
+    hidden = hidden.clone().requires_grad_()
+    tokens, _ = dispatcher.dispatch(hidden, routing)
+    out = dispatcher.combine(tokens**3)
+    (gradient,) = torch.autograd.grad(out.sum(), hidden, create_graph=True)
+    return torch.autograd.grad(gradient.square().sum(), hidden)[0]
+
+
+def derive_twice(rank: int) -> None:
+    torch.manual_seed(2)
+    hidden, routing = torch.randn(8, 4), torch.rand(8, 4) < 0.5
+    own = slice(5 * rank, 5 + 3 * rank)  # 5 and 3 tokens
+    found = second_derivative(te.MoEDispatcher(4, dist.group.WORLD), hidden[own], routing[own])
+    whole = second_derivative(te.MoEDispatcher(4), hidden, routing)
+    assert torch.equal(found, whole[own])
+
+
+def count_messages(rank: int) -> None:
+    dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
+    routing = torch.tensor([[1, 0, 1, 0], [0, 0, 1, 1]])
+    hidden = torch.ones(2, 8, requires_grad=True)
+    begin, begin_bytes = _C.collective_counts()
+    tokens, m_splits = dispatcher.dispatch(hidden, routing)
+    assert m_splits == ([2, 0] if rank == 0 else [4, 2])
+    assert (tokens.shape, tokens.dtype) == ((sum(m_splits), 8), torch.float32)
+    dispatcher.combine(tokens).sum().backward()
+    collectives, sent = (
+        now - before
+        for now, before in zip(_C.collective_counts(), (begin, begin_bytes), strict=True)
+    )
+    assert collectives == 5  # the counts; rows there and back, twice
+    rows = 4 * 2 + sum(m_splits) * 2  # there, back, and both again in the backward
+    assert sent == 4 * 8 + rows * 8 * 4
+
+
+def refuse(rank: int) -> None:
+    dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
+    hidden, routing = torch.ones(3, 8), torch.ones(3, 4)
+    cases = [
+        (lambda: te.MoEDispatcher(5, dist.group.WORLD), "num_experts is 5; expected a multiple of"),
+        (lambda: dispatcher.dispatch(hidden[0], routing), r"hidden is \[8\]"),
+        (lambda: dispatcher.dispatch(hidden, routing[:2]), r"routing_map \[2, 4\]"),
+        (lambda: dispatcher.dispatch(hidden, routing[:, :3]), r"expected .* \[tokens, 4\]"),
+        (lambda: dispatcher.dispatch(hidden, routing, torch.ones(3)), r"probs are \[3\]"),
+        (lambda: dispatcher.combine(hidden), "combine without dispatch"),
+    ]
+    for call, words in cases:
+        with pytest.raises(telens.UsageError, match=words):
+            call()
+    tokens, _ = dispatcher.dispatch(hidden, routing)
+    with pytest.raises(telens.ShapeError, match=r"rows is \[13, 8\]; expected \[12, width\]"):
+        dispatcher.combine(torch.ones(13, 8))
+    dispatcher.combine(tokens)
+    with pytest.raises(telens.UsageError, match="combine without dispatch"):
+        dispatcher.combine(tokens)
+    # Ranks whose rows are of two widths.
+    with pytest.raises(
+        telens.UsageError, match=f"rank {rank} of ep_group sends rows of {8 + rank}"
+    ):
+        dispatcher.dispatch(torch.ones(3, 8 + rank).half(), routing)
+
+
+def on_two_ranks(rank: int) -> None:
+    derive_twice(rank)
+    count_messages(rank)
+    refuse(rank)
+
+
+def test_two_ranks_send_what_they_must_and_are_refused_what_does_not_fit():
+    run_ranks(on_two_ranks)
+
+
+# ---- one process
+
+
+def test_without_a_group_it_is_permute_and_unpermute():
+    routing = routing_of(9)
+    hidden, probs = torch.randn(9, HIDDEN), torch.rand(9, EXPERTS)
+    dispatcher = te.MoEDispatcher(EXPERTS)
+    rows, row_id_map = te.moe_permute(hidden, routing)
+    tokens, m_splits = dispatcher.dispatch(hidden, routing, probs)
+    assert torch.equal(tokens, rows)
+    assert m_splits == routing.sum(0).tolist()
+    assert torch.equal(
+        dispatcher.combine(tokens), te.moe_unpermute(rows, row_id_map, merging_probs=probs)
+    )
+    tokens, row_probs, _ = dispatcher.dispatch_with_probs(hidden, routing, probs)
+    assert torch.equal(row_probs, te.moe_permute_with_probs(hidden, probs, routing)[1])
+    assert torch.equal(dispatcher.combine(tokens), te.moe_unpermute(rows, row_id_map))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0,), "num_experts is 0; expected a multiple of 1"),
+        (("4",), "num_experts must be an integer"),
+        ((4, "world"), "ep_group must be a group that this rank belongs to, not 'world'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, words):
+    with pytest.raises(telens.UsageError, match=words):
+        te.MoEDispatcher(*arguments)
+
+
+def test_histories_of_two_experts_have_their_names():
+    layer = te.GroupedLinear(2, 16, 16, bias=False, device="cpu", first_gemm=4)
+    with te.fp8_autocast(fp8_recipe=DelayedScaling()):
+        layer(torch.ones(32, 16), [16, 16])
+    named = {shown[2] for shown in model_state._histories(layer, "experts")}
+    assert named == {"experts.gemm_4", "experts.gemm_5"}
+
+
+def test_experts_are_named_by_their_number_among_all(tmp_path):
+    layer = te.GroupedLinear(2, 16, 16, bias=False, device="cpu", name="experts", first_gemm=4)
+    config = section({"LogTensorStats": {"enabled": True, "tensors": "weight", "stats": ["max"]}})
+    with debug.session(config, log_dir=tmp_path):
+        layer(torch.ones(2, 16), [1, 1])
+        debug.step()
+    layers = set(telens.open_run(tmp_path).records()["layer"])
+    assert layers == {"experts.gemm_4", "experts.gemm_5"}
+    with pytest.raises(telens.UsageError, match="first_gemm is -1; expected a number from 0 on"):
+        te.GroupedLinear(2, 16, 16, bias=False, device="cpu", first_gemm=-1)
