@@ -2,8 +2,9 @@
 """Trains a byte-level mixture of experts on real text: two of its experts work on each byte.
 
     python samples/moe.py --config debug.yaml --log-dir logs --recipe delayed
+    torchrun --nproc-per-node 2 samples/moe.py --ep 2
 
-Each expert is a layer of its own in configurations and in `telens stats`:
+Each expert is a layer of its own in configurations and in `telens stats`, on whichever rank it is:
 layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options are those of
 samples/gpt.py.
 """
@@ -15,6 +16,7 @@ import sys
 
 import torch
 from gpt import make_parser, train
+from ranks import Ranks
 
 import telens
 import telens.pytorch as te
@@ -24,19 +26,27 @@ BALANCING_RATE = 1e-3
 
 
 class Experts(torch.nn.Module):
-    """Sends each token to `top_k` of its experts, and adds up what they make of it."""
+    """Sends each token to `top_k` of its experts, and adds up what they make of it.
 
-    def __init__(self, options: argparse.Namespace, name: str) -> None:
+    Ranks have different experts, and each sends its own tokens to all of them.
+    """
+
+    def __init__(self, options: argparse.Namespace, name: str, ranks: Ranks) -> None:
         super().__init__()
         hidden, experts = options.hidden, options.experts
         self.top_k = options.top_k
+        self.ranks = ranks
+        self.dispatcher = te.MoEDispatcher(experts, ranks.dp_group)
         self.router = torch.nn.Linear(hidden, experts, bias=False)
         # Added to scores where experts are chosen, so that all of them get work; not a weight.
         self.register_buffer("balance", torch.zeros(experts))
-        grouped = {"bias": False, "device": "cpu"}
+        first, own = self.dispatcher.first_expert, self.dispatcher.num_local_experts
+        grouped = {"bias": False, "device": "cpu", "first_gemm": first}
         ffn = options.expert_size
-        self.fc1 = te.GroupedLinear(experts, hidden, 2 * ffn, name=f"{name}.fc1", **grouped)
-        self.fc2 = te.GroupedLinear(experts, ffn, hidden, name=f"{name}.fc2", **grouped)
+        self.fc1 = te.GroupedLinear(own, hidden, 2 * ffn, name=f"{name}.fc1", **grouped)
+        self.fc2 = te.GroupedLinear(own, ffn, hidden, name=f"{name}.fc2", **grouped)
+        for parameter in (*self.fc1.parameters(), *self.fc2.parameters()):
+            parameter.allreduce = ranks.dp == 1  # no other rank has it
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> the same."""
@@ -44,21 +54,27 @@ class Experts(torch.nn.Module):
             scores = self.router(tokens.float()).softmax(-1)
         chosen = (scores + self.balance).topk(self.top_k).indices
         routing = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
-        counts = routing.sum(0)
         if self.training:
+            counts = self.ranks.total(routing.sum(0))
             self.balance += BALANCING_RATE * (counts.float().mean() - counts).sign()
-        rows, probs, row_id_map = te.moe_permute_with_probs(
-            tokens, scores, routing, num_out_tokens=chosen.numel()
-        )
-        gate, up = self.fc1(rows, counts).chunk(2, -1)
+        rows, probs, m_splits = self.dispatcher.dispatch_with_probs(tokens, routing, scores)
+        gate, up = self.fc1(rows, m_splits).chunk(2, -1)
         made = torch.nn.functional.silu(gate) * up * probs.unsqueeze(1).to(up.dtype)
-        return te.moe_unpermute(self.fc2(made, counts), row_id_map)
+        return self.dispatcher.combine(self.fc2(made, m_splits))
+
+    def copy_own_experts(self, whole: Experts) -> None:
+        """The weights of this rank's experts, from a mixture that has all of them."""
+        first = self.dispatcher.first_expert
+        for own, every in ((self.fc1, whole.fc1), (self.fc2, whole.fc2)):
+            for i in range(self.dispatcher.num_local_experts):
+                value = every.get_parameter(f"weight{first + i}")
+                own.get_parameter(f"weight{i}").copy_(value)
 
 
 class Layer(torch.nn.Module):
     """Attention, then a mixture of experts in the place of the MLP."""
 
-    def __init__(self, options: argparse.Namespace, number: int) -> None:
+    def __init__(self, options: argparse.Namespace, number: int, ranks: Ranks) -> None:
         super().__init__()
         name = f"layers.{number}"
         hidden = options.hidden
@@ -73,7 +89,7 @@ class Layer(torch.nn.Module):
             device="cpu",
         )
         self.norm = te.RMSNorm(hidden, device="cpu")
-        self.experts = Experts(options, f"{name}.experts")
+        self.experts = Experts(options, f"{name}.experts", ranks)
 
     def forward(self, hidden: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self.attention(hidden, rotary_pos_emb=angles)
@@ -84,13 +100,13 @@ class Layer(torch.nn.Module):
 class Mixture(torch.nn.Module):
     """A decoder of such layers."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, ranks: Ranks) -> None:
         super().__init__()
         hidden = options.hidden
         self.embedding = torch.nn.Parameter(torch.randn(256, hidden) * 0.02)
         angles = te.RotaryPositionEmbedding(hidden // options.heads)(options.sequence)
         self.register_buffer("angles", angles, persistent=False)
-        self.layers = torch.nn.ModuleList(Layer(options, i) for i in range(options.layers))
+        self.layers = torch.nn.ModuleList(Layer(options, i, ranks) for i in range(options.layers))
         self.norm = te.RMSNorm(hidden, device="cpu")
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
@@ -102,17 +118,39 @@ class Mixture(torch.nn.Module):
         return self.head(self.norm(hidden))
 
 
+def make_mixture(options: argparse.Namespace, ranks: Ranks) -> Mixture:
+    """The whole model with this rank's experts: a seed gives the same weights on any ranks."""
+    whole = Mixture(options, Ranks.alone())
+    if ranks.dp == 1:
+        return whole
+    own = Mixture(options, ranks)
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            if getattr(parameter, "allreduce", True):
+                parameter.copy_(whole.get_parameter(name))
+        for layer, of_whole in zip(own.layers, whole.layers, strict=True):
+            layer.experts.copy_own_experts(of_whole.experts)
+    return own
+
+
 def main() -> None:
     parser = make_parser("Trains a byte-level mixture of experts of TELens modules on real text.")
     parser.add_argument("--experts", type=int, default=8, help="of each layer")
     parser.add_argument("--top-k", type=int, default=2, help="experts that work on a byte")
     parser.add_argument("--expert-size", type=int, default=128, help="width inside an expert")
+    parser.add_argument(
+        "--ep", type=int, default=1, help="ranks that share the experts, and the batch"
+    )
     options = parser.parse_args()
     if not 1 <= options.top_k <= options.experts:
         raise telens.UsageError(
             f"--top-k is {options.top_k}; expected 1 to {options.experts}, the number of experts"
         )
-    train(options, Mixture)
+    if options.ep > 1 and (options.save or options.resume):
+        raise telens.UsageError("--save and --resume want one rank (--ep 1): no rank has it all")
+    ranks = Ranks(dp=options.ep, options=f"--ep {options.ep}")
+    train(options, make_mixture, ranks)
+    ranks.finish()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ranks that train one model together: tensor, sequence and data parallel, started by torchrun.
+"""The ranks that train one model: tensor, sequence, data and expert parallel, started by torchrun.
 
 torchrun --nproc-per-node 2 samples/gpt.py --tp 2 --sp
 """
@@ -25,13 +25,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class Ranks:
     """This process among tp * dp ranks; those of one tensor-parallel group are neighbors."""
 
-    def __init__(self, tp: int = 1, sequence_parallel: bool = False, dp: int = 1) -> None:
+    def __init__(
+        self,
+        tp: int = 1,
+        sequence_parallel: bool = False,
+        dp: int = 1,
+        options: str | None = None,  # as the user gave them
+    ) -> None:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if tp * dp != world:
             raise telens.UsageError(
-                f"--tp {tp} --dp {dp} are {tp * dp} ranks and there are {world}; start them with "
-                f"torchrun --nproc-per-node {tp * dp}"
+                f"{options or f'--tp {tp} --dp {dp}'} are {tp * dp} ranks and there are {world}; "
+                f"start them with torchrun --nproc-per-node {tp * dp}"
             )
+        self._become(tp, sequence_parallel, dp, world)
+
+    @classmethod
+    def alone(cls) -> Ranks:
+        """One rank, also in a process that is one of several."""
+        ranks = cls.__new__(cls)
+        ranks._become(1, False, 1, 1)
+        return ranks
+
+    def _become(self, tp: int, sequence_parallel: bool, dp: int, world: int) -> None:
         self.tp, self.dp = tp, dp
         self.sequence_parallel = sequence_parallel and tp > 1
         self.rank, self.tp_group, self.dp_group = 0, None, None
@@ -98,9 +114,17 @@ class Ranks:
             dist.all_reduce(total, group=self.dp_group)
         return total.item()
 
+    def total(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks that share the batch."""
+        if self.dp > 1:
+            dist.all_reduce(numbers, group=self.dp_group)
+        return numbers
+
     def add_gradients(self, model: torch.nn.Module) -> None:
         """Adds up what ranks have of each gradient; layers leave this to their owner."""
         for parameter in model.parameters():
+            if not getattr(parameter, "allreduce", True):  # an expert gets all ranks' tokens
+                continue
             is_divided = getattr(parameter, "tensor_model_parallel", False)
             if self.sequence_parallel and not is_divided:  # that of this rank's rows
                 dist.all_reduce(parameter.grad, group=self.tp_group)

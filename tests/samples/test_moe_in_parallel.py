@@ -1,0 +1,97 @@
+"""samples/moe.py --ep 2, started by torchrun: the losses of one rank, statistics by expert."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_moe import BUILD, CONFIG, ROOT, SMALL
+
+import telens
+
+STEPS = 30
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+SAMPLE = str(ROOT / "samples/moe.py")
+
+
+def train(folder: Path, *options: str, ranks: int = 2) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
+    started = [*TORCHRUN, SAMPLE, "--ep", "2"] if ranks == 2 else [SAMPLE]
+    return subprocess.run(
+        [sys.executable, *started, *SMALL, "--steps", str(STEPS), *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def losses(folder: Path, *options: str, ranks: int) -> torch.Tensor:
+    done = train(folder, *options, "--loss-file", f"losses of {ranks}", ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    words = (folder / f"losses of {ranks}").read_text().split()
+    assert len(words) == STEPS
+    return torch.tensor([struct.unpack(">f", bytes.fromhex(word))[0] for word in words])
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Losses and runs in FP32, by the number of ranks."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "debug.yaml").write_text(CONFIG.replace("[max]", "[max, numel]"))
+    found = {}
+    for ranks in (1, 2):
+        options = ("--recipe", "fp32", "--config", "debug.yaml", "--log-dir", f"logs{ranks}")
+        found[ranks] = losses(folder, *options, ranks=ranks), folder / f"logs{ranks}"
+    return found
+
+
+def test_two_ranks_that_share_the_experts_learn_what_one_does(watched):
+    (alone, _), (two, _) = watched[1], watched[2]
+    assert abs(two[0] - alone[0]) < 1e-5
+    assert (two - alone).abs().max() < 2e-2
+
+
+def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
+    rows = telens.open_run(watched[2][1]).records(tensor="activation", statistic="numel")
+    first = rows[rows["iteration"] == 0]
+    for fc in ("fc1", "fc2"):
+        for expert in range(4):
+            of_expert = first[first["layer"] == f"layers.0.experts.{fc}.gemm_{expert}"]
+            assert set(of_expert["rank"]) == {expert // 2}, (fc, expert)
+    whole = telens.open_run(watched[1][1]).records(tensor="activation", statistic="numel")
+    whole = whole[whole["iteration"] == 0]
+    for layer in whole["layer"]:
+        (expected,) = whole[whole["layer"] == layer]["value"]
+        assert set(first[first["layer"] == layer]["value"]) == {expected}, layer
+    shown = subprocess.run(
+        [BUILD / "bin/telens", "stats", watched[2][1], "--layer", "fc1.gemm_3", "--rank", "1"],
+        capture_output=True,
+        text=True,
+    )
+    assert "layers.0.experts.fc1.gemm_3" in shown.stdout
+
+
+def test_two_ranks_learn_in_fp8(tmp_path):
+    done = train(tmp_path, "--recipe", "delayed")
+    assert done.returncode == 0, done.stderr
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("mean loss")]
+    assert float(line.split(":")[1].split()[0]) < 4.7  # all bytes alike: 5.55
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ep", "3", "--experts", "4"], "--ep 3 are 3 ranks and there are 1"),
+        (["--ep", "2", "--save", "x"], "--save and --resume want one rank"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, options, words):
+    done = train(tmp_path, *options, ranks=1)
+    assert done.returncode == 2
+    assert done.stderr.startswith("moe: ")
+    assert words in done.stderr
