@@ -16,6 +16,7 @@ from rows import (
     python_peers,
     quantize,
     query,
+    rank_exchange,
     recorder,
     sample,
     tensor_statistics,
@@ -42,6 +43,7 @@ GROUPS = (
     recorder.GROUP,
     query.GROUP,
     diagnose.GROUP,
+    rank_exchange.GROUP,
     many_ranks.GROUP,
     config.GROUP,
 )
