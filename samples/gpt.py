@@ -3,6 +3,7 @@
 
     python samples/gpt.py --config debug.yaml --log-dir logs --recipe delayed
     torchrun --nproc-per-node 2 samples/gpt.py --tp 2 --sp
+    torchrun --nproc-per-node 2 samples/gpt.py --cp 2
 
 The same model, text, batches and options as the C++ sample in samples/gpt: with the same seed, both
 compute the same bits.
@@ -74,11 +75,13 @@ class Model(torch.nn.Module):
             )
             for i in range(layers)
         )
+        for layer in self.layers if ranks else ():
+            ranks.share_sequences(layer)
         self.norm = te.LayerNorm(hidden, device="cpu")
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --sp of this rank's rows."""
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --cp, --sp of own rows."""
         hidden = torch.nn.functional.embedding(data, self.embedding)
         if self.ranks:
             hidden = self.ranks.own_sequence(hidden)
@@ -202,7 +205,7 @@ def make_model(options: argparse.Namespace, ranks: Ranks | None = None) -> Model
     """The whole model, or this rank's part of it: a seed gives the same weights on any ranks."""
     sizes = (options.layers, options.hidden, options.heads, options.sequence)
     whole = Model(*sizes)
-    if ranks is None or ranks.tp == 1:
+    if ranks is None or ranks.tp * ranks.cp == 1:
         return whole
     model = Model(*sizes, ranks)
     ranks.copy_own_part(model, whole)
@@ -343,7 +346,7 @@ if __name__ == "__main__":
         parser = make_parser()
         add_options(parser)
         options = parser.parse_args()
-        ranks = Ranks(options.tp, options.sp, options.dp)
+        ranks = Ranks(options.tp, options.sp, options.dp, options.cp, options.cp_comm_type)
         if ranks.tp > 1 and (options.save or options.resume):
             raise telens.UsageError(
                 "--save and --resume want one rank (--tp 1): no rank has it all"

@@ -1,4 +1,6 @@
-"""The ranks that train one model: tensor, sequence, data and expert parallel, started by torchrun.
+"""The ranks that train one model: tensor, sequence, context, data and expert parallel.
+
+Started by torchrun.
 
 torchrun --nproc-per-node 2 samples/gpt.py --tp 2 --sp
 """
@@ -12,6 +14,9 @@ import torch
 import torch.distributed as dist
 
 import telens
+from telens.pytorch.attention.dot_product_attention.context_parallel import (
+    get_batch_on_this_cp_rank,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,38 +24,54 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sp", action="store_true", help="they divide the sequence between the layers too"
     )
+    parser.add_argument(
+        "--cp", type=int, default=1, help="ranks that share each sequence, in attention too"
+    )
+    parser.add_argument(
+        "--cp-comm-type",
+        default="p2p",
+        choices=("p2p", "all_gather", "a2a"),
+        help="how attention sees the keys of all of them",
+    )
     parser.add_argument("--dp", type=int, default=1, help="groups of ranks that share the batch")
 
 
 class Ranks:
-    """This process among tp * dp ranks; those of one tensor-parallel group are neighbors."""
+    """This process among tp * cp * dp ranks.
+
+    Those of one tensor-parallel group are neighbors, and so are the groups of one sequence.
+    """
 
     def __init__(
         self,
         tp: int = 1,
         sequence_parallel: bool = False,
         dp: int = 1,
+        cp: int = 1,
+        cp_comm_type: str = "p2p",
         options: str | None = None,  # as the user gave them
     ) -> None:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        if tp * dp != world:
+        wanted = tp * cp * dp
+        if wanted != world:
             raise telens.UsageError(
-                f"{options or f'--tp {tp} --dp {dp}'} are {tp * dp} ranks and there are {world}; "
-                f"start them with torchrun --nproc-per-node {tp * dp}"
+                f"{options or f'--tp {tp} --cp {cp} --dp {dp}'} are {wanted} ranks and there are "
+                f"{world}; start them with torchrun --nproc-per-node {wanted}"
             )
-        self._become(tp, sequence_parallel, dp, world)
+        self._become(tp, sequence_parallel, cp, dp, world)
+        self.cp_comm_type = cp_comm_type
 
     @classmethod
     def alone(cls) -> Ranks:
         """One rank, also in a process that is one of several."""
         ranks = cls.__new__(cls)
-        ranks._become(1, False, 1, 1)
+        ranks._become(1, False, 1, 1, 1)
         return ranks
 
-    def _become(self, tp: int, sequence_parallel: bool, dp: int, world: int) -> None:
-        self.tp, self.dp = tp, dp
+    def _become(self, tp: int, sequence_parallel: bool, cp: int, dp: int, world: int) -> None:
+        self.tp, self.cp, self.dp = tp, cp, dp
         self.sequence_parallel = sequence_parallel and tp > 1
-        self.rank, self.tp_group, self.dp_group = 0, None, None
+        self.rank, self.tp_group, self.cp_group, self.dp_group = 0, None, None, None
         if world == 1:
             return
         dist.init_process_group("gloo")
@@ -60,10 +81,16 @@ class Ranks:
             group = dist.new_group(list(range(first, first + tp)), group_desc="tensor_parallel")
             if first <= self.rank < first + tp:
                 self.tp_group = group
-        for first in range(tp):
+        for first in range(tp):  # they have the same parts of layers, and other tokens
             group = dist.new_group(list(range(first, world, tp)), group_desc="data_parallel")
             if self.rank % tp == first:
                 self.dp_group = group
+        for first in range(0, world, tp * cp):
+            for own in range(first, first + tp):
+                ranks = list(range(own, first + tp * cp, tp))
+                group = dist.new_group(ranks, group_desc="context_parallel")
+                if self.rank in ranks:
+                    self.cp_group = group
 
     @property
     def is_first(self) -> bool:
@@ -85,11 +112,20 @@ class Ranks:
 
     def own_batch(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's columns of [seq, batch]."""
-        return x.chunk(self.dp, 1)[self.rank // self.tp] if self.dp > 1 else x
+        return x.chunk(self.dp, 1)[self.rank // (self.tp * self.cp)] if self.dp > 1 else x
 
     def own_sequence(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of [seq, ...], under sequence parallelism."""
+        """This rank's rows of [seq, ...], under context and sequence parallelism."""
+        if self.cp > 1:
+            x, _, _ = get_batch_on_this_cp_rank(None, x, None, None, self.cp_group, "sbhd")
         return x.chunk(self.tp)[self.rank % self.tp] if self.sequence_parallel else x
+
+    def share_sequences(self, layer: torch.nn.Module) -> None:
+        """Tells a Transformer layer of the ranks that share each sequence."""
+        if self.cp > 1:
+            layer.set_context_parallel_group(
+                self.cp_group, dist.get_process_group_ranks(self.cp_group), None, self.cp_comm_type
+            )
 
     def copy_own_part(self, model: torch.nn.Module, whole: torch.nn.Module) -> None:
         """The parameters of the whole model, or this rank's part of them."""
@@ -103,20 +139,20 @@ class Ranks:
 
     def share_of_loss(self) -> float:
         """The factor of this rank's mean loss in the mean of all tokens."""
-        return 1 / (self.dp * (self.tp if self.sequence_parallel else 1))
+        return 1 / (self.dp * self.cp * (self.tp if self.sequence_parallel else 1))
 
     def total_loss(self, share: torch.Tensor) -> float:
         """The mean loss of all tokens, of each rank's share of it."""
         total = share.detach().clone()
         if self.sequence_parallel:
             dist.all_reduce(total, group=self.tp_group)
-        if self.dp > 1:
+        if self.dp * self.cp > 1:
             dist.all_reduce(total, group=self.dp_group)
         return total.item()
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks that share the batch."""
-        if self.dp > 1:
+        """The sum over the ranks that share the batch or a sequence."""
+        if self.dp * self.cp > 1:
             dist.all_reduce(numbers, group=self.dp_group)
         return numbers
 
@@ -128,7 +164,7 @@ class Ranks:
             is_divided = getattr(parameter, "tensor_model_parallel", False)
             if self.sequence_parallel and not is_divided:  # that of this rank's rows
                 dist.all_reduce(parameter.grad, group=self.tp_group)
-            if self.dp > 1:
+            if self.dp * self.cp > 1:
                 dist.all_reduce(parameter.grad, group=self.dp_group)
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 #include "core/distributed/collectives.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
@@ -89,6 +90,38 @@ PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts,
       sent, std::accumulate(rows.received.begin(), rows.received.end(), std::int64_t{0}));
   auto work = group->alltoall_base(received, sent, rows.received, rows.sent);
   return pending({received, sent, std::move(work), {}});
+}
+
+PendingTensor swap_parts(const at::Tensor& x, const ProcessGroupPtr& group) {
+  at::Tensor sent = x.contiguous();
+  at::Tensor got = at::empty_like(sent);
+  if (sent.numel() == 0) return PendingTensor(got);
+  std::vector<std::int64_t> even;  // parts of one size
+  auto work = group->alltoall_base(got, sent, even, even);
+  return pending({got, sent, std::move(work), {}});
+}
+
+PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
+                                RingChannel channel) {
+  at::Tensor sent = x.contiguous();
+  const int size = group->getSize();
+  if (sent.numel() == 0 || size == 1) return PendingTensor(sent);
+  at::Tensor got = at::empty_like(sent);
+  const int rank = group->getRank();
+  const int tag = static_cast<int>(channel);
+  std::vector<at::Tensor> out{sent};
+  std::vector<at::Tensor> in{got};
+  const auto send = [&] { return group->send(out, (rank + 1) % size, tag); };
+  const auto receive = [&] { return group->recv(in, (rank + size - 1) % size, tag); };
+  // Where transfers of one pair of ranks run one after the other, both must take the same one.
+  auto first = rank % 2 == 0 ? send() : receive();
+  auto second = rank % 2 == 0 ? receive() : send();
+  count(sent);
+  at::Tensor result = got;
+  return {std::move(result), [sent, got, first, second] {
+            first->wait();
+            second->wait();
+          }};
 }
 
 CollectiveCounts collective_counts() {

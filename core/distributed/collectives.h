@@ -55,6 +55,18 @@ struct RowCounts {
 // counts of rows, and one without any takes part.
 PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts, const ProcessGroupPtr& group);
 
+// Part i of [ranks * rows, ...] goes to rank i; the result has this rank's part of every rank's, in
+// the order of ranks.
+PendingTensor swap_parts(const at::Tensor& x, const ProcessGroupPtr& group);
+
+// Two kinds of tensors that travel round a ring at one time and do not mix.
+enum class RingChannel : std::uint8_t { values, gradients };
+
+// x goes to the next rank, the last one's to the first; the result is what the rank before sent, of
+// x's shape. Even ranks send first, odd ones receive first. A group of one rank gets x back.
+PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
+                                RingChannel channel);
+
 // The collectives that this process has begun through the functions above, but for amax reductions.
 struct CollectiveCounts {
   std::uint64_t collectives = 0;

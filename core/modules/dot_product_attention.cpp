@@ -1,6 +1,7 @@
 #include "core/modules/dot_product_attention.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
@@ -34,6 +35,13 @@ at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
 
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+// The part of some heads, [1, heads, 1, 1]; nothing where there is none.
+std::optional<at::Tensor> offset_of(const at::Tensor& offset, std::int64_t first,
+                                    std::int64_t heads) {
+  if (!offset.defined()) return std::nullopt;
+  return offset.size(1) == heads ? offset : offset.narrow(1, first, heads);
 }
 
 // The same bits as attend_heads, with nothing kept for the backward but what comes in.
@@ -213,19 +221,32 @@ AttentionMaskType DotProductAttention::mask_type(const DotProductAttentionInputs
   return mask_type_from_name(inputs.attn_mask_type.value_or(options_.attn_mask_type));
 }
 
+AttentionSpan DotProductAttention::span(const DotProductAttentionInputs& inputs) const {
+  const ScoreArguments& scores = inputs.scores;
+  return attention_span(mask_type(inputs),
+                        scores.window_size ? scores.window_size : options_.scores.window_size,
+                        scores.bottom_right_diagonal ? scores.bottom_right_diagonal
+                                                     : options_.scores.bottom_right_diagonal);
+}
+
+double DotProductAttention::scale(const at::Tensor& query) const {
+  return options_.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
+}
+
+at::Tensor DotProductAttention::attend_scored(const QueryKeyValueHeads& heads,
+                                              const ScoredAttention& how, bool checkpoint) {
+  return checkpoint ? attend_checkpointed(heads, how) : attend_heads(heads, how);
+}
+
 std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
     const Heads& heads, const DotProductAttentionInputs& inputs, const AttentionCall& call) {
   const ScoreArguments& scores = inputs.scores;
   const AttentionMaskType type = mask_type(inputs);
-  const AttentionSpan span =
-      attention_span(type, scores.window_size ? scores.window_size : options_.scores.window_size,
-                     scores.bottom_right_diagonal ? scores.bottom_right_diagonal
-                                                  : options_.scores.bottom_right_diagonal);
+  const AttentionSpan span = this->span(inputs);
   const AttentionSizes sizes{
       .batch = heads.query.size(0), .seq_q = heads.query.size(2), .seq_kv = heads.key.size(2)};
   const at::Device device = heads.query.device();
-  const double scale =
-      options_.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(heads.query.size(-1))));
+  const double scale = this->scale(heads.query);
   at::Tensor distances;
   if (is_alibi(scores.core_attention_bias_type)) {
     distances = diagonal_distances(type, span, heads.masks, sizes, device);
@@ -235,7 +256,7 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
       .bias = attention_bias(
           scores, {.heads = options_.num_attention_heads, .scale = scale, .distances = distances}),
       .has_sink = options_.scores.softmax_type != kVanilla,
-      .offset = if_defined(softmax_offset_),
+      .offset = offset_of(softmax_offset_, heads.first_head, heads.query.size(1)),
       .dropout = is_training() ? options_.attention_dropout : 0.0,
       .scale = scale,
       .grouped = groups() != options_.num_attention_heads};
@@ -244,8 +265,7 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
                                to_activation_dtype(heads.value)};
   // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  at::Tensor attended =
-      scores.checkpoint_core_attention ? attend_checkpointed(qkv, how) : attend_heads(qkv, how);
+  at::Tensor attended = attend_scored(qkv, how, scores.checkpoint_core_attention);
   if (call.inspects(TensorName::scores)) call.show_scores(scores_of(qkv, how));
   return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
 }
@@ -270,14 +290,30 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
   check_key_and_value(inputs.key_layer, inputs.value_layer, 0);
   check_channels(inputs);
   const std::int64_t tokens = inputs.query_layer.size(0);
-  const PackedSequences queries =
-      packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded,
-                       scores.max_seqlen_q, tokens);
-  const PackedSequences keys = packed_sequences(
-      "cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
+  const std::int64_t key_tokens = inputs.key_layer.size(0);
+  const std::optional<at::Tensor>& sums_kv = first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q);
+  const std::optional<at::Tensor>& padded_kv =
       scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
-                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded),
-      scores.max_seqlen_kv, inputs.key_layer.size(0));
+                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded);
+  Places places{};
+  PackedSequences queries;
+  PackedSequences keys;
+  if (context_.is_divided()) {
+    check_context(inputs);
+    const ContextRank at = context_.place();
+    auto of_queries = packed_context("cu_seqlens_q", *scores.cu_seqlens_q,
+                                     scores.cu_seqlens_q_padded, tokens, at);
+    auto of_keys = packed_context("cu_seqlens_kv", *sums_kv, padded_kv, key_tokens, at);
+    queries = of_queries.own;
+    keys = of_keys.own;
+    places = {.query = of_queries.positions,
+              .key = of_keys.positions,
+              .alike = at::equal(of_queries.positions.whole, of_keys.positions.whole)};
+  } else {
+    queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded,
+                               scores.max_seqlen_q, tokens);
+    keys = packed_sequences("cu_seqlens_kv", *sums_kv, padded_kv, scores.max_seqlen_kv, key_tokens);
+  }
   if (keys.batch != queries.batch) {
     raise<ShapeError>("DotProductAttention: cu_seqlens_q has {} sequences and cu_seqlens_kv {}",
                       queries.batch, keys.batch);
@@ -291,10 +327,11 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
                     .masks = {queries.padding, keys.padding}};
   const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
   if (call) {
-    show_inputs(call, inputs, heads, TokensOf(queries, tokens),
-                TokensOf(keys, inputs.key_layer.size(0)));
+    show_inputs(call, inputs, heads, TokensOf(queries, tokens), TokensOf(keys, key_tokens));
   }
-  const auto [attended, largest] = attend(heads, inputs, call);
+  const auto [attended, largest] =
+      context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
+                            : attend(heads, inputs, call);
   Outputs outputs{pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens)};
   show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
@@ -303,6 +340,12 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   const std::string& format = inputs.qkv_format ? *inputs.qkv_format : options_.qkv_format;
+  if (context_.lost > 1) {
+    raise<UsageError>(
+        "DotProductAttention: it was divided among {} ranks, and a pickle keeps no cp_group; call "
+        "set_context_parallel_group",
+        context_.lost);
+  }
   check_qkv_format(format);
   if (format == "thd") return attend_packed(inputs);
   const std::int64_t batch_dim = batch_dim_of(format);
@@ -317,7 +360,11 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
               .value = arranged(inputs.value_layer),
               .masks = inputs.attention_mask};
   const ScoreArguments& scores = inputs.scores;
-  if (heads.masks.empty() && scores.cu_seqlens_q && mask_type(inputs).padding) {
+  Places places{};
+  if (context_.is_divided()) {
+    check_context(inputs);
+    places = this->places(heads, inputs);
+  } else if (heads.masks.empty() && scores.cu_seqlens_q && mask_type(inputs).padding) {
     heads.masks = {
         padding_mask("cu_seqlens_q", *scores.cu_seqlens_q, heads.query.size(2)),
         padding_mask("cu_seqlens_kv", *first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q),
@@ -329,7 +376,9 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   };
   const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
   if (call) show_inputs(call, inputs, heads, as_given, as_given);
-  const auto [attended, largest] = attend(heads, inputs, call);
+  const auto [attended, largest] =
+      context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
+                            : attend(heads, inputs, call);
   Outputs outputs{as_given(attended).flatten(2)};
   show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);

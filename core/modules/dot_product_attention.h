@@ -10,6 +10,7 @@
 #include "core/modules/attention_arguments.h"
 #include "core/modules/attention_layer.h"
 #include "core/modules/attention_mask.h"
+#include "core/modules/attention_scores.h"
 #include "core/modules/module.h"
 
 namespace telens {
@@ -87,6 +88,10 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
 
+  // Each rank then has two chunks of every sequence (context_order.h), and cu_seqlens are those of
+  // the whole sequences. Arguments that do not go with it are refused by the forward.
+  void set_context_parallel(const ContextParallel& parallel) override { context_ = parallel; }
+
   // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
   at::Tensor extra_state() const override;
 
@@ -99,22 +104,41 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
     at::Tensor key;
     at::Tensor value;
     std::vector<at::Tensor> masks;
+    std::int64_t first_head = 0;  // its place in softmax_offset
+  };
+  // Where this rank's chunks lie under context parallelism.
+  struct Places {
+    ContextPositions query;
+    ContextPositions key;
+    bool alike;  // queries and keys lie in the same places
   };
 
   void check_options() const;
   void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
   void check_channels(const DotProductAttentionInputs& inputs) const;
   AttentionMaskType mask_type(const DotProductAttentionInputs& inputs) const;
+  AttentionSpan span(const DotProductAttentionInputs& inputs) const;
+  double scale(const at::Tensor& query) const;
   Outputs attend_packed(const DotProductAttentionInputs& inputs);
   // ([batch, heads, seq, size], largest scores or undefined)
   std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,
                                            const DotProductAttentionInputs& inputs,
                                            const AttentionCall& call);
 
+  static at::Tensor attend_scored(const QueryKeyValueHeads& heads, const ScoredAttention& how,
+                                  bool checkpoint);
+
+  // Under context parallelism.
+  void check_context(const DotProductAttentionInputs& inputs) const;
+  Places places(const Heads& heads, const DotProductAttentionInputs& inputs) const;
+  at::Tensor attend_divided(const Heads& heads, const Places& places,
+                            const DotProductAttentionInputs& inputs, const AttentionCall& call);
+
   std::int64_t groups() const;
 
   DotProductAttentionOptions options_;
   AttentionLayer layer_;
+  ContextParallel context_;
   at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
 };
 

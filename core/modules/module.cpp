@@ -57,6 +57,12 @@ bool Module::backward_dw() {
   return any;
 }
 
+void Module::set_context_parallel(const ContextParallel& parallel) {
+  for (const auto& child : children()) {
+    if (auto* module = dynamic_cast<Module*>(child.get())) module->set_context_parallel(parallel);
+  }
+}
+
 void Module::register_slot(std::string name, at::Tensor& slot, at::Tensor value) {
   slot = register_parameter(name, std::move(value));
   tensor_slots_.emplace(std::move(name), &slot);

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
+#include "core/modules/context_parallel.h"
 #include "core/modules/parameter_placement.h"
 #include "core/quantization/quantized_tensor.h"
 
@@ -63,6 +64,9 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // Makes the gradients of weights that the oldest backward left (delay_wgrad_compute), those of
   // its last layer first; children are asked by themselves. False where nothing waited.
   bool backward_dw();
+
+  // How attention, here and in all children, is divided along the sequence.
+  virtual void set_context_parallel(const ContextParallel& parallel);
 
   // The module's name in debug configurations; modules with layers inside pass on
   // "<name>.<suffix>" by the contract.

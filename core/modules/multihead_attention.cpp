@@ -48,6 +48,30 @@ ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::i
   return scores;
 }
 
+// The angles of a rank's `length` positions, from those of the whole sequence.
+at::Tensor angles_of_chunks(const at::Tensor& angles, std::int64_t length, const ContextRank& at) {
+  if (at.size == 1) return angles;
+  if (angles.size(0) < length * at.size) {
+    raise<ShapeError>(
+        "MultiheadAttention: rotary_pos_emb has {} positions; {} context-parallel ranks of {} have "
+        "{}: give the angles of the whole sequence",
+        angles.size(0), at.size, length, length * at.size);
+  }
+  return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);
+}
+
+// places: on the host.
+at::Tensor angles_of_places(const at::Tensor& angles, const at::Tensor& places) {
+  const std::int64_t most = places.numel() == 0 ? -1 : places.max().item<std::int64_t>();
+  if (most >= angles.size(0)) {
+    raise<ShapeError>(
+        "MultiheadAttention: rotary_pos_emb has {} positions and the longest sequence {}, padding "
+        "counted",
+        angles.size(0), most + 1);
+  }
+  return angles.index_select(0, places.to(angles.device()));
+}
+
 }  // namespace
 
 MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
@@ -226,6 +250,13 @@ at::Tensor MultiheadAttention::rotate_packed(const at::Tensor& t, const at::Tens
   if (!cu_seqlens) {
     raise<UsageError>("MultiheadAttention: rotary_pos_emb in thd needs cu_seqlens_q");
   }
+  if (context_.is_divided()) {
+    const at::Tensor places = packed_token_positions("cu_seqlens", starts ? *starts : *cu_seqlens,
+                                                     t.size(0), context_.place());
+    return apply_rotary_embedding(t.unsqueeze(1), angles_of_places(angles, places), 1,
+                                  rotary_pairs())
+        .squeeze(1);
+  }
   return apply_rotary_embedding_packed(t, angles, *cu_seqlens, starts, rotary_pairs());
 }
 
@@ -248,8 +279,12 @@ void MultiheadAttention::rotate(QueryKeyValue& qkv, const MultiheadAttentionInpu
     return;
   }
   const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
-  qkv.query = apply_rotary_embedding(qkv.query, angles.front(), batch_dim, rotary_pairs());
-  qkv.key = apply_rotary_embedding(qkv.key, angles.back(), batch_dim, rotary_pairs());
+  const auto rotated = [&](const at::Tensor& heads, const at::Tensor& whole) {
+    const at::Tensor own = angles_of_chunks(whole, heads.size(1 - batch_dim), context_.place());
+    return apply_rotary_embedding(heads, own, batch_dim, rotary_pairs());
+  };
+  qkv.query = rotated(qkv.query, angles.front());
+  qkv.key = rotated(qkv.key, angles.back());
 }
 
 void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
@@ -287,6 +322,11 @@ Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
       (*proj_)({.inp = attended[0], .is_first_microbatch = inputs.is_first_microbatch});
   if (options_.return_layernorm_output) outputs.push_back(qkv.normalized);
   return outputs;
+}
+
+void MultiheadAttention::set_context_parallel(const ContextParallel& parallel) {
+  context_ = parallel;
+  Module::set_context_parallel(parallel);
 }
 
 void MultiheadAttention::set_debug_name(const std::string& name) {

@@ -119,7 +119,7 @@ struct MultiheadAttentionInputs {
     visit(
         "rotary_pos_emb", &Self::rotary_pos_emb,
         "angles [seq, 1, 1, channels] of query and key, or one tensor for both; in thd those of a "
-        "token's place in its sequence are taken");
+        "token's place in its sequence are taken; of the whole sequence under context parallelism");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
   }
 };
@@ -138,6 +138,9 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   Outputs forward(const MultiheadAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override;
+
+  // rotary_pos_emb stays that of the whole sequences.
+  void set_context_parallel(const ContextParallel& parallel) override;
 
   const MultiheadAttentionOptions& options() const { return options_; }
 
@@ -179,6 +182,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
 
   MultiheadAttentionOptions options_;
   std::int64_t ranks_ = 1;  // that share the heads
+  ContextParallel context_;
   // One of the two is set; in self attention it makes key and value too.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;

@@ -12,17 +12,6 @@
 namespace telens {
 namespace {
 
-void check_sums(const char* argument, const at::Tensor& cu_seqlens) {
-  const bool integers =
-      cu_seqlens.scalar_type() == at::kInt || cu_seqlens.scalar_type() == at::kLong;
-  if (cu_seqlens.dim() != 1 || cu_seqlens.size(0) < 1 || !integers) {
-    raise<ShapeError>(
-        "{} is {} of shape {}; expected integers [batch + 1]: 0 and the sums of the "
-        "sequences' lengths",
-        argument, c10::toString(cu_seqlens.scalar_type()), c10::str(cu_seqlens.sizes()));
-  }
-}
-
 // [batch, 1]
 at::Tensor lengths(const at::Tensor& cu_seqlens) { return cu_seqlens.diff().unsqueeze(1); }
 
@@ -49,12 +38,23 @@ void check_values(const char* argument, const at::Tensor& cu_seqlens,
 
 }  // namespace
 
+void check_cu_seqlens(const char* argument, const at::Tensor& cu_seqlens) {
+  const bool integers =
+      cu_seqlens.scalar_type() == at::kInt || cu_seqlens.scalar_type() == at::kLong;
+  if (cu_seqlens.dim() != 1 || cu_seqlens.size(0) < 1 || !integers) {
+    raise<ShapeError>(
+        "{} is {} of shape {}; expected integers [batch + 1]: 0 and the sums of the "
+        "sequences' lengths",
+        argument, c10::toString(cu_seqlens.scalar_type()), c10::str(cu_seqlens.sizes()));
+  }
+}
+
 PackedSequences packed_sequences(const char* argument, const at::Tensor& cu_seqlens,
                                  const std::optional<at::Tensor>& starts,
                                  std::optional<std::int64_t> longest, std::int64_t tokens) {
-  check_sums(argument, cu_seqlens);
+  check_cu_seqlens(argument, cu_seqlens);
   if (starts) {
-    check_sums(argument, *starts);
+    check_cu_seqlens(argument, *starts);
     if (starts->size(0) != cu_seqlens.size(0)) {
       raise<ShapeError>("{} has {} numbers and {}_padded {}; expected as many", argument,
                         cu_seqlens.size(0), argument, starts->size(0));
@@ -86,7 +86,7 @@ at::Tensor pack_sequences(const at::Tensor& padded, const PackedSequences& seque
 }
 
 at::Tensor padding_mask(const char* argument, const at::Tensor& cu_seqlens, std::int64_t length) {
-  check_sums(argument, cu_seqlens);
+  check_cu_seqlens(argument, cu_seqlens);
   return (positions(length, cu_seqlens) >= lengths(cu_seqlens)).unsqueeze(1).unsqueeze(1);
 }
 

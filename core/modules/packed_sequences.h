@@ -18,6 +18,9 @@ struct PackedSequences {
   std::int64_t longest;
 };
 
+// Throws ShapeError naming `argument` for anything but integers [batch + 1].
+void check_cu_seqlens(const char* argument, const at::Tensor& cu_seqlens);
+
 // cu_seqlens: [batch + 1], 0 and the sums of the lengths. starts: the same with the gaps between
 // sequences. longest: without it the device is asked. tokens: how many there are. Throws ShapeError
 // naming `argument`; sums that decrease or go past the tokens are seen where they lie on the CPU or

@@ -141,6 +141,20 @@ void bind_module_adapter(py::module_& module) {
           // Autograd's engine is entered without it.
           py::call_guard<py::gil_scoped_release>(),
           "Weights' gradients of the oldest backward that left them; False: nothing waited.")
+      .def(
+          "set_context_parallel_group",
+          [](ModuleAdapter& adapter, const py::list& groups, const std::string& comm_type,
+             std::int64_t lost) {
+            std::vector<ProcessGroupPtr> found;
+            for (const py::handle group : groups) {
+              found.push_back(to_process_group(py::reinterpret_borrow<py::object>(group)));
+            }
+            ContextParallel parallel = context_parallel(found, comm_type);
+            parallel.lost = lost;
+            adapter.module().set_context_parallel(parallel);
+          },
+          py::arg("groups"), py::arg("comm_type"), py::arg("lost"),
+          "Groups: none, one, or for a2a+p2p two. lost: ranks of a group that is gone.")
       .def("set_debug_name", [](ModuleAdapter& adapter, const std::string& name) {
         adapter.module().set_debug_name(name);
       });

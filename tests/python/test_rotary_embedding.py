@@ -61,7 +61,6 @@ def test_packed_tokens_have_the_angles_of_their_place(interleaved):
     ("arguments", "message"),
     [
         ({"tensor_format": "hbsd"}, "tensor_format must be one of sbhd, bshd, thd"),
-        ({"cp_size": 2}, "cp_size and cp_rank must be 1 and 0"),
         ({"tensor_format": "thd"}, "thd needs cu_seqlens"),
         ({"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens goes with tensor_format thd alone"),
         ({"start_positions": torch.tensor([1])}, r"start_positions must be integers \[2\]"),

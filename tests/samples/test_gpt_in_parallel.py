@@ -74,6 +74,10 @@ def test_two_ranks_that_share_the_batch_learn_what_one_does(tmp_path, whole):
     compare(losses(tmp_path, "two", "--recipe", "fp32", "--dp", 2), whole[0], *FP32_BOUNDS)
 
 
+def test_two_ranks_that_share_each_sequence_learn_what_one_does(tmp_path, whole):
+    compare(losses(tmp_path, "two", "--recipe", "fp32", "--cp", 2), whole[0], *FP32_BOUNDS)
+
+
 def test_two_ranks_that_share_layers_in_mxfp8_learn_what_one_does(tmp_path):
     """Ranks round their sums to BF16 before they are added: some later losses of one batch part by
     0.2, between BF16 runs as well, and come together again. Most of them stay as near as the first.

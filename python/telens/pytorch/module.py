@@ -13,6 +13,12 @@ from telens import _C
 from telens._names import refusal
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpointing import checkpoint
+from telens.pytorch.context_parallel import (
+    ATTRIBUTES,
+    WithContextParallel,
+    copy_context,
+    without_context,
+)
 from telens.pytorch.delayed_wgrads import WithDelayedWgrads
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
 from telens.pytorch.inference_params import cached
@@ -35,7 +41,7 @@ EXTRA_STATE = "_extra_state"
 _PLACEMENT = ("device", "params_dtype")
 
 
-class Module(torch.nn.Module):
+class Module(WithContextParallel, torch.nn.Module):
     """Base of all modules of TELens.
 
     The work is done in C++; this object owns the parameters, buffers and children, under the names
@@ -68,6 +74,10 @@ class Module(torch.nn.Module):
             self._adopt(self._type.construct(*args, **kwargs))
         if "layer_number" in self._neutral_arguments:
             self.__dict__["layer_number"] = given.get("layer_number")
+        if given.get("cp_group") is not None:
+            self.set_context_parallel_group(
+                *(given.get(name, default) for name, default in ATTRIBUTES.items())
+            )
         # Under sequence parallelism the caller wraps the whole layer in a fork.
         if given.get("get_rng_state_tracker") is not None and not given.get("sequence_parallel"):
             for module in self.modules():
@@ -103,6 +113,7 @@ class Module(torch.nn.Module):
         if options.get("bias") is False and "weight" in self._parameters:
             self.register_parameter("bias", None)
         self.name = options.get("name") or None
+        self._note_context()
         for name, value in options.items():
             if not (hasattr(self, name) or callable(value) or name in _PLACEMENT):
                 self.__dict__[name] = value
@@ -138,6 +149,7 @@ class Module(torch.nn.Module):
         state.pop("_telens_forks", None)
         if state.get("tp_group") is not None:
             state["tp_group"] = None
+        without_context(state)
         # Without init_method and its like: the values are in the parameters.
         state["_telens_options"] = {
             name: None if callable(value) or name == "tp_group" else value
@@ -153,6 +165,7 @@ class Module(torch.nn.Module):
         # A copy stays in the process, and draws from the same tracker.
         if "_telens_get_tracker" in self.__dict__:
             copied.__dict__["_telens_get_tracker"] = self.__dict__["_telens_get_tracker"]
+        copy_context(self, copied)
         return copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -171,6 +184,7 @@ class Module(torch.nn.Module):
             adapter.set_extra_state(extra_state)
         if self.name:
             adapter.set_debug_name(self.name)
+        self._reattach_context()
         for name, child_adapter in adapter.children():
             child = self._modules.get(name)
             if isinstance(child, Module) and child._type is child_adapter.type:

@@ -1,7 +1,7 @@
 """Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
 
-Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), and
-LayerNormMLP's checkpoint (module.py).
+Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), cp_group and
+its like (context_parallel.py), and LayerNormMLP's checkpoint (module.py).
 
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from telens import _C
+from telens.pytorch.context_parallel import COMM_TYPES, is_context_group
 
 __all__ = [
     "NeutralArgument",
@@ -75,6 +76,14 @@ def _is_text(value: Any, given: Given) -> bool:
     return isinstance(value, str)
 
 
+def _is_context_group(value: Any, given: Given) -> bool:
+    return is_context_group(value)
+
+
+def _is_comm_type(value: Any, given: Given) -> bool:
+    return given.get("cp_group") is None or value in COMM_TYPES
+
+
 def _is_one_rank_alone(value: Any, given: Given) -> bool:
     return value is not None and callable(getattr(value, "size", None)) and value.size() == 1
 
@@ -82,7 +91,7 @@ def _is_one_rank_alone(value: Any, given: Given) -> bool:
 _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
 _HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
-_CONTEXT = "context parallelism is not there yet"
+_CONTEXT = "it is no process group"
 _SCORES = "functions of attention scores are not there yet"
 _PACKED = "packed query, key and value are not there yet; hand over the three"
 
@@ -134,10 +143,12 @@ _ALL = [
     _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
     _A("tp_size", 1, "1: the heads of this rank are all there are", _HEADS),
     _A("tp_group", None, "None, or a group of one rank", _HEADS, (), _is_one_rank_alone),
-    _A("cp_group", None, "None", _CONTEXT),
-    _A("cp_global_ranks", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
-    _A("cp_stream", None, "any value without cp_group", _CONTEXT, (), _without("cp_group")),
-    _A("cp_comm_type", "p2p", "any value without cp_group", _CONTEXT, (), _without("cp_group")),
+    _A("cp_group", None, "None, a process group, or for a2a+p2p a list of two", _CONTEXT, (),
+       _is_context_group),
+    _A("cp_global_ranks", None, "any value: the group knows its ranks", "", (), _any_value),
+    _A("cp_stream", None, "any value: transfers have streams of their own", "", (), _any_value),
+    _A("cp_comm_type", "p2p", "one of p2p, all_gather, a2a and a2a+p2p", "there is no other", (),
+       _is_comm_type),
     # ---- of attention's forward
     _A("pad_between_seqs", None, "any boolean: cu_seqlens_q_padded tells", "it is a switch",
        (False, True)),

@@ -30,6 +30,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.pytorch.attention.dot_product_attention": (
         "telens.pytorch.attention.dot_product_attention",
     ),
+    "transformer_engine.pytorch.attention.dot_product_attention.context_parallel": (
+        "telens.pytorch.attention.dot_product_attention.context_parallel",
+    ),
     "transformer_engine.pytorch.attention.inference": ("telens.pytorch.attention.inference",),
     "transformer_engine.pytorch.attention.multi_head_attention": (
         "telens.pytorch.attention.multi_head_attention",

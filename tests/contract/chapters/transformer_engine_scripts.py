@@ -10,6 +10,7 @@ STATE = "test_transformer_engine_state.py::"
 READER = "python/telens/pytorch/transformer_engine_state.py"
 PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
 PARALLEL = "test_tensor_parallel.py::"
+CONTEXT = "test_context_parallel.py::"
 DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
 ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers"
 BEHIND_NORMS = (
@@ -337,6 +338,46 @@ STATEMENTS = (
         "core/modules/multihead_attention.cpp",
         'output ? "row" : "column"',
         'output ? "" : "column"',
+    ),
+    Statement(
+        "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "
+        "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
+        "of the whole attention.",
+        CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
+        "core/modules/ring_attention.cpp",
+        "step.query = {queries_ / 2, queries_ / 2};",
+        "step.query = {0, queries_ / 2};",
+    ),
+    Statement(
+        "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
+        CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
+        "core/modules/partial_attention.cpp",
+        "const at::Tensor shift = finite_or(lse, 0);",
+        "const at::Tensor shift = lse;",
+    ),
+    Statement(
+        "`cp_group=[a2a's, p2p's]` exchanges heads within the first and keys across the second.",
+        CONTEXT + "test_attention_shared_by_4_ranks_is_the_whole_one",
+        "core/modules/context_parallel.cpp",
+        "inner.size * outer.rank + inner.rank",
+        "outer.size * inner.rank + outer.rank",
+    ),
+    Statement(
+        "`set_context_parallel_group` of MultiheadAttention and TransformerLayer reaches the "
+        "attention inside, and rotates by the angles of the rank's own positions.",
+        "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones",
+        "core/modules/multihead_attention.cpp",
+        "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
+        "return angles.narrow(0, 0, length);",
+    ),
+    Statement(
+        "`get_batch_on_this_cp_rank`, `pad_thd_sequences_for_cp` and "
+        "`generate_positional_ids_for_cp` divide a batch as Transformer Engine does.",
+        "test_context_parallel_layers.py::"
+        "test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does",
+        "python/telens/pytorch/context_batches.py",
+        "for index in (rank, 2 * size - 1 - rank):",
+        "for index in (2 * rank, 2 * rank + 1):",
     ),
     Statement(
         "Attention takes `window_size`, with every mask.",

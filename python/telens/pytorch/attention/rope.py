@@ -7,6 +7,7 @@ import torch
 from telens import _C
 from telens._names import among, refusal
 from telens.pytorch.rotary import RotaryPositionEmbedding
+from telens.pytorch.rotary_places import packed_places_of_rank, places_of_rank
 
 __all__ = ["RotaryPositionEmbedding", "apply_rotary_pos_emb"]
 
@@ -42,24 +43,42 @@ def apply_rotary_pos_emb(
     cu_seqlens
         int32 [batch + 1], of thd: 0 and the sums of the sequences' lengths
     cp_size, cp_rank
-        1 and 0: each rank has the whole sequence
+        ranks that share each sequence, and this one; freqs and cu_seqlens are those of the whole
+        sequences, of which it has two chunks (docs/parallel.md)
 
     The arithmetic is FP32 (FP64 for FP64), rounded once. Raises UsageError for arguments that do
     not go together, ShapeError where angles are too few.
     """
     among(_OWNER, "tensor_format", tensor_format, ["sbhd", "bshd", "thd"])
-    if (cp_size, cp_rank) != (1, 0):
-        raise refusal(_OWNER, "cp_size and cp_rank", "1 and 0", (cp_size, cp_rank))
+    if cp_size != 1 and start_positions is not None:
+        raise _C.UsageError(f"{_OWNER}: start_positions do not go with cp_size {cp_size}")
     if tensor_format == "thd":
         if cu_seqlens is None or start_positions is not None:
             raise _C.UsageError(f"{_OWNER}: thd needs cu_seqlens, and takes no start_positions")
+        if cp_size != 1:
+            places = packed_places_of_rank(cu_seqlens.tolist(), t.size(0), cp_size, cp_rank)
+            own = _angles_of(freqs, places)
+            return _C.apply_rotary_embedding(t.unsqueeze(1), own, 1, interleaved).squeeze(1)
         return _C.apply_rotary_embedding_packed(t, freqs, cu_seqlens, interleaved)
     if cu_seqlens is not None:
         raise _C.UsageError(f"{_OWNER}: cu_seqlens goes with tensor_format thd alone")
     batch_dim = 1 if tensor_format == "sbhd" else 0
+    if cp_size != 1:
+        places = places_of_rank(t.size(1 - batch_dim) * cp_size, cp_size, cp_rank)
+        freqs = _angles_of(freqs, places)
     if start_positions is not None:
         freqs = _shifted(freqs, start_positions, t.size(1 - batch_dim), t.size(batch_dim))
     return _C.apply_rotary_embedding(t, freqs, batch_dim, interleaved)
+
+
+def _angles_of(freqs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    most = int(places.max()) if places.numel() else -1
+    if most >= freqs.size(0):
+        raise _C.ShapeError(
+            f"{_OWNER}: freqs has {freqs.size(0)} positions; {most + 1} are needed, those of the "
+            "whole sequence"
+        )
+    return freqs[places.to(freqs.device)]
 
 
 def _shifted(

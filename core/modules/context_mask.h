@@ -1,0 +1,20 @@
+// The keys that queries see, by the places that both have in their sequences.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace telens {
+
+struct SeenSpan {
+  bool causal = false;
+  std::int64_t left = -1;  // how far before its own place a query sees; -1: no limit
+  std::int64_t right = -1;
+};
+
+// query: int64 [batch or 1, seq_q], key: [batch or 1, seq_kv], -1 where there is nothing ->
+// boolean [batch or 1, 1, seq_q, seq_kv].
+at::Tensor allowed_keys(const at::Tensor& query, const at::Tensor& key, const SeenSpan& span);
+
+}  // namespace telens

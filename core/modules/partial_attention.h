@@ -1,0 +1,46 @@
+// Attention of queries to some of their keys: a result and the logarithm of its softmax's sum, by
+// which partial results of other keys are added to it (https://arxiv.org/abs/2205.14135). Plain
+// operators of LibTorch, a few queries at a time, in the dtype of what comes in, FP32 or FP64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace telens {
+
+struct PartialScores {
+  std::optional<at::Tensor> allowed = {};  // boolean [batch or 1, 1, seq_q, seq_kv]; nothing: all
+  std::optional<at::Tensor> kept = {};     // boolean [batch, heads, seq_q, seq_kv]: dropout's
+  double keep = 1;                         // probability of it
+  double scale = 1;
+};
+
+struct PartialHeads {
+  at::Tensor query;  // [batch, heads, seq_q, size]
+  at::Tensor key;    // [batch, groups, seq_kv, size]
+  at::Tensor value;  // [batch, groups, seq_kv, value size]
+};
+
+struct PartialAttention {
+  at::Tensor output;  // [batch, heads, seq_q, value size]; 0 where a query sees no key
+  at::Tensor lse;     // [batch, heads, seq_q, 1]; -Inf where a query sees no key
+};
+
+PartialAttention attend_partly(const PartialHeads& heads, const PartialScores& scores);
+
+// sum becomes that of itself and more, of the same queries; both are finite where one is.
+void add_partial(const PartialAttention& sum, const PartialAttention& more);
+
+// A backward knows this of all keys together.
+struct AttentionGradients {
+  at::Tensor output;  // gradient of the whole output, [batch, heads, seq_q, value size]
+  at::Tensor delta;   // [batch, heads, seq_q, 1]: sum of output times its gradient
+  at::Tensor lse;     // that of all keys
+};
+
+// Adds the gradients of these heads to those in `into`.
+void add_partial_gradients(const PartialHeads& heads, const PartialScores& scores,
+                           const AttentionGradients& gradients, const PartialHeads& into);
+
+}  // namespace telens

@@ -1,0 +1,120 @@
+"""Modules that hold attention take a context-parallel group, and keep it through copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+
+__all__: list[str] = []
+
+COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
+# The modules tell this of it, by Transformer Engine's names, where no group is set.
+ATTRIBUTES = {
+    "cp_group": None,
+    "cp_global_ranks": None,
+    "cp_stream": None,
+    "cp_comm_type": "p2p",
+}
+_HOLDERS = ("DotProductAttention", "MultiheadAttention", "TransformerLayer")
+_LOST = "_telens_lost_context_ranks"
+
+
+def is_context_group(value: Any) -> bool:
+    """A process group, or a list of them."""
+    groups = value if isinstance(value, list | tuple) else [value]
+    return bool(groups) and all(isinstance(each, torch.distributed.ProcessGroup) for each in groups)
+
+
+def _ranks(groups: list[torch.distributed.ProcessGroup]) -> int:
+    sizes = 1
+    for group in groups:
+        sizes *= group.size()
+    return sizes
+
+
+class WithContextParallel:
+    """The part of ``telens.pytorch.Module`` that knows of context parallelism."""
+
+    def set_context_parallel_group(
+        self,
+        cp_group: torch.distributed.ProcessGroup | Sequence[torch.distributed.ProcessGroup] | None,
+        cp_global_ranks: Sequence[int] | None = None,
+        cp_stream: Any = None,
+        cp_comm_type: str = "p2p",
+    ) -> None:
+        """The ranks that share each sequence in the attention of this module and those inside.
+
+        A rank has two chunks of each sequence (docs/parallel.md): see
+        ``telens.pytorch.attention.dot_product_attention.context_parallel``.
+
+        Parameters
+        ----------
+        cp_group
+            their group; for cp_comm_type a2a+p2p a list of two, that of a2a and that of p2p; None:
+            sequences are whole again
+        cp_global_ranks
+            their ranks in the whole world, as many as the group has; they are only looked at
+        cp_stream
+            taken and not used: transfers run on the streams of torch.distributed
+        cp_comm_type
+            p2p: keys and values travel round a ring; all_gather: they are gathered; a2a: heads are
+            exchanged for whole sequences; a2a+p2p: both
+        """
+        owner = f"{type(self).__name__}.set_context_parallel_group"
+        if cp_group is not None and not is_context_group(cp_group):
+            raise refusal(owner, "cp_group", "a process group, a list of two, or None", cp_group)
+        if cp_comm_type not in COMM_TYPES:
+            raise refusal(owner, "cp_comm_type", f"one of {', '.join(COMM_TYPES)}", cp_comm_type)
+        groups = _listed(cp_group)
+        if cp_global_ranks is not None and groups and len(cp_global_ranks) != _ranks(groups):
+            raise _C.UsageError(
+                f"{owner}: cp_global_ranks has {len(cp_global_ranks)} ranks and cp_group "
+                f"{_ranks(groups)}; give as many"
+            )
+        values = (cp_group, cp_global_ranks, cp_stream, cp_comm_type)
+        for module in self.modules():
+            if isinstance(module, WithContextParallel):
+                module._telens_adapter.set_context_parallel_group(groups, cp_comm_type, 0)
+                module.__dict__.pop(_LOST, None)
+                if module._type.name in _HOLDERS:
+                    module.__dict__.update(zip(ATTRIBUTES, values, strict=True))
+
+    def _note_context(self) -> None:
+        """Gives a fresh module the attributes."""
+        if self._type.name in _HOLDERS:
+            self.__dict__.update(ATTRIBUTES)
+
+    def _reattach_context(self) -> None:
+        """Tells another C++ module of this one's group, or that it has none any more."""
+        group, lost = self.__dict__.get("cp_group"), self.__dict__.get(_LOST, 0)
+        if group is not None or lost:
+            self._telens_adapter.set_context_parallel_group(
+                _listed(group), self.__dict__["cp_comm_type"], lost
+            )
+
+
+def without_context(state: dict[str, Any]) -> None:
+    """Takes what is of this process out of a module's state for a pickle."""
+    group = state.get("cp_group")
+    if group is not None:
+        state |= {"cp_group": None, "cp_stream": None, _LOST: _ranks(_listed(group))}
+
+
+def copy_context(module: torch.nn.Module, copied: torch.nn.Module) -> None:
+    """A copy stays in the process, with the groups of all modules inside."""
+    for ours, theirs in zip(module.modules(), copied.modules(), strict=False):
+        if isinstance(ours, WithContextParallel) and ours.__dict__.get("cp_group") is not None:
+            theirs.__dict__.pop(_LOST, None)
+            theirs.__dict__.update({name: ours.__dict__[name] for name in ATTRIBUTES})
+            theirs._reattach_context()
+
+
+def _listed(cp_group: Any) -> list[torch.distributed.ProcessGroup]:
+    if cp_group is None:
+        return []
+    return list(cp_group) if isinstance(cp_group, list | tuple) else [cp_group]

@@ -1,0 +1,165 @@
+"""MultiheadAttention and Transformer layers whose ranks share each sequence; and the batches."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from context_helpers import PACKED_LENGTHS, PACKED_PADDED, SEQ, close, places, sums
+from distributed_workers import run_ranks
+from parallel_helpers import region, sum_over_ranks
+
+import telens
+import telens.pytorch as te
+from telens.pytorch.attention.dot_product_attention.context_parallel import (
+    generate_positional_ids_for_cp,
+    get_batch_on_this_cp_rank,
+    pad_thd_sequences_for_cp,
+)
+
+HIDDEN, FFN, HEADS, BATCH = 64, 128, 4, 2
+
+
+def inputs_of(layout: str) -> tuple[torch.Tensor, torch.Tensor, dict]:
+    """A whole input, the gradient of the output, and the arguments of the forward."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = {"sbhd": (SEQ, BATCH), "bshd": (BATCH, SEQ), "thd": (sum(PACKED_PADDED),)}[layout]
+    drawn = [torch.randn(*sizes, HIDDEN, generator=generator) for _ in range(2)]
+    call = {"rotary_pos_emb": te.RotaryPositionEmbedding(HIDDEN // HEADS)(SEQ)}
+    if layout == "thd":
+        call |= {"cu_seqlens_q": sums(PACKED_LENGTHS), "cu_seqlens_q_padded": sums(PACKED_PADDED)}
+    return *drawn, call
+
+
+def compare(whole, own, layout: str, size: int, what: object, precision: str = "FP32") -> None:
+    """The gradients of weights are sums over the tokens of all ranks."""
+    own.load_state_dict(whole.state_dict())
+    x, gradient, call = inputs_of(layout)
+    dim, here = places(layout, dist.get_rank(), size)
+    own_x = x.index_select(dim, here).requires_grad_()
+    x.requires_grad_()
+    with region(precision, dist.group.WORLD):
+        expected, found = whole(x, **call), own(own_x, **call)
+    expected.backward(gradient)
+    found.backward(gradient.index_select(dim, here))
+    close(found, expected.index_select(dim, here), (what, "output"))
+    close(own_x.grad, x.grad.index_select(dim, here), (what, "dgrad"))
+    for name, parameter in own.named_parameters():
+        total = sum_over_ranks(parameter.grad, dist.group.WORLD)
+        close(total, whole.get_parameter(name).grad, (what, name))
+
+
+def attention(comm: str, layout: str, groups: int, group: object, size: int) -> None:
+    torch.manual_seed(1)
+    mask = "padding_causal" if layout == "thd" else "causal"
+    made = {"attention_dropout": 0.0, "num_gqa_groups": groups, "input_layernorm": True}
+    made |= {"qkv_format": layout, "attn_mask_type": mask, "device": "cpu"}
+    whole, own = (te.MultiheadAttention(HIDDEN, HEADS, **made) for _ in range(2))
+    own.set_context_parallel_group(group, None, None, comm)
+    compare(whole, own, layout, size, (comm, layout, groups))
+
+
+def transformer(comm: str, size: int) -> None:
+    torch.manual_seed(1)
+    made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "fuse_qkv_params": True}
+    made |= {"attn_input_format": "bshd", "device": "cpu"}
+    whole, own = (te.TransformerLayer(HIDDEN, FFN, HEADS, **made) for _ in range(2))
+    own.set_context_parallel_group(dist.group.WORLD, [0, 1], None, comm)
+    assert own.self_attention.core_attention.cp_comm_type == comm
+    compare(whole, own, "bshd", size, ("TransformerLayer", comm))
+
+
+def short_angles(rank: int) -> None:
+    layer = te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, device="cpu")
+    layer.set_context_parallel_group(dist.group.WORLD)
+    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(16)
+    with pytest.raises(telens.ShapeError, match=r"has 16 positions; 2 .* of 16 have 32: give the"):
+        layer(torch.zeros(16, 1, HIDDEN), rotary_pos_emb=angles)
+
+
+def dropped(comm: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of 1 / 64 each and values of 1: what dropout leaves, and what comes back."""
+    attention = te.DotProductAttention(
+        HEADS, 16, attention_dropout=0.25, attn_mask_type="no_mask",
+        cp_group=dist.group.WORLD, cp_comm_type=comm,
+    )  # fmt: skip
+    torch.manual_seed(dist.get_rank())
+    zeros, value = torch.zeros(32, 8, HEADS, 16), torch.ones(32, 8, HEADS, 16, requires_grad=True)
+    out = attention(zeros, zeros, value)
+    out.sum().backward()
+    return out.detach(), value.grad
+
+
+def dropouts(rank: int) -> None:
+    for comm in ("p2p", "all_gather", "a2a"):
+        out, gradient = dropped(comm)
+        # 32 * 8 * 4 means of 64 choices: 0.577 / 8 apart from 1, and their mean 0.577 / 256.
+        assert out.mean().sub(1).abs() < 5 * 0.577 / 256, comm
+        assert 0.05 < out.view(32, 8, HEADS, 16)[..., 0].std() < 0.1, comm
+        # A dropped weight gives no gradient: both sums are those of the weights that are left.
+        left = sum_over_ranks(torch.stack([out.sum(), gradient.sum()]), dist.group.WORLD)
+        torch.testing.assert_close(left[0], left[1], rtol=1e-5, atol=0)
+
+
+def two_ranks(rank: int) -> None:
+    for comm in ("p2p", "all_gather", "a2a"):
+        attention(comm, "sbhd", 2, dist.group.WORLD, 2)
+        attention(comm, "thd", HEADS, dist.group.WORLD, 2)
+        transformer(comm, 2)
+    short_angles(rank)
+    dropouts(rank)
+
+
+def test_layers_shared_by_2_ranks_are_the_whole_ones():
+    run_ranks(two_ranks)
+
+
+def test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does():
+    """Lengths 6, 8, 7, 15 become 8, 8, 8, 16 for 4 ranks: the positions that it documents."""
+    cu_seqlens = torch.tensor([0, 6, 14, 21, 36], dtype=torch.int32)
+    ids, labels = torch.arange(100, 136), torch.arange(200, 236)
+    padded, marks, padded_sums = pad_thd_sequences_for_cp(ids[None], labels[None], cu_seqlens, 8)
+    assert padded_sums.tolist() == [0, 8, 16, 24, 40]
+    assert padded_sums.dtype == torch.int32
+    assert padded[:8].tolist() == [100, 101, 102, 103, 104, 105, 0, 0]
+    assert marks[21:26].tolist() == [219, 220, -100, 221, 222]
+    positions = generate_positional_ids_for_cp(cu_seqlens, 8)
+    assert positions[22:26].tolist() == [6, 7, 0, 1]
+    parts = [
+        get_batch_on_this_cp_rank(padded_sums, padded, marks, positions, cp_rank=r, cp_size=4)
+        for r in range(4)
+    ]
+    assert parts[0][2].tolist() == [0, 7, 0, 7, 0, 7, 0, 1, 14, 15]
+    assert parts[3][2].tolist() == [3, 4, 3, 4, 3, 4, 6, 7, 8, 9]
+    together = torch.cat([each[0] for each in parts])
+    assert together.sort().values.tolist() == padded.sort().values.tolist()
+    row = get_batch_on_this_cp_rank(padded_sums, padded[None], None, None, cp_rank=1, cp_size=4)
+    assert torch.equal(row[0][0], parts[1][0])
+    assert row[1] is None
+
+
+def test_batches_of_one_length_are_divided_along_the_sequence():
+    x = torch.arange(16).view(2, 8)
+    for layout, tensor in (("bshd", x), ("sbhd", x.T)):
+        own, _, positions = get_batch_on_this_cp_rank(
+            None, tensor, None, torch.arange(8), None, layout, 0, 2
+        )
+        whole = own if layout == "bshd" else own.T
+        assert whole.tolist() == [[0, 1, 6, 7], [8, 9, 14, 15]]
+        assert positions.tolist() == [0, 1, 6, 7]
+
+
+def test_what_cannot_be_divided_is_refused():
+    odd = torch.tensor([0, 6])
+    with pytest.raises(telens.ShapeError, match="has 6 tokens; 2 ranks divide multiples of 4: pad"):
+        get_batch_on_this_cp_rank(odd, torch.arange(6), None, None, cp_rank=0, cp_size=2)
+    with pytest.raises(telens.ShapeError, match="a sequence has 6 positions; 2 ranks divide"):
+        get_batch_on_this_cp_rank(None, torch.arange(6), None, None, None, "sbhd", 0, 2)
+    with pytest.raises(telens.ShapeError, match="cu_seqlens_padded has 8 tokens"):
+        get_batch_on_this_cp_rank(
+            torch.tensor([0, 8]), torch.arange(9), None, None, cp_rank=0, cp_size=2
+        )
+    with pytest.raises(telens.UsageError, match="did you mean 'thd'"):
+        get_batch_on_this_cp_rank(odd, torch.arange(6), None, None, None, "thhd", 0, 2)
+    with pytest.raises(telens.ShapeError, match="cu_seqlens has 6 tokens, input_ids 5"):
+        pad_thd_sequences_for_cp(torch.arange(5), torch.arange(5), odd, 4)
+    with pytest.raises(telens.UsageError, match="divisibility_factor is 0"):
+        generate_positional_ids_for_cp(odd, 0)
