@@ -56,6 +56,7 @@ OF_ANY_MODULE = {
     "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones": "parameters_split",
     "test_mlp_arguments.py::test_composed_activations_are_their_formulas": "activation_params",
     "test_mlp_arguments.py::test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits": "checkpoint",
+    "test_moe_dispatcher.py::test_experts_are_named_by_their_number_among_all": "first_gemm",
     DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
     BEHIND_NORMS: "return_layernorm_output_gathered",
     DIVIDED_HEADS: "set_parallel_mode",
@@ -87,9 +88,10 @@ OF_ANY_MODULE = {
         "checkpoint_core_attention attention_dropout"
     ),
     CACHED: "inference_params layer_number",
-    NEUTRAL + "test_parallelism_over_one_rank_is_none": (
-        "cp_group cp_global_ranks cp_stream cp_comm_type"
+    "test_context_parallel.py::test_attention_shared_by_4_ranks_is_the_whole_one": (
+        "cp_group cp_global_ranks cp_comm_type"
     ),
+    NEUTRAL + "test_parallelism_over_one_rank_is_none": "cp_stream",
     "Attention.across_sequences_equals_its_parts_in_double_precision": (
         "attention_type encoder_output hidden_states"
     ),
