@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "features/diagnosis/diagnosis.h"
 #include "features/diagnosis/finding_json.h"
 #include "features/diagnosis/rules.h"
@@ -48,7 +49,8 @@ void run_diagnose(const DiagnoseOptions& options) {
     const auto width =
         stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
     if (!runs.empty()) {
-      print_notes({fmt::format("the newest of {} runs: {}", runs.size(), name)}, width);
+      // Unbroken, so that it can be copied.
+      fmt::print("the newest of {} runs: {}\n\n", runs.size(), printable(name));
     }
     print_notes(notes, width);
     print_diagnosis(found, facts, name, width);
