@@ -265,7 +265,7 @@ def train(
             losses.append(loss)
             if ranks.is_first:
                 show_progress(first, step, options.steps, loss, begin)
-            if options.save and step + 1 == (options.save_at or options.steps):
+            if ranks.is_first and options.save and step + 1 == (options.save_at or options.steps):
                 torch.save(
                     {
                         "model": model.state_dict(),

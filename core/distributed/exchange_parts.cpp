@@ -22,8 +22,7 @@ class ExchangePartsFunction : public torch::autograd::Function<ExchangePartsFunc
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return {swap_parts(grads[0], group).wait(), at::Tensor()};
+    return {exchange_parts(grads[0], group), at::Tensor()};  // it is its own adjoint
   }
 };
 

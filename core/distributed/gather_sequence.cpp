@@ -11,6 +11,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor scatter_sum(const at::Tensor& x, const ProcessGroupPtr& group);
+
 class GatherSequenceFunction : public torch::autograd::Function<GatherSequenceFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
@@ -22,10 +24,29 @@ class GatherSequenceFunction : public torch::autograd::Function<GatherSequenceFu
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return {sum_and_scatter_rows(grads[0], group).wait(), at::Tensor()};
+    return {scatter_sum(grads[0], group), at::Tensor()};
   }
 };
+
+// Its adjoint: this rank's rows of the sum over ranks.
+class ScatterSumFunction : public torch::autograd::Function<ScatterSumFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const ProcessGroupPtr* group) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["group"] = KeptGroup::keep(*group);
+    return sum_and_scatter_rows(x, *group).wait();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
+    return {gather_sequence(grads[0], group), at::Tensor()};
+  }
+};
+
+at::Tensor scatter_sum(const at::Tensor& x, const ProcessGroupPtr& group) {
+  return ScatterSumFunction::apply(x, &group);
+}
 
 }  // namespace
 

@@ -115,6 +115,12 @@ PackedContext packed_context(const char* argument, const at::Tensor& cu_seqlens,
   for (std::int64_t i = 0; i < batch; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const std::int64_t chunk = chunks[index];
+    if (ends[index + 1] - ends[index] > starts[index + 1] - starts[index]) {
+      raise<ShapeError>(
+          "{}: sequence {} has {} tokens and {} with its padding; expected as many or "
+          "more with it",
+          argument, i, ends[index + 1] - ends[index], starts[index + 1] - starts[index]);
+    }
     const auto where = [&](std::int64_t count, std::int64_t first, std::int64_t end) {
       const at::Tensor place = at::arange(count, integers).unsqueeze(1) * chunk + offset + first;
       return at::where((offset < chunk).logical_and(place < end), place, -1).flatten();

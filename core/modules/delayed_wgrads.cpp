@@ -1,25 +1,32 @@
 #include "core/modules/delayed_wgrads.h"
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace telens {
 
 void DelayedWgrads::put(Product product) {
   const std::scoped_lock lock(mutex_);
-  waiting_.push_back(std::move(product));
+  waiting_.push_back({torch::autograd::get_current_graph_task_id(), std::move(product)});
 }
 
 bool DelayedWgrads::run_oldest(const std::shared_ptr<GemmLayer>& layer) {
-  Product product;
+  std::vector<Waiting> due;
   {
     const std::scoped_lock lock(mutex_);
     if (waiting_.empty()) return false;
-    product = std::move(waiting_.front());
-    waiting_.pop_front();
+    const int oldest = waiting_.front().backward;
+    const auto later =
+        std::stable_partition(waiting_.begin(), waiting_.end(),
+                              [&](const Waiting& each) { return each.backward == oldest; });
+    std::move(waiting_.begin(), later, std::back_inserter(due));
+    waiting_.erase(waiting_.begin(), later);
   }
-  product(layer);
+  for (const Waiting& each : due) each.product(layer);
   return true;
 }
 

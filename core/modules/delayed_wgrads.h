@@ -4,28 +4,33 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace telens {
 
 struct GemmLayer;
 
-// One layer's products that wait, oldest first. Backwards put them, of several threads if need be.
+// One layer's products that wait, oldest backward first. Several threads may put them.
 class DelayedWgrads {
  public:
   // A product that is handed its layer, which it does not keep alive while it waits.
   using Product = std::function<void(const std::shared_ptr<GemmLayer>&)>;
 
+  // To be called in a backward, whose products belong together: a shared layer leaves several.
   void put(Product product);
-  // Runs the oldest; false where nothing waits.
+  // Runs those of the oldest backward; false where nothing waits.
   bool run_oldest(const std::shared_ptr<GemmLayer>& layer);
 
  private:
+  struct Waiting {
+    int backward;
+    Product product;
+  };
   std::mutex mutex_;
-  std::deque<Product> waiting_;
+  std::vector<Waiting> waiting_;
 };
 
 // Hands a gradient to the weight as a backward would: added to .grad, behind the weight's hooks.

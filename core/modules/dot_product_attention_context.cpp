@@ -22,7 +22,7 @@ void DotProductAttention::check_context(const DotProductAttentionInputs& inputs)
   };
   const AttentionMaskType type = mask_type(inputs);
   if (type.arbitrary) refuse("attn_mask_type arbitrary", "use a causal, padding or no mask");
-  if (type.padding && !inputs.scores.cu_seqlens_q) {
+  if (type.padding && (!inputs.scores.cu_seqlens_q || !inputs.attention_mask.empty())) {
     refuse("an attention_mask", "give cu_seqlens_q, the sums of the whole sequences' lengths");
   }
   if (inputs.scores.core_attention_bias_type != "no_bias") {
@@ -50,6 +50,10 @@ DotProductAttention::Places DotProductAttention::places(
           "DotProductAttention: {} positions on a context-parallel rank; expected an even number, "
           "since each rank has two chunks of one length (2 * {} ranks divide the whole sequence)",
           length, at.size);
+    }
+    if (sums && sums->size(0) != tensor.size(0) + 1) {
+      raise<ShapeError>("DotProductAttention: {} has {} numbers; expected {}, of a batch of {}",
+                        argument, sums->size(0), tensor.size(0) + 1, tensor.size(0));
     }
     return context_positions(argument, length, at, sums, tensor.device());
   };

@@ -435,6 +435,13 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
 
 // Leaves wgrad's product with the layer. What it holds of the layer would be a cycle.
 void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Operand input) {
+  if (is_reduced_by_torch(backward.delayed_weight)) {
+    raise<UsageError>(
+        "{}: torch's DistributedDataParallel averages gradients in the backward, which "
+        "delay_wgrad_compute leaves without this weight's, so each rank would train weights of its "
+        "own; switch delay_wgrad_compute off, or keep the weight from DDP",
+        backward.layer->name());
+  }
   auto own = std::make_shared<LinearBackward>(backward);
   own->layer.reset();
   own->gradient_cast.reset();

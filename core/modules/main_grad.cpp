@@ -52,16 +52,6 @@ std::unique_ptr<MainGradSource>& source() {
   return installed;
 }
 
-// torch's DistributedDataParallel hangs functions of C++ behind the accumulation of .grad.
-bool is_reduced_by_torch(const at::Tensor& parameter) {
-  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  if (!accumulator) return false;
-  const auto& hooks = accumulator->post_hooks();
-  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
-    return dynamic_cast<const torch::autograd::utils::LambdaPostHook*>(hook.get()) != nullptr;
-  });
-}
-
 void check(const MainGrad& target, const at::Tensor& parameter, const std::string& layer) {
   const at::Tensor& buffer = target.buffer;
   if (!buffer.defined()) {
@@ -87,6 +77,16 @@ void check(const MainGrad& target, const at::Tensor& parameter, const std::strin
 }
 
 }  // namespace
+
+bool is_reduced_by_torch(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  // DistributedDataParallel hangs functions of C++ behind the accumulation of .grad.
+  const auto& hooks = accumulator->post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<const torch::autograd::utils::LambdaPostHook*>(hook.get()) != nullptr;
+  });
+}
 
 void set_main_grad(const at::Tensor& parameter, at::Tensor main_grad) {
   known().set(parameter, std::move(main_grad));

@@ -99,7 +99,52 @@ def dropouts(rank: int) -> None:
         torch.testing.assert_close(left[0], left[1], rtol=1e-5, atol=0)
 
 
+def nothing_is_left_of_dropout_1(rank: int) -> None:
+    made = {"attention_dropout": 1.0, "attn_mask_type": "no_mask", "cp_group": dist.group.WORLD}
+    x = torch.ones(32, 1, HEADS, 16, requires_grad=True)
+    out = te.DotProductAttention(HEADS, 16, **made)(x, x, x)
+    out.sum().backward()
+    assert torch.equal(out, torch.zeros_like(out))
+    assert torch.equal(x.grad, torch.zeros_like(x))
+
+
+def second_derivatives(rank: int) -> None:
+    """They are right or an error, but never left out."""
+    for comm in ("p2p", "all_gather", "a2a"):
+        made = {"attention_dropout": 0.0, "attn_mask_type": "no_mask", "cp_comm_type": comm}
+        attention = te.DotProductAttention(HEADS, 16, cp_group=dist.group.WORLD, **made)
+        x = torch.ones(32, 1, HEADS, 16, requires_grad=True)
+        out = attention(x, x, x).sum()
+        try:
+            [gradient] = torch.autograd.grad(out, x, create_graph=True)
+        except RuntimeError:
+            continue
+        assert gradient.requires_grad, comm
+
+
+def what_does_not_fit(rank: int) -> None:
+    def attend(layout: str, mask: str, batch: tuple[int, ...], **arguments: object) -> None:
+        x = torch.zeros(*batch, HEADS, 16)
+        attention = te.DotProductAttention(
+            HEADS, 16, attn_mask_type=mask, qkv_format=layout, cp_group=dist.group.WORLD
+        )
+        attention(x, x, x, **arguments)
+
+    lengths = {"cu_seqlens_q": sums([5, 3])}
+    mask = torch.zeros(2, 1, 1, 16, dtype=torch.bool)
+    with pytest.raises(telens.UsageError, match="an attention_mask does not go with context"):
+        attend("sbhd", "padding", (16, 2), attention_mask=mask, **lengths)
+    with pytest.raises(telens.ShapeError, match="cu_seqlens_q has 3 numbers; expected 2, of a"):
+        attend("sbhd", "padding", (16, 1), **lengths)
+    padded = {"cu_seqlens_q": sums([13]), "cu_seqlens_q_padded": sums([8])}
+    with pytest.raises(telens.ShapeError, match="sequence 0 has 13 tokens and 8 with its padding"):
+        attend("thd", "padding", (4,), **padded)
+
+
 def two_ranks(rank: int) -> None:
+    nothing_is_left_of_dropout_1(rank)
+    second_derivatives(rank)
+    what_does_not_fit(rank)
     for comm in ("p2p", "all_gather", "a2a"):
         attention(comm, "sbhd", 2, dist.group.WORLD, 2)
         attention(comm, "thd", HEADS, dist.group.WORLD, 2)

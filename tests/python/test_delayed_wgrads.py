@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from debug_helpers import section
 
 import telens
@@ -158,3 +159,33 @@ def test_a_session_sees_wgrad_when_it_is_made(tmp_path):
     records = telens.open_run(tmp_path).records()
     seen = records[(records["tensor"] == "wgrad") & (records["statistic"] == "cur_amax")]
     assert seen["value"].tolist() == [layer.weight.grad.abs().max().item()]
+
+
+def test_a_layer_that_a_backward_goes_through_twice_makes_both_gradients_at_once():
+    gradients = []
+    for delayed in (False, True):
+        torch.manual_seed(3)
+        layer = te.Linear(16, 16, device="cpu", delay_wgrad_compute=delayed)
+        for seed in (1, 2):  # two backwards wait
+            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+            layer(layer(x)).sum().backward()
+            if not delayed:
+                gradients.append(layer.weight.grad.clone())
+    assert layer.weight.grad is None
+    for expected in gradients:
+        layer.backward_dw()
+        # Autograd adds up the two of a backward first; here each is added to .grad.
+        torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(telens.UsageError, match="none is left"):
+        layer.backward_dw()
+
+
+def test_torchs_ddp_is_refused_since_it_averages_gradients_in_the_backward(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        layer = te.Linear(16, 16, device="cpu", delay_wgrad_compute=True)
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+        with pytest.raises(RuntimeError, match="delay_wgrad_compute leaves"):
+            model(torch.ones(16, 16)).sum().backward()
+    finally:
+        dist.destroy_process_group()

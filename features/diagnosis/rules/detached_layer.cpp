@@ -125,7 +125,8 @@ Finding finding_of(const Facts& facts, const std::vector<const Used*>& lost,
                   .place = place,
                   .first = first,
                   .last = origin.without.back(),
-                  .confidence = kProven,
+                  // From the start it may be that no section selects its gradient.
+                  .confidence = origin.with > 0 ? kProven : kPossible,
                   .summary = fmt::format(
                       "the layer is used in the forward pass and gets no gradient{}{}: no step "
                       "trains its weight",
@@ -200,7 +201,7 @@ Rule detached_layer() {
           "LogTensorStats of activations and gradients (l2_norm and numel, or std and mean)",
       .alternatives =
           "A part of the model that no loss uses from here on, or that runs under no_grad() on "
-          "purpose.",
+          "purpose; where it never had a gradient, a configuration that selects none of it.",
       .next_step =
           "look for detach(), .data, .item(), torch.no_grad() or a tensor made anew between "
           "'{layer}' and the loss; "
