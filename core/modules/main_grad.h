@@ -33,7 +33,7 @@ class MainGradSource {
 };
 TELENS_EXPORT void set_main_grad_source(std::unique_ptr<MainGradSource> source);
 
-// Whether torch's DistributedDataParallel waits for this parameter's .grad in the backward.
+// True where torch's DistributedDataParallel waits for the parameter's .grad in the backward.
 bool is_reduced_by_torch(const at::Tensor& parameter);
 
 // For layers: the buffer for a weight's gradient. Throws UsageError naming the layer where there is

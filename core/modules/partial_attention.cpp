@@ -47,7 +47,7 @@ at::Tensor some_scores(const at::Tensor& query, const at::Tensor& key, double sc
 void drop(at::Tensor& weights, const std::optional<at::Tensor>& kept, double keep) {
   if (!kept) return;
   weights.mul_(*kept);
-  if (keep > 0) weights.div_(keep);  // of dropout 1 nothing is left
+  if (keep > 0) weights.div_(keep);  // dropout 1 leaves nothing
 }
 
 at::Tensor finite_or(const at::Tensor& lse, double instead) {

@@ -46,8 +46,8 @@ STATEMENTS = (
         "Each `backward_dw` makes those of the oldest backward.",
         DELAYED + "test_each_call_makes_those_of_the_oldest_backward",
         "core/modules/delayed_wgrads.cpp",
-        "product = std::move(waiting_.front());",
-        "product = waiting_.back();",
+        "oldest = waiting_.front().backward;",
+        "oldest = waiting_.back().backward;",
     ),
     Statement(
         "Gradients that wait keep no module in memory *(ours)*.",

@@ -327,7 +327,7 @@ STATEMENTS = (
         "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
         BEHIND_NORMS,
         "core/distributed/gather_sequence.cpp",
-        "return {sum_and_scatter_rows(grads[0], group).wait(), at::Tensor()};",
+        "return {scatter_sum(grads[0], group), at::Tensor()};",
         "return {grads[0].chunk(size_of(*group))[0], at::Tensor()};",
     ),
     Statement(
