@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/distributed/process_group.h"
+#include "core/distributed/collective_watch.h"
 #include "hooks/model_tensor.h"
 
 namespace telens {
@@ -16,7 +16,7 @@ namespace telens {
 // came out on this rank.
 struct ProgramCollective {
   std::string name;
-  enum class Kind : std::uint8_t { sum, maximum, gather, sum_and_scatter } kind = Kind::sum;
+  CollectiveKind kind = CollectiveKind::sum;
   at::Tensor sent;        // [ranks * rows, ...] of a sum that is scattered
   at::Tensor result;      // [ranks * rows, ...] of a gather
   ProcessGroupPtr group;  // null: all ranks

@@ -92,15 +92,6 @@ PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts,
   return pending({received, sent, std::move(work), {}});
 }
 
-PendingTensor swap_parts(const at::Tensor& x, const ProcessGroupPtr& group) {
-  at::Tensor sent = x.contiguous();
-  at::Tensor got = at::empty_like(sent);
-  if (sent.numel() == 0) return PendingTensor(got);
-  std::vector<std::int64_t> even;  // parts of one size
-  auto work = group->alltoall_base(got, sent, even, even);
-  return pending({got, sent, std::move(work), {}});
-}
-
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
                                 RingChannel channel) {
   at::Tensor sent = x.contiguous();

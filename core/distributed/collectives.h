@@ -30,8 +30,8 @@ class PendingTensor {
   std::function<void()> wait_;  // empty: ready
 };
 
-// Every rank calls them in the same order, with tensors of one dtype and shape. A tensor without
-// elements is not sent.
+// Every rank calls them in the same order, with tensors of one dtype and, but for send_rows, one
+// shape; a tensor of one shape without elements is not sent.
 
 // [rows, ...] on each rank -> [ranks * rows, ...], in the order of ranks. FP8 and FP4 codes go as
 // the uint8 that they are stored as.
@@ -54,10 +54,6 @@ struct RowCounts {
 // [sum(sent), ...] -> [sum(received), ...]: all-to-all, in the order of ranks. Ranks have different
 // counts of rows, and one without any takes part.
 PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts, const ProcessGroupPtr& group);
-
-// Part i of [ranks * rows, ...] goes to rank i; the result has this rank's part of every rank's, in
-// the order of ranks.
-PendingTensor swap_parts(const at::Tensor& x, const ProcessGroupPtr& group);
 
 // Two kinds of tensors that travel round a ring at one time and do not mix.
 enum class RingChannel : std::uint8_t { values, gradients };

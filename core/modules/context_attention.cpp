@@ -4,19 +4,25 @@
 #include <ATen/ops/cat.h>
 
 #include "core/base/error.h"
-#include "core/distributed/exchange_parts.h"
+#include "core/distributed/exchange_rows.h"
 #include "core/distributed/gather_sequence.h"
 #include "core/modules/ring_attention.h"
 
 namespace telens {
 namespace {
 
+// Part i of x [ranks, ...] goes to rank i.
+at::Tensor exchange_parts(const at::Tensor& x, const ProcessGroupPtr& group) {
+  const std::vector<std::int64_t> one_each(static_cast<std::size_t>(x.size(0)), 1);
+  return exchange_rows(x, {.sent = one_each, .received = one_each}, group);
+}
+
 // [batch, heads, seq, size] of this rank -> [batch, heads / ranks, ranks * seq, size], the chunks
 // in natural order.
 at::Tensor heads_to_sequence(const at::Tensor& x, const ProcessGroupPtr& group) {
   const std::int64_t ranks = size_of(*group);
   const at::Tensor parts = x.unflatten(1, {ranks, x.size(1) / ranks}).movedim(1, 0);
-  const at::Tensor got = exchange_parts(parts.contiguous(), group);
+  const at::Tensor got = exchange_parts(parts, group);
   return to_natural_order(got.movedim(0, 2).flatten(2, 3), 2, ranks);
 }
 
@@ -25,7 +31,7 @@ at::Tensor sequence_to_heads(const at::Tensor& x, const ProcessGroupPtr& group) 
   const std::int64_t ranks = size_of(*group);
   const at::Tensor by_rank = to_rank_order(x, 2, ranks);
   const at::Tensor parts = by_rank.unflatten(2, {ranks, x.size(2) / ranks}).movedim(2, 0);
-  return exchange_parts(parts.contiguous(), group).movedim(0, 1).flatten(1, 2);
+  return exchange_parts(parts, group).movedim(0, 1).flatten(1, 2);
 }
 
 // [batch, groups, seq, size] of each rank -> those of all, in natural order.
@@ -39,8 +45,8 @@ void check_heads(const QueryKeyValueHeads& heads, const ProcessGroupPtr& group) 
   if (heads.query.size(1) % ranks != 0 || heads.key.size(1) % ranks != 0) {
     raise<UsageError>(
         "DotProductAttention: {} heads in {} groups are not divided by the {} ranks of "
-        "cp_comm_type "
-        "a2a; give multiples of it (num_attention_heads, num_gqa_groups), or use p2p or all_gather",
+        "cp_comm_type a2a; give multiples of it (num_attention_heads, num_gqa_groups), or use p2p "
+        "or all_gather",
         heads.query.size(1), heads.key.size(1), ranks);
   }
 }

@@ -221,10 +221,10 @@ AttentionMaskType DotProductAttention::mask_type(const DotProductAttentionInputs
   return mask_type_from_name(inputs.attn_mask_type.value_or(options_.attn_mask_type));
 }
 
-AttentionSpan DotProductAttention::span(const DotProductAttentionInputs& inputs) const {
+AttentionSpan DotProductAttention::span(const AttentionMaskType& type,
+                                        const DotProductAttentionInputs& inputs) const {
   const ScoreArguments& scores = inputs.scores;
-  return attention_span(mask_type(inputs),
-                        scores.window_size ? scores.window_size : options_.scores.window_size,
+  return attention_span(type, scores.window_size ? scores.window_size : options_.scores.window_size,
                         scores.bottom_right_diagonal ? scores.bottom_right_diagonal
                                                      : options_.scores.bottom_right_diagonal);
 }
@@ -242,7 +242,7 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
     const Heads& heads, const DotProductAttentionInputs& inputs, const AttentionCall& call) {
   const ScoreArguments& scores = inputs.scores;
   const AttentionMaskType type = mask_type(inputs);
-  const AttentionSpan span = this->span(inputs);
+  const AttentionSpan span = this->span(type, inputs);
   const AttentionSizes sizes{
       .batch = heads.query.size(0), .seq_q = heads.query.size(2), .seq_kv = heads.key.size(2)};
   const at::Device device = heads.query.device();
@@ -270,6 +270,37 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
   return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
 }
 
+DotProductAttention::Packed DotProductAttention::packed(
+    const DotProductAttentionInputs& inputs) const {
+  const ScoreArguments& scores = inputs.scores;
+  const std::int64_t tokens = inputs.query_layer.size(0);
+  const std::int64_t key_tokens = inputs.key_layer.size(0);
+  const std::optional<at::Tensor>& sums_kv = first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q);
+  const std::optional<at::Tensor>& padded_kv =
+      scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
+                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded);
+  if (!context_.is_divided()) {
+    return {.queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q,
+                                        scores.cu_seqlens_q_padded, scores.max_seqlen_q, tokens),
+            .keys = packed_sequences("cu_seqlens_kv", *sums_kv, padded_kv, scores.max_seqlen_kv,
+                                     key_tokens),
+            .places = {}};
+  }
+  check_context(inputs);
+  const ContextRank at = context_.place();
+  const PackedContext queries =
+      packed_context("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded, tokens, at);
+  // Both are read on the host: once where the keys are the queries' own.
+  const bool own = !scores.cu_seqlens_kv && !scores.cu_seqlens_kv_padded && key_tokens == tokens;
+  const PackedContext keys =
+      own ? queries : packed_context("cu_seqlens_kv", *sums_kv, padded_kv, key_tokens, at);
+  return {.queries = queries.own,
+          .keys = keys.own,
+          .places = {.query = queries.positions,
+                     .key = keys.positions,
+                     .alike = own || at::equal(queries.positions.whole, keys.positions.whole)}};
+}
+
 Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inputs) {
   const ScoreArguments& scores = inputs.scores;
   if (!mask_type(inputs).padding || !scores.cu_seqlens_q) {
@@ -290,30 +321,7 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
   check_key_and_value(inputs.key_layer, inputs.value_layer, 0);
   check_channels(inputs);
   const std::int64_t tokens = inputs.query_layer.size(0);
-  const std::int64_t key_tokens = inputs.key_layer.size(0);
-  const std::optional<at::Tensor>& sums_kv = first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q);
-  const std::optional<at::Tensor>& padded_kv =
-      scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
-                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded);
-  Places places{};
-  PackedSequences queries;
-  PackedSequences keys;
-  if (context_.is_divided()) {
-    check_context(inputs);
-    const ContextRank at = context_.place();
-    auto of_queries = packed_context("cu_seqlens_q", *scores.cu_seqlens_q,
-                                     scores.cu_seqlens_q_padded, tokens, at);
-    auto of_keys = packed_context("cu_seqlens_kv", *sums_kv, padded_kv, key_tokens, at);
-    queries = of_queries.own;
-    keys = of_keys.own;
-    places = {.query = of_queries.positions,
-              .key = of_keys.positions,
-              .alike = at::equal(of_queries.positions.whole, of_keys.positions.whole)};
-  } else {
-    queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded,
-                               scores.max_seqlen_q, tokens);
-    keys = packed_sequences("cu_seqlens_kv", *sums_kv, padded_kv, scores.max_seqlen_kv, key_tokens);
-  }
+  const auto [queries, keys, places] = packed(inputs);
   if (keys.batch != queries.batch) {
     raise<ShapeError>("DotProductAttention: cu_seqlens_q has {} sequences and cu_seqlens_kv {}",
                       queries.batch, keys.batch);
@@ -327,7 +335,8 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
                     .masks = {queries.padding, keys.padding}};
   const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
   if (call) {
-    show_inputs(call, inputs, heads, TokensOf(queries, tokens), TokensOf(keys, key_tokens));
+    show_inputs(call, inputs, heads, TokensOf(queries, tokens),
+                TokensOf(keys, inputs.key_layer.size(0)));
   }
   const auto [attended, largest] =
       context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())

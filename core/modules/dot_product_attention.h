@@ -91,6 +91,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // Each rank then has two chunks of every sequence (context_order.h), and cu_seqlens are those of
   // the whole sequences. Arguments that do not go with it are refused by the forward.
   void set_context_parallel(const ContextParallel& parallel) override { context_ = parallel; }
+  const ContextParallel& context() const { return context_; }
 
   // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
   at::Tensor extra_state() const override;
@@ -112,12 +113,18 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
     ContextPositions key;
     bool alike;  // queries and keys lie in the same places
   };
+  // Packed sequences (thd); the places are set under context parallelism alone.
+  struct Packed {
+    PackedSequences queries;
+    PackedSequences keys;
+    Places places;
+  };
 
   void check_options() const;
   void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
   void check_channels(const DotProductAttentionInputs& inputs) const;
   AttentionMaskType mask_type(const DotProductAttentionInputs& inputs) const;
-  AttentionSpan span(const DotProductAttentionInputs& inputs) const;
+  AttentionSpan span(const AttentionMaskType& type, const DotProductAttentionInputs& inputs) const;
   double scale(const at::Tensor& query) const;
   Outputs attend_packed(const DotProductAttentionInputs& inputs);
   // ([batch, heads, seq, size], largest scores or undefined)
@@ -127,6 +134,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   static at::Tensor attend_scored(const QueryKeyValueHeads& heads, const ScoredAttention& how,
                                   bool checkpoint);
+
+  Packed packed(const DotProductAttentionInputs& inputs) const;
 
   // Under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;

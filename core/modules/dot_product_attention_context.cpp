@@ -33,7 +33,7 @@ void DotProductAttention::check_context(const DotProductAttentionInputs& inputs)
   if (options_.scores.softmax_type != "vanilla" && !only_heads) {
     refuse("a softmax_type other than vanilla", "use cp_comm_type a2a");
   }
-  if (span(inputs).has_window() && context_.sequence && !context_.gathers) {
+  if (span(type, inputs).has_window() && context_.sequence && !context_.gathers) {
     refuse("a window_size under p2p", "use cp_comm_type all_gather or a2a");
   }
 }
@@ -71,8 +71,9 @@ DotProductAttention::Places DotProductAttention::places(
 at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places& places,
                                                const DotProductAttentionInputs& inputs,
                                                const AttentionCall& call) {
-  const bool causal = mask_type(inputs).causality != Causality::none;
-  const AttentionSpan span = this->span(inputs);
+  const AttentionMaskType type = mask_type(inputs);
+  const bool causal = type.causality != Causality::none;
+  const AttentionSpan span = this->span(type, inputs);
   if ((causal || span.has_window()) && !places.alike) {
     raise<UsageError>(
         "DotProductAttention: under context parallelism (cp_group) a causal mask or a window needs "
@@ -95,7 +96,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                                .value = own.value,
                                                .masks = {},
                                                .first_head = first_head};
-                                   if (mask_type(inputs).padding) {
+                                   if (type.padding) {
                                      whole.masks = {places.query.padding(), places.key.padding()};
                                    }
                                    return attend(whole, inputs, call).first;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/modules/activation_dtype.h"
+
 namespace telens {
 namespace {
 
@@ -51,7 +53,7 @@ at::Tensor MlpActivation::compose(const at::Tensor& x) const {
     raise<ShapeError>("x is {}; a gated activation halves the last dimension, which must be even",
                       x.sizes());
   }
-  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor wide = to_accumulation_dtype(x);
   const auto halves = wide.chunk(2, -1);
   if (!clamped_) return (at::sigmoid(halves[0]) * halves[1]).to(x.scalar_type());
   const at::Tensor gate = halves[0].clamp_max(limit_);

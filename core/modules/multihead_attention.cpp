@@ -1,6 +1,7 @@
 #include "core/modules/multihead_attention.h"
 
 #include "core/distributed/process_group.h"
+#include "core/modules/activation_dtype.h"
 #include "core/modules/attention_bias.h"
 #include "core/modules/epsilon.h"
 #include "core/modules/layer_norm.h"
@@ -21,7 +22,7 @@ constexpr std::string_view kL2Normalization = "L2Normalization";
 
 // x / sqrt(sum(x^2) + eps) of each head, in FP32 (FP64 for FP64), rounded once.
 at::Tensor divided_by_norm(const at::Tensor& x, double eps) {
-  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor wide = to_accumulation_dtype(x);
   return (wide * (wide.square().sum(-1, /*keepdim=*/true) + eps).rsqrt()).to(x.scalar_type());
 }
 
@@ -250,9 +251,9 @@ at::Tensor MultiheadAttention::rotate_packed(const at::Tensor& t, const at::Tens
   if (!cu_seqlens) {
     raise<UsageError>("MultiheadAttention: rotary_pos_emb in thd needs cu_seqlens_q");
   }
-  if (context_.is_divided()) {
+  if (core_attention_->context().is_divided()) {
     const at::Tensor places = packed_token_positions("cu_seqlens", starts ? *starts : *cu_seqlens,
-                                                     t.size(0), context_.place());
+                                                     t.size(0), core_attention_->context().place());
     return apply_rotary_embedding(t.unsqueeze(1), angles_of_places(angles, places), 1,
                                   rotary_pairs())
         .squeeze(1);
@@ -279,8 +280,9 @@ void MultiheadAttention::rotate(QueryKeyValue& qkv, const MultiheadAttentionInpu
     return;
   }
   const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
+  const ContextRank at = core_attention_->context().place();
   const auto rotated = [&](const at::Tensor& heads, const at::Tensor& whole) {
-    const at::Tensor own = angles_of_chunks(whole, heads.size(1 - batch_dim), context_.place());
+    const at::Tensor own = angles_of_chunks(whole, heads.size(1 - batch_dim), at);
     return apply_rotary_embedding(heads, own, batch_dim, rotary_pairs());
   };
   qkv.query = rotated(qkv.query, angles.front());
@@ -322,11 +324,6 @@ Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
       (*proj_)({.inp = attended[0], .is_first_microbatch = inputs.is_first_microbatch});
   if (options_.return_layernorm_output) outputs.push_back(qkv.normalized);
   return outputs;
-}
-
-void MultiheadAttention::set_context_parallel(const ContextParallel& parallel) {
-  context_ = parallel;
-  Module::set_context_parallel(parallel);
 }
 
 void MultiheadAttention::set_debug_name(const std::string& name) {

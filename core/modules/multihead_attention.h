@@ -140,7 +140,6 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   void set_debug_name(const std::string& name) override;
 
   // rotary_pos_emb stays that of the whole sequences.
-  void set_context_parallel(const ContextParallel& parallel) override;
 
   const MultiheadAttentionOptions& options() const { return options_; }
 
@@ -182,7 +181,6 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
 
   MultiheadAttentionOptions options_;
   std::int64_t ranks_ = 1;  // that share the heads
-  ContextParallel context_;
   // One of the two is set; in self attention it makes key and value too.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/distributed/collectives.h"
+#include "core/modules/activation_dtype.h"
 #include "core/modules/context_mask.h"
 #include "core/modules/partial_attention.h"
 #include "core/modules/second_derivative.h"
@@ -22,10 +24,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor wide(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
-}
 
 // Keys and values, or their gradients, as the one tensor that travels.
 class Travelers {
@@ -71,14 +69,15 @@ struct Step {
 class Ring {
  public:
   Ring(const RingAttention& how, std::int64_t queries, std::int64_t keys)
-      : how_(how), queries_(queries), keys_(keys) {
-    if (how.group) at_ = {.rank = rank_in(*how.group), .size = size_of(*how.group)};
-  }
+      : how_(how),
+        queries_(queries),
+        keys_(keys),
+        at_{.rank = rank_in(*how.group), .size = size_of(*how.group)} {}
 
   std::int64_t steps() const { return at_.size; }
 
   PendingTensor pass(const at::Tensor& x, RingChannel channel) const {
-    return how_.group ? pass_to_next_rank(x, how_.group, channel) : PendingTensor(x);
+    return pass_to_next_rank(x, how_.group, channel);
   }
 
   // Under a causal mask the keys of a lower rank's second chunk lie behind all queries, and of the
@@ -104,6 +103,13 @@ class Ring {
   ContextRank at_;
 };
 
+// present: the keys and values that are at this rank.
+PartialHeads heads_of(const Step& step, const at::Tensor& queries, const Travelers& travelers,
+                      const at::Tensor& present) {
+  return {step.query.of(queries), step.key.of(to_accumulation_dtype(travelers.key(present))),
+          step.key.of(to_accumulation_dtype(travelers.value(present)))};
+}
+
 struct KeptRing final : torch::CustomClassHolder {
   explicit KeptRing(RingAttention kept) : how(std::move(kept)) {}
   RingAttention how;
@@ -128,7 +134,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     auto kept = c10::make_intrusive<KeptRing>(*how);
     const Ring ring(*how, query.size(2), key.size(2));
     const Travelers travelers(key, value);
-    const at::Tensor queries = wide(query);
+    const at::Tensor queries = to_accumulation_dtype(query);
     const auto options = queries.options();
     const PartialAttention sum{
         at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)}, options),
@@ -139,8 +145,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       PendingTensor next;
       if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
       const Step step = ring.step(i);
-      const PartialHeads heads{step.query.of(queries), step.key.of(wide(travelers.key(present))),
-                               step.key.of(wide(travelers.value(present)))};
+      const PartialHeads heads = heads_of(step, queries, travelers, present);
       const PartialScores scores{.allowed = step.allowed,
                                  .kept = draw(*how, heads.query, heads.key),
                                  .keep = 1 - how->dropout,
@@ -167,9 +172,10 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const at::Tensor &query = saved[0], &key = saved[1], &value = saved[2];
     const Ring ring(how, query.size(2), key.size(2));
     const Travelers travelers(key, value);
-    const at::Tensor queries = wide(query);
-    const at::Tensor output_gradient = wide(grads[0]);
-    const at::Tensor delta = (output_gradient * wide(saved[3])).sum(-1, /*keepdim=*/true);
+    const at::Tensor queries = to_accumulation_dtype(query);
+    const at::Tensor output_gradient = to_accumulation_dtype(grads[0]);
+    const at::Tensor delta =
+        (output_gradient * to_accumulation_dtype(saved[3])).sum(-1, /*keepdim=*/true);
     const at::Tensor query_gradient = at::zeros_like(queries);
     at::Tensor present = Travelers::pack(key, value);
     at::Tensor gradients = at::zeros(present.sizes(), queries.options());
@@ -178,8 +184,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       PendingTensor next;
       if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
       const Step step = ring.step(i);
-      const PartialHeads heads{step.query.of(queries), step.key.of(wide(travelers.key(present))),
-                               step.key.of(wide(travelers.value(present)))};
+      const PartialHeads heads = heads_of(step, queries, travelers, present);
       // Computed beside the transfer of what the ranks before have added up.
       const at::Tensor own = at::zeros(present.sizes(), queries.options());
       const auto drawn = static_cast<std::size_t>(i);

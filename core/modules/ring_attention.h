@@ -11,7 +11,7 @@
 namespace telens {
 
 struct RingAttention {
-  ProcessGroupPtr group;  // null: one rank
+  ProcessGroupPtr group;
   ContextPositions query;
   ContextPositions key;
   bool causal = false;  // queries and keys then lie alike

@@ -7,23 +7,6 @@
 #include "features/rank_agreement/rank_agreement.h"
 
 namespace telens::features {
-namespace {
-
-CollectiveKind kind_of(ProgramCollective::Kind kind) {
-  switch (kind) {
-    case ProgramCollective::Kind::sum:
-      return CollectiveKind::sum;
-    case ProgramCollective::Kind::maximum:
-      return CollectiveKind::maximum;
-    case ProgramCollective::Kind::sum_and_scatter:
-      return CollectiveKind::sum_and_scatter;
-    case ProgramCollective::Kind::gather:
-      break;
-  }
-  return CollectiveKind::gather;
-}
-
-}  // namespace
 
 CollectiveCheck::CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services)
     : entry_(entry),
@@ -71,7 +54,7 @@ void CollectiveCheck::look_at(const ModelTensor& tensor) {
 void CollectiveCheck::look_at_collective(const ProgramCollective& collective) {
   if (!collective.group || collective.sent.numel() == 0) return;
   const CollectiveWatch::OnResult on_result = watch_->look_at(
-      {kind_of(collective.kind), collective.sent, collective.group}, {collective.name, "output"});
+      {collective.kind, collective.sent, collective.group}, {collective.name, "output"});
   if (on_result) on_result(collective.result);
 }
 

@@ -99,11 +99,10 @@ void show_model(std::vector<ShownTensor> tensors) {
   debug::show_model(shown);
 }
 
-ProgramCollective::Kind kind_of_collective(const std::string& op) {
-  using Kind = ProgramCollective::Kind;
-  if (op == "sum") return Kind::sum;
-  if (op == "max") return Kind::maximum;
-  return op == "gather" ? Kind::gather : Kind::sum_and_scatter;
+CollectiveKind kind_of_collective(const std::string& op) {
+  if (op == "sum") return CollectiveKind::sum;
+  if (op == "max") return CollectiveKind::maximum;
+  return op == "gather" ? CollectiveKind::gather : CollectiveKind::sum_and_scatter;
 }
 
 void check_collective(std::string name, const std::string& op, at::Tensor sent, at::Tensor result,

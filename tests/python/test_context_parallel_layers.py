@@ -192,6 +192,12 @@ def test_batches_of_one_length_are_divided_along_the_sequence():
         assert positions.tolist() == [0, 1, 6, 7]
 
 
+def test_a_sequence_without_tokens_has_no_part():
+    sums = torch.tensor([0, 0, 8, 8])
+    own, _, _ = get_batch_on_this_cp_rank(sums, torch.arange(8), None, None, cp_rank=1, cp_size=2)
+    assert own.tolist() == [2, 3, 4, 5]
+
+
 def test_what_cannot_be_divided_is_refused():
     odd = torch.tensor([0, 6])
     with pytest.raises(telens.ShapeError, match="has 6 tokens; 2 ranks divide multiples of 4: pad"):

@@ -14,6 +14,7 @@ import torch
 
 from telens import _C
 from telens._names import among
+from telens.pytorch.context_places import places_of_rank
 
 __all__ = [
     "generate_positional_ids_for_cp",
@@ -143,21 +144,18 @@ def _own_part(owner: str, x: Any, dim: int, rank: int, size: int) -> torch.Tenso
             f"{owner}: a sequence has {x.shape[dim]} positions; {size} ranks divide multiples of "
             f"{2 * size}"
         )
-    chunks = x.chunk(2 * size, dim)
-    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim)
+    return x.index_select(dim, places_of_rank(x.shape[dim], size, rank).to(x.device))
 
 
 def _own_places(owner: str, sums: list[int], rank: int, size: int) -> torch.Tensor:
     places = [torch.empty(0, dtype=torch.long)]
     for start, end in itertools.pairwise(sums):
-        chunk, rest = divmod(end - start, 2 * size)
-        if rest:
+        if (end - start) % (2 * size) != 0:
             raise _C.ShapeError(
                 f"{owner}: a sequence has {end - start} tokens; {size} ranks divide multiples of "
                 f"{2 * size}: pad with pad_thd_sequences_for_cp"
             )
-        for index in (rank, 2 * size - 1 - rank):
-            places.append(torch.arange(start + index * chunk, start + (index + 1) * chunk))
+        places.append(start + places_of_rank(end - start, size, rank))
     return torch.cat(places)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +28,7 @@ from telens.pytorch.neutral_arguments import (
     take,
     without_aliases,
 )
+from telens.pytorch.positional_arguments import warn_of_positions
 from telens.pytorch.rng_tracker import fork_dropout, fork_of
 from telens.pytorch.tensor import initial_parameter
 from telens.pytorch.transformer_engine_state import (
@@ -61,7 +61,7 @@ class Module(WithContextParallel, torch.nn.Module):
         torch.nn.Module.__init__(self)
         owner = self._type.name
         names = (field.name for field in self._type.options)
-        _warn_of_positions(owner, self._type.options, args)
+        warn_of_positions(owner, self._type.options, args)
         kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
@@ -236,31 +236,6 @@ class Module(WithContextParallel, torch.nn.Module):
             for name, value in self._telens_adapter.options().items()
             if not (value == defaults[name] or callable(value) or name in _PLACEMENT)
         )
-
-
-# How many arguments come first in every version of Transformer Engine, and in its documentation.
-_AGREED_POSITIONS = {
-    "Linear": 3,
-    "GroupedLinear": 4,
-    "LayerNormLinear": 3,
-    "LayerNormMLP": 3,
-    "LayerNorm": 2,
-    "RMSNorm": 2,
-}
-
-
-def _warn_of_positions(owner: str, fields: list[_C.FieldInfo], args: tuple[Any, ...]) -> None:
-    """Tells of a bool behind them: there one argument stands here and another one elsewhere."""
-    agreed = _AGREED_POSITIONS.get(owner, len(args))
-    for field, value in zip(fields[agreed:], args[agreed:], strict=False):
-        if isinstance(value, bool):
-            warnings.warn(
-                f"{owner}: {value} was given by position for {field.name}; Transformer Engine and "
-                f"its documentation have other arguments there: give it by name, {field.name}="
-                f"{value} or what was meant",
-                UserWarning,
-                stacklevel=3,
-            )
 
 
 def _recomputed(call: Any) -> Any:

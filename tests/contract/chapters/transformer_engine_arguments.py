@@ -110,7 +110,7 @@ STATEMENTS = (
         "A bool by position, where Transformer Engine has another argument, is warned of *(ours)*.",
         "test_neutral_arguments.py::"
         "test_a_bool_by_position_where_others_have_another_argument_is_warned_of",
-        MODULE,
+        "python/telens/pytorch/positional_arguments.py",
         "        if isinstance(value, bool):\n            warnings.warn(",
         "        if isinstance(value, str):\n            warnings.warn(",
     ),

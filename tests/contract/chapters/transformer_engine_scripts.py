@@ -375,9 +375,9 @@ STATEMENTS = (
         "`generate_positional_ids_for_cp` divide a batch as Transformer Engine does.",
         "test_context_parallel_layers.py::"
         "test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does",
-        "python/telens/pytorch/context_batches.py",
-        "for index in (rank, 2 * size - 1 - rank):",
-        "for index in (2 * rank, 2 * rank + 1):",
+        "python/telens/pytorch/context_places.py",
+        "torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])",
+        "torch.cat([chunks[2 * rank], chunks[2 * rank + 1]])",
     ),
     Statement(
         "Attention takes `window_size`, with every mask.",

@@ -6,8 +6,8 @@ import torch
 
 from telens import _C
 from telens._names import among, refusal
+from telens.pytorch.context_places import packed_places_of_rank, places_of_rank
 from telens.pytorch.rotary import RotaryPositionEmbedding
-from telens.pytorch.rotary_places import packed_places_of_rank, places_of_rank
 
 __all__ = ["RotaryPositionEmbedding", "apply_rotary_pos_emb"]
 

@@ -19,7 +19,7 @@ def places_of_rank(length: int, size: int, rank: int) -> torch.Tensor:
         raise _C.ShapeError(
             f"a sequence has {length} positions; {size} ranks divide multiples of {2 * size}"
         )
-    chunks = torch.arange(length).view(2 * size, -1)
+    chunks = torch.arange(length).view(2 * size, length // (2 * size))
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
 
