@@ -19,6 +19,9 @@ namespace {
 // gives collectives of NCCL up.
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(10);
 
+// Texts that hold changing sizes would fill memory in a long training.
+constexpr std::size_t kMostTexts = 1024;
+
 // The comparisons of one group so far.
 struct Comparisons {
   c10::weak_intrusive_ptr<c10d::ProcessGroup> group;  // keeps the address from being used again
@@ -90,14 +93,17 @@ void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
   compare(claim, *group, comparison);
 }
 
-void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
-  {
+void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group, bool anew) {
+  if (!anew) {
     const std::lock_guard lock(comparisons_mutex);
     if (comparisons_of(group).equal.contains(claim.text)) return;
   }
   compare_over_ranks(claim, group);
   const std::lock_guard lock(comparisons_mutex);
-  comparisons_of(group).equal.insert(claim.text);
+  std::set<std::string>& equal = comparisons_of(group).equal;
+  // All ranks compare the same texts in the same order, so all forget them at the same one.
+  if (equal.size() >= kMostTexts) equal.clear();
+  equal.insert(claim.text);
 }
 
 const std::string& name_of(const c10d::ProcessGroup& group) { return group.getGroupName(); }

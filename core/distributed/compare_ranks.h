@@ -24,8 +24,11 @@ struct RankClaim {
 // A group without a store compares nothing.
 void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group);
 
-// The same, but once for each text, subjects aside.
-void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group);
+// The same, but once for each text, subjects aside. anew: also where the text was compared before,
+// since another rank may come with another one. A rank that compares alone waits in vain, so all
+// must be able to know that it is time.
+void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group,
+                             bool anew = false);
 
 // The name by which torch.distributed tells groups apart; it is the same on all of their ranks.
 const std::string& name_of(const c10d::ProcessGroup& group);

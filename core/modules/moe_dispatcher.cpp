@@ -1,13 +1,17 @@
 #include "core/modules/moe_dispatcher.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "core/distributed/compare_ranks.h"
 #include "core/distributed/exchange_rows.h"
+#include "core/modules/dispatch_claims.h"
 #include "core/ops/dispatcher.h"
 
 namespace telens {
@@ -77,7 +81,18 @@ std::int64_t MoEDispatcher::first_expert() const {
   return group_ ? rank_in(*group_) * num_local_experts() : 0;
 }
 
-void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_map) const {
+// `first`: the first call of this kind, which all ranks compare.
+void MoEDispatcher::compare(std::string text, bool& first) const {
+  static const std::string subject = kName;
+  compare_once_over_ranks(
+      {.subject = subject,
+       .group_name = "ep_group",
+       .text = std::move(text),
+       .mend = "give all of its ranks layers of the same sizes, under the same autocast"},
+      group_, std::exchange(first, false));
+}
+
+void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_map) {
   if (hidden.dim() != 2 || routing_map.dim() != 2 || routing_map.size(0) != hidden.size(0) ||
       routing_map.size(1) != num_experts_) {
     raise<ShapeError>(
@@ -86,27 +101,26 @@ void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_ma
         kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
   }
   if (ranks_ == 1) return;
-  static const std::string subject = kName;
-  compare_once_over_ranks(
-      {.subject = subject,
-       .group_name = "ep_group",
-       .text = fmt::format("sends rows of {} {} to {} experts", hidden.size(1),
-                           c10::toString(hidden.scalar_type()), num_experts_),
-       .mend = "give all of its ranks layers of the same sizes, under the same autocast"},
-      group_);
+  // The numbers themselves are gathered, and as many as there are experts.
+  compare(fmt::format("sends rows to {} experts", num_experts_), first_dispatch_);
 }
 
 // int64 [ranks, experts] on the host; own: [experts].
-at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own) const {
-  const at::Tensor row = own.view({1, num_experts_});
-  return (ranks_ == 1 ? row : gather_rows(row, group_).wait()).cpu();
+at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own,
+                                          const DispatchClaims& claims) const {
+  if (ranks_ == 1) return own.view({1, num_experts_}).cpu();
+  const at::Tensor ours = at::tensor(at::IntArrayRef(claims), at::kLong).to(own.device());
+  const at::Tensor row = at::cat({ours, own}).view({1, kDispatchClaims + num_experts_});
+  const at::Tensor all = gather_rows(row, group_).wait().cpu();
+  check_dispatch_claims(kName, all.narrow(1, 0, kDispatchClaims));
+  return all.narrow(1, kDispatchClaims, num_experts_);
 }
 
 DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
-                                         const std::optional<at::Tensor>& probs) const {
+                                         const std::optional<at::Tensor>& probs) {
   check(hidden, routing_map);
   const at::Tensor routed = routing_map.to(at::kBool);
-  const at::Tensor counts = counts_of_ranks(routed.sum(0));
+  const at::Tensor counts = counts_of_ranks(routed.sum(0), dispatch_claims(hidden, probs));
   const std::int64_t rank = group_ ? rank_in(*group_) : 0;
   const at::Tensor own = counts[rank].view({ranks_, num_local_experts()});
   const at::Tensor local = counts.narrow(1, first_expert(), num_local_experts());
@@ -128,8 +142,10 @@ DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Ten
   return made;
 }
 
-at::Tensor MoEDispatcher::combine(const at::Tensor& rows, const WayBack& way_back) const {
+at::Tensor MoEDispatcher::combine(const at::Tensor& rows, const WayBack& way_back) {
   if (ranks_ == 1) return unpermute(rows, way_back);
+  compare(fmt::format("gives rows of {} {} back", rows.size(1), c10::toString(rows.scalar_type())),
+          first_combine_);
   const at::Tensor by_rank =
       std::get<0>(sort_chunks(rows, std::nullopt, transposed(way_back.chunk_sizes.t())));
   return unpermute(exchange_rows(by_rank, way_back.rows.reversed(), group_), way_back);

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/distributed/collectives.h"
+#include "core/modules/dispatch_claims.h"
 
 namespace telens {
 
@@ -42,21 +44,25 @@ class TELENS_EXPORT MoEDispatcher {
   // hidden: [tokens, hidden]. routing_map: [tokens, experts of all ranks], not 0 where a token goes
   // to an expert. probs: [tokens, experts] of any floating dtype; they travel with the rows. Every
   // rank of the group calls it, in one order. Waits for the device: the counts of rows are the
-  // host's. Throws ShapeError, or UsageError where ranks send rows of other dtypes or widths.
+  // host's. Throws ShapeError, or UsageError on all ranks where theirs send other widths or dtypes,
+  // have probs or none, or want other gradients.
   DispatchedTokens dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
-                            const std::optional<at::Tensor>& probs) const;
+                            const std::optional<at::Tensor>& probs);
 
   // rows: [sum(m_splits), width], what the experts made of them, in their order -> [tokens, width]:
   // the sum over a token's experts, FP32 and rounded once; 0 for a token without experts.
-  at::Tensor combine(const at::Tensor& rows, const WayBack& way_back) const;
+  at::Tensor combine(const at::Tensor& rows, const WayBack& way_back);
 
  private:
-  void check(const at::Tensor& hidden, const at::Tensor& routing_map) const;
-  at::Tensor counts_of_ranks(const at::Tensor& own) const;
+  void compare(std::string text, bool& first) const;
+  void check(const at::Tensor& hidden, const at::Tensor& routing_map);
+  at::Tensor counts_of_ranks(const at::Tensor& own, const DispatchClaims& claims) const;
 
   std::int64_t num_experts_;
   ProcessGroupPtr group_;
   std::int64_t ranks_;
+  bool first_dispatch_ = true;
+  bool first_combine_ = true;
 };
 
 }  // namespace telens

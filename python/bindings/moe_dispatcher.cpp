@@ -22,7 +22,7 @@ void bind_moe_dispatcher(py::module_& module) {
       .def_property_readonly("first_expert", &MoEDispatcher::first_expert)
       .def(
           "dispatch",
-          [](const MoEDispatcher& self, const at::Tensor& hidden, const at::Tensor& routing_map,
+          [](MoEDispatcher& self, const at::Tensor& hidden, const at::Tensor& routing_map,
              const std::optional<at::Tensor>& probs, const std::optional<at::Tensor>& weights) {
             DispatchedTokens made;
             {

@@ -15,7 +15,10 @@ from telens.debug import model_state
 
 RANKS, EXPERTS, HIDDEN = 3, 6, 32  # two experts a rank: chunks are no square
 # Tokens of each rank; of the last case no rank has any.
-TOKENS = {"uneven": (5, 9, 7), "one rank has none": (6, 0, 3), "nothing": (0, 0, 0)}
+TOKENS = {
+    "uneven": (5, 9, 7), "one rank has none": (6, 0, 3), "nothing": (0, 0, 0),
+    "one rank gets none": (5, 9, 7),
+}  # fmt: skip
 RECIPES = {"delayed": DelayedScaling, "current": Float8CurrentScaling, "mxfp8": MXFP8BlockScaling}
 
 
@@ -30,10 +33,13 @@ def routing_of(tokens: int) -> torch.Tensor:
 class Whole:
     """The batch of all ranks, and what is this rank's of it."""
 
-    def __init__(self, tokens: tuple, dtype: torch.dtype, rank: int) -> None:
+    def __init__(self, name: str, dtype: torch.dtype, rank: int) -> None:
+        tokens = TOKENS[name]
         torch.manual_seed(1)
         self.hidden = torch.randn(sum(tokens), HIDDEN).to(dtype)
         self.routing = routing_of(sum(tokens))
+        if name == "one rank gets none":
+            self.routing[:, 4:] = False  # the experts of the last one
         self.probs = torch.rand(sum(tokens), EXPERTS)
         self.gradient = torch.randn(sum(tokens), HIDDEN).to(dtype)
         self.own = slice(sum(tokens[:rank]), sum(tokens[: rank + 1]))
@@ -99,21 +105,35 @@ def beside_one_process(rank: int) -> None:
     first, count = dispatcher.first_expert, dispatcher.num_local_experts
     assert (first, count) == (2 * rank, 2)
     assert (alone.first_expert, alone.num_local_experts) == (0, EXPERTS)
-    for name, tokens in TOKENS.items():
+    for name in TOKENS:
         for dtype in (torch.float32, torch.bfloat16):
             for travels in (False, True):
-                data = Whole(tokens, dtype, rank)
+                data = Whole(name, dtype, rank)
                 case = (name, dtype, travels)
                 whole = run(alone, experts(0, EXPERTS, dtype), data, slice(None), travels)
                 found = run(dispatcher, experts(first, count, dtype), data, data.own, travels)
                 compare(found, whole, data, first, count, case)
     for name, recipe in RECIPES.items():
-        data = Whole(TOKENS["uneven"], torch.float32, rank)
-        with te.fp8_autocast(fp8_recipe=recipe()):
-            whole = run(alone, experts(0, EXPERTS, torch.float32), data, slice(None), False, True)
+        for tokens in ("uneven", "one rank gets none"):
+            data = Whole(tokens, torch.float32, rank)
+            all_experts = experts(0, EXPERTS, torch.float32)
+            with te.fp8_autocast(fp8_recipe=recipe()):
+                whole = run(alone, all_experts, data, slice(None), False, True)
             layer = experts(first, count, torch.float32)
-            found = run(dispatcher, layer, data, data.own, False, True)
-        compare(found, whole, data, first, count, name)
+            with te.fp8_autocast(fp8_recipe=recipe(), fp8_group=dist.group.WORLD):
+                found = run(dispatcher, layer, data, data.own, False, True)
+            compare(found, whole, data, first, count, (name, tokens))
+            if name == "delayed":
+                compare_histories(layer, all_experts, tokens)
+
+
+def compare_histories(layer: te.GroupedLinear, whole: te.GroupedLinear, case: str) -> None:
+    """Experts in one place on several ranks have the largest amaxes of them all."""
+    for direction, slots in (("scaling_fwd", 3), ("scaling_bwd", 2)):
+        found, of_whole = (each.fp8_meta[direction].amax_history for each in (layer, whole))
+        by_rank = of_whole.view(len(of_whole), RANKS, EXPERTS // RANKS, slots)
+        assert torch.equal(found, by_rank.amax(1).flatten(1)), (direction, case)
+        assert found.count_nonzero() > 0
 
 
 def test_ranks_that_share_the_experts_compute_what_one_process_does():
@@ -155,7 +175,7 @@ def count_messages(rank: int) -> None:
     )
     assert collectives == 5  # the counts; rows there and back, twice
     rows = 4 * 2 + sum(m_splits) * 2  # there, back, and both again in the backward
-    assert sent == 4 * 8 + rows * 8 * 4
+    assert sent == (4 + 4) * 8 + rows * 8 * 4  # counts with what is compared on the way
 
 
 def refuse(rank: int) -> None:
@@ -178,17 +198,51 @@ def refuse(rank: int) -> None:
     dispatcher.combine(tokens)
     with pytest.raises(telens.UsageError, match="combine without dispatch"):
         dispatcher.combine(tokens)
-    # Ranks whose rows are of two widths.
-    with pytest.raises(
-        telens.UsageError, match=f"rank {rank} of ep_group sends rows of {8 + rank}"
-    ):
-        dispatcher.dispatch(torch.ones(3, 8 + rank).half(), routing)
+    with pytest.raises(telens.UsageError, match="dispatch while the one before waits"):
+        dispatcher.dispatch(*[dispatcher.dispatch(hidden, routing)[0], routing])
+    dispatcher.combine(dispatcher.dispatch(hidden, routing)[0])
+
+
+def refuse_what_ranks_would_send(rank: int) -> None:
+    """Both ranks say so, and none waits for the other; then they go on."""
+    dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
+    hidden, routing, probs = torch.ones(3, 8), torch.ones(3, 4), torch.ones(3, 4)
+    dispatcher.combine(dispatcher.dispatch(hidden, routing, probs)[0])
+
+    def send(width=8, dtype=torch.float32, travel=None, grad=False):
+        rows = torch.ones(3, width, dtype=dtype, requires_grad=grad)
+        if travel is None:
+            return dispatcher.dispatch(rows, routing, probs)
+        return dispatcher.dispatch_with_probs(rows, routing, travel)
+
+    half = torch.float16
+    # The arguments of each rank, and what is said of them.
+    cases = [
+        ({}, {"width": 9}, "the width of hidden: 8 on rank 0, 9 on rank 1"),
+        ({"dtype": half}, {}, "the dtype of hidden: Half on rank 0, Float on rank 1"),
+        ({}, {"travel": probs}, "the dtype of probs that travel: none on rank 0, Float on rank 1"),
+        ({"travel": probs.half()}, {"travel": probs}, "probs that travel: Half on rank 0, Float"),
+        ({"grad": True}, {}, "gradients: of hidden on rank 0, none on rank 1"),
+    ]
+    for *brought, words in cases:
+        with pytest.raises(telens.UsageError, match=words):
+            send(**brought[rank])
+    with pytest.raises(telens.UsageError, match=f"{rank} of ep_group sends rows to {4 + 2 * rank}"):
+        te.MoEDispatcher(4 + 2 * rank, dist.group.WORLD).dispatch(
+            hidden, torch.ones(3, 4 + 2 * rank)
+        )
+    another = te.MoEDispatcher(4, dist.group.WORLD)
+    tokens, _ = another.dispatch(hidden, routing)
+    with pytest.raises(telens.UsageError, match=f"{rank} of ep_group gives rows of {8 + rank} Flo"):
+        another.combine(torch.ones(len(tokens), 8 + rank))
+    assert torch.equal(dispatcher.combine(dispatcher.dispatch(hidden, routing)[0]), 4 * hidden)
 
 
 def on_two_ranks(rank: int) -> None:
     derive_twice(rank)
     count_messages(rank)
     refuse(rank)
+    refuse_what_ranks_would_send(rank)
 
 
 def test_two_ranks_send_what_they_must_and_are_refused_what_does_not_fit():

@@ -67,7 +67,9 @@ class MoEDispatcher:
     ) -> tuple[torch.Tensor, list[int]]:
         """Sends this rank's tokens out, and takes those that its experts are to work on.
 
-        On a GPU the host waits for the numbers of rows.
+        On a GPU the host waits for the numbers of rows. Raises UsageError while another dispatch
+        waits for its `combine`, and on all ranks where theirs differ in width, dtype, probs or
+        wanted gradients.
 
         Parameters
         ----------
@@ -121,6 +123,13 @@ class MoEDispatcher:
         probs: torch.Tensor | None,
         weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, list[int]]:
+        if self._way_back is not None:
+            self._way_back = None
+            raise _C.UsageError(
+                "MoEDispatcher: dispatch while the one before waits for its combine, which would "
+                "take its rows for these; call them in turn, or give each batch on its way a "
+                "dispatcher of its own (the one before is given up)"
+            )
         if isinstance(hidden, QuantizedTensor):
             raise refusal("MoEDispatcher", "hidden", "in high precision", hidden)
         for given in (probs, weights):
