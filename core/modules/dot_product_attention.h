@@ -90,7 +90,10 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   // Each rank then has two chunks of every sequence (context_order.h), and cu_seqlens are those of
   // the whole sequences. Arguments that do not go with it are refused by the forward.
-  void set_context_parallel(const ContextParallel& parallel) override { context_ = parallel; }
+  void set_context_parallel(const ContextParallel& parallel) override {
+    context_ = parallel;
+    first_in_context_ = true;
+  }
   const ContextParallel& context() const { return context_; }
 
   // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
@@ -139,6 +142,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   // Under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;
+  // Throws UsageError where ranks of the groups are about to attend in different ways.
+  void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs);
   Places places(const Heads& heads, const DotProductAttentionInputs& inputs) const;
   at::Tensor attend_divided(const Heads& heads, const Places& places,
                             const DotProductAttentionInputs& inputs, const AttentionCall& call);
@@ -148,6 +153,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   DotProductAttentionOptions options_;
   AttentionLayer layer_;
   ContextParallel context_;
+  bool first_in_context_ = true;
   at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
 };
 

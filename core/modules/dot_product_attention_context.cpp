@@ -1,7 +1,12 @@
 // DotProductAttention under context parallelism: what goes with it, and how it is divided.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
+#include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
+#include "core/distributed/compare_ranks.h"
 #include "core/modules/activation_dtype.h"
 #include "core/modules/context_attention.h"
 #include "core/modules/dot_product_attention.h"
@@ -9,11 +14,51 @@
 namespace telens {
 namespace {
 
+// cu_seqlens, which may be int32 or int64, on any device.
 bool are_alike(const std::optional<at::Tensor>& query, const std::optional<at::Tensor>& key) {
-  return !key || (query && (key->is_same(*query) || at::equal(*key, *query)));
+  if (!key) return true;
+  return query &&
+         (key->is_same(*query) || at::equal(*key, query->to(key->device(), key->scalar_type())));
+}
+
+std::string claim_of(const char* name, const at::Tensor& heads) {
+  const bool has_gradient = at::GradMode::is_enabled() && heads.requires_grad();
+  return fmt::format("{} {} {}{}", name, c10::str(heads.sizes()),
+                     c10::toString(heads.scalar_type()), has_gradient ? " with a gradient" : "");
+}
+
+const char* comm_type_of(const ContextParallel& context) {
+  if (context.heads) return context.sequence ? "a2a+p2p" : "a2a";
+  return context.gathers ? "all_gather" : "p2p";
 }
 
 }  // namespace
+
+// In the first call, and in each of another kind: a message of its own in every call would cost
+// more than the exchange of short sequences. A rank that alone begins another kind later waits in
+// vain, and says so after the time that the groups' collectives have.
+void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
+                                             const DotProductAttentionInputs& inputs) {
+  static const std::string subject = "DotProductAttention";
+  const AttentionSpan span = this->span(mask_type(inputs), inputs);
+  const std::string text = fmt::format(
+      "attends by {} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
+      "[batch, heads, seq, size] {}, {}, {}",
+      comm_type_of(context_), inputs.qkv_format.value_or(options_.qkv_format),
+      inputs.attn_mask_type.value_or(options_.attn_mask_type), span.left, span.right,
+      is_training() ? options_.attention_dropout : 0.0, claim_of("query", heads.query),
+      claim_of("key", heads.key), claim_of("value", heads.value));
+  const bool first = std::exchange(first_in_context_, false);
+  for (const ProcessGroupPtr& group : {context_.heads, context_.sequence}) {
+    if (!group) continue;
+    compare_once_over_ranks({.subject = subject,
+                             .group_name = "cp_group",
+                             .text = text,
+                             .mend = "give all of its ranks the same arguments and equal parts of "
+                                     "the sequences, under the same autocast"},
+                            group, first);
+  }
+}
 
 void DotProductAttention::check_context(const DotProductAttentionInputs& inputs) const {
   const auto refuse = [](const char* what, const char* instead) {
@@ -83,11 +128,17 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
     TORCH_WARN_ONCE("scores of attention under cp_comm_type p2p and all_gather are shown to no ",
                     "feature: no rank has them");
   }
+  const double dropout = is_training() ? options_.attention_dropout : 0.0;
+  const bool in_ring = context_.sequence && !context_.gathers;
+  if (in_ring && dropout != 0 && inputs.scores.checkpoint_core_attention) {
+    TORCH_WARN_ONCE("checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores ",
+                    "are made anew in the backward anyway, and dropout's choices are kept");
+  }
   const ContextAttention how{.parallel = context_,
                              .query = places.query,
                              .key = places.key,
                              .span = {.causal = causal, .left = span.left, .right = span.right},
-                             .dropout = is_training() ? options_.attention_dropout : 0.0,
+                             .dropout = dropout,
                              .scale = scale(heads.query)};
   const LocalAttention local{.whole =
                                  [&](const QueryKeyValueHeads& own, std::int64_t first_head) {
@@ -109,6 +160,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
   const QueryKeyValueHeads own{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  compare_in_context(own, inputs);
   return attend_in_context(own, how, local);
 }
 

@@ -7,7 +7,18 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from context_helpers import HEADS, SIZE, Case, compare, make, places, two_levels, whole_tensors
+from context_helpers import (
+    HEADS,
+    LENGTHS,
+    SIZE,
+    Case,
+    compare,
+    make,
+    places,
+    sums,
+    two_levels,
+    whole_tensors,
+)  # fmt: skip
 from distributed_workers import run_ranks
 
 import telens
@@ -51,6 +62,8 @@ def two_ranks(rank: int) -> None:
     compare(Case("a2a", options={"softmax_type": "off-by-one"}), rank, 2, dist.group.WORLD)
     learnable_softmax(rank)
     copies(rank)
+    sums_of_two_dtypes(rank)
+    ranks_that_differ(rank)
     refusals(rank)
 
 
@@ -98,6 +111,32 @@ def refused(match: str, case: Case, **more) -> None:
     inputs = [x[:positions] for x in whole_tensors(case)[:3]]
     with pytest.raises(telens.UsageError, match=match):
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs, **more)
+
+
+def sums_of_two_dtypes(rank: int) -> None:
+    """cu_seqlens_q and cu_seqlens_kv with one content are alike, whatever integers they are."""
+    case = Case("p2p", "padding_causal", call={"cu_seqlens_kv": sums(LENGTHS).long()})
+    compare(case, rank, 2, dist.group.WORLD)
+
+
+def ranks_that_differ(rank: int) -> None:
+    """Both say so before they exchange anything, and then go on."""
+    shared = [x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]]
+    wide = [x.double() for x in shared]
+    # The case of each rank, and what is said of it.
+    cases = [
+        (Case("p2p"), Case("all_gather"), shared, "attends by {}", ("p2p", "all_gather")),
+        (Case("a2a", "no_mask"), Case("a2a"), shared, "attn_mask_type {}", ("no_mask", "causal")),
+        (Case("p2p", layout="bshd"), Case("p2p"), shared, "format {}", ("bshd", "sbhd")),
+        (Case("p2p"), Case("p2p"), [shared, wide], r"query \S.*?\] {}", ("Float", "Double")),
+    ]
+    for *each, inputs, words, names in cases:
+        attention = make(each[rank], cp_group=dist.group.WORLD, cp_comm_type=each[rank].comm)
+        own = inputs[rank] if inputs is not shared else shared
+        match = f"rank {rank} of cp_group .*{words.format(names[rank])}.*rank {1 - rank} "
+        with pytest.raises(telens.UsageError, match=match):
+            attention(*own)
+    compare(Case("p2p"), rank, 2, dist.group.WORLD)
 
 
 def refusals(rank: int) -> None:

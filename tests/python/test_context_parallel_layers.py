@@ -3,7 +3,16 @@
 import pytest
 import torch
 import torch.distributed as dist
-from context_helpers import PACKED_LENGTHS, PACKED_PADDED, SEQ, close, places, sums
+from context_helpers import (
+    PACKED_LENGTHS,
+    PACKED_PADDED,
+    SEQ,
+    chunks_of,
+    close,
+    places,
+    sums,
+    two_levels,
+)  # fmt: skip
 from distributed_workers import run_ranks
 from parallel_helpers import region, sum_over_ranks
 
@@ -57,12 +66,12 @@ def attention(comm: str, layout: str, groups: int, group: object, size: int) -> 
     compare(whole, own, layout, size, (comm, layout, groups))
 
 
-def transformer(comm: str, size: int) -> None:
+def transformer(comm: str, size: int, group: object = None) -> None:
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "fuse_qkv_params": True}
     made |= {"attn_input_format": "bshd", "device": "cpu"}
     whole, own = (te.TransformerLayer(HIDDEN, FFN, HEADS, **made) for _ in range(2))
-    own.set_context_parallel_group(dist.group.WORLD, [0, 1], None, comm)
+    own.set_context_parallel_group(group or dist.group.WORLD, list(range(size)), None, comm)
     assert own.self_attention.core_attention.cp_comm_type == comm
     compare(whole, own, "bshd", size, ("TransformerLayer", comm))
 
@@ -97,6 +106,88 @@ def dropouts(rank: int) -> None:
         # A dropped weight gives no gradient: both sums are those of the weights that are left.
         left = sum_over_ranks(torch.stack([out.sum(), gradient.sum()]), dist.group.WORLD)
         torch.testing.assert_close(left[0], left[1], rtol=1e-5, atol=0)
+
+
+def of_long_sequences(rank: int) -> None:
+    """320 queries a rank: more than are looked at in one go. FP64, beside the whole attention."""
+    generator = torch.Generator().manual_seed(2)
+    whole = [torch.randn(640, 1, 2, 8, generator=generator).double() for _ in range(3)]
+    gradient = torch.randn(640, 1, 16, generator=generator).double()
+    here = torch.tensor(chunks_of(rank, 2, 640))
+    for mask in ("causal", "no_mask", "padding_causal"):
+        made = {"attn_mask_type": mask, "attention_dropout": 0.0}
+        lengths = {"cu_seqlens_q": sums([600])} if "padding" in mask else {}
+        found = []
+        for part, more in ((slice(None), {}), (here, {"cp_group": dist.group.WORLD})):
+            inputs = [x[part].clone().requires_grad_() for x in whole]
+            out = te.DotProductAttention(2, 8, **made, **more)(*inputs, **lengths)
+            out.backward(gradient[part])
+            found.append([out.detach(), *(x.grad for x in inputs)])
+        for expected, own in zip(*found, strict=True):
+            torch.testing.assert_close(own, expected[here], rtol=1e-10, atol=1e-10, msg=mask)
+
+
+def dropouts_gradients(rank: int) -> None:
+    """Against differences of the loss of all ranks, along one direction of each tensor."""
+    generator = torch.Generator().manual_seed(10 + rank)
+    drawn = [torch.randn(320, 1, 2, 8, generator=generator).double() for _ in range(6)]
+    inputs, directions = drawn[:3], drawn[3:]
+    gradient = torch.randn(320, 1, 16, generator=generator).double()
+    attention = te.DotProductAttention(2, 8, attention_dropout=0.3, cp_group=dist.group.WORLD)
+
+    def attend(*moved: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(rank)  # the same choices in each call
+        return attention(*moved).mul(gradient).sum()
+
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    attend(*leaves).backward()
+    step = 1e-5
+    for i, direction in enumerate(directions):
+        losses = []
+        for sign in (1, -1):
+            moved = [x + sign * step * direction if j == i else x for j, x in enumerate(inputs)]
+            losses.append(attend(*moved))
+        slope = (losses[0] - losses[1]) / (2 * step)
+        total = torch.stack([slope, leaves[i].grad.mul(direction).sum()])
+        dist.all_reduce(total)
+        assert total[0].abs() > 1, i
+        torch.testing.assert_close(total[1], total[0], rtol=1e-6, atol=1e-6)
+
+
+def other_lengths_of_keys(rank: int) -> None:
+    """Cross attention: 32 queries look at 48 keys, whose padding is their own."""
+    generator = torch.Generator().manual_seed(4)
+    whole = [torch.randn(n, BATCH, HEADS, 8, generator=generator) for n in (32, 48, 48)]
+    places = [torch.tensor(chunks_of(rank, 2, len(x))) for x in whole]
+    keys = {"cu_seqlens_q": sums([30, 17]), "cu_seqlens_kv": sums([41, 5])}
+    made = {"attention_dropout": 0.0}
+    for comm in ("p2p", "all_gather", "a2a"):
+        own = {**made, "cp_group": dist.group.WORLD, "cp_comm_type": comm}
+        for mask, lengths in (("no_mask", {}), ("padding", keys)):
+            found = []
+            for more, inputs in (
+                (made, [x.clone() for x in whole]),
+                (own, [x[at] for x, at in zip(whole, places, strict=True)]),
+            ):
+                inputs = [x.requires_grad_() for x in inputs]
+                out = te.DotProductAttention(HEADS, 8, attn_mask_type=mask, **more)(
+                    *inputs, **lengths
+                )
+                out.square().sum().backward()
+                found.append([out.detach(), *(x.grad for x in inputs)])
+            for i, (expected, mine) in enumerate(zip(*found, strict=True)):
+                close(mine, expected[places[max(i - 1, 0)]], (comm, mask, i))
+        parts = [x[at] for x, at in zip(whole, places, strict=True)]
+        with pytest.raises(telens.UsageError, match="needs queries and keys of the same lengths"):
+            te.DotProductAttention(HEADS, 8, attn_mask_type="causal", **own)(*parts)
+        if comm != "p2p":
+            with pytest.raises(telens.UsageError, match="queries and keys of the same lengths"):
+                te.DotProductAttention(
+                    HEADS, 8, attn_mask_type="no_mask", window_size=(4, 4), **own
+                )(*parts)
+        same = [parts[0]] * 3
+        with pytest.raises(telens.UsageError, match="queries and keys of the same lengths"):
+            te.DotProductAttention(HEADS, 8, attn_mask_type="padding_causal", **own)(*same, **keys)
 
 
 def nothing_is_left_of_dropout_1(rank: int) -> None:
@@ -151,10 +242,24 @@ def two_ranks(rank: int) -> None:
         transformer(comm, 2)
     short_angles(rank)
     dropouts(rank)
+    dropouts_gradients(rank)
+    of_long_sequences(rank)
+    other_lengths_of_keys(rank)
 
 
 def test_layers_shared_by_2_ranks_are_the_whole_ones():
     run_ranks(two_ranks)
+
+
+def four_ranks(rank: int) -> None:
+    levels = two_levels(rank)
+    for layout, groups in (("sbhd", 2), ("thd", HEADS)):
+        attention("a2a+p2p", layout, groups, levels, 4)
+    transformer("a2a+p2p", 4, levels)
+
+
+def test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones():
+    run_ranks(four_ranks, world_size=4)
 
 
 def test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does():
