@@ -7,7 +7,28 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/error.h"
+
 namespace telens {
+namespace {
+
+// Inference tensors count no versions.
+std::uint32_t version_of(const at::Tensor& x) { return x.is_inference() ? 0 : x._version(); }
+
+}  // namespace
+
+UnchangedTensor::UnchangedTensor(const char* name, const at::Tensor& tensor)
+    : name_(name), tensor_(tensor), version_(version_of(tensor)) {}
+
+void UnchangedTensor::check(const std::string& layer) const {
+  const std::uint32_t version = version_of(tensor_);
+  if (version == version_) return;
+  raise<UsageError>(
+      "{}: {} was changed in place between the backward and backward_dw, which still needs it for "
+      "the weight's gradient (delay_wgrad_compute): it is at version {}, expected {}; change it "
+      "after backward_dw, or change a copy",
+      layer, name_, version, version_);
+}
 
 void DelayedWgrads::put(Product product) {
   const std::scoped_lock lock(mutex_);

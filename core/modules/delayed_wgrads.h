@@ -4,14 +4,29 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace telens {
 
 struct GemmLayer;
+
+// A tensor that a product will read, as it was when the product was put off.
+class UnchangedTensor {
+ public:
+  UnchangedTensor(const char* name, const at::Tensor& tensor);
+  // Throws UsageError, naming the layer, where the tensor was changed in place since.
+  void check(const std::string& layer) const;
+
+ private:
+  const char* name_;
+  at::Tensor tensor_;
+  std::uint32_t version_;
+};
 
 // One layer's products that wait, oldest backward first. Several threads may put them.
 class DelayedWgrads {

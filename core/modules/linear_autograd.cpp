@@ -164,17 +164,22 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
   autograd->saved_data["linear"] = c10::IValue::make_capsule(std::move(backward));
 }
 
+// [rows, columns] of a tensor. A view that is made below autograd counts versions by itself; what
+// reads it later must notice an in-place change of the tensor.
+at::Tensor as_matrix_of_one_version(const at::Tensor& tensor) {
+  const at::Tensor matrix = as_matrix(tensor);
+  if (!matrix.is_same(tensor) && matrix.is_alias_of(tensor)) {
+    torch::autograd::impl::set_version_counter(matrix,
+                                               torch::autograd::impl::version_counter(tensor));
+  }
+  return matrix;
+}
+
 // The operands of the activation that the layer was given.
 GemmOperands given_operands(const LinearArguments& arguments, Needs needs) {
   if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
   const at::Tensor& input = arguments.input;
-  const at::Tensor matrix = as_matrix(input);
-  if (!matrix.is_same(input) && matrix.is_alias_of(input)) {
-    // A view that was made below autograd counts versions by itself; the backward must notice an
-    // in-place change of the input.
-    torch::autograd::impl::set_version_counter(matrix,
-                                               torch::autograd::impl::version_counter(input));
-  }
+  const at::Tensor matrix = as_matrix_of_one_version(input);
   return quantize_operand(*arguments.layer, arguments.context,
                           {.tensor_name = TensorName::activation,
                            .tensor = matrix,
@@ -359,7 +364,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
         "use the module's parts as modules of their own to change what passes between them",
         backward.layer->name());
   }
-  at::Tensor grad = as_matrix(grad_output).contiguous();
+  at::Tensor grad = as_matrix_of_one_version(grad_output).contiguous();
   OutputGradient gradient;
   // A row layer's bias is added behind the sum: its gradient is that of this rank's rows.
   if (backward.needs.bias) gradient.bias = ops::bias_gradient(grad, backward.bias_dtype);
@@ -433,8 +438,23 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 
+// The tensors of waiting operands that others have too. Codes are the layer's own.
+std::vector<UnchangedTensor> shared_operands(const Operand& gradient, const Operand& input,
+                                             const at::Tensor& grad_output) {
+  std::vector<UnchangedTensor> shared;
+  if (const auto* plain = std::get_if<at::Tensor>(&gradient)) {
+    // Autograd gives a leaf the gradient itself as its .grad, unless the tensor is held: a view of
+    // it is not enough.
+    shared.emplace_back("the gradient of its output",
+                        plain->is_alias_of(grad_output) ? grad_output : *plain);
+  }
+  if (const auto* plain = std::get_if<at::Tensor>(&input)) shared.emplace_back("its input", *plain);
+  return shared;
+}
+
 // Leaves wgrad's product with the layer. What it holds of the layer would be a cycle.
-void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Operand input) {
+void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Operand input,
+                           const at::Tensor& grad_output) {
   if (is_reduced_by_torch(backward.delayed_weight)) {
     raise<UsageError>(
         "{}: torch's DistributedDataParallel averages gradients in the backward, which "
@@ -446,8 +466,9 @@ void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Ope
   own->layer.reset();
   own->gradient_cast.reset();
   backward.layer->delayed_wgrads.put(
-      [own, gradient = std::move(gradient),
+      [own, shared = shared_operands(gradient, input, grad_output), gradient = std::move(gradient),
        input = std::move(input)](const std::shared_ptr<GemmLayer>& layer) {
+        for (const UnchangedTensor& each : shared) each.check(layer->name());
         own->layer = layer;
         at::Tensor wgrad;
         {
@@ -470,7 +491,7 @@ Gradients compute_gradients(const LinearBackward& backward, const variable_list&
     dgrad.emplace(backward, gradient.first(), backward.weight.restore(saved));
   }
   if (input && backward.delayed_weight.defined()) {
-    delay_weight_gradient(backward, gradient.second(), input->wait());
+    delay_weight_gradient(backward, gradient.second(), input->wait(), grad_output);
   } else if (input) {
     gradients.weight = weight_gradient(backward, gradient.second(), input->wait());
   }

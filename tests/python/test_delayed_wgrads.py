@@ -180,6 +180,42 @@ def test_a_layer_that_a_backward_goes_through_twice_makes_both_gradients_at_once
         layer.backward_dw()
 
 
+@pytest.mark.parametrize("what", ["input", "gradient"])
+def test_operands_that_are_changed_while_they_wait_are_told(what):
+    layer = made("Linear", delay_wgrad_compute=True)
+    x = torch.randn(4, 2, 32)
+    gradient = torch.randn(4, 2, 64)
+    layer(x).backward(gradient)
+    {"input": x, "gradient": gradient}[what].add_(1)
+    shown = {"input": "its input", "gradient": "the gradient of its output"}[what]
+    with pytest.raises(telens.UsageError, match=f"Linear: {shown} was changed in place between"):
+        layer.backward_dw()
+    layer(x).backward(gradient)
+    layer.backward_dw()
+    torch.testing.assert_close(layer.weight.grad, gradient.flatten(0, 1).T @ x.flatten(0, 1))
+
+
+def test_codes_that_wait_are_the_layers_own():
+    layer, x = made("Linear", delay_wgrad_compute=True), torch.randn(32, 32)
+    with te.fp8_autocast(fp8_recipe=recipes.Float8CurrentScaling()):
+        layer(x).backward(torch.ones(32, 64))
+    x.zero_()
+    layer.backward_dw()
+    assert layer.weight.grad.count_nonzero() > 0
+
+
+def test_the_gradient_that_waits_becomes_no_leafs_own():
+    """Autograd gives a leaf the very gradient as its .grad, if nothing else holds the tensor."""
+    layer, leaf = made("Linear", delay_wgrad_compute=True), torch.zeros(4, 2, 64).requires_grad_()
+    x = torch.randn(4, 2, 32)
+    early = leaf + 0  # its backward comes behind the layer's
+    (layer(x) + early).sin().sum().backward()
+    expected = leaf.grad.flatten(0, 1).T @ x.flatten(0, 1)
+    leaf.grad.zero_()
+    layer.backward_dw()
+    torch.testing.assert_close(layer.weight.grad, expected)
+
+
 def test_torchs_ddp_is_refused_since_it_averages_gradients_in_the_backward(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
