@@ -64,7 +64,13 @@ void check_split(const LinearParametersOptions& options, const ParameterOptions&
         options.split.size());
   }
   std::int64_t rows = 0;
-  for (const ParameterPart& part : options.split) rows += part.out_features;
+  for (const ParameterPart& part : options.split) {
+    if (part.out_features < 1) {
+      raise<UsageError>("the part '{}' of parameters_split has {} rows; expected 1 or more",
+                        part.name, part.out_features);
+    }
+    rows += part.out_features;
+  }
   if (rows != options.out_features) {
     raise<UsageError>("the parts of a split weight have {} rows; expected out_features, {}", rows,
                       options.out_features);

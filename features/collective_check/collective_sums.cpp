@@ -16,8 +16,9 @@ namespace {
 // In FP64 they are 2 MiB, which stays in a cache; a whole gradient may be gigabytes.
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 18;
 
-// The unit roundoff: half the distance from 1 to the next number.
+// The unit roundoff: half the distance from 1 to the next number. Whole numbers are not rounded.
 double unit_roundoff(at::ScalarType dtype) {
+  if (at::isIntegralType(dtype, /*includeBool=*/false)) return 0;
   switch (dtype) {
     case at::kDouble:
       return 0x1p-53;

@@ -120,6 +120,9 @@ T cast_argument(const char* name, const std::string& expected, py::handle value)
   }
 }
 
+// The rows of a part of a split weight. Throws UsageError below 1.
+std::int64_t rows_of_part(const char* name, py::handle part, py::handle size);
+
 template <typename T>
 void read_field(const char* name, py::handle value, T& field) {
   const auto cast = [&]<typename Cast>(std::type_identity<Cast>, py::handle from) {
@@ -159,7 +162,7 @@ void read_field(const char* name, py::handle value, T& field) {
       }
     } else if (!value.is_none()) {
       for (const auto& [part, size] : cast(std::type_identity<py::dict>{}, value)) {
-        field.push_back({part.template cast<std::string>(), size.template cast<std::int64_t>()});
+        field.push_back({part.template cast<std::string>(), rows_of_part(name, part, size)});
       }
     }
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {

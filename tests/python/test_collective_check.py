@@ -159,6 +159,22 @@ def with_infinity_that_comes(rank: int) -> tuple:
     return sent, result, "sum"
 
 
+def of_whole_numbers(rank: int) -> tuple:
+    sent = torch.arange(100) + rank
+    result = sent.clone()
+    dist.all_reduce(result)
+    if rank == 0:
+        result[99] += 1  # far less than 199, the rounding that fractions may have
+    return sent, result, "sum"
+
+
+def that_is_of_whole_numbers(rank: int) -> tuple:
+    sent = torch.arange(100, dtype=torch.int32) + rank
+    result = sent.clone()
+    dist.all_reduce(result)
+    return sent, result, "sum"
+
+
 # By name: what is sent and got, the ranks that have to notice, elements that are lost, words.
 PROGRAMS = {
     "alone": (of_this_rank_alone, {0, 1}, 0, "it is this rank's own"),
@@ -167,6 +183,8 @@ PROGRAMS = {
     "gather": (of_a_gather, {0}, 0, "what came from rank 1 differs from what it sent"),
     "scattered element": (of_a_reduce_scatter, {0, 1}, 0, "its elements add up to|element 63 came"),
     "scattered rows": (of_rows_of_another_rank, {0, 1}, 0, "what the ranks sent makes"),
+    "whole numbers": (of_whole_numbers, {0}, 0, "element 99 came out as 200"),
+    "right whole numbers": (that_is_of_whole_numbers, set(), 0, ""),
     "scattered": (that_is_scattered, set(), 0, ""),
     "right": (that_is_right, set(), 0, ""),
     "rounded": (that_is_rounded, set(), 0, ""),

@@ -48,8 +48,9 @@ def parallel_cross_entropy(
     is_cg_capturable
         taken, without effect: nothing here waits for the GPU
 
-    Raises UsageError for arguments that do not fit; on a CPU also for a class that is not in the
-    vocabulary, whose loss on a GPU is +Inf.
+    Raises UsageError for arguments that do not fit. Two things are errors on a CPU alone: a class
+    that is not in the vocabulary, whose loss on a GPU is +Inf, and parts of the vocabulary that are
+    unequal, for which it is NaN.
     """
     _check(inp, target, label_smoothing)
     size, rank = (1, 0)
@@ -87,6 +88,17 @@ def _reduce(values: torch.Tensor, how: Any, group: dist.ProcessGroup | None) -> 
         dist.all_reduce(values, how, group)
 
 
+def _compare_parts(extremes: torch.Tensor) -> torch.Tensor:
+    """True if all ranks have as many classes; by the largest number and the negative smallest."""
+    is_even = extremes.sum() == 0
+    if not extremes.is_cuda and not is_even:
+        most, least = (abs(int(each)) for each in extremes)
+        expected = "an equal part of the vocabulary on each rank of dist_process_group"
+        shown = f"{least} classes on one and {most} on another"
+        raise refusal(_OWNER, "inp", expected, shown)
+    return is_even
+
+
 class _Losses(torch.autograd.Function):
     """The loss of each row; the backward makes the softmax anew from its log of sums."""
 
@@ -106,14 +118,18 @@ class _Losses(torch.autograd.Function):
         here = counts & (column >= 0) & (column < columns)
         column = column.clamp(0, columns - 1)
 
-        # The largest logit of each row and the target's; then sums over the vocabulary.
-        largest = logits.new_empty((2, logits.size(0)), dtype=dtype)
-        largest[0] = logits.amax(1)
+        # The largest logit of each row and the target's; then sums over the vocabulary. Behind them
+        # the largest and the smallest part of it.
+        count = logits.size(0)
+        largest = logits.new_empty((2, count + 1), dtype=dtype)
+        largest[0, :count] = logits.amax(1)
         own = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(dtype)
-        largest[1] = own.masked_fill(~here, -torch.inf)
+        largest[1, :count] = own.masked_fill(~here, -torch.inf)
+        largest[0, count], largest[1, count] = columns, -columns
         _reduce(largest, dist.ReduceOp.MAX, group)
-        top, wanted = largest
-        sums = torch.zeros_like(largest)
+        is_divided_evenly = _compare_parts(largest[:, count])
+        top, wanted = largest[:, :count]
+        sums = torch.zeros((2, count), dtype=dtype, device=logits.device)
         for rows in _blocks(logits):
             block = logits[rows].to(dtype)
             if smoothing:
@@ -128,7 +144,7 @@ class _Losses(torch.autograd.Function):
             losses = losses * (1 - smoothing) + spread * smoothing
         context.save_for_backward(inp, column, here, counts, log_sum)
         context.smoothing, context.options = smoothing, options
-        return losses.masked_fill(~counts, 0)
+        return losses.masked_fill(~counts, 0).masked_fill_(~is_divided_evenly, torch.nan)
 
     @staticmethod
     @once_differentiable
