@@ -22,6 +22,7 @@ from chapters import (
     paddle_arguments,
     paddle_layers,
     peer_complaints,
+    ranks,
     session,
     tensor_statistics,
     transformer_engine_arguments,
@@ -87,6 +88,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Text logs", logs.STATEMENTS),
     ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),
     ("Arguments of Transformer Engine's modules", transformer_engine_arguments.STATEMENTS),
+    ("Several ranks", ranks.STATEMENTS),
     ("PaddlePaddle", paddle_layers.STATEMENTS + paddle_arguments.STATEMENTS),
     ("Known complaints about the peer", peer_complaints.STATEMENTS),
 )

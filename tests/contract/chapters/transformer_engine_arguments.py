@@ -35,6 +35,21 @@ STATEMENTS = (
         "block.to(result.dtype)",
     ),
     Statement(
+        "An input or a gradient that is changed in place while it waits for `backward_dw` is an "
+        "error *(ours)*.",
+        "test_delayed_wgrads.py::test_operands_that_are_changed_while_they_wait_are_told",
+        "core/modules/delayed_wgrads.cpp",
+        "if (version == version_) return;",
+        "return;",
+    ),
+    Statement(
+        "A gradient that waits for `backward_dw` becomes no leaf's `.grad`.",
+        "test_delayed_wgrads.py::test_the_gradient_that_waits_becomes_no_leafs_own",
+        "core/modules/linear_autograd.cpp",
+        "plain->is_alias_of(grad_output) ? grad_output : *plain",
+        "*plain",
+    ),
+    Statement(
         "`delay_wgrad_compute`: the backward leaves weights' gradients to `backward_dw`, with the "
         "same bits, under every recipe.",
         DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
@@ -91,6 +106,13 @@ STATEMENTS = (
         MODULE,
         '_recomputed(call) if "checkpoint" in self.__dict__ else call',
         "call",
+    ),
+    Statement(
+        "`parameters_split` refuses parts without rows.",
+        "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones",
+        "python/bindings/fields.cpp",
+        "if (rows < 1) {",
+        "if (rows < 0) {",
     ),
     Statement(
         "`parameters_split` takes names alone, of equal parts.",

@@ -1,0 +1,89 @@
+"""Ranks that share experts, sequences, heads or a vocabulary."""
+
+from statement import Statement
+
+EXPERTS = "test_moe_dispatcher.py::"
+SENT = EXPERTS + "test_two_ranks_send_what_they_must_and_are_refused_what_does_not_fit"
+SHARED = EXPERTS + "test_ranks_that_share_the_experts_compute_what_one_process_does"
+ATTENDED = "test_context_parallel.py::test_attention_shared_by_2_ranks_is_the_whole_one"
+LAYERS = "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones"
+PARTIAL = "core/modules/partial_attention.cpp"
+
+STATEMENTS = (
+    Statement(
+        "Ranks of `ep_group` that would send each other rows that do not fit (another width, "
+        "dtype, probabilities on some, other gradients) all raise one error before they send any.",
+        SENT,
+        "core/modules/moe_dispatcher.cpp",
+        "  check_dispatch_claims(kName, all.narrow(1, 0, kDispatchClaims));\n",
+        "",
+    ),
+    Statement(
+        "`MoEDispatcher` refuses a `dispatch` while another waits for its `combine`.",
+        SENT,
+        "python/telens/pytorch/moe_dispatcher.py",
+        "if self._way_back is not None:",
+        "if False:",
+    ),
+    Statement(
+        "A rank whose experts get no row takes part in every exchange, and in the reduction of "
+        "amaxes over `fp8_group`.",
+        SHARED,
+        "core/distributed/collectives.cpp",
+        "  RowCounts rows = counts;\n",
+        "  RowCounts rows = counts;\n  if (sent.numel() == 0) return PendingTensor(sent);\n",
+    ),
+    Statement(
+        "Ranks of `cp_group` that are about to attend in different ways (method, format, mask, "
+        "sizes, dtypes) all raise one error before they exchange anything.",
+        ATTENDED,
+        "core/modules/dot_product_attention_context.cpp",
+        "  compare_in_context(own, inputs);\n",
+        "",
+    ),
+    Statement(
+        "Under p2p the gradients of queries, keys and values are those of the weights that "
+        "dropout kept.",
+        LAYERS,
+        PARTIAL,
+        "    drop(of_weights, kept, how.keep);\n",
+        "",
+    ),
+    Statement(
+        "The ring takes sequences of any length, 256 queries at a time.",
+        LAYERS,
+        PARTIAL,
+        "of_weights.sub_(gradients.delta.narrow(2, first, some))",
+        "of_weights.sub_(gradients.delta.narrow(2, 0, some))",
+    ),
+    Statement(
+        "Under context parallelism keys may have lengths of their own where the mask is not "
+        "causal and there is no window; else they are refused.",
+        LAYERS,
+        "core/modules/dot_product_attention_context.cpp",
+        "if ((causal || span.has_window()) && !places.alike) {",
+        "if (causal && !places.alike) {",
+    ),
+    Statement(
+        "`tp_group` and `cp_group` divide MultiheadAttention and TransformerLayer together.",
+        "test_tensor_and_context_parallel.py::"
+        "test_layers_divided_by_heads_and_by_sequence_are_the_whole_ones",
+        "core/modules/multihead_attention.cpp",
+        "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
+        "return angles.narrow(0, 0, length);",
+    ),
+    Statement(
+        "`parallel_cross_entropy` refuses parts of a vocabulary that are unequal, on all ranks.",
+        "test_cross_entropy.py::test_a_divided_vocabulary_gives_the_loss_of_the_whole",
+        "python/telens/pytorch/cross_entropy.py",
+        "if not extremes.is_cuda and not is_even:",
+        "if False:",
+    ),
+    Statement(
+        "`check_collective` takes sums of whole numbers as exact.",
+        "test_collective_check.py::test_a_collective_that_brings_something_else_is_found",
+        "features/collective_check/collective_sums.cpp",
+        "  if (at::isIntegralType(dtype, /*includeBool=*/false)) return 0;\n",
+        "",
+    ),
+)
