@@ -131,7 +131,7 @@ mutants: build  ## break what each promise hangs on, and see its test notice (ON
 FAULT_SEEDS ?= 101 102 103
 faults: build  ## plant faults in small trainings and count which `telens diagnose` finds (FAULT_SEEDS)
 	@PYTHONPATH=build/python OMP_NUM_THREADS=1 $(PYTHON) samples/faults/campaign.py build/faults --seeds $(FAULT_SEEDS)
-	@$(PYTHON) samples/faults/judge.py build/faults --verbose
+	@PYTHONPATH=build/python $(PYTHON) samples/faults/judge.py build/faults --verbose
 
 fuzz: setup  ## made-up configs and run files for what reads them (FUZZ_SECONDS each; Clang), fuzz-files
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)

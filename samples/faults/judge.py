@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Asks `telens diagnose` about the runs of campaign.py and compares it with what was planted."""
+"""Asks `telens diagnose` about the runs of campaign.py and compares it with what was planted.
+
+A healthy training that went wrong by itself counts in a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import os
 import pathlib
 import subprocess
 
+from learned import did_learn, losses_of
+
 COMMAND = os.environ.get(
     "TELENS_COMMAND", str(pathlib.Path(__file__).resolve().parents[2] / "build/bin/telens")
 )
 FIRST = 3  # findings that count
 WITHIN = 2  # iterations
+NOT_LEARNED = "did not learn"
 
 
 def diagnose(run: pathlib.Path) -> dict:
@@ -43,48 +49,72 @@ def label(finding: dict) -> str:
     return f"{finding['cause']} [{where}] @{finding['first_iteration']}"
 
 
+class Judgement:
+    """How many runs of each kind got which first finding."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        self.confusion: dict[str, collections.Counter] = collections.defaultdict(
+            collections.Counter
+        )
+
+    def add(self, kind: str, findings: list[dict], truth: dict | None) -> bool:
+        """Whether the run got what it should: its fault first, or no finding."""
+        place = place_of_truth(findings, truth) if truth else 1 if not findings else None
+        row = self.table[kind]
+        row["runs"] += 1
+        row["first"] += place == 1
+        row["three"] += place is not None
+        self.confusion[kind][findings[0]["cause"] if findings else "(silent)"] += 1
+        return place == 1
+
+    def total(self, kinds: set[str]) -> tuple[int, int, int]:
+        """First, in three, and runs."""
+        rows = [self.table[kind] for kind in kinds]
+        return tuple(sum(row[name] for row in rows) for name in ("first", "three", "runs"))
+
+    def show(self) -> None:
+        print(f"{'planted':22} {'runs':>4} {'first':>5} {'of 3':>5}  first finding")
+        for kind, row in sorted(self.table.items()):
+            causes = ", ".join(f"{name} {count}" for name, count in self.confusion[kind].most_common())
+            print(f"{kind:22} {row['runs']:4} {row['first']:5} {row['three']:5}  {causes}")
+        faults = set(self.table) - {"healthy", NOT_LEARNED}
+        lines = (
+            ("faults: first, in three", faults),
+            ("healthy, silent", {"healthy"}),
+            ("no fault was planted and it did not learn, silent", {NOT_LEARNED}),
+        )
+        for what, kinds in lines:
+            first, three, runs = self.total(kinds & set(self.table))
+            if runs:
+                print(f"{what}: {first} and {three} of {runs}")
+
+
+def kind_of(case: dict, run: pathlib.Path) -> str:
+    if case["truth"] is None and not did_learn(losses_of(run)):
+        return NOT_LEARNED
+    return case["fault"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    table: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-    confusion: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    judgement = Judgement()
     for told in sorted(options.out.glob("*/truth.json")):
         case = json.loads(told.read_text())
         findings = diagnose(told.parent)["findings"]
         truth = case["truth"]
-        row = table[case["fault"]]
-        row["runs"] += 1
-        first = findings[0]["cause"] if findings else "(silent)"
-        confusion[case["fault"]][first] += 1
-        if truth is None:
-            row["first"] += not findings
-            row["three"] += not findings
-            wrong = bool(findings)
-        else:
-            place = place_of_truth(findings, truth)
-            row["first"] += place == 1
-            row["three"] += place is not None
-            wrong = place != 1
-        if wrong and options.verbose:
+        right = judgement.add(kind_of(case, told.parent), findings, truth)
+        if not right and options.verbose:
             print(
                 told.parent.name,
                 truth and (truth["causes"], truth["layer"], truth["tensor"], truth["first"]),
             )
             for finding in findings[:FIRST]:
                 print("    ", label(finding), finding["summary"][:110])
-    print(f"{'planted':22} {'runs':>4} {'first':>5} {'of 3':>5}  first finding")
-    for fault, row in sorted(table.items()):
-        causes = ", ".join(f"{name} {count}" for name, count in confusion[fault].most_common())
-        print(f"{fault:22} {row['runs']:4} {row['first']:5} {row['three']:5}  {causes}")
-    for healthy in (False, True):
-        rows = [row for fault, row in table.items() if (fault == "healthy") == healthy]
-        runs = sum(row["runs"] for row in rows)
-        first, three = (sum(row[name] for row in rows) for name in ("first", "three"))
-        if runs:
-            what = "healthy, silent" if healthy else "faults: first, in three"
-            print(f"{what}: {first} and {three} of {runs}")
+    judgement.show()
 
 
 if __name__ == "__main__":
