@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "features/diagnosis/ranking.h"
 #include "features/diagnosis/rules.h"
+#include "features/statistics/catalogue.h"
 
 namespace telens::diagnosis {
 namespace {
@@ -26,6 +32,36 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
     names.emplace_back("a ledger");
   }
   return names;
+}
+
+bool asks_for_attention(const Rule& rule) {
+  return std::ranges::any_of(rule.required, [](std::string_view entry) {
+    const StatisticId row = find_statistic(alternatives_in(entry).front());
+    return row != nullptr && row->source() == config::StatisticSource::scores;
+  });
+}
+
+// By what was recorded of one, or by the name of a layer.
+bool has_attention(const Facts& facts) {
+  for (const std::string_view statistic : statistics_of_rules()) {
+    for (const Series* series : facts.with(statistic)) {
+      if (series->place.tensor && is_of_attention(*series->place.tensor)) return true;
+    }
+  }
+  for (std::size_t layer = 0; layer < facts.layers(); ++layer) {
+    std::string name = facts.layer_name(static_cast<std::int32_t>(layer));
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const std::string_view part : {"attention", "attn", "qkv"}) {
+      if (name.find(part) != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
+// A run of one rank lacks nothing for a comparison of ranks, nor one without attention its scores.
+bool could_have(const Rule& rule, const Facts& facts) {
+  if (rule.compares_ranks) return facts.ranks() > 1;
+  return !asks_for_attention(rule) || has_attention(facts);
 }
 
 // A finding that begins with a process that goes on with the run may come from its checkpoint.
@@ -47,8 +83,7 @@ Diagnosis diagnose(const Facts& facts) {
   for (const Rule& rule : rules()) {
     auto names = lacks(rule, facts);
     if (!names.empty()) {
-      const bool could_have = !rule.compares_ranks || facts.ranks() > 1;
-      if (could_have) diagnosis.unasked.push_back({&rule, std::move(names)});
+      if (could_have(rule, facts)) diagnosis.unasked.push_back({&rule, std::move(names)});
       continue;
     }
     ++diagnosis.asked;

@@ -47,7 +47,7 @@ Series sizes_beside(const Facts& facts, const Series& statistic) {
 
 }  // namespace
 
-double settled_bits(const Series& series, const Shift& shift) {
+double settled_bits(const Series& series, const Shift& shift, std::int64_t delay) {
   const auto first = std::ranges::lower_bound(series.points, shift.first, {}, &Point::iteration);
   const auto sizes = [](auto begin, auto end) {
     std::vector<double> values;
@@ -55,8 +55,9 @@ double settled_bits(const Series& series, const Shift& shift) {
     return values;
   };
   const auto before = std::min(kSettling, first - series.points.begin());
-  const auto after = std::min(kSettling, series.points.end() - first);
-  return median(sizes(first, first + after)) - median(sizes(first - before, first));
+  const auto begin = first + std::min(delay, series.points.end() - first);
+  const auto after = std::min(kSettling, series.points.end() - begin);
+  return median(sizes(begin, begin + after)) - median(sizes(first - before, first));
 }
 
 std::optional<double> root_mean_square(const Facts& facts, const Place& place,

@@ -41,8 +41,9 @@ struct PlaceShift {
   double settled_bits = 0;  // from the median of the last points before to that of the first ones
 };
 
-// From the median of the last points before a shift to that of its first ones.
-double settled_bits(const Series& series, const Shift& shift);
+// From the median of the last points before a shift to that of its first ones, or of those that
+// come `delay` points later.
+double settled_bits(const Series& series, const Shift& shift, std::int64_t delay = 0);
 
 // The first shift of each series, up (`sign` 1) or down (-1); those that begin within an iteration
 // of each other together, the earliest first, in each the origin (by turn) first.

@@ -76,7 +76,9 @@ class Judgement:
     def show(self) -> None:
         print(f"{'planted':22} {'runs':>4} {'first':>5} {'of 3':>5}  first finding")
         for kind, row in sorted(self.table.items()):
-            causes = ", ".join(f"{name} {count}" for name, count in self.confusion[kind].most_common())
+            causes = ", ".join(
+                f"{name} {count}" for name, count in self.confusion[kind].most_common()
+            )
             print(f"{kind:22} {row['runs']:4} {row['first']:5} {row['three']:5}  {causes}")
         faults = set(self.table) - {"healthy", NOT_LEARNED}
         lines = (

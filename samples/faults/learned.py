@@ -10,7 +10,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-LEAST_GAIN = 0.05  # of the mean loss of the first tenth
+LEAST_GAIN = 0.05  # part of the mean loss of the first tenth
 ABOVE_START = 1.1  # times the largest loss of the first tenth
 
 

@@ -1,4 +1,4 @@
-"""How samples/faults/judge.py counts: faults, healthy trainings, and those that failed unplanted."""
+"""What samples/faults/judge.py counts: faults, healthy trainings, and those that did not learn."""
 
 import json
 import math

@@ -54,18 +54,36 @@ bool is_even(std::span<const Point> falling) {
   return true;
 }
 
+// As that of a fresh gain, in the first iteration of the run. Where this is warm-up, which is not
+// looked at, a gain that loses the same part in each step had lost it before as well.
+bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) {
+  constexpr double kFresh = 0.01;         // off 1
+  constexpr double kExtrapolated = 0.02;  // off 1
+  constexpr std::int64_t kMissing = 2;
+  constexpr std::size_t kSteps = 4;
+  constexpr double kUnlike = 0.25;  // part of the mean step
+  const std::int64_t missing = points.front().iteration - first_of_run;
+  if (std::abs(points.front().value - 1) <= kFresh) return true;
+  if (missing <= 0 || missing > kMissing || points.size() <= kSteps) return false;
+  const double first = bits(points.front().value);
+  const double mean = (bits(points[kSteps].value) - first) / kSteps;
+  for (std::size_t i = 1; i <= kSteps; ++i) {
+    const double step = bits(points[i].value) - bits(points[i - 1].value);
+    if (!(std::abs(step - mean) <= kUnlike * std::abs(mean))) return false;
+  }
+  const double start = std::exp2(first - mean * static_cast<double>(missing));
+  return std::abs(start - 1) <= kExtrapolated;
+}
+
 // A gain begins as 1. Where it shrinks from the first step on, without a pause, it is a factor in
 // each step, as of weight decay, and no gradient: those move a gain to and fro.
-std::optional<Shift> decay_from_start(const Series& sizes) {
-  constexpr double kFresh = 0.01;  // off 1
-  constexpr double kFall = 0.32;   // bits: to 80 %
-  constexpr double kBack = 0.1;    // part of the fall that steps go up
-  constexpr double kStep = 0.5;    // part of the fall in one step
+std::optional<Shift> decay_from_start(const Series& sizes, std::int64_t first_of_run) {
+  constexpr double kFall = 0.32;  // bits: to 80 %
+  constexpr double kBack = 0.1;   // part of the fall that steps go up
+  constexpr double kStep = 0.5;   // part of the fall in one step
   constexpr std::size_t kLeast = 8;
   const auto& points = sizes.points;
-  if (points.size() <= kLeast || !(std::abs(points.front().value - 1) <= kFresh)) {
-    return std::nullopt;
-  }
+  if (points.size() <= kLeast || !begins_as_one(points, first_of_run)) return std::nullopt;
   double up = 0;
   double largest = 0;
   std::optional<Shift> decay;
@@ -103,7 +121,7 @@ Finding finding_of(const Place& place, const Shift& decay) {
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
-    if (const auto decay = decay_from_start(sizes)) {
+    if (const auto decay = decay_from_start(sizes, facts.first_iteration())) {
       found.push_back(finding_of(sizes.place, *decay));
       continue;
     }

@@ -51,11 +51,20 @@ bool has_as_many_rows(const Facts& facts, const Place& place, std::int64_t itera
   return before == nullptr || count->at(iteration).value_or(before->value) == before->value;
 }
 
+// Under delayed scaling a gradient takes the factor when the scales of those behind it have grown.
+bool follows(const Series& gradient, const Shift& shift, double factor) {
+  constexpr double kAlike = 1;  // bits
+  constexpr std::int64_t kLatest = 2;
+  for (std::int64_t delay = 0; delay <= kLatest; ++delay) {
+    if (std::abs(settled_bits(gradient, shift, delay) - factor) <= kAlike) return true;
+  }
+  return false;
+}
+
 // One factor on all gradients, as that of a loss scale. The gradient next to the loss varies least
 // of all and shows a smaller one than the others can; most of these have to agree with it.
 std::optional<Finding> one_factor(const Facts& facts, const std::vector<Series>& gradients) {
   constexpr ShiftOptions kFactor{.least_bits = 2.5, .sustained = 4, .passing = 8};
-  constexpr double kAlike = 1;  // bits
   constexpr double kMost = 0.75;
   if (gradients.empty()) return std::nullopt;
   const Series& next_to_loss = gradients.front();
@@ -67,7 +76,7 @@ std::optional<Finding> one_factor(const Facts& facts, const std::vector<Series>&
   for (const Series& each : gradients) {
     if (each.place.rank != next_to_loss.place.rank || &each == &next_to_loss) continue;
     ++others;
-    if (std::abs(settled_bits(each, *shift) - factor) <= kAlike) ++alike;
+    if (follows(each, *shift, factor)) ++alike;
   }
   if (others == 0 || static_cast<double>(alike) < kMost * static_cast<double>(others)) {
     return std::nullopt;

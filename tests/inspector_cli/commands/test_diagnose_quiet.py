@@ -96,6 +96,14 @@ def test_a_gain_that_decays_from_the_first_step_on(findings, training):
     assert "by 1.5 % a step" in finding["summary"]
 
 
+@pytest.mark.parametrize(("start", "told"), [(0.999, True), (0.93, False)])
+def test_a_gain_that_decays_while_the_first_step_is_warm_up(findings, lines, training, start, told):
+    lines.warm_up(0, *LAYERS)
+    gain_of(training, LAYERS[2], lambda step: start * 0.97**step)
+    found = [where(each) for each in findings(training)]
+    assert found == [("dead_gain", LAYERS[2], "activation", 2)] * told
+
+
 def test_an_input_that_falls_and_is_none_of_a_fresh_norm(findings, training):
     gain_of(training, LAYERS[2], lambda step: 1.3 * 0.985**step)
     assert findings(training) == []
@@ -114,6 +122,18 @@ def test_a_factor_on_all_gradients_is_the_loss_scale_also_where_it_is_small(
     for layer in LAYERS:
         training.scale(layer, "gradient", 12, factor)
     assert [where(each) for each in findings(training)] == [("loss_scale", None, None, 12)]
+
+
+@pytest.mark.parametrize(("late", "told"), [(2, True), (9, False)])
+def test_scales_of_one_iteration_let_a_factor_through_step_by_step(findings, training, late, told):
+    """The gradient next to the loss has it at once, the others when their scales have grown."""
+    training.scale(LAYERS[3], "gradient", 12, 7.8)
+    for layer in LAYERS[:3]:
+        for step in range(late):
+            training.scale(layer, "gradient", 12 + step, 1.2 * 1.5**step, last=12 + step)
+        training.scale(layer, "gradient", 12 + late, 7)
+    found = [where(each) for each in findings(training)]
+    assert (("loss_scale", None, None, 12) in found) == told
 
 
 def test_a_batch_of_another_size_changes_a_mean(findings, training):
@@ -265,6 +285,30 @@ def test_a_wgrad_is_not_named_twice(telens, lines, training, tmp_path):
     training.values[20, LAYERS[1], "wgrad", "nonfinite"] = 3
     printed = telens("diagnose", training.write(lines, tmp_path)).stdout
     assert printed.startswith(f"1. nonfinite: {LAYERS[1]} wgrad, iterations")
+
+
+@pytest.mark.parametrize(
+    ("layer", "tensor", "has_attention"),
+    [
+        ("layers.0.fc1", "activation", False),
+        ("decoder.0.self_attention.proj", "activation", True),
+        ("model.layers.0.self_attn.q_proj", "activation", True),
+        ("Attention_3", "activation", True),
+        ("core", "query", True),
+        ("core", "output", False),
+    ],
+)
+def test_a_run_without_attention_lacks_nothing_of_it(
+    telens, lines, training, tmp_path, layer, tensor, has_attention
+):
+    training.put(3, layer, tensor, 1.0)
+    told = json.loads(
+        telens("diagnose", training.write(lines, tmp_path), "--format", "json").stdout
+    )
+    lacking = {each["cause"] for each in told["not_recorded"]}
+    of_attention = {"attention_logits", "attention_collapse"}
+    assert lacking & of_attention == (of_attention if has_attention else set())
+    assert "gemm_error" in lacking
 
 
 def test_the_rules_are_told_to_programs_too(telens):
