@@ -3,6 +3,7 @@
 
     python samples/moe.py --config debug.yaml --log-dir logs --recipe delayed
     torchrun --nproc-per-node 2 samples/moe.py --ep 2
+    torchrun --nproc-per-node 4 samples/moe.py --ep 2 --tp 2
 
 Each expert is a layer of its own in configurations and in `telens stats`, on whichever rank it is:
 layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options are those of
@@ -87,6 +88,7 @@ class Layer(torch.nn.Module):
             bias=False,
             name=f"{name}.attention",
             device="cpu",
+            **ranks.layer_options(),
         )
         self.norm = te.RMSNorm(hidden, device="cpu")
         self.experts = Experts(options, f"{name}.experts", ranks)
@@ -121,13 +123,11 @@ class Mixture(torch.nn.Module):
 def make_mixture(options: argparse.Namespace, ranks: Ranks) -> Mixture:
     """The whole model with this rank's experts: a seed gives the same weights on any ranks."""
     whole = Mixture(options, Ranks.alone())
-    if ranks.dp == 1:
+    if ranks.dp * ranks.tp == 1:
         return whole
     own = Mixture(options, ranks)
+    ranks.copy_own_part(own, whole)
     with torch.no_grad():
-        for name, parameter in own.named_parameters():
-            if getattr(parameter, "allreduce", True):
-                parameter.copy_(whole.get_parameter(name))
         for layer, of_whole in zip(own.layers, whole.layers, strict=True):
             layer.experts.copy_own_experts(of_whole.experts)
     return own
@@ -141,14 +141,17 @@ def main() -> None:
     parser.add_argument(
         "--ep", type=int, default=1, help="ranks that share the experts, and the batch"
     )
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share each attention")
     options = parser.parse_args()
     if not 1 <= options.top_k <= options.experts:
         raise telens.UsageError(
             f"--top-k is {options.top_k}; expected 1 to {options.experts}, the number of experts"
         )
-    if options.ep > 1 and (options.save or options.resume):
-        raise telens.UsageError("--save and --resume want one rank (--ep 1): no rank has it all")
-    ranks = Ranks(dp=options.ep, options=f"--ep {options.ep}")
+    if options.ep * options.tp > 1 and (options.save or options.resume):
+        raise telens.UsageError(
+            "--save and --resume want one rank (--ep 1 --tp 1): no rank has it all"
+        )
+    ranks = Ranks(tp=options.tp, dp=options.ep, options=f"--tp {options.tp} --ep {options.ep}")
     train(options, make_mixture, ranks)
     ranks.finish()
 

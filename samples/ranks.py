@@ -128,9 +128,11 @@ class Ranks:
             )
 
     def copy_own_part(self, model: torch.nn.Module, whole: torch.nn.Module) -> None:
-        """The parameters of the whole model, or this rank's part of them."""
+        """The parameters of the whole model, or this rank's part of them; but no experts."""
         with torch.no_grad():
             for name, parameter in model.named_parameters():
+                if not getattr(parameter, "allreduce", True):
+                    continue
                 value = whole.get_parameter(name)
                 dim = getattr(parameter, "partition_dim", None)
                 if self.tp > 1 and dim is not None:

@@ -103,7 +103,9 @@ def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
     assert not actual.isnan().any(), what
     roundings = 4 if expected.dtype == torch.bfloat16 else 64
     bound = roundings * torch.finfo(expected.dtype).eps / 2 * max(expected.abs().max().item(), 1e-3)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=bound, msg=f"{what}: {{}}".format)
+    torch.testing.assert_close(
+        actual, expected, rtol=0, atol=bound, msg=lambda text: f"{what}: {text}"
+    )
 
 
 def compare(case: Case, rank: int, size: int, group: object) -> None:

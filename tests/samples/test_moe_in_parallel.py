@@ -1,4 +1,4 @@
-"""samples/moe.py --ep 2, started by torchrun: the losses of one rank, statistics by expert."""
+"""samples/moe.py by torchrun, --ep 2 and --tp 2: the losses of one rank, statistics by expert."""
 
 import os
 import struct
@@ -13,15 +13,16 @@ from test_moe import BUILD, CONFIG, ROOT, SMALL
 import telens
 
 STEPS = 30
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+DIVIDED = {1: [], 2: ["--ep", "2"], 4: ["--ep", "2", "--tp", "2"]}  # by the number of ranks
 SAMPLE = str(ROOT / "samples/moe.py")
 
 
 def train(folder: Path, *options: str, ranks: int = 2) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
-    started = [*TORCHRUN, SAMPLE, "--ep", "2"] if ranks == 2 else [SAMPLE]
+    started = [*TORCHRUN, str(ranks), SAMPLE] if ranks > 1 else [SAMPLE]
     return subprocess.run(
-        [sys.executable, *started, *SMALL, "--steps", str(STEPS), *options],
+        [sys.executable, *started, *DIVIDED[ranks], *SMALL, "--steps", str(STEPS), *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -44,16 +45,17 @@ def watched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("watched")
     (folder / "debug.yaml").write_text(CONFIG.replace("[max]", "[max, numel]"))
     found = {}
-    for ranks in (1, 2):
+    for ranks in DIVIDED:
         options = ("--recipe", "fp32", "--config", "debug.yaml", "--log-dir", f"logs{ranks}")
         found[ranks] = losses(folder, *options, ranks=ranks), folder / f"logs{ranks}"
     return found
 
 
-def test_two_ranks_that_share_the_experts_learn_what_one_does(watched):
-    (alone, _), (two, _) = watched[1], watched[2]
-    assert abs(two[0] - alone[0]) < 1e-5
-    assert (two - alone).abs().max() < 2e-2
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_share_the_experts_learn_what_one_does(watched, ranks):
+    (alone, _), (several, _) = watched[1], watched[ranks]
+    assert abs(several[0] - alone[0]) < 1e-5
+    assert (several - alone).abs().max() < 2e-2
 
 
 def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
@@ -88,6 +90,7 @@ def test_two_ranks_learn_in_fp8(tmp_path):
     [
         (["--ep", "3", "--experts", "4"], "--ep 3 are 3 ranks and there are 1"),
         (["--ep", "2", "--save", "x"], "--save and --resume want one rank"),
+        (["--tp", "2", "--resume", "x"], "--save and --resume want one rank"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, options, words):

@@ -356,8 +356,10 @@ STATEMENTS = (
         "const at::Tensor shift = lse;",
     ),
     Statement(
-        "`cp_group=[a2a's, p2p's]` exchanges heads within the first and keys across the second.",
-        CONTEXT + "test_attention_shared_by_4_ranks_is_the_whole_one",
+        "`cp_group=[a2a's, p2p's]` exchanges heads within the first and keys across the second; "
+        "the ranks of the first are neighbors.",
+        "test_context_parallel_layers.py::"
+        "test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones",
         "core/modules/context_parallel.cpp",
         "inner.size * outer.rank + inner.rank",
         "outer.size * inner.rank + outer.rank",
