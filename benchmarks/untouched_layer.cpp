@@ -6,6 +6,7 @@
 //                                       thread", and in look-ups as "look-up, no session" and
 //                                       "look-up, 100 sections wait"
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <valgrind/callgrind.h>
 
 #include <condition_variable>

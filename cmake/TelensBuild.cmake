@@ -85,24 +85,30 @@ function(telens_sources)
   telens_unite(telens ${ARGN})
 endfunction()
 
-# telens_use_precompiled_headers(<executable> [<library>]): lets an executable that links the
-# library, telens or telens_base, take its and GoogleTest's headers precompiled, once for all of them.
+# telens_use_precompiled_headers(<executable> [<library>] [TEST]): lets an executable that links the
+# library, telens or telens_base, take its headers precompiled, and GoogleTest's if it is a test; once
+# for all programs of a kind.
 function(telens_use_precompiled_headers name)
+  cmake_parse_arguments(arg "TEST" "" "" ${ARGN})
   if(NOT TELENS_PRECOMPILED_HEADERS)
     return()
   endif()
-  set(library "${ARGN}")
+  set(library "${arg_UNPARSED_ARGUMENTS}")
   if(NOT library)
     set(library telens)
   endif()
-  set(holder ${library}_executable_headers)
+  set(holder ${library}_program_headers)
+  if(arg_TEST)
+    set(holder ${library}_test_headers)
+  endif()
   if(NOT TARGET ${holder})
     set(headers_telens "${PROJECT_SOURCE_DIR}/core/precompiled.h")
     set(headers_telens_base "${TELENS_STANDARD_HEADERS}")
     add_library(${holder} OBJECT "${PROJECT_SOURCE_DIR}/cmake/empty.cpp")
-    target_link_libraries(${holder} PRIVATE ${library} GTest::gmock)
-    target_precompile_headers(${holder} PRIVATE "${headers_${library}}" <gmock/gmock.h>
-                              <gtest/gtest.h>)
+    target_link_libraries(${holder} PRIVATE ${library} $<$<BOOL:${arg_TEST}>:GTest::gmock>)
+    target_precompile_headers(${holder} PRIVATE "${headers_${library}}"
+                              $<$<BOOL:${arg_TEST}>:<gmock/gmock.h$<ANGLE-R>>
+                              $<$<BOOL:${arg_TEST}>:<gtest/gtest.h$<ANGLE-R>>)
     set_target_properties(${holder} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   endif()
   # GCC takes a precompiled header only under the same -fPIC and -fPIE; executables of one kind have
@@ -125,9 +131,9 @@ function(telens_test name)
   # What is tested is optimized; the test itself only has to be there soon.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if("telens" IN_LIST arg_LIBRARIES)
-    telens_use_precompiled_headers(${name} telens)
+    telens_use_precompiled_headers(${name} telens TEST)
   elseif("telens_base" IN_LIST arg_LIBRARIES)
-    telens_use_precompiled_headers(${name} telens_base)
+    telens_use_precompiled_headers(${name} telens_base TEST)
   endif()
   if(arg_THREADS)
     list(APPEND arg_PROPERTIES LABELS threads)

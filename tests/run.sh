@@ -27,17 +27,17 @@ with_cuda() {
   CCACHE_DISABLE=1 make --no-print-directory test-cuda-build JOBS="$jobs"
 }
 # Files side by side; threads of one test that wait for each other leave the processor to the other.
-python_tests() {
-  GOMP_SPINCOUNT=0 "${pytest[@]}" -n "$jobs" --dist loadfile tests/python
+side_by_side() {
+  GOMP_SPINCOUNT=0 "${pytest[@]}" -n "$jobs" --dist loadfile "$@"
 }
 
 stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
 stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
 if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
-  stage "Python tests" python_tests
+  stage "Python tests" side_by_side tests/python
   stage "Parquet, with pyarrow and DuckDB beside .venv" make --no-print-directory test-tables
-  stage "samples" "${pytest[@]}" tests/samples
+  stage "samples" side_by_side tests/samples
   # Two minutes on two cores, of which the installation takes one.
   stage "telens.paddle, in an environment of its own" make --no-print-directory test-paddle
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
