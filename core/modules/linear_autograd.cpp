@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/distributed/gather_operand.h"
+#include "core/modules/accumulated_wgrad.h"
 #include "core/modules/backward_errors.h"
 #include "core/modules/gemm_with_hooks.h"
 #include "core/modules/main_grad.h"
@@ -76,8 +77,7 @@ struct LinearBackward final : torch::CustomClassHolder {
   at::ScalarType dtype{};  // the computation's
   at::ScalarType weight_dtype{};
   at::ScalarType bias_dtype{};
-  at::Tensor accumulated_weight;  // wgrad is added to its main_grad; undefined: wgrad is returned
-  bool first_microbatch = false;
+  AccumulatedWgrad accumulated;
   at::Tensor delayed_weight;  // wgrad waits for backward_dw; undefined: it is made in the backward
   SavedOperand input;
   bool input_is_shard = false;  // its rows are this rank's
@@ -146,8 +146,9 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
   backward->dtype = arguments.input.scalar_type();
   backward->weight_dtype = arguments.weight.parameter.scalar_type();
   if (needs.wgrad && arguments.call.accumulates_wgrad) {
-    backward->accumulated_weight = arguments.weight.parameter;
-    backward->first_microbatch = arguments.call.is_first_microbatch.value_or(false);
+    backward->accumulated = {.weights = parameters_of(arguments.weight),
+                             .overwrite = arguments.call.is_first_microbatch.value_or(false),
+                             .dtype = arguments.input.scalar_type()};
   }
   if (needs.wgrad && arguments.call.delays_wgrad) {
     backward->delayed_weight = arguments.weight.parameter;
@@ -289,45 +290,6 @@ at::Tensor output_hooks(const LinearBackward& backward, Gemm gemm, at::Tensor ou
   return run_output_hooks(*backward.layer, backward.context, gemm, {}, std::move(output));
 }
 
-// Adds wgrad to main_grad; returns the weight's gradient for autograd. A layer whose wgrad the
-// session may ever inspect makes the product and adds it in every iteration, so that inspecting
-// changes no bit.
-at::Tensor accumulate_wgrad(const LinearBackward& backward, const Operand& gradient,
-                            const Operand& input) {
-  GemmLayer& layer = *backward.layer;
-  const at::Tensor& weight = backward.accumulated_weight;
-  const MainGrad target = main_grad_of(weight, layer.name());
-  if (backward.dtype == at::kDouble) {
-    raise<UsageError>(
-        "{}: fuse_wgrad_accumulation adds in FP32 and the layer computes in Double; switch it off",
-        layer.name());
-  }
-  at::Tensor sum = target.buffer;
-  if (target.overwrite || backward.first_microbatch) sum.zero_();
-  const bool product_first = layer.hooks.may_watch_wgrad();
-  const at::Tensor wgrad =
-      gemm_with_hooks(layer, backward.context,
-                      {.gemm = Gemm::wgrad,
-                       .a = gradient,
-                       .b = input,
-                       .bias = {},
-                       .out_dtype = product_first ? at::kFloat : backward.dtype,
-                       .layer = layer.name(),
-                       .accumulate_into = product_first ? at::Tensor() : sum,
-                       .split_accumulator = backward.context.uses_split_accumulator(Gemm::wgrad),
-                       .operand_dtype = backward.dtype});
-  if (product_first) {
-    TORCH_WARN_ONCE(
-        "while a debug session runs, layers with fuse_wgrad_accumulation whose wgrad it may watch "
-        "make it and add it to main_grad in two steps; otherwise that is one step, and the last "
-        "bits of main_grad may differ");
-    sum.add_(wgrad);
-  }
-  // In-place updates below autograd leave the version counter.
-  if (!sum.is_inference()) sum.unsafeGetTensorImpl()->bump_version();
-  return gradient_beside(target, weight);
-}
-
 // The gradient of the output, for the GEMMs and for the bias. Operands that are gathered are waited
 // for where they are used.
 struct OutputGradient {
@@ -433,7 +395,10 @@ class PendingDgrad {
 
 at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradient,
                            const Operand& input) {
-  if (backward.accumulated_weight.defined()) return accumulate_wgrad(backward, gradient, input);
+  if (backward.accumulated) {
+    return accumulate_wgrad(*backward.layer, backward.context, backward.accumulated, gradient,
+                            input);
+  }
   at::Tensor wgrad = product(backward, Gemm::wgrad, gradient, input);
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }

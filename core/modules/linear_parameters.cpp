@@ -56,13 +56,7 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
   }
 };
 
-void check_split(const LinearParametersOptions& options, const ParameterOptions& parameters) {
-  if (parameters.fuse_wgrad_accumulation && options.split.size() > 1) {
-    raise<UsageError>(
-        "fuse_wgrad_accumulation needs one weight a GEMM, not {} parts; make the module with "
-        "fuse_qkv_params=True, or without parameters_split",
-        options.split.size());
-  }
+void check_split(const LinearParametersOptions& options) {
   std::int64_t rows = 0;
   for (const ParameterPart& part : options.split) {
     if (part.out_features < 1) {
@@ -122,7 +116,7 @@ void LinearParameters::make(const LinearParametersOptions& options,
     if (options.bias) register_tensor("bias", biases_[0], bias);
     return;
   }
-  check_split(options, parameters);
+  check_split(options);
   std::int64_t row = 0;
   for (std::size_t i = 0; i < parts; ++i) {
     const auto& [name, rows] = options.split[i];
@@ -144,7 +138,8 @@ Weight LinearParameters::weight() const {
     }
     parts.push_back(weight.parameter);
   }
-  return {.parameter = JoinFunction::apply(at::TensorList(parts)), .quantized = std::nullopt};
+  at::Tensor joined = JoinFunction::apply(at::TensorList(parts));
+  return {.parameter = std::move(joined), .quantized = std::nullopt, .parts = std::move(parts)};
 }
 
 at::Tensor LinearParameters::bias() const {

@@ -52,20 +52,27 @@ std::unique_ptr<MainGradSource>& source() {
   return installed;
 }
 
+bool is_summed_in(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
 void check(const MainGrad& target, const at::Tensor& parameter, const std::string& layer) {
   const at::Tensor& buffer = target.buffer;
   if (!buffer.defined()) {
     raise<UsageError>(
         "{}: fuse_wgrad_accumulation adds the gradient of a weight {} to its main_grad, and it has "
-        "none; set weight.main_grad to zeros of that shape, FP32, before the backward (FSDP has "
+        "none; set weight.main_grad to zeros of that shape, FP32, BF16 or FP16, before the "
+        "backward (FSDP has "
         "parameters of its own: there switch fuse_wgrad_accumulation off)",
         layer, c10::str(parameter.sizes()));
   }
-  if (buffer.scalar_type() != at::kFloat || buffer.sizes() != parameter.sizes() ||
+  if (!is_summed_in(buffer.scalar_type()) || buffer.sizes() != parameter.sizes() ||
       buffer.device() != parameter.device()) {
-    raise<UsageError>("{}: main_grad has shape {} and dtype {} on {}; expected {} and Float on {}",
-                      layer, c10::str(buffer.sizes()), c10::toString(buffer.scalar_type()),
-                      buffer.device().str(), c10::str(parameter.sizes()), parameter.device().str());
+    raise<UsageError>(
+        "{}: main_grad has shape {} and dtype {} on {}; expected {} and Float, BFloat16 or Half on "
+        "{}",
+        layer, c10::str(buffer.sizes()), c10::toString(buffer.scalar_type()), buffer.device().str(),
+        c10::str(parameter.sizes()), parameter.device().str());
   }
   if (!target.wants_gradient && is_reduced_by_torch(parameter)) {
     raise<UsageError>(

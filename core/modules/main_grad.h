@@ -11,8 +11,8 @@
 
 namespace telens {
 
-// FP32, of the parameter's shape, on its device; undefined: none any more. Asked for in the
-// backward. The parameter is known by its identity and not kept alive.
+// FP32, BF16 or FP16, of the parameter's shape, on its device; undefined: none any more. Asked for
+// in the backward. The parameter is known by its identity and not kept alive.
 TELENS_EXPORT void set_main_grad(const at::Tensor& parameter, at::Tensor main_grad);
 
 struct MainGrad {

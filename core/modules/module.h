@@ -32,6 +32,7 @@ using Outputs = std::vector<at::Tensor>;
 struct Weight {
   at::Tensor parameter;
   std::optional<QuantizedTensor> quantized;
+  std::vector<at::Tensor> parts = {};  // the leaves whose rows `parameter` joins; {}: it is one
 
   bool defined() const { return parameter.defined(); }
 };

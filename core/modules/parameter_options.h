@@ -52,8 +52,9 @@ struct ParameterOptions {
     visit.nested("init_method", member, &ParameterOptions::init_method,
                  "fills a weight in place; default: normal with mean 0 and deviation 0.023");
     visit.nested("fuse_wgrad_accumulation", member, &ParameterOptions::fuse_wgrad_accumulation,
-                 "the gradients of weights are added to their main_grad, a FP32 tensor that you "
-                 "make, inside the GEMM; .grad stays None");
+                 "the gradients of weights are added to their main_grad, a tensor that you make; "
+                 ".grad stays None. FP32: inside the GEMM; BF16, FP16: a product in FP32 is "
+                 "added and rounded once");
   }
 
   template <typename Owner, typename Visitor>

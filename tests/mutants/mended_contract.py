@@ -70,8 +70,8 @@ MENDED_CONTRACT = (
     ),
     Mutant(
         promise="the addition of fuse_wgrad_accumulation is one step where nobody watches",
-        file="core/modules/linear_autograd.cpp",
-        before=".accumulate_into = product_first ? at::Tensor() : sum,",
+        file="core/modules/accumulated_wgrad.cpp",
+        before=".accumulate_into = product_first ? at::Tensor() : targets.front().buffer,",
         after=".accumulate_into = at::Tensor(),",
         program="main_grad_test",
         tests="*",

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from fused_helpers import ACTIVATION_CAST, GRADIENT_CAST, NORM_CASTS
 
-import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling
@@ -119,7 +118,8 @@ def test_a_recomputed_forward_adds_its_wgrad_once():
     assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x.detach()))
 
 
-def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights():
+@pytest.mark.parametrize("fuse_qkv", [True, False])
+def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights(fuse_qkv):
     def make(fuse):
         torch.manual_seed(56)
         return te.TransformerLayer(
@@ -130,14 +130,14 @@ def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights():
             attention_dropout=0,
             params_dtype=torch.float32,
             device="cpu",
-            fuse_qkv_params=True,
+            fuse_qkv_params=fuse_qkv,
             fuse_wgrad_accumulation=fuse,
         )
 
     accumulating, plain = make(fuse=True), make(fuse=False)
     plain.load_state_dict(accumulating.state_dict())
     weights = give_main_grads(accumulating)
-    assert len(weights) == 4
+    assert len(weights) == (4 if fuse_qkv else 6)
     x = torch.randn(16, 2, 32)
     for layer in (accumulating, plain):
         layer(x).square().sum().backward()
@@ -145,8 +145,84 @@ def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights():
     for name, parameter in accumulating.named_parameters():
         found = parameter.main_grad if name in weights else parameter.grad
         torch.testing.assert_close(found, expected[name].grad)
-    with pytest.raises(telens.UsageError, match="fuse_qkv_params=True"):
-        te.TransformerLayer(32, 64, 2, fuse_wgrad_accumulation=True)
+
+
+def rounded_sums(buffer, gradients, dtype):
+    """The oracle: each exact gradient is added in FP64 and the sum rounded once."""
+    for gradient in gradients:
+        buffer = (buffer.double() + gradient.double()).to(dtype)
+    return buffer
+
+
+@pytest.mark.parametrize("computation", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_main_grad_in_16_bits_is_the_exact_sum_rounded_once_a_micro_batch(dtype, computation):
+    torch.manual_seed(59)
+    layer = fused_linear(computation)
+    layer.weight.main_grad = torch.full((OUT, IN), 0.3, dtype=dtype)
+    micro_batches = [
+        # Large ones, whose wgrad has more digits than 16 bits hold.
+        [torch.randint(-64, 65, (TOKENS, each)).to(computation) for each in (IN, OUT)]
+        for _ in range(3)
+    ]
+    for x, g in micro_batches:
+        layer(x).backward(g)
+    start = torch.full((OUT, IN), 0.3, dtype=dtype)
+    wgrads = [exact_wgrad(g, x) for x, g in micro_batches]
+    assert torch.equal(layer.weight.main_grad, rounded_sums(start, wgrads, dtype))
+    # Not what rounding each gradient before the sum gives.
+    assert not torch.equal(
+        layer.weight.main_grad, rounded_sums(start, [each.to(dtype) for each in wgrads], dtype)
+    )
+    assert layer.weight.grad is None
+
+
+def test_main_grad_in_16_bits_overflows_to_infinity_keeps_nan_and_may_be_empty():
+    layer = fused_linear(torch.bfloat16)
+    layer.weight.main_grad = torch.full((OUT, IN), 65504.0, dtype=torch.float16)
+    layer.weight.main_grad[0] = float("nan")
+    layer(torch.full((1, IN), 64.0).bfloat16()).backward(torch.ones(1, OUT).bfloat16())
+    assert layer.weight.main_grad[0].isnan().all()
+    assert layer.weight.main_grad[1:].isposinf().all()
+    before = layer.weight.main_grad[1:].clone()
+    layer(torch.ones(0, IN).bfloat16()).backward(torch.ones(0, OUT).bfloat16())
+    assert torch.equal(layer.weight.main_grad[1:], before)
+
+
+PARTS = {"q": 16, "k": 8, "v": 24}
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_part_of_a_split_weight_has_a_main_grad_of_its_own(dtype, delayed):
+    torch.manual_seed(60)
+    layer = fused_linear(parameters_split=PARTS, delay_wgrad_compute=delayed)
+    for name in PARTS:
+        weight = getattr(layer, f"{name}_weight")
+        weight.main_grad = torch.full(weight.shape, 0.3, dtype=dtype)
+    layer.k_weight.grad_added_to_main_grad = False
+    x, g = integers(TOKENS, IN), integers(TOKENS, OUT)
+    layer(x).backward(g)
+    if delayed:
+        layer.backward_dw()
+    parts = exact_wgrad(g, x).split(list(PARTS.values()))
+    for name, wgrad in zip(PARTS, parts, strict=True):
+        weight = getattr(layer, f"{name}_weight")
+        start = torch.full(weight.shape, 0.3, dtype=dtype)
+        assert torch.equal(weight.main_grad, rounded_sums(start, [wgrad], dtype)), name
+    assert layer.k_weight.grad_added_to_main_grad is True
+    assert torch.equal(layer.k_weight.grad, torch.zeros(8, IN))
+
+
+def test_a_part_without_main_grad_is_an_error_before_any_part_is_written():
+    layer = fused_linear(parameters_split=PARTS)
+    layer.q_weight.main_grad = torch.zeros(16, IN)
+    layer.k_weight.main_grad = torch.zeros(8, IN)
+    with pytest.raises(
+        IN_THE_BACKWARD, match=r"weight \[24, 32\] to its main_grad, and it has none"
+    ):
+        layer(torch.ones(TOKENS, IN)).backward(torch.ones(TOKENS, OUT))
+    assert not layer.q_weight.main_grad.any()
 
 
 def train_mlp(normalization, fuse):
@@ -201,7 +277,7 @@ def test_a_missing_or_wrong_main_grad_is_an_error_and_the_layer_stays_usable():
 
     with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: .* it has none; set"):
         train()
-    for wrong in (torch.zeros(IN, OUT), torch.zeros(OUT, IN).bfloat16()):
+    for wrong in (torch.zeros(IN, OUT), torch.zeros(OUT, IN).double()):
         layer.weight.main_grad = wrong
         with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: main_grad has shape"):
             train()
