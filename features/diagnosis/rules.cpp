@@ -55,6 +55,7 @@ std::span<const Rule> rules() {
       exploding_gradients(),
       vanishing_gradients(),
       loss_spike(),
+      repeated_batch(),
   };
   return kRules;
 }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/loss_climb.h"
 #include "features/diagnosis/rules/rules.h"
 
 namespace telens::diagnosis {
@@ -71,6 +73,25 @@ Finding finding_of(int rank, const std::vector<Point>& losses, std::size_t at) {
       .next_step = next_step_of(iteration, course)};
 }
 
+Finding climb_of(const Facts& facts, int rank, const LossClimb& climb) {
+  const auto& [low, begin, reached] = climb;
+  return {.cause = "loss_spike",
+          .place = {.rank = rank},
+          .first = begin.iteration,
+          .last = facts.last_iteration(),
+          .confidence = kProbable,
+          .summary = fmt::format(
+              "the loss climbs from {:.4g} in iteration {} to {:.4g} in iteration {}, above all "
+              "that it had before, and stays up: the training diverges; where no other finding "
+              "comes first, no number of this run explains it",
+              low.value, low.iteration, reached.value, reached.iteration),
+          .evidence = {{"loss", {}, reached.iteration, reached.value, ""},
+                       {"loss", {}, begin.iteration, begin.value, "where it begins to climb"},
+                       {"loss", {}, low.iteration, low.value, "lowest"}},
+          .gradual = true,
+          .next_step = next_step_of(begin.iteration, Course::stays_up)};
+}
+
 // The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
 // takes the loss back to heights that it had.
 bool is_resumed(const Facts& facts, std::int64_t iteration) {
@@ -87,21 +108,29 @@ bool is_new_height(const std::vector<Point>& losses, std::size_t at) {
   return now->value > largest->value || now->value > kHigh * std::prev(now)->value;
 }
 
+std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < scalars.points.size(); ++i) {
+    const double value = scalars.points[i].value;
+    const double before = scalars.points[i - 1].value;
+    const double step = value - before;
+    if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
+        step > kSpreads * spread(steps) &&
+        (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
+      return finding_of(scalars.rank, scalars.points, i);
+    }
+    steps.push_back(step);
+    if (steps.size() > kWindow) steps.erase(steps.begin());
+  }
+  return std::nullopt;
+}
+
 std::vector<Finding> find(const Facts& facts) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
-    std::vector<double> steps;
-    for (std::size_t i = 1; i < scalars.points.size(); ++i) {
-      const double value = scalars.points[i].value;
-      const double before = scalars.points[i - 1].value;
-      const double step = value - before;
-      if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
-          step > kSpreads * spread(steps) &&
-          (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
-        return {finding_of(scalars.rank, scalars.points, i)};
-      }
-      steps.push_back(step);
-      if (steps.size() > kWindow) steps.erase(steps.begin());
+    if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
+    if (const auto climb = first_climb(scalars.points)) {
+      return {climb_of(facts, scalars.rank, *climb)};
     }
   }
   return {};
@@ -117,8 +146,8 @@ Rule loss_spike() {
           "The loss rises by a quarter and by 5 spreads of its steps within an iteration, above "
           "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
           "back to losses that they had. In the first steps of a resumed run any such rise counts. "
-          "As "
-          "a finding of its own it has no numeric cause in "
+          "So does a loss that had fallen and climbs step by step, a tenth above all that it had "
+          "before, and stays there for 5 steps. As a finding of its own it has no numeric cause in "
           "what was recorded.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <span>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
 #include "features/diagnosis/rules/recorded_rate.h"
+#include "features/diagnosis/rules/recorded_update.h"
 #include "features/diagnosis/rules/rules.h"
 #include "features/diagnosis/sizes.h"
 
@@ -125,6 +128,35 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                    .evidence = evidence});
 }
 
+// Steps that grow while the learning rate does not, where no weight shows it by itself.
+void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
+  constexpr std::int64_t kSoon = 2;  // iterations
+  const auto jump = first_update_jump(facts);
+  if (!jump) return;
+  const auto is_known = [&](const Finding& each) {
+    return std::abs(each.first - jump->iteration) <= kSoon;
+  };
+  if (std::ranges::any_of(found, is_known)) return;
+  found.push_back(
+      {.cause = "weight_jump",
+       .place = {},
+       .first = jump->iteration,
+       .last = facts.last_iteration(),
+       .confidence = kProbable,
+       .summary = fmt::format("the optimizer's step goes from {:.2g} % of the weights to {:.2g} %, "
+                              "and its learning rate does not: its state (moments) was lost, or "
+                              "made anew",
+                              100 * jump->before, 100 * jump->after),
+       .evidence = {{jump->update, {}, jump->iteration, jump->after, ""},
+                    {jump->update, {}, jump->previous, jump->before, "before"},
+                    {jump->rate, {}, jump->iteration, jump->rate_after, ""},
+                    {jump->rate, {}, jump->previous, jump->rate_before, "before"}},
+       .next_step = fmt::format(
+           "look at what the program does before iteration {}: optimizer.state_dict() has to be "
+           "saved and loaded with the model's; an optimizer that is made anew warms up anew",
+           jump->iteration)});
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
@@ -146,6 +178,7 @@ std::vector<Finding> find(const Facts& facts) {
     if (found.size() == kMostFindings) break;
   }
   add_recorded_rate(facts, found);
+  add_recorded_update(facts, found);
   return found;
 }
 
@@ -161,7 +194,9 @@ Rule weight_jump() {
           "are enough where most weights do. Then it is the learning rate or the optimizer, else a "
           "single parameter. So it is where most weights grow by 41 % in a step, from the first "
           "one on. A recorded learning rate that is 3 times as large as ever before is told "
-          "beside it, or alone where the loss rises after it.",
+          "beside it, or alone where the loss rises after it. So are steps of "
+          "debug.watch_optimizer "
+          "that are twice as large as usual for their learning rate: the optimizer lost its state.",
       .stage = Stage::update,
       .required = {kSizes},
       .optional = {"numel", "mean"},

@@ -1,0 +1,129 @@
+"""telens diagnose of trainings that diverge step by step, and of optimizers without their state."""
+
+import random
+
+import pytest
+from recorded_training import LAYERS, STEPS, where
+
+
+def climb(training, first, height, last=STEPS - 1):
+    """The loss rises in equal steps from the one before `first` to the height within 8 steps."""
+    before = training.losses[first - 1]
+    for step in range(first, last + 1):
+        part = min(1, (step - first + 1) / 8)
+        training.losses[step] = before + part * (height - before)
+
+
+def test_a_loss_that_climbs_above_all_it_had_before_diverges(findings, training):
+    climb(training, 15, 7.0)
+    (finding,) = findings(training)
+    assert finding["cause"] == "loss_spike"
+    assert 15 <= finding["first_iteration"] <= 17
+    assert finding["last_iteration"] == STEPS - 1
+    assert "climbs" in finding["summary"]
+    assert "diverges" in finding["summary"]
+    assert [each["what"] for each in finding["evidence"]] == [
+        None, "where it begins to climb", "lowest",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "height", "last"),
+    [
+        (15, 5.2, STEPS - 1),  # a height that it had
+        (15, 7.0, 22),  # falls again after 4 steps above all before
+        (4, 7.0, STEPS - 1),  # it had not fallen yet
+        (23, 7.0, STEPS - 1),  # too few steps so far
+    ],
+)
+def test_a_loss_that_climbs_and_does_not_diverge(findings, training, first, height, last):
+    climb(training, first, height, last)
+    assert findings(training) == []
+
+
+@pytest.mark.parametrize(("height", "told"), [(-3.0, True), (-4.2, False)])
+def test_a_loss_below_zero_climbs_too(findings, training, height, told):
+    training.losses = [loss - 9 for loss in training.losses]  # from -4 to -5.5
+    climb(training, 15, height)
+    assert [each["cause"] for each in findings(training)] == ["loss_spike"] * told
+
+
+def optimize(lines, factor=1.0, rate=1.0, first=18, last=STEPS - 1, still=0, name=""):
+    """The scalars of debug.watch_optimizer; from `first` to `last` its steps are larger."""
+    noise = random.Random(5)
+    for step in range(STEPS):
+        changed = first <= step <= last
+        lr = 1e-3 * (1 - step / (2 * STEPS)) * (rate if changed else 1)
+        update = 5 * lr * (1 + 0.02 * noise.gauss(0, 1)) * (factor if changed else 1)
+        lines.scalar(step, f"{name}lr", lr)
+        lines.scalar(step, f"{name}update_to_weight", 0 if step < still else update)
+
+
+@pytest.mark.parametrize("name", ["", "adam."])
+def test_steps_that_grow_without_the_learning_rate_have_lost_their_state(
+    findings, lines, training, name
+):
+    optimize(lines, factor=3, name=name)
+    (finding,) = findings(training)
+    assert where(finding) == ("weight_jump", None, None, 18)
+    assert "state (moments) was lost" in finding["summary"]
+    assert {each["statistic"] for each in finding["evidence"]} == {
+        f"{name}update_to_weight", f"{name}lr",
+    }  # fmt: skip
+    assert "optimizer.state_dict()" in finding["next_step"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"rate": 2.5},  # the learning rate's part
+        {"factor": 1.8},
+        {"factor": 3, "last": 18},  # one step
+        {"still": 9},  # a loss scaler that skips the first steps
+        {"factor": 1 / 3},
+        {"factor": 3, "first": 5},  # no past yet
+    ],
+)
+def test_steps_that_grow_for_another_reason(findings, lines, training, steps):
+    optimize(lines, **steps)
+    assert findings(training) == []
+
+
+def test_weights_that_are_trained_from_now_on_make_larger_steps(findings, lines, training):
+    optimize(lines, factor=3)
+    for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+        for step in range(19):
+            value = training.values[18, LAYERS[0], "weight", statistic]
+            training.values[step, LAYERS[0], "weight", statistic] = value
+    assert findings(training) == []
+
+
+def noisy(training, steps, size=0.2, seed=7):
+    noise = random.Random(seed)
+    for step in steps:
+        training.losses[step] = 5 - 0.05 * step + size * noise.gauss(0, 1)
+
+
+def test_a_batch_that_comes_again_and_again(findings, training):
+    noisy(training, range(18))
+    for step in range(18, STEPS):
+        training.losses[step] = 4 * 0.97 ** (step - 18)  # learned by heart
+    (finding,) = findings(training)
+    assert where(finding) == ("repeated_batch", None, None, 18)
+    assert finding["last_iteration"] == STEPS - 1
+    assert "iterations 18 and 19" in finding["next_step"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_losses_that_calm_down_slowly_are_of_batches_that_differ(findings, training, seed):
+    noise = random.Random(seed)
+    training.losses = [5 * 0.9**step * (1 + 0.1 * noise.gauss(0, 1)) for step in range(STEPS)]
+    assert findings(training) == []
+
+
+@pytest.mark.parametrize("still", [range(STEPS), range(18, 24)])
+def test_losses_that_are_smooth_from_the_start_or_for_a_moment(findings, training, still):
+    noisy(training, range(STEPS))
+    for step in still:
+        training.losses[step] = 4.5 - 0.03 * step
+    assert findings(training) == []
