@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
-#include "features/diagnosis/rules/loss_climb.h"
+#include "features/diagnosis/rules/loss_level.h"
 #include "features/diagnosis/rules/rules.h"
 
 namespace telens::diagnosis {
@@ -73,23 +73,22 @@ Finding finding_of(int rank, const std::vector<Point>& losses, std::size_t at) {
       .next_step = next_step_of(iteration, course)};
 }
 
-Finding climb_of(const Facts& facts, int rank, const LossClimb& climb) {
-  const auto& [low, begin, reached] = climb;
+Finding rise_of(const Facts& facts, int rank, const LossRise& rise) {
   return {.cause = "loss_spike",
           .place = {.rank = rank},
-          .first = begin.iteration,
+          .first = rise.first,
           .last = facts.last_iteration(),
           .confidence = kProbable,
           .summary = fmt::format(
-              "the loss climbs from {:.4g} in iteration {} to {:.4g} in iteration {}, above all "
-              "that it had before, and stays up: the training diverges; where no other finding "
-              "comes first, no number of this run explains it",
-              low.value, low.iteration, reached.value, reached.iteration),
-          .evidence = {{"loss", {}, reached.iteration, reached.value, ""},
-                       {"loss", {}, begin.iteration, begin.value, "where it begins to climb"},
-                       {"loss", {}, low.iteration, low.value, "lowest"}},
+              "the loss rises from {:.4g} to {:.4g} and stays up: in 8 steps it is above each of "
+              "the 8 before; where no other finding comes first, no number of this run explains it",
+              rise.before, rise.after),
+          .evidence = {{"loss", {}, rise.first, rise.after, "median of 8 from here on"},
+                       {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
+                       {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
+                       {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
           .gradual = true,
-          .next_step = next_step_of(begin.iteration, Course::stays_up)};
+          .next_step = next_step_of(rise.first, Course::stays_up)};
 }
 
 // The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
@@ -129,8 +128,8 @@ std::vector<Finding> find(const Facts& facts) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
     if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
-    if (const auto climb = first_climb(scalars.points)) {
-      return {climb_of(facts, scalars.rank, *climb)};
+    if (const auto rise = first_rise_that_stays(scalars.points)) {
+      return {rise_of(facts, scalars.rank, *rise)};
     }
   }
   return {};
@@ -146,8 +145,9 @@ Rule loss_spike() {
           "The loss rises by a quarter and by 5 spreads of its steps within an iteration, above "
           "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
           "back to losses that they had. In the first steps of a resumed run any such rise counts. "
-          "So does a loss that had fallen and climbs step by step, a tenth above all that it had "
-          "before, and stays there for 5 steps. As a finding of its own it has no numeric cause in "
+          "So does one that rises by a fifth, by a jump or step by step, and stays for 8 steps "
+          "above "
+          "each of the 8 before. As a finding of its own it has no numeric cause in "
           "what was recorded.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",

@@ -38,7 +38,11 @@ bool is_still_from(std::span<const Point> losses, std::size_t first) {
   // The bends at the last loss of the past, and at the first one here, are of both.
   const std::vector<double> past = bends(losses, first - 1 - kPast, kPast);
   const std::vector<double> newest(past.end() - 4, past.end());
-  return median(past) > kTimesUsual * largest && median(newest) > kTimesLast * largest;
+  if (median(past) <= kTimesUsual * largest || median(newest) <= kTimesLast * largest) return false;
+  // A loss that jumps to another level has another cause.
+  const auto before = losses.subspan(first - kPast, kPast);
+  const auto [low, high] = std::ranges::minmax(before, {}, &Point::value);
+  return losses[first].value >= low.value && losses[first].value <= high.value;
 }
 
 std::optional<Finding> find_in(const Scalars& scalars) {
@@ -86,7 +90,8 @@ Rule repeated_batch() {
           .doc =
               "The loss went to and fro as batches differ, and from one iteration on follows a "
               "smooth curve for 8 steps and more: no loss is off the middle of its neighbors by a "
-              "fifth of what was usual. A training whose loss is smooth from the start, and one "
+              "fifth of what was usual, at a height that it had just before. A training whose loss "
+              "is smooth from the start, and one "
               "whose loss calms down slowly, is no finding.",
           .stage = Stage::propagation,
           .recorded_by = "debug.step(loss=...)",
