@@ -87,7 +87,6 @@ Finding rise_of(const Facts& facts, int rank, const LossRise& rise) {
                        {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
                        {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
                        {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
-          .gradual = true,
           .next_step = next_step_of(rise.first, Course::stays_up)};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,6 +16,7 @@ namespace telens::diagnosis {
 namespace {
 
 constexpr std::size_t kPast = 12;  // bends before
+constexpr std::size_t kLevel = 8;  // losses whose height is the usual one: the first of the past
 constexpr std::size_t kStill = 8;  // losses of one batch
 constexpr double kTimesUsual = 5;
 constexpr double kTimesLast = 3;
@@ -40,13 +42,16 @@ bool is_still_from(std::span<const Point> losses, std::size_t first) {
   const std::vector<double> newest(past.end() - 4, past.end());
   if (median(past) <= kTimesUsual * largest || median(newest) <= kTimesLast * largest) return false;
   // A loss that jumps to another level has another cause.
-  const auto before = losses.subspan(first - kPast, kPast);
+  const auto before = losses.subspan(first - kPast, kLevel);
   const auto [low, high] = std::ranges::minmax(before, {}, &Point::value);
-  return losses[first].value >= low.value && losses[first].value <= high.value;
+  const double width = high.value - low.value;
+  return losses[first].value >= low.value - width && losses[first].value <= high.value;
 }
 
 std::optional<Finding> find_in(const Scalars& scalars) {
-  const std::vector<Point>& losses = scalars.points;
+  std::vector<Point> losses;
+  std::ranges::copy_if(scalars.points, std::back_inserter(losses),
+                       [](const Point& point) { return std::isfinite(point.value); });
   for (std::size_t i = kPast + 2; i + kStill <= losses.size(); ++i) {
     if (!is_still_from(losses, i)) continue;
     const double usual = median(bends(losses, i - 1 - kPast, kPast));

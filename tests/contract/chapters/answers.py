@@ -48,7 +48,7 @@ STATEMENTS = (
         QUIET + "test_a_layer_that_no_backward_pass_reaches",
         "features/diagnosis/rules/detached_layer.cpp",
         "layer.without.clear();",
-        "layer.without.pop_back();",
+        "layer.without.push_back(iteration);",
     ),
     Statement(
         "Blocks that are frozen at the front of a model, and models that only look on, are no "

@@ -1,5 +1,6 @@
 """telens diagnose of losses that rise or stand still, and of optimizers without their state."""
 
+import math
 import random
 
 import pytest
@@ -115,11 +116,18 @@ def test_a_batch_that_comes_again_and_again(findings, training):
 
 def test_a_loss_that_jumps_to_a_smooth_level_is_of_no_repeated_batch(findings, training):
     noisy(training, range(18))
-    for step in range(18, STEPS):
-        training.losses[step] = 5.54  # the loss of a model that tells nothing
+    noise = random.Random(3)
+    for step in range(18, STEPS):  # the loss of a model that tells nothing
+        training.losses[step] = 5.54 + 0.002 * noise.gauss(0, 1)
     (finding,) = findings(training)
     assert where(finding) == ("loss_spike", None, None, 18)
     assert finding["consequences"] == []
+
+
+def test_losses_that_are_no_numbers_are_of_no_repeated_batch(findings, training):
+    noisy(training, range(18))
+    training.losses[18:] = [math.nan] * (STEPS - 18)
+    assert [each["cause"] for each in findings(training)] == ["nonfinite"]
 
 
 @pytest.mark.parametrize("seed", range(8))
