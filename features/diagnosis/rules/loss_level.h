@@ -10,9 +10,10 @@
 namespace telens::diagnosis {
 
 struct LossRise {
-  std::int64_t first = 0;        // iteration
-  double before = 0, after = 0;  // medians of 8 losses
-  double largest_before = 0;     // of these
+  std::int64_t first = 0;  // iteration
+  double before = 0;       // median of 8 losses
+  double after = 0;        // median of the next 8
+  double largest_before = 0;
   double smallest_after = 0;
 };
 
