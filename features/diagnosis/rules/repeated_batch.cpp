@@ -15,9 +15,10 @@
 namespace telens::diagnosis {
 namespace {
 
-constexpr std::size_t kPast = 12;  // bends before
-constexpr std::size_t kLevel = 8;  // losses whose height is the usual one: the first of the past
-constexpr std::size_t kStill = 8;  // losses of one batch
+constexpr std::size_t kPast = 12;     // bends before
+constexpr std::size_t kLevel = 8;     // losses whose height is the usual one: the first of the past
+constexpr std::size_t kStill = 8;     // losses of one batch
+constexpr double kLeastBend = 0.005;  // part of the loss: less is hardly noise of batches
 constexpr double kTimesUsual = 5;
 constexpr double kTimesLast = 3;
 
@@ -40,6 +41,7 @@ bool is_still_from(std::span<const Point> losses, std::size_t first) {
   // The bends at the last loss of the past, and at the first one here, are of both.
   const std::vector<double> past = bends(losses, first - 1 - kPast, kPast);
   const std::vector<double> newest(past.end() - 4, past.end());
+  if (median(past) < kLeastBend * std::abs(losses[first].value)) return false;
   if (median(past) <= kTimesUsual * largest || median(newest) <= kTimesLast * largest) return false;
   // A loss that jumps to another level has another cause.
   const auto before = losses.subspan(first - kPast, kLevel);
