@@ -65,6 +65,14 @@ MENDED_FILES = (
         tests="*DamagedFile.no_changed_byte*",
     ),
     Mutant(
+        promise="damage: rows that the disk does not give cost no others",
+        file="features/record/segment_reader.cpp",
+        before="      damage_.add(name, begin, count);\n      continue;",
+        after='      raise<RecordError>("{}", name);',
+        program="record_crash_test",
+        tests="FailedRead.*",
+    ),
+    Mutant(
         promise="damage: packed rows are compared with their checksums",
         file="features/record/packed_rows.h",
         before="    if (sum != checksum(chunk, compressed.data(), compressed.size())) return "

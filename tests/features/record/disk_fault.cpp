@@ -25,7 +25,7 @@ size_t whole_pages_of_a_half(size_t count, off_t offset) {
 
 }  // namespace
 
-// HDF5 writes files through pwrite: the program's own stands before libc's.
+// HDF5 and TELens go through pwrite and pread: the program's own stand before libc's.
 extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offset) {
   if (fault.kind != Fault::none && --fault.writes_left < 0) {
     if (fault.kind == Fault::disk_full) {
@@ -41,6 +41,15 @@ extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offse
     ::kill(::getpid(), SIGKILL);
   }
   return ::pwrite64(file, bytes, count, offset);
+}
+
+extern "C" ssize_t pread(int file, void* bytes, size_t count, off_t offset) {
+  const long bad = fault.bad_byte;
+  if (bad >= offset && bad - offset < static_cast<long>(count)) {
+    errno = EIO;
+    return -1;
+  }
+  return ::pread64(file, bytes, count, offset);
 }
 
 extern "C" int fsync(int file) {

@@ -1,4 +1,5 @@
-// The faults that a disk, or a kill, commits in the writes of this program, and in its syncs.
+// The faults that a disk, or a kill, commits in the writes of this program, its reads and its
+// syncs.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@ struct Fault {
   std::atomic<Kind> kind = none;
   std::atomic<bool> in_syncs = false;  // none reaches the disk
   std::atomic<long> writes_left = 0;   // that succeed before; negative once one did not
+  std::atomic<long> bad_byte = -1;     // a read of any file that holds this byte fails
 
   void arm(Kind which, long writes) {
     writes_left = writes;
