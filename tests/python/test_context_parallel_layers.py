@@ -1,5 +1,10 @@
 """MultiheadAttention and Transformer layers whose ranks share each sequence; and the batches."""
 
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -190,6 +195,32 @@ def other_lengths_of_keys(rank: int) -> None:
             te.DotProductAttention(HEADS, 8, attn_mask_type="padding_causal", **own)(*same, **keys)
 
 
+def written_to_stderr(call: Callable[[], object]) -> str:
+    """The lines that a process wrote, from C++ too."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            call()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        return file.read().decode()
+
+
+def checkpoints_of_dropout(rank: int) -> None:
+    """The ring keeps dropout's choices all the same, and says so once."""
+    x = torch.ones(16, 1, HEADS, 16)
+    for comm, times in (("all_gather", 0), ("a2a", 0), ("p2p", 1), ("p2p", 0)):
+        attention = te.DotProductAttention(
+            HEADS, 16, attention_dropout=0.5, cp_group=dist.group.WORLD, cp_comm_type=comm
+        )
+        call = functools.partial(attention, x, x, x, checkpoint_core_attention=True)
+        text = written_to_stderr(call)
+        assert text.count("checkpoint_core_attention changes nothing under") == times, (comm, text)
+
+
 def nothing_is_left_of_dropout_1(rank: int) -> None:
     made = {"attention_dropout": 1.0, "attn_mask_type": "no_mask", "cp_group": dist.group.WORLD}
     x = torch.ones(32, 1, HEADS, 16, requires_grad=True)
@@ -242,6 +273,7 @@ def two_ranks(rank: int) -> None:
         transformer(comm, 2)
     short_angles(rank)
     dropouts(rank)
+    checkpoints_of_dropout(rank)
     dropouts_gradients(rank)
     of_long_sequences(rank)
     other_lengths_of_keys(rank)
