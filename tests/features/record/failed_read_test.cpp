@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr int kScalars = 300;
-constexpr int kChunk = 128;  // of plain tables
+constexpr int kChunk = 128;  // rows in a chunk of a plain table
 
 std::string closed_run(const TemporaryFolder& folder) {
   const auto writer = RunWriter::open(options_in(folder));
