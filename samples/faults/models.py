@@ -70,6 +70,7 @@ def llama(made: Options) -> torch.nn.Module:
         sequence=made.sequence,
         rotary_base=10000.0,
         norm="rms",
+        qk_norm=None,
         activation="swiglu",
     )
     return Llama(options)

@@ -75,15 +75,26 @@ bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) 
   return std::abs(start - 1) <= kExtrapolated;
 }
 
+// What a norm gives lies around 0; what an activation function gives does not.
+bool is_around_zero(const Facts& facts, const Series& sizes) {
+  constexpr double kMost = 0.2;  // part of the root mean square
+  const Series* mean = facts.beside(sizes, "mean");
+  const auto first = mean != nullptr ? mean->at(sizes.points.front().iteration) : std::nullopt;
+  return !first || std::abs(*first) <= kMost * sizes.points.front().value;
+}
+
 // A gain begins as 1. Where it shrinks from the first step on, without a pause, it is a factor in
 // each step, as of weight decay, and no gradient: those move a gain to and fro.
-std::optional<Shift> decay_from_start(const Series& sizes, std::int64_t first_of_run) {
+std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
   constexpr double kFall = 0.32;  // bits: to 80 %
   constexpr double kBack = 0.1;   // part of the fall that steps go up
   constexpr double kStep = 0.5;   // part of the fall in one step
   constexpr std::size_t kLeast = 8;
   const auto& points = sizes.points;
-  if (points.size() <= kLeast || !begins_as_one(points, first_of_run)) return std::nullopt;
+  if (points.size() <= kLeast || !begins_as_one(points, facts.first_iteration()) ||
+      !is_around_zero(facts, sizes)) {
+    return std::nullopt;
+  }
   double up = 0;
   double largest = 0;
   std::optional<Shift> decay;
@@ -121,7 +132,7 @@ Finding finding_of(const Place& place, const Shift& decay) {
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
-    if (const auto decay = decay_from_start(sizes, facts.first_iteration())) {
+    if (const auto decay = decay_from_start(facts, sizes)) {
       found.push_back(finding_of(sizes.place, *decay));
       continue;
     }
@@ -155,7 +166,8 @@ Rule dead_gain() {
           "iteration to the next, as that of a normalized tensor is, and falls to half of it and "
           "less, within an iteration or step by step within 16. So is one that begins at 1, as "
           "that "
-          "of a fresh gain, and falls to 80 % and less from the first step on, evenly and hardly "
+          "of a fresh gain, has a mean near 0, and falls to 80 % and less from the first step on, "
+          "evenly and hardly "
           "going back.",
       .stage = Stage::values,
       .required = {kSizes},

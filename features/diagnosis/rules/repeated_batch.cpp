@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -35,12 +36,18 @@ std::vector<double> bends(std::span<const Point> losses, std::size_t first, std:
   return found;
 }
 
+// Each step on a batch that comes again lowers its loss.
+bool falls(std::span<const Point> losses) {
+  return std::ranges::is_sorted(losses, std::greater(), &Point::value);
+}
+
 // The first of kStill losses that are of one batch.
 bool is_still_from(std::span<const Point> losses, std::size_t first) {
   const double largest = std::ranges::max(bends(losses, first + 1, kStill - 2));
   // The bends at the last loss of the past, and at the first one here, are of both.
   const std::vector<double> past = bends(losses, first - 1 - kPast, kPast);
   const std::vector<double> newest(past.end() - 4, past.end());
+  if (!falls(losses.subspan(first, kStill))) return false;
   if (median(past) < kLeastBend * std::abs(losses[first].value)) return false;
   if (median(past) <= kTimesUsual * largest || median(newest) <= kTimesLast * largest) return false;
   // A loss that jumps to another level has another cause.
@@ -96,7 +103,8 @@ Rule repeated_batch() {
           .title = "the same batch again and again",
           .doc =
               "The loss went to and fro as batches differ, and from one iteration on follows a "
-              "smooth curve for 8 steps and more: no loss is off the middle of its neighbors by a "
+              "smooth curve, downward, for 8 steps and more: no loss is off the middle of its "
+              "neighbors by a "
               "fifth of what was usual, at a height that it had just before. A training whose loss "
               "is smooth from the start, and one "
               "whose loss calms down slowly, is no finding.",

@@ -98,6 +98,14 @@ def test_weights_that_are_trained_from_now_on_make_larger_steps(findings, lines,
     assert findings(training) == []
 
 
+def test_losses_that_hardly_vary_and_do_not_fall_are_of_no_repeated_batch(findings, training):
+    noise = random.Random(4)
+    noisy(training, range(18))
+    for step in range(18, STEPS):
+        training.losses[step] = 4.2 + 0.005 * noise.gauss(0, 1)
+    assert findings(training) == []
+
+
 def noisy(training, steps, size=0.2, seed=7):
     noise = random.Random(seed)
     for step in steps:

@@ -109,6 +109,13 @@ def test_an_input_that_falls_and_is_none_of_a_fresh_norm(findings, training):
     assert findings(training) == []
 
 
+def test_what_an_activation_function_gives_is_no_gain(findings, training):
+    gain_of(training, LAYERS[2], lambda step: 0.999 * 0.985**step)
+    for step in range(STEPS):
+        training.values[step, LAYERS[2], "activation", "mean"] *= 50  # half of the size
+    assert findings(training) == []
+
+
 def test_a_gain_that_training_moves_down_goes_to_and_fro(findings, training):
     noise = random.Random(3)
     gain_of(training, LAYERS[2], lambda step: 0.985**step * (1 + 0.02 * noise.gauss(0, 1)))
