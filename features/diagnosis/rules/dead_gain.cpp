@@ -75,7 +75,7 @@ bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) 
   return std::abs(start - 1) <= kExtrapolated;
 }
 
-// What a norm gives lies around 0; what an activation function gives does not.
+// The output of a norm lies around 0; that of an activation function does not.
 bool is_around_zero(const Facts& facts, const Series& sizes) {
   constexpr double kMost = 0.2;  // part of the root mean square
   const Series* mean = facts.beside(sizes, "mean");
