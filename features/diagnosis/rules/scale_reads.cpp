@@ -9,11 +9,22 @@
 namespace telens::diagnosis {
 namespace {
 
+// Bits between the smallest and the largest scale of the iteration; 0 where they are not recorded.
+double span_of_scales(const Series* smallest, const Series* largest, std::int64_t iteration) {
+  if (smallest == nullptr || largest == nullptr) return 0;
+  const auto low = smallest->at(iteration);
+  const auto high = largest->at(iteration);
+  if (!low || !high || !(*low > 0) || !std::isfinite(*high)) return 0;
+  return std::log2(*high / *low);
+}
+
 ScaleSeries from_scale_health(const Facts& facts, const Series& staleness) {
   ScaleSeries series{.place = staleness.place, .knows_margin = true};
   const Series* amax = facts.beside(staleness, "cur_amax");
   const Series* headroom = facts.beside(staleness, "scale_headroom");
   const Series* jump = facts.beside(staleness, "scale_jump");
+  const Series* smallest = facts.beside(staleness, "scale_inv_min");
+  const Series* biggest = facts.beside(staleness, "scale_inv_max");
   if (amax == nullptr || headroom == nullptr) return series;
   for (const auto& [iteration, stale] : staleness.points) {
     const auto largest = amax->at(iteration);
@@ -25,6 +36,7 @@ ScaleSeries from_scale_health(const Facts& facts, const Series& staleness) {
                             .amax = size,
                             .stands_for = size - stale,
                             .margin = stale + *room,
+                            .span = span_of_scales(smallest, biggest, iteration),
                             .jump = jump != nullptr ? jump->at(iteration) : std::nullopt});
   }
   return series;

@@ -12,11 +12,14 @@ namespace telens::diagnosis {
 // The statistics that scales are read from, as a rule requires them.
 inline constexpr std::string_view kScales = "scale_staleness|scale_inv_max";
 
+// With micro-batches an iteration has a scale for each; the amax is the largest of all, and which
+// of the scales `stands_for` belongs to is not recorded.
 struct ScaleRead {
   std::int64_t iteration = 0;
   double amax = 0;        // the tensor's
   double stands_for = 0;  // the amax that the scale was made of, if it was made by the recipe
   double margin = 0;      // the recipe's
+  double span = 0;        // between the smallest and the largest scale of one iteration
   std::optional<double> jump;
 
   double staleness() const { return amax - stands_for; }

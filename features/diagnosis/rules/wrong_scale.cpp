@@ -17,13 +17,14 @@ constexpr double kOffAfterGap = 4;
 constexpr double kOffOnce = 4;
 constexpr std::size_t kByChance = 2;  // reads on end
 
-// Bits by which the scale is off what amaxes so far can have made of it: below the newest one, or
-// above the largest one. A scale that fits the tensor as it is now is right, however it was made.
+// Bits by which the scales of an iteration are off what amaxes so far can have made of them: below
+// the newest one, or above the largest one. A scale that fits the tensor as it is now is right,
+// however it was made.
 double off_by(const ScaleRead& read, const ScaleRead& before, double largest_before) {
   const double guard = read.iteration == before.iteration + 1 ? kOff : kOffAfterGap;
   if (std::abs(read.staleness()) < guard) return 0;
-  const double above = read.stands_for - largest_before;
-  const double below = read.stands_for - before.amax;
+  const double above = read.stands_for - read.span - largest_before;
+  const double below = read.stands_for + read.span - before.amax;
   if (above > guard) return above;
   return below < -guard ? below : 0;
 }
@@ -85,8 +86,8 @@ std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const S
   const std::vector<double> largest = largest_amaxes(reads, amax);
   std::vector<double> below(reads.size()), above(reads.size());
   for (std::size_t i = 1; i < reads.size(); ++i) {
-    below[i] = reads[i - 1].amax - reads[i].stands_for;
-    above[i] = reads[i].stands_for - largest[i - 1];
+    below[i] = reads[i - 1].amax - reads[i].stands_for - reads[i].span;
+    above[i] = reads[i].stands_for - reads[i].span - largest[i - 1];
   }
   double most_below = 0, most_above = 0;  // in the reads before
   for (std::size_t i = 2; i + kSustained <= reads.size(); ++i) {

@@ -1,0 +1,55 @@
+"""telens diagnose, on scales that follow their tensors: of micro-batches, of growth by chance."""
+
+import math
+
+import pytest
+from recorded_training import LAYERS, STEPS, where
+
+LAYER, TENSOR = LAYERS[1], "activation"
+FIRST = 10
+
+
+@pytest.mark.parametrize("scales_of_an_iteration", [1, 4])
+def test_a_scale_of_one_of_several_micro_batches_is_not_wrong(
+    findings, training, scales_of_an_iteration
+):
+    bits = -5
+    for layer in LAYERS:
+        training.follow_with_scales(layer, TENSOR)
+    training.follow_with_scales(LAYER, TENSOR, wrong_from=FIRST, bits=bits)
+    for step in range(1, STEPS):
+        for layer in LAYERS:
+            several = scales_of_an_iteration > 1 and layer == LAYER and step >= FIRST
+            amax = training.values[step - 1, layer, TENSOR, "cur_amax"]
+            # The first micro-batch has the scale of the iteration before.
+            training.values[step, layer, TENSOR, "scale_inv_max"] = amax / 448
+            smallest = 2**bits if several else 1
+            training.values[step, layer, TENSOR, "scale_inv_min"] = amax / 448 * smallest
+    told = [where(each) for each in findings(training) if each["cause"] == "wrong_scale"]
+    assert told == ([] if scales_of_an_iteration > 1 else [("wrong_scale", LAYER, TENSOR, FIRST)])
+
+
+def clip(training, steps, room):
+    for step in steps:
+        training.values[step, LAYER, TENSOR, "stale_saturated%"] = 3.0
+        assert math.isclose(
+            training.values[step, LAYER, TENSOR, "scale_headroom"], room, abs_tol=0.3
+        )
+
+
+@pytest.mark.parametrize(
+    ("steps", "follows", "told"),
+    [(11, True, False), (12, True, True), (5, False, False), (6, False, True)],
+)
+def test_a_tensor_that_outgrows_scales_which_follow_it_is_clipped_for_good_after_12_iterations(
+    findings, training, steps, follows, told
+):
+    for step in range(FIRST, FIRST + steps):
+        training.scale(LAYER, TENSOR, step, 2.0 ** (step - FIRST + 1), last=step)
+    training.follow_with_scales(LAYER, TENSOR)
+    clip(training, range(FIRST, FIRST + steps), room=-1)
+    if not follows:  # the scale moves by less than it lacks
+        for step in range(FIRST, FIRST + steps):
+            training.values[step, LAYER, TENSOR, "scale_jump"] += 0.5
+    found = [where(each) for each in findings(training) if each["cause"] == "overflow"]
+    assert found == ([("overflow", LAYER, TENSOR, FIRST)] if told else [])
