@@ -32,7 +32,7 @@ std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
   if (headroom == nullptr) return std::nullopt;
   const Series* jump = facts.beside(percent, "scale_jump");
   std::size_t consecutive = 0;
-  std::size_t following = 0;  // of them
+  std::size_t following = 0;  // those in which the scale follows
   std::optional<Finding> found;
   Point first;
   Point worst;
@@ -47,7 +47,7 @@ std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
       worst = point;
     }
     if (clips && point.value > worst.value) worst = point;
-    // Of a chance run of growth each scale but the first follows.
+    // In a chance run of growth each scale but the first follows.
     const bool grows = following + 1 >= consecutive;
     if (consecutive < (grows ? kPersistentGrowth : kPersistent)) continue;
     if (!found) {
