@@ -55,7 +55,6 @@ std::span<const Rule> rules() {
       exploding_gradients(),
       vanishing_gradients(),
       loss_spike(),
-      repeated_batch(),
   };
   return kRules;
 }

@@ -38,7 +38,6 @@ Rule gradient_noise();
 Rule loss_scale();
 Rule exploding_gradients();
 Rule vanishing_gradients();
-Rule repeated_batch();
 Rule loss_spike();
 
 // How sure a finding is: as good as proven by the numbers, probable, possible.
