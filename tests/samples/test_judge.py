@@ -26,6 +26,8 @@ def changed(step: int, loss: float) -> list[float]:
         (changed(20, 6.0), True),  # 9 % above the start
         (changed(20, 6.1), False),  # 11 % above it
         (changed(39, 6.1), False),
+        (changed(35, 5.6), True),  # 1.47 of the loss before
+        (changed(35, 5.8), False),  # 1.53 of it
         (changed(20, math.nan), False),
         (changed(0, math.inf), False),
         ([5.5] * 40, False),
