@@ -165,10 +165,8 @@ Rule dead_gain() {
           "The root mean square of a layer's input was steady within 19 %, and within 2 % from one "
           "iteration to the next, as that of a normalized tensor is, and falls to half of it and "
           "less, within an iteration or step by step within 16. So is one that begins at 1, as "
-          "that "
-          "of a fresh gain, has a mean near 0, and falls to 80 % and less from the first step on, "
-          "evenly and hardly "
-          "going back.",
+          "that of a fresh gain, has a mean near 0, and falls to 80 % and less from the first step "
+          "on, evenly and hardly going back.",
       .stage = Stage::values,
       .required = {kSizes},
       .optional = {"numel", "mean"},

@@ -145,9 +145,8 @@ Rule loss_spike() {
           "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
           "back to losses that they had. In the first steps of a resumed run any such rise counts. "
           "So does one that rises by a fifth, by a jump or step by step, and stays for 8 steps "
-          "above "
-          "each of the 8 before. As a finding of its own it has no numeric cause in "
-          "what was recorded.",
+          "above each of the 8 before. As a finding of its own it has no numeric cause in what was "
+          "recorded.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",
       .alternatives = "Other data; a learning rate near the limit; what was not recorded.",

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kLeastOutgrown = 0.4;  // bits: less is clipped by a quarter, in few elements
 constexpr std::size_t kPersistent = 6;  // consecutive reads; passing ones are delayed scaling's way
-constexpr std::size_t kPersistentGrowth =
-    12;  // where each scale fits the tensor of the read before
+// The same where each scale fits the tensor of the read before.
+constexpr std::size_t kPersistentGrowth = 12;
 constexpr double kLeastPercent = 0.05;
 constexpr double kLeastWorst = 2;  // percent, in the worst iteration
 

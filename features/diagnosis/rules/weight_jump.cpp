@@ -195,8 +195,8 @@ Rule weight_jump() {
           "single parameter. So it is where most weights grow by 41 % in a step, from the first "
           "one on. A recorded learning rate that is 3 times as large as ever before is told "
           "beside it, or alone where the loss rises after it. So are steps of "
-          "debug.watch_optimizer "
-          "that are twice as large as usual for their learning rate: the optimizer lost its state.",
+          "debug.watch_optimizer that are twice as large as usual for their learning rate: the "
+          "optimizer lost its state.",
       .stage = Stage::update,
       .required = {kSizes},
       .optional = {"numel", "mean"},
