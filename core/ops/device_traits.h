@@ -12,4 +12,8 @@ inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
 // The memory-efficient kernel of CUDA refuses one.
 inline bool takes_wider_mask(const at::Tensor& query) { return query.is_cpu(); }
 
+// True if every kernel of scaled_dot_product_attention gives the same bits in each run. Those of
+// CUDA add up gradients in any order, but for the math one.
+inline bool attention_is_deterministic(const at::Tensor& query) { return query.is_cpu(); }
+
 }  // namespace telens::ops

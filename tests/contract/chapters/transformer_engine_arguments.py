@@ -9,6 +9,7 @@ ROTARY = "test_rotary_embedding.py::"
 TURNS = "core/modules/rotary_embedding.cpp"
 MLP = "test_mlp_arguments.py::"
 MODULE = "python/telens/pytorch/module.py"
+SWITCHES = "core/modules/attention_kernels.cpp"
 
 STATEMENTS = (
     Statement(
@@ -142,5 +143,22 @@ STATEMENTS = (
         "core/modules/grouped_linear.cpp",
         'set_module_type("grouped_linear")',
         'set_module_type("linear")',
+    ),
+    Statement(
+        "`NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN` switch kernels of attention "
+        "off, for the call alone.",
+        "test_attention_switches.py::"
+        "test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back",
+        SWITCHES,
+        "before.flash && flash",
+        "before.flash",
+    ),
+    Statement(
+        "Where they leave no kernel, the error names them *(ours)*.",
+        "test_attention_switches.py::"
+        "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
+        "core/modules/attention_scores.cpp",
+        "if (kernels.restricted()) check_kernel_is_left(",
+        "if (false) check_kernel_is_left(",
     ),
 )

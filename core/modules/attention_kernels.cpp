@@ -1,0 +1,75 @@
+#include "core/modules/attention_kernels.h"
+
+#include <ATen/Context.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/ops/device_traits.h"
+
+namespace telens {
+namespace {
+
+constexpr const char* kFlash = "NVTE_FLASH_ATTN";
+constexpr const char* kFused = "NVTE_FUSED_ATTN";
+constexpr const char* kUnfused = "NVTE_UNFUSED_ATTN";
+constexpr const char* kNondeterministic = "NVTE_ALLOW_NONDETERMINISTIC_ALGO";
+
+// True without the variable.
+bool allows(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return true;
+  const std::string_view text = value;
+  if (text != "0" && text != "1") {
+    raise<UsageError>("{}={}: expected 0 or 1; set it so, or unset it", variable, text);
+  }
+  return text == "1";
+}
+
+std::mutex& switches_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
+AllowedAttentionKernels::Switches AllowedAttentionKernels::current() {
+  const at::Context& context = at::globalContext();
+  return {context.userEnabledFlashSDP(), context.userEnabledCuDNNSDP(),
+          context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP()};
+}
+
+void AllowedAttentionKernels::set(const Switches& switches) {
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(switches.flash);
+  context.setSDPUseCuDNN(switches.cudnn);
+  context.setSDPUseMemEfficient(switches.efficient);
+  context.setSDPUseMath(switches.math);
+}
+
+AllowedAttentionKernels::AllowedAttentionKernels(const at::Tensor& query) {
+  const bool deterministic = !allows(kNondeterministic) && !ops::attention_is_deterministic(query);
+  const bool flash = allows(kFlash) && !deterministic;
+  const bool fused = allows(kFused) && !deterministic;
+  const bool unfused = allows(kUnfused);
+  if (flash && fused && unfused) return;
+  lock_ = std::unique_lock(switches_mutex());
+  const Switches before = current();
+  const Switches allowed{before.flash && flash, before.cudnn && fused, before.efficient && fused,
+                         before.math && unfused};
+  if (!allowed.flash && !allowed.cudnn && !allowed.efficient && !allowed.math) {
+    raise<UsageError>(
+        "no attention kernel is left: {}, {}, {}, {} and torch.backends.cuda switch all of them "
+        "off; set one of the variables to 1",
+        kFlash, kFused, kUnfused, kNondeterministic);
+  }
+  set(allowed);
+  before_ = before;
+}
+
+AllowedAttentionKernels::~AllowedAttentionKernels() {
+  if (before_) set(*before_);
+}
+
+}  // namespace telens

@@ -1,0 +1,38 @@
+// Transformer Engine's switches of attention kernels, for those of LibTorch's
+// scaled_dot_product_attention: NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN's and the
+// memory-efficient one) and NVTE_UNFUSED_ATTN (math), 0 or 1, read in each call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <optional>
+
+namespace telens {
+
+// Switches kernels off while it lives, besides those that torch.backends.cuda has switched off. The
+// switches are torch's own, of the whole process: an attention of another library on another thread
+// finds them too. Nothing is touched where no variable is 0.
+class AllowedAttentionKernels {
+ public:
+  // NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 leaves math alone off the CPU, whose kernels all give the
+  // same bits again. Throws UsageError where nothing is left, or where a variable is no 0 or 1.
+  explicit AllowedAttentionKernels(const at::Tensor& query);
+  ~AllowedAttentionKernels();
+  AllowedAttentionKernels(const AllowedAttentionKernels&) = delete;
+  AllowedAttentionKernels& operator=(const AllowedAttentionKernels&) = delete;
+
+  bool restricted() const { return before_.has_value(); }
+
+ private:
+  struct Switches {
+    bool flash, cudnn, efficient, math;
+  };
+  static Switches current();
+  static void set(const Switches& switches);
+
+  std::unique_lock<std::mutex> lock_;
+  std::optional<Switches> before_;
+};
+
+}  // namespace telens

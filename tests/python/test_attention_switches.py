@@ -1,0 +1,106 @@
+"""NVTE_FLASH_ATTN and its sisters choose among torch's attention kernels."""
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+
+HEADS, SIZE, TOKENS = 2, 16, 24
+FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+MATH = "aten::_scaled_dot_product_attention_math"
+
+
+@pytest.fixture(autouse=True)
+def without_variables(monkeypatch):
+    for name in ("FLASH_ATTN", "FUSED_ATTN", "UNFUSED_ATTN", "ALLOW_NONDETERMINISTIC_ALGO"):
+        monkeypatch.delenv(f"NVTE_{name}", raising=False)
+
+
+def attend(dtype=torch.float32, dropout=0):
+    """The output, and which kernels ran."""
+    torch.manual_seed(81)
+    heads = [torch.randn(2, TOKENS, HEADS, SIZE, dtype=dtype, requires_grad=True) for _ in range(3)]
+    attention = te.DotProductAttention(
+        HEADS, SIZE, qkv_format="bshd", attn_mask_type="causal", attention_dropout=dropout
+    )
+    with torch.profiler.profile(acc_events=True) as profile:
+        out = attention(*heads)
+        out.square().sum().backward()
+    ran = {event.key for event in profile.key_averages()}
+    return [out.detach(), *(each.grad for each in heads)], ran & {FLASH, MATH}
+
+
+def test_flash_runs_where_nothing_is_switched_off():
+    _, ran = attend()
+    assert ran == {FLASH}
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+def test_a_variable_that_is_1_or_empty_changes_nothing(monkeypatch, value):
+    monkeypatch.setenv("NVTE_UNFUSED_ATTN", value)
+    _, ran = attend()
+    assert ran == {FLASH}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back(
+    monkeypatch, dtype
+):
+    expected, _ = attend(dtype)
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
+    actual, ran = attend(dtype)
+    assert ran == {MATH}
+    # Weights that sum to 1 are rounded in the dtype, of values below 4; gradients sum up more.
+    bound = {torch.float32: 2**-17, torch.bfloat16: 2**-6}[dtype]
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=bound, rtol=bound)
+    assert torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_torchs_own_switches_stay_off(monkeypatch):
+    monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        _, ran = attend()
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    assert ran == {MATH}
+
+
+def test_on_a_cpu_all_kernels_are_deterministic(monkeypatch):
+    monkeypatch.setenv("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")
+    first, ran = attend()
+    second, _ = attend()
+    assert ran == {FLASH}
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_nothing_left_is_an_error_that_names_the_variables(monkeypatch):
+    for name in ("FLASH_ATTN", "FUSED_ATTN", "UNFUSED_ATTN"):
+        monkeypatch.setenv(f"NVTE_{name}", "0")
+    with pytest.raises(telens.UsageError, match=r"no attention kernel is left: NVTE_FLASH_ATTN"):
+        attend()
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all(monkeypatch):
+    monkeypatch.setenv("NVTE_UNFUSED_ATTN", "0")
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "0")  # a CPU has no fused one
+    with pytest.raises(
+        telens.UsageError, match=r"takes query \[2, 2, 24, 16\].*NVTE_UNFUSED_ATTN=1"
+    ):
+        attend()
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_a_kernel_that_does_not_take_dropout_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setenv("NVTE_UNFUSED_ATTN", "0")  # flash is left, which takes none
+    with pytest.raises(telens.UsageError, match=r"takes query .* with dropout.*NVTE_UNFUSED_ATTN"):
+        attend(dropout=0.5)
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_a_value_that_is_neither_is_an_error(monkeypatch):
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "off")
+    with pytest.raises(telens.UsageError, match="NVTE_FLASH_ATTN=off: expected 0 or 1"):
+        attend()
