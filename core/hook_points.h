@@ -6,8 +6,8 @@
 // path. Otherwise the answer is the RoutingPlan of this forward; the layer runs unfused and makes
 // just the calls whose bits are set. The backward of that forward uses the same plan.
 //
-// Beside the contract's three GEMM calls there is one of our own, inspect_gemm: what a GEMM got,
-// what came out, and which kernel ran.
+// Beside the contract's three GEMM calls there are two of our own: inspect_gemm, what a GEMM got,
+// what came out, and which kernel ran; inspect_attention, which kernel an attention ran with.
 #pragma once
 
 #include <array>
@@ -32,8 +32,9 @@ class LayerHooks;
 class Recipe;
 
 namespace ops {
+struct AttentionChoice;  // core/ops/attention_choice.h
 struct AttentionScores;  // core/ops/attention_statistics.h
-}
+}  // namespace ops
 
 // The calls that are on in one forward-backward of one layer.
 struct RoutingPlan {
@@ -43,6 +44,7 @@ struct RoutingPlan {
   std::uint16_t inspect = 0;        // bit_of(tensor): inspect_tensor
   std::uint8_t high_precision = 0;  // bit_of(gemm): fp8_gemm_enabled answered false
   std::uint8_t gemms = 0;           // bit_of(gemm): inspect_gemm
+  bool attention = false;           // inspect_attention
 
   // Tensors of a linear layer alone.
   static constexpr std::uint32_t bit_of(Gemm gemm, TensorName tensor) {
@@ -64,7 +66,8 @@ struct RoutingPlan {
   bool runs_in_high_precision(Gemm gemm) const { return high_precision & bit_of(gemm); }
   bool inspects(Gemm gemm) const { return gemms & bit_of(gemm); }
   bool empty() const {
-    return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0 && gemms == 0;
+    return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0 && gemms == 0 &&
+           !attention;
   }
 
   bool evaluation = false;  // RoutingRequest::evaluation
@@ -155,6 +158,12 @@ struct InspectGemmCall {
   ops::GemmChoice choice;
 };
 
+// An attention that has just run.
+struct InspectAttentionCall {
+  const at::Tensor& query;  // [batch, heads, seq, size], in the dtype that the attention takes
+  const ops::AttentionChoice& choice;
+};
+
 // Answers the hook points: the debug session (hooks/). Core knows this interface alone. Calls may
 // come from any thread, several at a time; the implementation locks where it must. A call that must
 // stop the run throws.
@@ -174,6 +183,8 @@ class HookListener {
                                            const InspectPostquantizeCall& call) = 0;
   virtual void inspect_gemm(LayerHooks& layer, const RoutingPlan& plan,
                             const InspectGemmCall& call) = 0;
+  virtual void inspect_attention(LayerHooks& layer, const RoutingPlan& plan,
+                                 const InspectAttentionCall& call) {}
 
   // True if a feature may inspect or modify the product of the layer's wgrad, in any iteration.
   // The answer is the same for as long as the listener is installed; nullopt: it is not known yet.
@@ -237,8 +248,8 @@ class LayerState {
   virtual ~LayerState() = default;
 };
 
-// Linear layers have the tensors kLinearTensors and all calls, attentions kAttentionTensors and
-// inspect_tensor.
+// Linear layers have the tensors kLinearTensors and all calls but inspect_attention, attentions
+// kAttentionTensors, inspect_tensor and inspect_attention.
 enum class LayerKind : std::uint8_t { linear, attention };
 
 // A layer's end of the hook points.

@@ -39,7 +39,8 @@ struct RoutingCalls {
   bool modify = true;
   bool inspect = true;
   bool inspect_postquantize = true;
-  bool inspect_gemm = false;  // ours, beside the contract's calls
+  bool inspect_gemm = false;       // ours, beside the contract's calls
+  bool inspect_attention = false;  // ours
 
   static RoutingCalls none() { return {false, false, false, false}; }
 };
@@ -135,6 +136,10 @@ class TELENS_EXPORT Feature {
   virtual RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
     return RoutingAnswer::never();
   }
+  // Asked of attentions, which ask the feature only where looks_at_attention() is true.
+  virtual RoutingAnswer inspect_attention_enabled(const FeatureCall& at) {
+    return RoutingAnswer::never();
+  }
 
   // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
   // given it is to be filled, and the result is ignored. The default throws UsageError: a
@@ -149,6 +154,7 @@ class TELENS_EXPORT Feature {
   // `alterations`: what features do to the three GEMMs of this forward-backward.
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
+  virtual void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {}
 
   // True if it may look at the product of wgrad or change it, in any iteration: by the calls that
   // it answers, unless it knows better. Layers that accumulate gradients inside that GEMM can go on

@@ -54,7 +54,8 @@ RoutingCalls ScheduledFeature::routing_calls() const {
           .modify = does_.modify,
           .inspect = does_.inspect,
           .inspect_postquantize = does_.inspect_postquantize,
-          .inspect_gemm = does_.inspect_gemm};
+          .inspect_gemm = does_.inspect_gemm,
+          .inspect_attention = does_.inspect_attention};
 }
 
 bool ScheduledFeature::reads_statistics(TensorName tensor, std::int64_t iteration) const {
@@ -89,6 +90,10 @@ RoutingAnswer ScheduledFeature::inspect_tensor_postquantize_enabled(const Featur
 
 RoutingAnswer ScheduledFeature::inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
   return answer(does_.inspect_gemm, gemm, std::nullopt, at.iteration);
+}
+
+RoutingAnswer ScheduledFeature::inspect_attention_enabled(const FeatureCall& at) {
+  return answer(does_.inspect_attention, std::nullopt, std::nullopt, at.iteration);
 }
 
 }  // namespace telens

@@ -18,6 +18,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
                                                     TensorName tensor) final;
   RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) final;
+  RoutingAnswer inspect_attention_enabled(const FeatureCall& at) final;
 
  protected:
   // The calls that a feature makes use of for selected GEMMs and tensors, while they are due.
@@ -30,6 +31,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
     bool disable_fp8_gemm = false;
     bool inspect_gemm = false;
     bool look_at_products = true;  // in inspect_gemm; false: at how they were made alone
+    bool inspect_attention = false;
   };
 
   // The entry lives as long as the session's configuration.

@@ -1,6 +1,7 @@
 #include "core/modules/attention_kernels.h"
 
 #include <ATen/Context.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -70,6 +71,25 @@ AllowedAttentionKernels::AllowedAttentionKernels(const at::Tensor& query) {
 
 AllowedAttentionKernels::~AllowedAttentionKernels() {
   if (before_) set(*before_);
+}
+
+std::vector<std::string> kernels_switched_off(const at::Tensor& query) {
+  const at::Context& context = at::globalContext();
+  std::vector<std::string> sentences;
+  const auto add = [&](const char* kernel, bool enabled, const char* variable) {
+    if (enabled) return;
+    const bool deterministic =
+        !ops::attention_is_deterministic(query) && !allows(kNondeterministic);
+    const std::string who = !allows(variable) ? fmt::format("{}=0", variable)
+                            : deterministic   ? fmt::format("{}=0", kNondeterministic)
+                                              : std::string("torch.backends.cuda");
+    sentences.push_back(fmt::format("{} switches {} off", who, kernel));
+  };
+  add("flash", context.userEnabledFlashSDP(), kFlash);
+  if (ops::has_flash_alone(query)) return sentences;
+  add("cuDNN's", context.userEnabledCuDNNSDP(), kFused);
+  add("the memory-efficient one", context.userEnabledMemEfficientSDP(), kFused);
+  return sentences;
 }
 
 }  // namespace telens

@@ -7,6 +7,8 @@
 
 #include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace telens {
 
@@ -34,5 +36,9 @@ class AllowedAttentionKernels {
   std::unique_lock<std::mutex> lock_;
   std::optional<Switches> before_;
 };
+
+// Sentences such as "NVTE_FLASH_ATTN=0 switches flash off", of the fast kernels of query's device
+// that are off at this moment.
+std::vector<std::string> kernels_switched_off(const at::Tensor& query);
 
 }  // namespace telens

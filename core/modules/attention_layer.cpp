@@ -41,6 +41,18 @@ void AttentionCall::show_scores(const ops::AttentionScores& scores) const {
   inspect(*hooks_, *plan_, call);
 }
 
+std::shared_ptr<ops::AttentionChoice> AttentionCall::asked_choice() const {
+  if (plan_ == nullptr || !plan_->attention || recomputation_) return nullptr;
+  return std::make_shared<ops::AttentionChoice>();
+}
+
+void AttentionCall::show_choice(const at::Tensor& query,
+                                const std::shared_ptr<ops::AttentionChoice>& choice) const {
+  if (!choice || choice->kernel.empty()) return;
+  const hook_points::ListenerCall listener(*plan_);
+  if (listener) listener->inspect_attention(*hooks_, *plan_, {.query = query, .choice = *choice});
+}
+
 void AttentionCall::show_gradient(TensorName name, const at::Tensor& tensor,
                                   Arrange arranged) const {
   if (!inspects(name) || !tensor.requires_grad()) return;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/modules/forward_context.h"
+#include "core/ops/attention_choice.h"
 #include "core/ops/attention_statistics.h"
 
 namespace telens {
@@ -25,6 +26,12 @@ class AttentionCall {
   // Where a feature wants to see them, and not where a forward is computed a second time.
   void show(TensorName name, const at::Tensor& tensor) const;
   void show_scores(const ops::AttentionScores& scores) const;
+
+  // Where a feature wants to know which kernel runs, what attend_heads() fills; nullptr elsewhere.
+  // query: [batch, heads, seq, size], before a mask of another dtype widened it.
+  std::shared_ptr<ops::AttentionChoice> asked_choice() const;
+  void show_choice(const at::Tensor& query,
+                   const std::shared_ptr<ops::AttentionChoice>& choice) const;
 
   // Shows `tensor`'s gradient, once it is known, as `arranged` makes it. `tensor` is of this
   // forward alone: no leaf of the user's.

@@ -1,7 +1,6 @@
 #include "core/modules/attention_scores.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -15,6 +14,7 @@
 #include <limits>
 
 #include "core/base/error.h"
+#include "core/modules/attention_choice.h"
 #include "core/modules/attention_kernels.h"
 #include "core/ops/device_traits.h"
 
@@ -71,28 +71,28 @@ at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) 
   return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
 }
 
-// LibTorch throws where some kernels are switched on and none of them takes these.
-bool has_kernel(const QueryKeyValueHeads& heads, const std::optional<at::Tensor>& mask,
-                bool is_causal, const ScoredAttention& how) {
-  try {
-    return at::_fused_sdp_choice(heads.query, heads.key, heads.value, mask, how.dropout, is_causal,
-                                 how.scale, how.grouped) >= 0;
-  } catch (const c10::Error&) {
-    return false;
-  }
-}
-
 // Throws UsageError where no kernel takes these. Called only where some are switched off:
 // LibTorch's own error names no variable.
-void check_kernel_is_left(const QueryKeyValueHeads& heads, const std::optional<at::Tensor>& mask,
-                          bool is_causal, const ScoredAttention& how) {
-  if (has_kernel(heads, mask, is_causal, how)) return;
+void check_kernel_is_left(const ScaledAttention& attention) {
+  if (has_kernel(attention)) return;
   raise<UsageError>(
       "no attention kernel is left that takes query {} and key {}{}{}: others are switched off by "
       "NVTE_FLASH_ATTN, NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN, NVTE_ALLOW_NONDETERMINISTIC_ALGO or "
       "torch.backends.cuda; NVTE_UNFUSED_ATTN=1 allows the one that takes everything",
-      c10::str(heads.query.sizes()), c10::str(heads.key.sizes()), mask ? " with a mask" : "",
-      how.dropout != 0 ? " with dropout" : "");
+      c10::str(attention.query.sizes()), c10::str(attention.key.sizes()),
+      attention.mask ? " with a mask" : "", attention.dropout != 0 ? " with dropout" : "");
+}
+
+MaskParts parts_of(const ScoredAttention& how) {
+  MaskParts parts;
+  if (how.mask.allowed || how.mask.is_causal) parts.all.push_back("the mask");
+  const auto add = [&](std::string_view name, const std::optional<at::Tensor>& tensor) {
+    parts.all.push_back(name);
+    if (tensor && tensor->requires_grad()) parts.with_gradient.push_back(name);
+  };
+  if (how.bias) add("the bias", how.bias);
+  if (how.has_sink) add(how.offset ? "softmax_offset" : "the softmax's sink", how.offset);
+  return parts;
 }
 
 // Kernels off the CPU take an additive mask of the query's dtype alone: they refuse a wider one, or
@@ -106,9 +106,17 @@ at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional
   const auto given = [&](const at::Tensor& tensor) {
     return widens ? tensor.to(mask->scalar_type()) : tensor;
   };
-  const QueryKeyValueHeads taken{given(heads.query), given(heads.key), given(heads.value)};
+  const ScaledAttention taken{.query = given(heads.query),
+                              .key = given(heads.key),
+                              .value = given(heads.value),
+                              .mask = mask,
+                              .dropout = how.dropout,
+                              .is_causal = is_causal,
+                              .scale = how.scale,
+                              .grouped = how.grouped};
   const AllowedAttentionKernels kernels(taken.query);
-  if (kernels.restricted()) check_kernel_is_left(taken, mask, is_causal, how);
+  if (kernels.restricted()) check_kernel_is_left(taken);
+  if (how.choice) *how.choice = choose_kernel(taken, parts_of(how));
   return at::scaled_dot_product_attention(taken.query, taken.key, taken.value, mask, how.dropout,
                                           is_causal, how.scale, how.grouped)
       .to(dtype);

@@ -4,9 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 
 #include "core/modules/attention_mask.h"
+#include "core/ops/attention_choice.h"
 
 namespace telens {
 
@@ -18,6 +20,8 @@ struct ScoredAttention {
   double dropout = 0;
   double scale = 1;
   bool grouped = false;  // fewer heads of key and value than of the query
+  // Takes the kernel where it is given; LibTorch is not asked elsewhere.
+  std::shared_ptr<ops::AttentionChoice> choice = {};
 };
 
 struct QueryKeyValueHeads {

@@ -51,7 +51,8 @@ at::Tensor attend_checkpointed(const QueryKeyValueHeads& heads, const ScoredAtte
                              .has_sink = how.has_sink,
                              .dropout = how.dropout,
                              .scale = how.scale,
-                             .grouped = how.grouped}](const std::vector<at::Tensor>& inputs) {
+                             .grouped = how.grouped,
+                             .choice = how.choice}](const std::vector<at::Tensor>& inputs) {
         ScoredAttention again = how;
         again.bias = if_defined(inputs[3]);
         again.offset = if_defined(inputs[4]);
@@ -259,13 +260,15 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
       .offset = offset_of(softmax_offset_, heads.first_head, heads.query.size(1)),
       .dropout = is_training() ? options_.attention_dropout : 0.0,
       .scale = scale,
-      .grouped = groups() != options_.num_attention_heads};
+      .grouped = groups() != options_.num_attention_heads,
+      .choice = call.asked_choice()};
   if (how.bias) check_bias(*how.bias, heads.query, sizes);
   const QueryKeyValueHeads qkv{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
   // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::Tensor attended = attend_scored(qkv, how, scores.checkpoint_core_attention);
+  call.show_choice(qkv.query, how.choice);
   if (call.inspects(TensorName::scores)) call.show_scores(scores_of(qkv, how));
   return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
 }

@@ -16,4 +16,8 @@ inline bool takes_wider_mask(const at::Tensor& query) { return query.is_cpu(); }
 // CUDA add up gradients in any order, but for the math one.
 inline bool attention_is_deterministic(const at::Tensor& query) { return query.is_cpu(); }
 
+// True if flash takes tensors in FP32, and is the one fast kernel. On CUDA it takes 16 bits alone,
+// beside cuDNN's and the memory-efficient kernel.
+inline bool has_flash_alone(const at::Tensor& query) { return query.is_cpu(); }
+
 }  // namespace telens::ops

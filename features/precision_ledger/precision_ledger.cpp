@@ -7,146 +7,12 @@
 #include <tuple>
 #include <utility>
 
-#include "core/quantization/recipe.h"
-#include "core/quantization/token_padding.h"
+#include "core/ops/attention_choice.h"
+#include "features/precision_ledger/gemm_state.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
 namespace {
-
-std::string_view element_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBFloat16:
-      return "BF16";
-    case at::kHalf:
-      return "FP16";
-    case at::kFloat:
-      return "FP32";
-    default:
-      return "FP64";
-  }
-}
-
-Precision precision_of(const Operand& operand, at::ScalarType computed_in) {
-  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
-  if (quantized == nullptr) return {element_of(computed_in), std::nullopt};
-  return {telens::name_of(quantized->format), quantized->mode};
-}
-
-Precision wish_of(const Quantizer* quantizer, at::ScalarType computed_in) {
-  if (quantizer == nullptr) return {element_of(computed_in), std::nullopt};
-  return {telens::name_of(quantizer->format()), quantizer->mode()};
-}
-
-bool overridden(const Recipe& recipe, Gemm gemm) {
-  const Recipe::OverrideLinearPrecision& high_precision = recipe.override_linear_precision;
-  switch (gemm) {
-    case Gemm::fprop:
-      return high_precision.fprop;
-    case Gemm::dgrad:
-      return high_precision.dgrad;
-    case Gemm::wgrad:
-      break;
-  }
-  return high_precision.wgrad;
-}
-
-// Why an operand is what it is.
-enum class Cause : std::uint8_t {
-  recipe,         // as the recipe wants it
-  no_recipe,      // no recipe asks for quantization
-  not_in_recipe,  // the recipe has no quantizer for one of the operands
-  overridden,     // override_linear_precision
-  disabled,       // a feature answered false to fp8_gemm_enabled
-  modified,       // by a feature
-  stored,         // a weight that is stored in low precision
-};
-
-struct OperandState {
-  TensorName tensor = TensorName::activation;
-  Precision wished;
-  Precision ran;
-  Cause cause = Cause::recipe;
-  const config::FeatureEntry* by = nullptr;  // the entry that disabled or modified it
-
-  bool is_fallback() const { return wished != ran; }
-  bool operator==(const OperandState&) const = default;
-};
-
-// Everything the ledger tells about one GEMM: compared in each iteration, spelled out when it has
-// changed.
-struct GemmState {
-  OperandState a, b;
-  ops::GemmChoice choice;
-  at::ScalarType output = at::kBFloat16;
-  TokenPadding padding;
-
-  // Padded tokens are compared by their multiple: batches of other lengths are no new state.
-  std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
-
-  bool operator==(const GemmState& other) const {
-    return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
-           choice.reason == other.choice.reason && output == other.output &&
-           padded_to_multiple_of() == other.padded_to_multiple_of();
-  }
-};
-
-TokenPadding padding_of(const InspectGemmCall& call) {
-  const auto* a = std::get_if<QuantizedTensor>(&call.a);
-  return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
-}
-
-OperandState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations,
-                      TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
-  const at::ScalarType computed_in = call.output.scalar_type();
-  OperandState state{.tensor = tensor,
-                     .wished = wish_of(quantizer, computed_in),
-                     .ran = precision_of(operand, computed_in)};
-  for (const Alteration& each : alterations) {
-    if (each.gemm != call.gemm) continue;
-    if (each.modified == tensor) {
-      state.cause = Cause::modified;
-      state.by = each.by;
-      return state;  // outranks fp8_gemm_enabled
-    }
-    if (!each.modified && state.by == nullptr) {
-      state.cause = Cause::disabled;
-      state.by = each.by;
-    }
-  }
-  if (state.by != nullptr) return state;
-  if (is_quantized(operand)) {
-    state.cause = state.is_fallback() ? Cause::stored : Cause::recipe;
-  } else if (call.recipe == nullptr) {
-    state.cause = Cause::no_recipe;
-  } else {
-    state.cause = overridden(*call.recipe, call.gemm) ? Cause::overridden : Cause::not_in_recipe;
-  }
-  return state;
-}
-
-std::string reason_of(const OperandState& state) {
-  const auto feature = [&] {
-    return fmt::format("{} in section `{}`", state.by->written_name, state.by->section);
-  };
-  switch (state.cause) {
-    case Cause::recipe:
-      break;
-    case Cause::no_recipe:
-      return "no recipe: it ran outside of fp8_autocast";
-    case Cause::not_in_recipe:
-      return "the recipe leaves an operand of this GEMM in high precision";
-    case Cause::overridden:
-      return "override_linear_precision of the recipe";
-    case Cause::disabled:
-      return feature();
-    case Cause::modified:
-      return fmt::format("{} modified the {}", feature(), telens::name_of(state.tensor));
-    case Cause::stored:
-      return "the weight is stored in this precision";
-  }
-  return "the recipe wants it so";
-}
 
 // How a linear layer of another library, by its kind ("paddle's Linear"), becomes one of TELens.
 std::string_view advice_for(std::string_view kind) {
@@ -158,13 +24,16 @@ std::string_view advice_for(std::string_view kind) {
 class PrecisionLedger final : public ScheduledFeature {
  public:
   PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect_gemm = true, .look_at_products = false}),
+      : ScheduledFeature(
+            entry, {.inspect_gemm = true, .look_at_products = false, .inspect_attention = true}),
         services_(services),
         options_(entry.selections.front().options_as<PrecisionLedgerOptions>()),
         met_(options_.expect.size()) {}
 
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
+  void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) override;
+  bool looks_at_attention() const override { return true; }
   // The capture decides which precision a GEMM runs in.
   bool can_be_captured() const override { return true; }
   void note_foreign_layer(std::string_view layer_name, std::string_view kind) override;
@@ -178,6 +47,19 @@ class PrecisionLedger final : public ScheduledFeature {
     std::int64_t number = -1;
   };
 
+  // The same of an attention.
+  struct AttentionEntry {
+    ops::AttentionChoice choice;
+    at::ScalarType given = at::kFloat;  // the dtype that queries, keys and values came in
+    std::int64_t number = -1;
+
+    bool is(const InspectAttentionCall& call) const {
+      return number >= 0 && given == call.query.scalar_type() &&
+             choice.kernel == call.choice.kernel && choice.reason == call.choice.reason &&
+             choice.computed_in == call.choice.computed_in;
+    }
+  };
+
   // A linear layer of another library.
   struct ForeignLayer {
     std::string kind;
@@ -187,6 +69,7 @@ class PrecisionLedger final : public ScheduledFeature {
   void add_row(std::int64_t iteration, std::string_view layer, std::string_view gemm,
                std::string_view entry, std::string_view detail, std::int64_t state);
   void write(const FeatureCall& at, Gemm gemm, const Entry& entry);
+  void write(const FeatureCall& at, const AttentionEntry& entry);
   void judge(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void stop_where_violated();
   void warn_of_foreign_layers();
@@ -198,6 +81,7 @@ class PrecisionLedger final : public ScheduledFeature {
 
   std::mutex mutex_;  // over what follows
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
+  std::map<std::string, AttentionEntry, std::less<>> attentions_;
   std::vector<bool> met_;                                // by rule: it was about some GEMM
   std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
   std::map<std::string, ForeignLayer, std::less<>> foreign_;
@@ -205,11 +89,7 @@ class PrecisionLedger final : public ScheduledFeature {
 
 void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                                    std::span<const Alteration> alterations) {
-  const GemmState state{.a = state_of(call, alterations, call.a_name, call.a, call.a_quantizer),
-                        .b = state_of(call, alterations, call.b_name, call.b, call.b_quantizer),
-                        .choice = call.choice,
-                        .output = call.output.scalar_type(),
-                        .padding = padding_of(call)};
+  const GemmState state = state_of(call, alterations);
   const std::lock_guard lock(mutex_);
   auto of_layer = entries_.find(at.layer_name);
   if (of_layer == entries_.end()) {
@@ -253,6 +133,32 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
                                padding.tokens, padding.padded));
   }
   add("output ran", element_of(state.output));
+}
+
+void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {
+  const std::lock_guard lock(mutex_);
+  AttentionEntry& entry = attentions_[std::string(at.layer_name)];
+  if (entry.is(call)) return;
+  entry = {call.choice, call.query.scalar_type(), entry.number + 1};
+  write(at, entry);
+}
+
+// No rule of `expect` is about it: an attention is no GEMM.
+void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) {
+  const auto add = [&](std::string_view name, std::string_view detail) {
+    add_row(at.iteration, at.layer_name, "attention", name, detail, entry.number);
+  };
+  const bool widened = entry.given != entry.choice.computed_in;
+  for (const TensorName tensor : {TensorName::query, TensorName::key, TensorName::value}) {
+    const std::string_view name = telens::name_of(tensor);
+    add(fmt::format("{} requested", name), element_of(entry.given));
+    add(fmt::format("{} ran", name), element_of(entry.choice.computed_in));
+    add(fmt::format("{} {}", name, widened ? "fallback" : "cause"),
+        widened ? "the mask of scores is in this dtype" : "as it came");
+  }
+  add("kernel", entry.choice.kernel);
+  if (!entry.choice.reason.empty()) add("kernel cause", entry.choice.reason);
+  add("output ran", element_of(entry.given));
 }
 
 const ExpectedPrecision* PrecisionLedger::rule_for(std::string_view layer, Gemm gemm,

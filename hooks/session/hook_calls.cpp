@@ -221,4 +221,21 @@ void HookCalls::inspect_gemm(const RoutingPlan& plan, const InspectGemmCall& cal
   }
 }
 
+void HookCalls::inspect_attention(const RoutingPlan& plan, const InspectAttentionCall& call) {
+  constexpr std::string_view kCall = "inspect_attention";
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const bool captured = ops::is_capturing(call.query);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!part.attention) continue;
+    if (captured) check_can_be_captured(*part.feature, answers.layer_name, kCall);
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    isolation_.observe_tensors(
+        *part.feature,
+        {answers.layer_name, kCall, captured ? std::nullopt : std::optional(call.query.device())},
+        [&](Unwritten& tensors) { tensors.add(call.query); },
+        [&] { part.feature->feature->inspect_attention(at, call); });
+  }
+}
+
 }  // namespace telens::debug

@@ -25,6 +25,7 @@ class HookCalls {
   void inspect_tensor(const RoutingPlan& plan, const InspectTensorCall& call);
   void inspect_tensor_postquantize(const RoutingPlan& plan, const InspectPostquantizeCall& call);
   void inspect_gemm(const RoutingPlan& plan, const InspectGemmCall& call);
+  void inspect_attention(const RoutingPlan& plan, const InspectAttentionCall& call);
 
  private:
   DueReaders readers_when_due(const RoutingPlan& plan, TensorName tensor);

@@ -78,6 +78,10 @@ class LayerListener final : public HookListener {
   void inspect_gemm(LayerHooks&, const RoutingPlan& plan, const InspectGemmCall& call) override {
     calls_.inspect_gemm(plan, call);
   }
+  void inspect_attention(LayerHooks&, const RoutingPlan& plan,
+                         const InspectAttentionCall& call) override {
+    calls_.inspect_attention(plan, call);
+  }
   // Decided by the layer's name and the configuration, whatever is due or runs at the moment. An
   // unnamed layer gets its name with its first forward in the session; until then it is known only
   // where no feature of any layer may.

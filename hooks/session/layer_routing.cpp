@@ -95,6 +95,7 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(
   };
   if (kind == LayerKind::attention) {
     for (const TensorName tensor : kAttentionTensors) add(Call::inspect, Gemm::fprop, tensor);
+    add(Call::inspect_attention, Gemm::fprop, TensorName::query);
     return questions;
   }
   for (const TensorName tensor : kLinearTensors) {
@@ -120,6 +121,8 @@ bool LayerRouting::answers(const RoutingCalls& calls, Call call) {
       return calls.inspect;
     case Call::inspect_gemm:
       return calls.inspect_gemm;
+    case Call::inspect_attention:
+      return calls.inspect_attention;
     case Call::inspect_postquantize:
       break;
   }
@@ -136,6 +139,8 @@ std::string_view LayerRouting::name_of(Call call) {
       return "inspect_tensor_enabled";
     case Call::inspect_gemm:
       return "inspect_gemm_enabled";
+    case Call::inspect_attention:
+      return "inspect_attention_enabled";
     case Call::inspect_postquantize:
       break;
   }
@@ -152,6 +157,8 @@ RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, cons
       return feature.inspect_tensor_enabled(at, question.tensor);
     case Call::inspect_gemm:
       return feature.inspect_gemm_enabled(at, question.gemm);
+    case Call::inspect_attention:
+      return feature.inspect_attention_enabled(at);
     case Call::inspect_postquantize:
       break;
   }
@@ -212,6 +219,9 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
     case Call::inspect_gemm:
       part.gemms |= RoutingPlan::bit_of(question.gemm);
       plan.gemms |= RoutingPlan::bit_of(question.gemm);
+      return;
+    case Call::inspect_attention:
+      part.attention = plan.attention = true;
       return;
     case Call::fp8_gemm:
       plan.high_precision |= RoutingPlan::bit_of(question.gemm);

@@ -48,9 +48,12 @@ struct PlanAnswers {
     std::uint32_t postquantize = 0;           // the same
     std::uint16_t inspect = 0;                // bits of tensors
     std::uint8_t gemms = 0;                   // bits of GEMMs
+    bool attention = false;                   // inspect_attention
     mutable std::shared_ptr<void> kept = {};  // FeatureCall::kept
 
-    bool on() const { return modify != 0 || postquantize != 0 || inspect != 0 || gemms != 0; }
+    bool on() const {
+      return modify != 0 || postquantize != 0 || inspect != 0 || gemms != 0 || attention;
+    }
   };
 
   std::string layer_name;
@@ -128,7 +131,14 @@ class LayerRouting final : public LayerState {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  enum class Call : std::uint8_t { fp8_gemm, modify, inspect, inspect_postquantize, inspect_gemm };
+  enum class Call : std::uint8_t {
+    fp8_gemm,
+    modify,
+    inspect,
+    inspect_postquantize,
+    inspect_gemm,
+    inspect_attention
+  };
 
   // One routing call to one feature, and what became of it.
   struct Question {

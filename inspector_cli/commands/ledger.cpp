@@ -173,10 +173,12 @@ void run_ledger(const LedgerOptions& options) {
 
 void add_ledger(CLI::App& app) {
   auto options = std::make_shared<LedgerOptions>();
-  CLI::App* command = app.add_subcommand(
-      "ledger",
-      "What each GEMM really ran in, fallbacks first, and why; of runs with PrecisionLedger.\n"
-      "Exit code 1 if an expectation of its config did not hold.");
+  CLI::App* command =
+      app.add_subcommand("ledger",
+                         "What each GEMM really ran in, fallbacks first, and why, and which kernel "
+                         "each attention ran\n"
+                         "with; of runs with PrecisionLedger.\n"
+                         "Exit code 1 if an expectation of its config did not hold.");
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--layer", options->layer,
                       "Only layers in whose name this regular expression is found (Python syntax)");

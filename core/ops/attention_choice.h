@@ -1,0 +1,18 @@
+// The kernel that an attention ran with, and the reason: what the hook points tell of it.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+#include <string_view>
+
+namespace telens::ops {
+
+struct AttentionChoice {
+  std::string_view kernel = {};  // a literal, such as "flash attention"; "": nothing was chosen
+  std::string reason = {};       // why not a faster one; "": there is none
+  // The dtype in which the kernel gets queries, keys and values.
+  at::ScalarType computed_in = at::kFloat;
+};
+
+}  // namespace telens::ops

@@ -1,0 +1,114 @@
+#include "features/precision_ledger/gemm_state.h"
+
+#include <fmt/format.h>
+
+#include "core/quantization/recipe.h"
+
+namespace telens::features {
+namespace {
+
+Precision precision_of(const Operand& operand, at::ScalarType computed_in) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
+  if (quantized == nullptr) return {element_of(computed_in), std::nullopt};
+  return {telens::name_of(quantized->format), quantized->mode};
+}
+
+Precision wish_of(const Quantizer* quantizer, at::ScalarType computed_in) {
+  if (quantizer == nullptr) return {element_of(computed_in), std::nullopt};
+  return {telens::name_of(quantizer->format()), quantizer->mode()};
+}
+
+bool overridden(const Recipe& recipe, Gemm gemm) {
+  const Recipe::OverrideLinearPrecision& high_precision = recipe.override_linear_precision;
+  switch (gemm) {
+    case Gemm::fprop:
+      return high_precision.fprop;
+    case Gemm::dgrad:
+      return high_precision.dgrad;
+    case Gemm::wgrad:
+      break;
+  }
+  return high_precision.wgrad;
+}
+
+TokenPadding padding_of(const InspectGemmCall& call) {
+  const auto* a = std::get_if<QuantizedTensor>(&call.a);
+  return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
+}
+
+OperandState operand_state(const InspectGemmCall& call, std::span<const Alteration> alterations,
+                           TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
+  const at::ScalarType computed_in = call.output.scalar_type();
+  OperandState state{.tensor = tensor,
+                     .wished = wish_of(quantizer, computed_in),
+                     .ran = precision_of(operand, computed_in)};
+  for (const Alteration& each : alterations) {
+    if (each.gemm != call.gemm) continue;
+    if (each.modified == tensor) {
+      state.cause = Cause::modified;
+      state.by = each.by;
+      return state;  // outranks fp8_gemm_enabled
+    }
+    if (!each.modified && state.by == nullptr) {
+      state.cause = Cause::disabled;
+      state.by = each.by;
+    }
+  }
+  if (state.by != nullptr) return state;
+  if (is_quantized(operand)) {
+    state.cause = state.is_fallback() ? Cause::stored : Cause::recipe;
+  } else if (call.recipe == nullptr) {
+    state.cause = Cause::no_recipe;
+  } else {
+    state.cause = overridden(*call.recipe, call.gemm) ? Cause::overridden : Cause::not_in_recipe;
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string_view element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "BF16";
+    case at::kHalf:
+      return "FP16";
+    case at::kFloat:
+      return "FP32";
+    default:
+      return "FP64";
+  }
+}
+
+GemmState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations) {
+  return {.a = operand_state(call, alterations, call.a_name, call.a, call.a_quantizer),
+          .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
+          .choice = call.choice,
+          .output = call.output.scalar_type(),
+          .padding = padding_of(call)};
+}
+
+std::string reason_of(const OperandState& state) {
+  const auto feature = [&] {
+    return fmt::format("{} in section `{}`", state.by->written_name, state.by->section);
+  };
+  switch (state.cause) {
+    case Cause::recipe:
+      break;
+    case Cause::no_recipe:
+      return "no recipe: it ran outside of fp8_autocast";
+    case Cause::not_in_recipe:
+      return "the recipe leaves an operand of this GEMM in high precision";
+    case Cause::overridden:
+      return "override_linear_precision of the recipe";
+    case Cause::disabled:
+      return feature();
+    case Cause::modified:
+      return fmt::format("{} modified the {}", feature(), telens::name_of(state.tensor));
+    case Cause::stored:
+      return "the weight is stored in this precision";
+  }
+  return "the recipe wants it so";
+}
+
+}  // namespace telens::features

@@ -1,0 +1,62 @@
+// One GEMM as it ran, as the ledger tells of it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/ops/gemm_choice.h"
+#include "core/quantization/token_padding.h"
+#include "features/precision_ledger/precision_ledger_options.h"
+#include "hooks/feature.h"
+
+namespace telens::features {
+
+// "BF16"
+std::string_view element_of(at::ScalarType dtype);
+
+// Why an operand is what it is.
+enum class Cause : std::uint8_t {
+  recipe,         // as the recipe wants it
+  no_recipe,      // no recipe asks for quantization
+  not_in_recipe,  // the recipe has no quantizer for one of the operands
+  overridden,     // override_linear_precision
+  disabled,       // a feature answered false to fp8_gemm_enabled
+  modified,       // by a feature
+  stored,         // a weight that is stored in low precision
+};
+
+struct OperandState {
+  TensorName tensor = TensorName::activation;
+  Precision wished;
+  Precision ran;
+  Cause cause = Cause::recipe;
+  const config::FeatureEntry* by = nullptr;  // the entry that disabled or modified it
+
+  bool is_fallback() const { return wished != ran; }
+  bool operator==(const OperandState&) const = default;
+};
+
+// Everything the ledger tells about one GEMM: compared in each iteration, spelled out when it has
+// changed.
+struct GemmState {
+  OperandState a, b;
+  ops::GemmChoice choice;
+  at::ScalarType output = at::kBFloat16;
+  TokenPadding padding;
+
+  // Padded tokens are compared by their multiple: batches of other lengths are no new state.
+  std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
+
+  bool operator==(const GemmState& other) const {
+    return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
+           choice.reason == other.choice.reason && output == other.output &&
+           padded_to_multiple_of() == other.padded_to_multiple_of();
+  }
+};
+
+GemmState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations);
+
+std::string reason_of(const OperandState& state);
+
+}  // namespace telens::features
