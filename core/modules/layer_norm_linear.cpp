@@ -47,6 +47,7 @@ Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
   const at::Tensor bias = linear_.bias();
   LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                   .fp8_output = inputs.fp8_output,
+                  .fp8_grad = inputs.fp8_grad,
                   .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
                   .delays_wgrad = options_.parameters.delay_wgrad_compute,
                   .training = is_training()};

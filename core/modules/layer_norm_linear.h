@@ -55,6 +55,7 @@ struct LayerNormLinearInputs {
   at::Tensor inp;  // [..., in_features]
   std::optional<bool> is_first_microbatch = {};
   bool fp8_output = false;
+  bool fp8_grad = false;
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -63,6 +64,8 @@ struct LayerNormLinearInputs {
     visit("is_first_microbatch", &Self::is_first_microbatch,
           "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
     visit("fp8_output", &Self::fp8_output, "rounds the output to FP8 values");
+    visit("fp8_grad", &Self::fp8_grad,
+          "rounds the gradient of the normalized input to FP8 values, before the norm's backward");
   }
 };
 

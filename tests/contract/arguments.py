@@ -30,7 +30,7 @@ ONLY_NEUTRAL = (
     "ub_tp_comm_overlap symmetric_ar_type single_grouped_weight single_grouped_bias "
     "use_grouped_tensor out dgrad_out seq_length micro_batch_size fast_zero_fill "
     "pad_between_seqs bf16_backward score_mod score_mod_bprop score_mod_tensors "
-    "score_mod_bprop_tensors qkv_layer kv_layer qkv_interleave_dim"
+    "score_mod_bprop_tensors"
 )
 
 # {test: arguments of whatever module}
@@ -60,6 +60,9 @@ OF_ANY_MODULE = {
     DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
     BEHIND_NORMS: "return_layernorm_output_gathered",
     DIVIDED_HEADS: "set_parallel_mode",
+    "test_packed_heads.py::test_packed_tensors_are_their_parts": (
+        "qkv_layer kv_layer qkv_interleave_dim"
+    ),
     "test_rng_tracker.py::test_weights_are_drawn_inside_the_fork": "get_rng_state_tracker",
     "test_rng_tracker.py::test_a_layer_may_name_its_state": "rng_tracker_name",
     "test_training.py::"

@@ -167,13 +167,15 @@ def test_a_state_is_written_where_it_changes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("checkpoint", [None, "core", "module"])
+@pytest.mark.parametrize("checkpoint", [None, "core", "torch's", "ours"])
 def test_asking_changes_no_bit_and_a_recomputation_is_not_told(tmp_path, dropout, checkpoint):
     module = attention(attention_dropout=dropout)
 
     def call(*tensors):
-        if checkpoint == "module":
+        if checkpoint == "torch's":
             return torch.utils.checkpoint.checkpoint(module, *tensors, use_reentrant=False)
+        if checkpoint == "ours":
+            return te.checkpoint(module, *tensors)
         return module(*tensors, checkpoint_core_attention=checkpoint == "core")
 
     torch.manual_seed(7)

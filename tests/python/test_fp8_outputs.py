@@ -69,6 +69,31 @@ def test_current_scaling_rounds_the_inputs_gradient_to_fp8_after_the_gemm(fp8_fo
     assert not torch.equal(rounded, plain)
 
 
+@pytest.mark.parametrize("fp8_format", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
+def test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward(normalization, fp8_format):
+    recipe = Float8CurrentScaling(fp8_format=fp8_format)
+    torch.manual_seed(1)
+    layer = te.LayerNormLinear(32, 48, normalization=normalization, params_dtype=torch.bfloat16)
+    norm = getattr(te, normalization)(32, params_dtype=torch.bfloat16)
+    linear = te.Linear(32, 48, params_dtype=torch.bfloat16)
+    with torch.no_grad():
+        layer.layer_norm_weight.normal_()
+        norm.weight.copy_(layer.layer_norm_weight)
+        linear.weight.copy_(layer.weight)
+        linear.bias.copy_(layer.bias)
+    apart = lambda x, **options: linear(norm(x), **options)  # noqa: E731
+    results = [
+        step(call, make_batches(torch.bfloat16, 1)[0], recipe, fp8_grad=rounds)
+        for call in (layer, apart)
+        for rounds in (False, True)
+    ]
+    (out, plain), (same, rounded), _, (_, expected) = results
+    assert torch.equal(same, out)
+    assert torch.equal(rounded, expected)
+    assert not torch.equal(rounded, plain)
+
+
 def test_delayed_scaling_rounds_with_the_scale_of_the_iteration_before():
     def run(**options):
         layer = make_layer("Linear", torch.bfloat16)
@@ -109,8 +134,9 @@ def test_power_of_2_scale_rounds_with_the_power_of_two_of_the_formula(margin):
             assert not torch.equal(after, quantized(now, te.DType.kFloat8E4M3, other))
 
 
-def test_without_a_recipe_nothing_is_rounded():
-    layer, x = make_layer("Linear", torch.bfloat16), make_batches(torch.bfloat16, 1)[0]
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_a_recipe_nothing_is_rounded(name):
+    layer, x = make_layer(name, torch.bfloat16), make_batches(torch.bfloat16, 1)[0]
     plain = layer(x)
     asked = layer(x, fp8_output=True, fp8_grad=True)
     assert torch.equal(asked, plain)

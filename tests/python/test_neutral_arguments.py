@@ -166,7 +166,8 @@ WRONG = {
 # Arguments that take any value, each by itself.
 FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "cp_global_ranks",
-    "cp_stream", "cp_comm_type", "fast_zero_fill", "qkv_interleave_dim", "inference_params",
+    "cp_stream", "cp_comm_type", "fast_zero_fill", "inference_params",
+    "qkv_layer", "kv_layer", "qkv_interleave_dim",  # test_packed_heads.py
 }  # fmt: skip
 OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
             "ub_bulk_wgrad"}  # fmt: skip

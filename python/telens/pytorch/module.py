@@ -28,6 +28,7 @@ from telens.pytorch.neutral_arguments import (
     take,
     without_aliases,
 )
+from telens.pytorch.packed_heads import is_packed, unpacked
 from telens.pytorch.positional_arguments import warn_of_positions
 from telens.pytorch.rng_tracker import fork_dropout, fork_of
 from telens.pytorch.tensor import initial_parameter
@@ -87,6 +88,8 @@ class Module(WithContextParallel, torch.nn.Module):
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
+            if is_packed(kwargs):
+                args, kwargs = unpacked(f"{self._type.name}.forward", args, kwargs)
             if kwargs.get("inference_params") is not None:
                 with cached(self, args, kwargs) as (args, kwargs):
                     return self.forward(*args, **kwargs)

@@ -249,16 +249,14 @@ class LayerNormLinear(Module):
         inp: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
-        *,
-        fp8_grad: Any = False,
+        fp8_grad: bool = False,
     ) -> Any: ...
     def __call__(
         self,
         inp: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
-        *,
-        fp8_grad: Any = False,
+        fp8_grad: bool = False,
     ) -> Any: ...
 
 class LayerNormMLP(Module):

@@ -1,7 +1,8 @@
 """Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
 
 Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), cp_group and
-its like (context_parallel.py), and LayerNormMLP's checkpoint (module.py).
+its like (context_parallel.py), qkv_layer and kv_layer (packed_heads.py), and LayerNormMLP's
+checkpoint (module.py).
 
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
@@ -92,8 +93,10 @@ _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
 _HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
 _CONTEXT = "it is no process group"
-_SCORES = "functions of attention scores are not there yet"
-_PACKED = "packed query, key and value are not there yet; hand over the three"
+_SCORES = (
+    "it is a function of cuDNN's graphs; core_attention_bias adds to scores, attention_mask hides"
+)
+_PACKED = "it is no tensor"
 
 _ALL = [
     # ---- tensor and sequence parallelism
@@ -136,7 +139,6 @@ _ALL = [
     ),
     _A("out", None, "None", "outputs into memory of one's own are not there yet"),
     _A("dgrad_out", None, "None", "gradients into memory of one's own are not there yet"),
-    _A("fp8_grad", False, "False", "a layer behind a norm does not round its input's gradient"),
     # ---- attention
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
@@ -161,9 +163,11 @@ _ALL = [
         _A(name, None, "None", _SCORES)
         for name in ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bprop_tensors")
     ),
-    _A("qkv_layer", None, "None", _PACKED),
-    _A("kv_layer", None, "None", _PACKED),
-    _A("qkv_interleave_dim", -3, "any value: nothing is packed", _PACKED, (), _any_value),
+    _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value",
+       _PACKED),
+    _A("kv_layer", None, "a tensor [..., 2, groups, size] in place of key and value", _PACKED),
+    _A("qkv_interleave_dim", -3, "-3, or -2 where heads stand in front of the 3 or 2", _PACKED, (),
+       _any_value),
 ]  # fmt: skip
 _BY_NAME = {each.name: each for each in _ALL}
 
@@ -188,7 +192,6 @@ _CONSTRUCTORS = {
 }
 _FORWARDS = {
     "GroupedLinear": "out dgrad_out",
-    "LayerNormLinear": "fp8_grad",
     "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits score_mod "
     "score_mod_bprop score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer "
     "qkv_interleave_dim",

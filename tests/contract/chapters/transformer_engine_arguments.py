@@ -161,4 +161,27 @@ STATEMENTS = (
         "if (kernels.restricted()) check_kernel_is_left(",
         "if (false) check_kernel_is_left(",
     ),
+    Statement(
+        "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
+        "a faster one.",
+        "test_attention_ledger.py::"
+        "test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash",
+        "core/modules/attention_choice.cpp",
+        "if (speed_without(attention, others) < best) {",
+        "if (true) {",
+    ),
+    Statement(
+        "`qkv_layer` and `kv_layer` hold query, key and value in one tensor.",
+        "test_packed_heads.py::test_packed_tensors_are_their_parts",
+        "python/telens/pytorch/packed_heads.py",
+        "tensor.unbind(dim), strict=True",
+        "tensor.unbind(dim)[::-1], strict=True",
+    ),
+    Statement(
+        "`fp8_grad` of LayerNormLinear rounds the gradient before the norm's backward.",
+        "test_fp8_outputs.py::test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward",
+        "core/modules/layer_norm_linear.cpp",
+        ".fp8_grad = inputs.fp8_grad,",
+        ".fp8_grad = false,",
+    ),
 )
