@@ -178,7 +178,7 @@ def scale_twice(training: Training, layer: str, at: int) -> Truth:
 
 
 def scale_frozen(training: Training, layer: str, at: int) -> Truth:
-    """The input grows besides, or nothing would come of it."""
+    """The scales of input and weight. The input grows besides, or nothing would come of it."""
     kept: list[torch.Tensor] = []
 
     @torch.no_grad()
@@ -190,7 +190,7 @@ def scale_frozen(training: Training, layer: str, at: int) -> Truth:
 
     from_step(training, at, freeze)
     change_input(training, layer, at, lambda x: x * 1.15 ** (training.step - at + 1))
-    return Truth(("stale_scale",), watched_name(layer), "activation", at)
+    return Truth(("stale_scale",), watched_name(layer), None, at)
 
 
 def wide_margin(training: Training, layer: str, at: int) -> Truth:
