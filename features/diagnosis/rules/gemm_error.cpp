@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
+#include "features/diagnosis/rules/kept_codes.h"
 #include "features/diagnosis/rules/rules.h"
 #include "features/diagnosis/sizes.h"
 
@@ -133,11 +134,54 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
   return found;
 }
 
+// Codes of a weight that moved on: at twice the error that fresh codes had, their age costs more
+// than the cast, since independent errors add up as squares. Those of a weight that stands still
+// cost nothing.
+std::optional<Finding> with_kept_codes(const Series& error, std::int64_t since) {
+  constexpr double kTimesFresh = 2;
+  std::vector<double> fresh;
+  std::vector<Point> wrong;  // on end
+  for (const Point& point : error.points) {
+    if (!std::isfinite(point.value)) continue;
+    if (point.iteration < since) {
+      fresh.push_back(point.value);
+    } else if (point.value > kTimesFresh * median(fresh)) {
+      wrong.push_back(point);
+    } else if (wrong.size() < kPersistent) {
+      wrong.clear();
+    }
+  }
+  if (fresh.size() < kLeastPast || wrong.size() < kPersistent) return std::nullopt;
+  const Point& worst = *std::ranges::max_element(wrong, {}, &Point::value);
+  return Finding{
+      .cause = "gemm_error",
+      .place = error.place,
+      .first = since,
+      .last = wrong.back().iteration,
+      .confidence = kProven,
+      .summary = fmt::format("the weight is not cast any more: its codes are kept, and "
+                             "the product is off by up to {:.2g} %, {:.2g} % before",
+                             100 * worst.value, 100 * median(fresh)),
+      .evidence = {{"gemm_relative_error", error.place, worst.iteration, worst.value, ""},
+                   {"gemm_relative_error", error.place, since - 1, median(fresh),
+                    "usual, with fresh codes"}},
+      .next_step =
+          "pass is_first_microbatch=True, or None, in the first forward after each step of "
+          "the optimizer; look for what else keeps the codes of this weight"};
+}
+
+std::optional<Finding> of_gemm(const Facts& facts, const Series& error) {
+  if (const auto kept = codes_kept_since(facts, error)) {
+    if (auto finding = with_kept_codes(error, *kept)) return finding;
+  }
+  return in_gemm(facts, error);
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* error : facts.with("gemm_relative_error")) {
     if (!error->place.gemm) continue;
-    if (auto finding = in_gemm(facts, *error)) {
+    if (auto finding = of_gemm(facts, *error)) {
       finding->place.tensor.reset();  // the GEMM's, not that of one tensor
       found.push_back(std::move(*finding));
     }
@@ -154,7 +198,8 @@ Rule gemm_error() {
               "The relative error of a product against FP64 is 3 times what the casts of its two "
               "operands come to (dgrad 4, wgrad 5), 10 % and more (25 %, 45 %), and 3 times its "
               "own past, 3 times on end: another operand, layout, block axis, transpose or scale, "
-              "codes of a weight that are not renewed, or a faulty kernel.",
+              "or a faulty kernel. Where casts of the weight end and the products go on, its codes "
+              "are kept: twice the error that fresh ones had is enough then.",
           .stage = Stage::values,
           .required = {"gemm_relative_error"},
           .optional = {"mse", "l2_norm", "numel", "std", "mean"},
