@@ -36,8 +36,17 @@ std::size_t last_move(const std::vector<ScaleRead>& reads, std::size_t missed) {
   return moved;
 }
 
-// Where a scale used to move in nearly every iteration, it was held since the first one in which it
-// did not.
+// The scale stood still after an amax below the one that it stands for: a history keeps the
+// largest.
+bool waits(const std::vector<ScaleRead>& reads, std::size_t end) {
+  for (std::size_t i = 1; i < end; ++i) {
+    if (reads[i].jump.value_or(1) == 0 && reads[i - 1].staleness() < -kRounding) return true;
+  }
+  return false;
+}
+
+// Where a scale used to move in nearly every iteration, whatever the amax, it was held since the
+// first one in which it did not.
 std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed) {
   const std::size_t moved = last_move(reads, missed);
   std::vector<std::int64_t> moves;
@@ -47,15 +56,27 @@ std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed)
   const auto pause = moves.size() < 3 ? INT64_MAX
                                       : (moves.back() - moves.front()) /
                                             static_cast<std::int64_t>(moves.size() - 1);
-  return pause <= kUsualPause ? reads[moved].iteration + 1 : reads[missed].iteration;
+  const bool is_lively = pause <= kUsualPause && !waits(reads, moved);
+  return is_lively ? reads[moved].iteration + 1 : reads[missed].iteration;
 }
 
-std::optional<Finding> by_missed_updates(const ScaleSeries& staleness) {
+// One of the amaxes so far can have made the scale: neither below the newest one nor above the
+// largest one.
+bool was_right(const std::vector<ScaleRead>& reads, const Series& amax, std::size_t moved) {
+  const ScaleRead& read = reads[moved];
+  if (std::abs(read.staleness()) <= kRight) return true;
+  if (moved == 0) return false;
+  return read.stands_for >= reads[moved - 1].amax - kRight &&
+         read.stands_for <= largest_amaxes(reads, amax)[moved - 1] + kRight;
+}
+
+std::optional<Finding> by_missed_updates(const Facts& facts, const ScaleSeries& staleness) {
   const std::vector<ScaleRead>& reads = staleness.reads;
   const auto missed = missed_updates(reads);
   if (missed.size() < kLeastMissed) return std::nullopt;
   // One that was off when it moved last is not stale but wrong.
-  if (std::abs(reads[last_move(reads, missed.front())].staleness()) > kRight) return std::nullopt;
+  const Series* amax = facts.find(staleness.place, "cur_amax");
+  if (!was_right(reads, *amax, last_move(reads, missed.front()))) return std::nullopt;
   const ScaleRead& worst = *std::ranges::max_element(reads, {}, &ScaleRead::staleness);
   return Finding{.cause = "stale_scale",
                  .place = staleness.place,
@@ -92,7 +113,7 @@ std::optional<Finding> by_age(const Facts& facts, const ScaleSeries& staleness) 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const ScaleSeries& staleness : scale_series(facts)) {
-    auto finding = by_missed_updates(staleness);
+    auto finding = by_missed_updates(facts, staleness);
     if (!finding) finding = by_age(facts, staleness);
     if (finding) found.push_back(std::move(*finding));
   }

@@ -1,4 +1,4 @@
-"""telens diagnose, on scales that follow their tensors: of micro-batches, of growth by chance."""
+"""telens diagnose, on scales of micro-batches, of growth by chance, and of a long history."""
 
 import math
 
@@ -53,3 +53,35 @@ def test_a_tensor_that_outgrows_scales_which_follow_it_is_clipped_for_good_after
             training.values[step, LAYER, TENSOR, "scale_jump"] += 0.5
     found = [where(each) for each in findings(training) if each["cause"] == "overflow"]
     assert found == ([("overflow", LAYER, TENSOR, FIRST)] if told else [])
+
+
+def follow_the_largest(training, held_from, window=16):
+    """The scale of the largest amax of a history; held from a step on."""
+    amaxes = [training.values[step, LAYER, TENSOR, "cur_amax"] for step in range(STEPS)]
+    before = None
+    for step in range(1, STEPS):
+        held = before is not None and step >= held_from
+        stands_for = before if held else math.log2(max(amaxes[max(0, step - window) : step]))
+        staleness = math.log2(amaxes[step]) - stands_for
+        numbers = {
+            "scale_staleness": staleness,
+            "scale_headroom": -staleness,
+            "scale_jump": 0 if before is None else before - stands_for,
+            "stale_saturated%": float(staleness > 0),
+            "scale_age": 0,
+        }
+        for statistic, value in numbers.items():
+            training.values[step, LAYER, TENSOR, statistic] = value
+        before = stands_for
+
+
+@pytest.mark.parametrize(("held_from", "told"), [(15, True), (STEPS, False)])
+def test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on(
+    findings, training, held_from, told
+):
+    """Up to then it is what a history asks for, however far above the tensor it stands."""
+    for step, factor in ((4, 40), (6, 50), (8, 60), (17, 80), (21, 120), (25, 150)):
+        training.scale(LAYER, TENSOR, step, factor, last=step)
+    follow_the_largest(training, held_from)
+    found = [where(each) for each in findings(training) if each["cause"] == "stale_scale"]
+    assert found == ([("stale_scale", LAYER, TENSOR, 18)] if told else [])
