@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ranges>
 
 namespace telens::diagnosis {
 namespace {
@@ -59,18 +60,40 @@ Sizes finite(std::span<const Point> all) {
 }
 
 // How many points a ramp takes that begins at `first`, until it is least_bits away from `usual`; 0:
-// there is none. Each point lies beyond `edge` and not before the last one.
+// there is none. Each point lies beyond `edge` and not before the last one. A step that makes good
+// what the one before it went back counts from where the ramp was.
 std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
                         double usual, const RampOptions& options) {
   constexpr double kLargestStep = 0.4;  // times least_bits: a larger one is a shift
   const std::size_t end = std::min(values.size(), first + options.within);
+  std::size_t highest = first - 1;
   for (std::size_t i = first; i < end; ++i) {
     if (values[i] <= edge) return 0;
-    const double step = values[i] - values[i - 1];
-    if ((i > first && step < -options.back) || step > kLargestStep * options.least_bits) return 0;
+    if (i > first && values[i] - values[i - 1] < -options.back) return 0;
+    const double step = (values[i] - values[highest]) / static_cast<double>(i - highest);
+    if (step > kLargestStep * options.least_bits) return 0;
+    if (values[i] > values[highest]) highest = i;
     if (values[i] - usual >= options.least_bits) return i - first + 1;
   }
   return 0;
+}
+
+// A factor that is applied again in each iteration makes a straight line of bits. Where the line
+// bends by a third of the rise, what crept along before the bend is training's own.
+std::size_t onset(std::span<const double> values, std::size_t first, std::size_t length) {
+  constexpr double kOfRise = 1.0 / 3;
+  const std::size_t before = first - 1;
+  const double rise = values[before + length] - values[before];
+  double deepest = kOfRise * rise;
+  std::size_t bend = before;
+  for (std::size_t i = 1; i < length; ++i) {
+    const double line = rise * static_cast<double>(i) / static_cast<double>(length);
+    const double below = line - (values[before + i] - values[before]);
+    if (below <= deepest) continue;
+    deepest = below;
+    bend = before + i;
+  }
+  return bend + 1;
 }
 
 }  // namespace
@@ -120,6 +143,9 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t back = end;
     while (back < values.size() && is_away(back, away / 2)) ++back;
     if (back < values.size() && back - i < options.passing) continue;
+    // It has to stay, but for one of these points.
+    const auto first_points = std::views::iota(i, std::min(values.size(), i + options.passing));
+    if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 1) continue;
     // A spike before a shift is none of it.
     const bool goes_on = stays > 1 && std::abs(values[i + 1] - past.usual) >=
                                           std::abs(values[i] - past.usual) + options.least_bits;
@@ -154,7 +180,7 @@ std::optional<Shift> first_ramp(std::span<const Point> all, int sign, const Ramp
     std::size_t end = i + length;
     while (end < values.size() && values[end] > edge) ++end;
     const Point& reached = sizes[i + length - 1];
-    return Shift{.first = sizes[i].iteration,
+    return Shift{.first = sizes[onset(values, i, length)].iteration,
                  .last = sizes[end - 1].iteration,
                  .bits = sign * (values[i + length - 1] - usual),
                  .usual = std::exp2(sign * usual),

@@ -81,16 +81,20 @@ struct Departure {
   bool gradual = false;
 };
 
-// From its past ratio, at once or by a factor in each iteration.
+// From its past ratio, at once or by a factor in each iteration: the earlier one, since a batch
+// that shakes the layer behind makes a step of growth look like a jump.
 std::optional<Departure> departure(const Series& gradient, const Series& behind, int sign) {
   const Series ratio = ratios(gradient, behind);
-  const auto shift = first_shift(ratio.points, kGradientShift);
-  if (shift && sign * shift->bits > 0 && sign * settled_bits(gradient, *shift) > kOwnBits) {
-    return Departure{*shift};
+  auto shift = first_shift(ratio.points, kGradientShift);
+  if (shift && (sign * shift->bits <= 0 || sign * settled_bits(gradient, *shift) <= kOwnBits)) {
+    shift.reset();
   }
   const auto ramp = first_ramp(ratio.points, sign, kRamp);
-  if (ramp && sign * own_bits(gradient, *ramp) > kOwnBitsOfRamp) return Departure{*ramp, true};
-  return std::nullopt;
+  if (ramp && sign * own_bits(gradient, *ramp) > kOwnBitsOfRamp &&
+      (!shift || ramp->first < shift->first)) {
+    return Departure{*ramp, true};
+  }
+  return shift ? std::optional(Departure{*shift}) : std::nullopt;
 }
 
 Finding finding_of(const Facts& facts, std::string_view cause, int sign, const Series& gradient,
