@@ -13,6 +13,7 @@ import arguments
 from chapters import (
     answers,
     calls,
+    causes,
     config_file,
     feature_classes,
     features,
@@ -83,7 +84,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Feature classes", feature_classes.STATEMENTS),
     ("Objects that feature classes and scripts touch", objects.STATEMENTS),
     ("Features", features.STATEMENTS),
-    ("Causes", answers.STATEMENTS),
+    ("Causes", causes.STATEMENTS + answers.STATEMENTS),
     ("Statistics", tensor_statistics.STATEMENTS),
     ("Text logs", logs.STATEMENTS),
     ("Scripts and checkpoints of Transformer Engine", transformer_engine_scripts.STATEMENTS),

@@ -1,0 +1,136 @@
+"""What the rules of telens diagnose tell, and what they keep silent about."""
+
+from statement import Statement
+
+DIVERGENCE = "test_diagnose_divergence.py::"
+GEMMS = "test_diagnose_gemms.py::"
+GROWTH = "test_diagnose_growth.py::"
+QUIET = "test_diagnose_quiet.py::"
+SCALES = "test_diagnose_scales.py::"
+RULES = "features/diagnosis/rules/"
+
+STATEMENTS = (
+    Statement(
+        "A loss that rises by a fifth, by a jump or step by step, and stays up is told.",
+        DIVERGENCE + "test_a_loss_that_rises_and_stays_up",
+        RULES + "loss_level.cpp",
+        "if (smallest <= largest) continue;",
+        "if (smallest <= 2 * largest) continue;",
+    ),
+    Statement(
+        "One that rises by less, or falls again, is no finding.",
+        DIVERGENCE + "test_a_loss_that_rises_little_or_for_a_moment",
+        RULES + "loss_level.cpp",
+        "if (smallest <= largest) continue;",
+        "if (smallest <= largest / 2) continue;",
+    ),
+    Statement(
+        "An optimizer whose steps grow without its learning rate has lost its state, where "
+        "`debug.watch_optimizer` records both.",
+        DIVERGENCE + "test_steps_that_grow_without_the_learning_rate_have_lost_their_state",
+        RULES + "recorded_update.cpp",
+        "steps.push_back({iteration, update / rate->value});",
+        "steps.push_back({iteration, rate->value / rate->value});",
+    ),
+    Statement(
+        "Steps that grow with the learning rate, or for a moment, are no finding.",
+        DIVERGENCE + "test_steps_that_grow_for_another_reason",
+        RULES + "recorded_update.cpp",
+        "steps.push_back({iteration, update / rate->value});",
+        "steps.push_back({iteration, update});",
+    ),
+    Statement(
+        "Nor are the larger steps of weights that are trained from some iteration on.",
+        DIVERGENCE + "test_weights_that_are_trained_from_now_on_make_larger_steps",
+        RULES + "recorded_update.cpp",
+        "if (was_still && now->value != before) return true;",
+        "if (was_still && now->value == before) return true;",
+    ),
+    Statement(
+        "A scale of one of several micro-batches is not called wrong.",
+        SCALES + "test_a_scale_of_one_of_several_micro_batches_is_not_wrong",
+        RULES + "wrong_scale.cpp",
+        "const double below = read.stands_for + read.span - before.amax;",
+        "const double below = read.stands_for - before.amax;",
+    ),
+    Statement(
+        "A tensor that outgrows scales which follow it is clipped for good after 12 iterations.",
+        SCALES + "test_a_tensor_that_outgrows_scales_which_follow_it_is_clipped_for_good_after_12"
+        "_iterations",
+        RULES + "overflow.cpp",
+        "if (consecutive <= 1) following = 0;",
+        "following = 0;",
+    ),
+    Statement(
+        "A scale that is held at the amax of a burst is stale from the next larger amax on.",
+        SCALES + "test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on",
+        RULES + "stale_scale.cpp",
+        "if (std::abs(read.staleness()) <= kRight) return true;",
+        "return std::abs(read.staleness()) <= kRight;",
+    ),
+    Statement(
+        "A gain of a norm that decays from the first step on is told, also where that step was "
+        "warm-up.",
+        QUIET + "test_a_gain_that_decays_while_the_first_step_is_warm_up",
+        RULES + "dead_gain.cpp",
+        "if (missing <= 0 || missing > kMissing || points.size() <= kSteps) return false;",
+        "if (missing != 0 || missing > kMissing || points.size() <= kSteps) return false;",
+    ),
+    Statement(
+        "What an activation function gives is no gain.",
+        QUIET + "test_what_an_activation_function_gives_is_no_gain",
+        RULES + "dead_gain.cpp",
+        "return !first || std::abs(*first) <= kMost * sizes.points.front().value;",
+        "return !first || kMost * std::abs(*first) <= sizes.points.front().value;",
+    ),
+    Statement(
+        "A factor on the loss is told where scales let it through step by step, too.",
+        QUIET + "test_scales_of_one_iteration_let_a_factor_through_step_by_step",
+        RULES + "loss_scale.cpp",
+        "for (std::int64_t delay = 0; delay <= kLatest; ++delay) {",
+        "for (std::int64_t delay = 0; delay <= 0; ++delay) {",
+    ),
+    Statement(
+        "Growth step by step is told from the iteration on in which its steps begin.",
+        GROWTH + "test_growth_begins_where_its_steps_do",
+        "features/diagnosis/baseline.cpp",
+        "constexpr double kOfRise = 1.0 / 3;",
+        "constexpr double kOfRise = 1;",
+    ),
+    Statement(
+        "A step back, as of a batch that shakes the layer behind as well, does not end it.",
+        GROWTH + "test_growth_that_goes_back_for_a_step_goes_on",
+        "features/diagnosis/baseline.cpp",
+        "if (values[i] > values[highest]) highest = i;",
+        "highest = i;",
+    ),
+    Statement(
+        "A burst of gradients that fades is no explosion.",
+        GROWTH + "test_a_burst_that_fades_is_no_explosion",
+        "features/diagnosis/baseline.cpp",
+        "if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 1) continue;",
+        "if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 7) continue;",
+    ),
+    Statement(
+        "Codes of a weight that are kept over steps of the optimizer are told as soon as they are "
+        "twice as far off as fresh ones.",
+        GEMMS + "test_codes_that_are_kept_while_the_weight_moves_on",
+        RULES + "kept_codes.cpp",
+        "if (other->points.back().iteration - last <= kPauses * longest_pause(*weight)) {",
+        "if (other->points.back().iteration - last <= 99 * longest_pause(*weight)) {",
+    ),
+    Statement(
+        "Those of a weight that stands still are no finding.",
+        GEMMS + "test_codes_that_cost_no_more_than_fresh_ones",
+        RULES + "gemm_error.cpp",
+        "constexpr double kTimesFresh = 2;",
+        "constexpr double kTimesFresh = 1;",
+    ),
+    Statement(
+        "A run without attention lacks nothing for the rules about it.",
+        QUIET + "test_a_run_without_attention_lacks_nothing_of_it",
+        "features/diagnosis/diagnosis.cpp",
+        "return !asks_for_attention(rule) || has_attention(facts);",
+        "return !asks_for_attention(rule) || has_attention(facts) || true;",
+    ),
+)
