@@ -15,16 +15,27 @@ constexpr std::int64_t kLeastAge = 3;  // iterations
 constexpr std::size_t kLeastMissed = 2;
 constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a lively scale
 
+// A history that holds an amax which is no finite number has no largest one: the scale keeps its
+// value until the history has lost it.
+bool is_unknown(const Series& amax, std::int64_t from, std::int64_t to) {
+  return std::ranges::any_of(amax.points, [&](const Point& point) {
+    return point.iteration >= from && point.iteration < to && !std::isfinite(point.value);
+  });
+}
+
 // Reads in which the scale stands still although the tensor outgrew it in the iteration before: the
 // largest and the newest amax of a history both ask for another scale then. One that moved in that
 // iteration followed from one micro-batch to the next.
-std::vector<std::size_t> missed_updates(const std::vector<ScaleRead>& reads) {
+std::vector<std::size_t> missed_updates(const std::vector<ScaleRead>& reads, const Series& amax) {
   std::vector<std::size_t> missed;
+  std::int64_t moved = INT64_MIN;  // iteration
   for (std::size_t i = 1; i < reads.size(); ++i) {
     const bool consecutive = reads[i].iteration == reads[i - 1].iteration + 1;
+    if (reads[i].jump.value_or(1) != 0) moved = reads[i].iteration;
     if (!consecutive || reads[i].jump.value_or(1) != 0) continue;
     if (reads[i - 1].jump.value_or(1) != 0) continue;
-    if (reads[i - 1].staleness() > kRounding) missed.push_back(i);
+    if (reads[i - 1].staleness() <= kRounding) continue;
+    if (!is_unknown(amax, moved, reads[i].iteration)) missed.push_back(i);
   }
   return missed;
 }
@@ -72,10 +83,10 @@ bool was_right(const std::vector<ScaleRead>& reads, const Series& amax, std::siz
 
 std::optional<Finding> by_missed_updates(const Facts& facts, const ScaleSeries& staleness) {
   const std::vector<ScaleRead>& reads = staleness.reads;
-  const auto missed = missed_updates(reads);
+  const Series* amax = facts.find(staleness.place, "cur_amax");
+  const auto missed = missed_updates(reads, *amax);
   if (missed.size() < kLeastMissed) return std::nullopt;
   // One that was off when it moved last is not stale but wrong.
-  const Series* amax = facts.find(staleness.place, "cur_amax");
   if (!was_right(reads, *amax, last_move(reads, missed.front()))) return std::nullopt;
   const ScaleRead& worst = *std::ranges::max_element(reads, {}, &ScaleRead::staleness);
   return Finding{.cause = "stale_scale",
@@ -129,7 +140,8 @@ Rule stale_scale() {
               "Delayed scaling makes a scale from the amaxes of earlier iterations. One that "
               "keeps its value after an iteration whose amax was larger than the one it stands "
               "for was not updated. A scale that stands still while the tensor stays below is "
-              "what the largest amax of a history asks for.",
+              "what the largest amax of a history asks for; one that does after an amax that was "
+              "not finite is that of a history without a largest one.",
           .stage = Stage::scale,
           .required = {kScales, "cur_amax"},
           .optional = {"scale_headroom", "scale_jump", "scale_age", "scale_inv_min"},

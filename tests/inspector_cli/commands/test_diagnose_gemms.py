@@ -58,7 +58,7 @@ def test_the_finding_says_how_codes_are_renewed(findings, lines, training):
 @pytest.mark.parametrize(
     ("casts", "error"),
     [
-        (range(16), lambda step: FRESH * (1 + 0.3 * (step % 3))),  # a weight that stands still
+        (range(16), lambda step: FRESH * (1.6 if step > 15 else 1)),  # a weight that hardly moves
         (range(STEPS), lambda step: FRESH * (1 + 0.1 * max(0, step - 15))),  # fresh codes
         (range(0, STEPS, 8), lambda step: FRESH * (1 + 0.1 * max(0, step - 15))),  # seldom read
     ],

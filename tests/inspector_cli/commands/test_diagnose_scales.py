@@ -85,3 +85,18 @@ def test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on(
     follow_the_largest(training, held_from)
     found = [where(each) for each in findings(training) if each["cause"] == "stale_scale"]
     assert found == ([("stale_scale", LAYER, TENSOR, 18)] if told else [])
+
+
+@pytest.mark.parametrize("amax", [math.nan, math.inf])
+def test_a_scale_behind_an_amax_that_is_not_finite_is_held_by_its_history(findings, training, amax):
+    """Such a history has no largest amax; what was not finite is the finding."""
+    for step in (16, 17, 20):
+        training.scale(LAYER, TENSOR, step, 2, last=step)
+    follow_the_largest(training, held_from=13)
+    for statistic in ("cur_amax", "scale_staleness", "scale_headroom"):
+        training.values[12, LAYER, TENSOR, statistic] = amax
+    training.values[12, LAYER, TENSOR, "nonfinite"] = 1
+    found = findings(training)
+    assert where(found[0]) == ("nonfinite", LAYER, TENSOR, 12)
+    told = found + [each for finding in found for each in finding["consequences"]]
+    assert "stale_scale" not in [each["cause"] for each in told]
