@@ -23,13 +23,14 @@ constexpr int kSteps = 2;  // per round
 // has learned in those is what is measured.
 constexpr int kStepsWithBudget = 64;
 
+// A single round only shows that all of it runs.
+int steps_with_budget(int rounds) { return rounds == 1 ? kSteps : kStepsWithBudget; }
+
 struct FeatureSection {
   std::string name;     // the feature's, as in rows/features.py
   std::string options;  // behind `enabled: True`
   std::string feature_namespace = "transformer_engine";
   std::string budget = {};
-
-  int steps() const { return budget.empty() ? kSteps : kStepsWithBudget; }
 };
 
 constexpr const char* kInputs = "tensors: [activation, weight, gradient]";
@@ -119,10 +120,11 @@ Contender contender(const Watched& watched, SampleTraining& training, const std:
           }};
 }
 
-std::vector<Watched> all_of(const std::vector<FeatureSection>& sections) {
+std::vector<Watched> all_of(const std::vector<FeatureSection>& sections, int rounds) {
   std::vector<Watched> all;
   for (const FeatureSection& section : sections) {
-    all.push_back({section.name, config_of(section), section.steps()});
+    const int steps = section.budget.empty() ? kSteps : steps_with_budget(rounds);
+    all.push_back({section.name, config_of(section), steps});
   }
   return all;
 }
@@ -149,13 +151,13 @@ int main(int argc, char** argv) {
   const auto arguments =
       telens::benchmark::parse_arguments(argc, argv, "The sample's step, feature by feature.");
   at::manual_seed(1);
-  std::vector<Watched> delayed = all_of(with_delayed_scaling());
+  std::vector<Watched> delayed = all_of(with_delayed_scaling(), arguments.rounds);
   for (const char* file : {kProduction, kFlightRecorder}) {
-    delayed.push_back({file, text_of(file), kStepsWithBudget});
+    delayed.push_back({file, text_of(file), steps_with_budget(arguments.rounds)});
   }
   delayed.push_back({fmt::format("{} without budget", kFlightRecorder),
                      without_budget(text_of(kFlightRecorder)), kSteps});
   compare("delayed", delayed, arguments);
-  compare("mxfp8", all_of(with_mxfp8()), arguments);
+  compare("mxfp8", all_of(with_mxfp8(), arguments.rounds), arguments);
   return 0;
 }

@@ -15,7 +15,10 @@ string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 option(TELENS_WERROR "Treat warnings in our own code as errors" ON)
 option(TELENS_PRECOMPILED_HEADERS "Precompile LibTorch's, GoogleTest's and the standard headers" ON)
 option(TELENS_UNITY "Compile the sources of a folder several at a time: faster as a whole, not one by one" ON)
-set(TELENS_STANDARD_HEADERS "${PROJECT_SOURCE_DIR}/cmake/standard_headers.h")
+# By their names from the project's folder: CMake writes what it is given into the file that is compiled,
+# and with a path of this machine ccache would compile that anew in each clone.
+set(TELENS_STANDARD_HEADERS "<cmake/standard_headers.h$<ANGLE-R>")
+set(TELENS_TORCH_HEADERS "<core/precompiled.h$<ANGLE-R>")
 set(TELENS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example address,undefined")
 
 find_program(TELENS_CCACHE ccache)
@@ -34,6 +37,9 @@ target_include_directories(telens_options INTERFACE "$<BUILD_INTERFACE:${PROJECT
 target_compile_features(telens_options INTERFACE cxx_std_20)
 target_compile_options(
   telens_options INTERFACE
+  # -ffile-prefix-map: messages and debug information name no folder of this machine, and ccache knows
+  # an object in each clone.
+  $<BUILD_INTERFACE:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>
   # -ffp-contract=off: bits must agree between devices, so no compiler may fuse a*b+c unasked.
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-ffp-contract=off;-Winvalid-pch>
   $<BUILD_INTERFACE:$<$<BOOL:${TELENS_WERROR}>:-Werror>>)
@@ -102,7 +108,7 @@ function(telens_use_precompiled_headers name)
     set(holder ${library}_test_headers)
   endif()
   if(NOT TARGET ${holder})
-    set(headers_telens "${PROJECT_SOURCE_DIR}/core/precompiled.h")
+    set(headers_telens "${TELENS_TORCH_HEADERS}")
     set(headers_telens_base "${TELENS_STANDARD_HEADERS}")
     add_library(${holder} OBJECT "${PROJECT_SOURCE_DIR}/cmake/empty.cpp")
     target_link_libraries(${holder} PRIVATE ${library} $<$<BOOL:${arg_TEST}>:GTest::gmock>)

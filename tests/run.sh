@@ -5,6 +5,12 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=${1:-$(nproc)}
 python=.venv/bin/python
+# With the kernels for GPUs where there is an nvcc: no GPU is needed to compile and link them, and what
+# the CPU promises holds in a build that has them. The packages are built without.
+cuda=OFF
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  cuda=ON
+fi
 pytest=("$python" -m pytest -q --durations=5)
 results=()
 failed=0
@@ -19,23 +25,17 @@ stage() {
   [ "$outcome" = passed ]
 }
 
-# What no other stage compiles again is not worth looking up.
-sanitized() {
-  CCACHE_DISABLE=1 make --no-print-directory asan JOBS="$jobs"
-}
-with_cuda() {
-  CCACHE_DISABLE=1 make --no-print-directory test-cuda-build JOBS="$jobs"
-}
 # Files side by side; threads of one test that wait for each other leave the processor to the other.
 side_by_side() {
   GOMP_SPINCOUNT=0 "${pytest[@]}" -n "$jobs" --dist loadfile "$@"
 }
 
 stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
-stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" sanitized
-if stage "build" make --no-print-directory build JOBS="$jobs"; then
+stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" \
+  make --no-print-directory asan JOBS="$jobs"
+if stage "build, CUDA $cuda" make --no-print-directory build CUDA="$cuda" JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
-  stage "Python tests" side_by_side tests/python
+  TELENS_CUDA="$cuda" stage "Python tests" side_by_side tests/python
   stage "Parquet, with pyarrow and DuckDB beside .venv" make --no-print-directory test-tables
   stage "samples" side_by_side tests/samples
   # Two minutes on two cores, of which the installation takes one.
@@ -43,14 +43,7 @@ if stage "build" make --no-print-directory build JOBS="$jobs"; then
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi
-# The kernels for GPUs: no GPU is needed to compile and link them, nor for what the CPU promises in a
-# build that has them.
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-  stage "build with CUDA: compiled, linked, the C++ tests there" with_cuda
-  make --no-print-directory configure CUDA=OFF >/dev/null
-else
-  results+=("skipped        build with CUDA: there is no nvcc")
-fi
+make --no-print-directory configure CUDA=OFF >/dev/null
 
 printf '\n== summary (%d s)\n' "$SECONDS"
 printf '%s\n' "${results[@]}"
