@@ -22,6 +22,8 @@ struct ContextParallel {
   std::int64_t lost = 0;  // ranks of the group that a pickle of the module had
 
   bool is_divided() const { return heads || sequence; }
+  // Keys and values travel round a ring.
+  bool is_ring() const { return sequence && !gathers; }
   // Both groups together: heads' ranks are neighbors.
   TELENS_EXPORT ContextRank place() const;
   // In `sequence` alone.

@@ -1,12 +1,12 @@
 #include "core/modules/dispatch_claims.h"
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <string>
 
 #include "core/base/error.h"
+#include "core/modules/wants_gradient.h"
 
 namespace telens {
 namespace {
@@ -17,8 +17,6 @@ enum Gradient : std::uint8_t { of_hidden = 1, of_probs = 2 };
 std::int64_t dtype_code(const std::optional<at::Tensor>& x) {
   return x ? static_cast<std::int64_t>(x->scalar_type()) : kNone;
 }
-
-bool wants_gradient(const at::Tensor& x) { return at::GradMode::is_enabled() && x.requires_grad(); }
 
 std::string number(std::int64_t value) { return std::to_string(value); }
 

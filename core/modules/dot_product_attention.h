@@ -15,6 +15,8 @@
 
 namespace telens {
 
+struct ContextAttention;
+
 struct DotProductAttentionOptions {
   std::int64_t num_attention_heads = 0;
   std::vector<std::int64_t> kv_channels = {};  // one number, or that of keys and that of values
@@ -143,7 +145,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // Under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;
   // Throws UsageError where ranks of the groups are about to attend in different ways.
-  void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs);
+  void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs,
+                          const ContextAttention& how);
   Places places(const Heads& heads, const DotProductAttentionInputs& inputs) const;
   at::Tensor attend_divided(const Heads& heads, const Places& places,
                             const DotProductAttentionInputs& inputs, const AttentionCall& call);

@@ -10,6 +10,7 @@
 #include "core/modules/activation_dtype.h"
 #include "core/modules/context_attention.h"
 #include "core/modules/dot_product_attention.h"
+#include "core/modules/wants_gradient.h"
 
 namespace telens {
 namespace {
@@ -22,9 +23,9 @@ bool are_alike(const std::optional<at::Tensor>& query, const std::optional<at::T
 }
 
 std::string claim_of(const char* name, const at::Tensor& heads) {
-  const bool has_gradient = at::GradMode::is_enabled() && heads.requires_grad();
   return fmt::format("{} {} {}{}", name, c10::str(heads.sizes()),
-                     c10::toString(heads.scalar_type()), has_gradient ? " with a gradient" : "");
+                     c10::toString(heads.scalar_type()),
+                     wants_gradient(heads) ? " with a gradient" : "");
 }
 
 const char* comm_type_of(const ContextParallel& context) {
@@ -38,18 +39,18 @@ const char* comm_type_of(const ContextParallel& context) {
 // more than the exchange of short sequences. A rank that alone begins another kind later waits in
 // vain, and says so after the time that the groups' collectives have.
 void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
-                                             const DotProductAttentionInputs& inputs) {
+                                             const DotProductAttentionInputs& inputs,
+                                             const ContextAttention& how) {
   static const std::string subject = "DotProductAttention";
-  const AttentionSpan span = this->span(mask_type(inputs), inputs);
   const std::string text = fmt::format(
       "attends by {} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
       "[batch, heads, seq, size] {}, {}, {}",
-      comm_type_of(context_), inputs.qkv_format.value_or(options_.qkv_format),
-      inputs.attn_mask_type.value_or(options_.attn_mask_type), span.left, span.right,
-      is_training() ? options_.attention_dropout : 0.0, claim_of("query", heads.query),
-      claim_of("key", heads.key), claim_of("value", heads.value));
+      comm_type_of(how.parallel), inputs.qkv_format.value_or(options_.qkv_format),
+      inputs.attn_mask_type.value_or(options_.attn_mask_type), how.span.left, how.span.right,
+      how.dropout, claim_of("query", heads.query), claim_of("key", heads.key),
+      claim_of("value", heads.value));
   const bool first = std::exchange(first_in_context_, false);
-  for (const ProcessGroupPtr& group : {context_.heads, context_.sequence}) {
+  for (const ProcessGroupPtr& group : {how.parallel.heads, how.parallel.sequence}) {
     if (!group) continue;
     compare_once_over_ranks({.subject = subject,
                              .group_name = "cp_group",
@@ -78,7 +79,7 @@ void DotProductAttention::check_context(const DotProductAttentionInputs& inputs)
   if (options_.scores.softmax_type != "vanilla" && !only_heads) {
     refuse("a softmax_type other than vanilla", "use cp_comm_type a2a");
   }
-  if (span(type, inputs).has_window() && context_.sequence && !context_.gathers) {
+  if (span(type, inputs).has_window() && context_.is_ring()) {
     refuse("a window_size under p2p", "use cp_comm_type all_gather or a2a");
   }
 }
@@ -129,8 +130,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                     "feature: no rank has them");
   }
   const double dropout = is_training() ? options_.attention_dropout : 0.0;
-  const bool in_ring = context_.sequence && !context_.gathers;
-  if (in_ring && dropout != 0 && inputs.scores.checkpoint_core_attention) {
+  if (context_.is_ring() && dropout != 0 && inputs.scores.checkpoint_core_attention) {
     TORCH_WARN_ONCE("checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores ",
                     "are made anew in the backward anyway, and dropout's choices are kept");
   }
@@ -160,7 +160,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
   const QueryKeyValueHeads own{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  compare_in_context(own, inputs);
+  compare_in_context(own, inputs, how);
   return attend_in_context(own, how, local);
 }
 

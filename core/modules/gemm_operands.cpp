@@ -1,7 +1,10 @@
 #include "core/modules/gemm_operands.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <utility>
 
+#include "core/distributed/gather_operand.h"
 #include "core/modules/recomputation.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/role_of.h"
@@ -302,6 +305,51 @@ GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, con
   GemmOperands operands = build_operands(layer, context, both, cached);
   cache.store(operands, context, request.tensor);
   return operands;
+}
+
+SavedOperand::SavedOperand(const Operand& operand, std::vector<at::Tensor>& saved)
+    : index_(saved.size()) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
+  if (quantized == nullptr) {
+    saved.push_back(std::get<at::Tensor>(operand));
+    return;
+  }
+  saved.push_back(quantized->columnwise.codes);
+  saved.push_back(quantized->columnwise.scale_inv);
+  has_tensor_scale_ = quantized->columnwise.tensor_scale.defined();
+  if (has_tensor_scale_) saved.push_back(quantized->columnwise.tensor_scale);
+  quantized_ = *quantized;
+  quantized_->rowwise = {};
+  quantized_->columnwise = {};
+}
+
+Operand SavedOperand::restore(const std::vector<at::Tensor>& saved) const {
+  if (!quantized_) return saved[index_];
+  QuantizedTensor quantized = *quantized_;
+  quantized.columnwise = {saved[index_], saved[index_ + 1],
+                          has_tensor_scale_ ? saved[index_ + 2] : at::Tensor()};
+  return quantized;
+}
+
+at::Tensor as_matrix(const at::Tensor& tensor) {
+  const std::int64_t columns = tensor.size(-1);
+  if (tensor.dim() == 2) return tensor;
+  at::Tensor matrix = tensor.reshape({columns == 0 ? 0 : tensor.numel() / columns, columns});
+  // A view that is made below autograd counts versions by itself.
+  if (matrix.is_alias_of(tensor)) {
+    torch::autograd::impl::set_version_counter(matrix,
+                                               torch::autograd::impl::version_counter(tensor));
+  }
+  return matrix;
+}
+
+bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name) {
+  return context.plan && context.plan->modifies(gemm, name);
+}
+
+bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows) {
+  const Quantizer* quantizer = context.quantizer(role);
+  return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);
 }
 
 }  // namespace telens

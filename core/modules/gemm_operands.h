@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/modules/delayed_wgrads.h"
 #include "core/modules/forward_context.h"
@@ -77,5 +78,33 @@ GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
 // UsageError where dgrad needs a stored weight that was made without gradients.
 GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
                             std::optional<bool> is_first_microbatch, const OperandRequest& request);
+
+// An operand that a forward keeps for its backward: its tensors go through save_for_backward, the
+// rest is here.
+class SavedOperand {
+ public:
+  SavedOperand() = default;
+
+  // Appends the tensors that the second GEMM of the tensor reads: the columnwise codes and scales,
+  // or the plain tensor.
+  SavedOperand(const Operand& operand, std::vector<at::Tensor>& saved);
+
+  // saved: what save_for_backward kept.
+  Operand restore(const std::vector<at::Tensor>& saved) const;
+
+ private:
+  std::size_t index_ = 0;
+  bool has_tensor_scale_ = false;
+  std::optional<QuantizedTensor> quantized_;  // without its tensors
+};
+
+// [rows, columns] of a tensor. What reads it later notices an in-place change of the tensor.
+at::Tensor as_matrix(const at::Tensor& tensor);
+
+// True if a feature may change the tensor on its way into the GEMM.
+bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name);
+
+// True if what the quantizer of a tensor makes of each rank's rows is what it makes of the whole.
+bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows);
 
 }  // namespace telens

@@ -114,4 +114,11 @@ at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
   return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }
 
+at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
+                        bool wanted) {
+  const Quantizer* quantizer = wanted ? context.quantizer(role) : nullptr;
+  if (quantizer == nullptr) return output;
+  return quantizer->quantize(output, {.rowwise = true, .columnwise = false}).dequantize();
+}
+
 }  // namespace telens

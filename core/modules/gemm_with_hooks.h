@@ -24,4 +24,8 @@ bool has_output_hooks(const ForwardContext& context, Gemm gemm);
 at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
                            const GemmDescription& description);
 
+// An output rounded to the FP8 values of its quantizer, where the caller asked for it.
+at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
+                        bool wanted);
+
 }  // namespace telens

@@ -11,6 +11,7 @@
 #include "core/modules/altered_operands.h"
 #include "core/modules/named_errors.h"
 #include "core/modules/recomputation.h"
+#include "core/modules/wants_gradient.h"
 #include "core/ops/backends.h"
 #include "core/quantization/tensor_scaling.h"
 
@@ -249,11 +250,9 @@ bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor&
 
 at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
   ForwardContext& context = arguments.context;
-  const at::Tensor& bias = arguments.bias;
-  const bool asks_gradient =
-      at::GradMode::is_enabled() &&
-      (arguments.input.requires_grad() || arguments.weight.parameter.requires_grad() ||
-       (bias.defined() && bias.requires_grad()));
+  const bool asks_gradient = wants_gradient(arguments.input) ||
+                             wants_gradient(arguments.weight.parameter) ||
+                             wants_gradient(arguments.bias);
   if (context.region && !context.recomputation && context.recipe->as_delayed_scaling() != nullptr &&
       (asks_gradient || recomputation::is_active())) {
     context.first_in_region = context.region->claim_first();
@@ -286,7 +285,7 @@ at::Tensor LinearLayer::operator()(const ActivationSource& input, const Weight& 
     const ActivationMeta meta(input.sizes, input.like);
     ForwardContext context = state_->begin_checked_forward(meta, call, weight.parameter);
     const std::shared_ptr<GemmLayer> layer(state_, &state_->layer);
-    const bool needs_wgrad = at::GradMode::is_enabled() && weight.parameter.requires_grad();
+    const bool needs_wgrad = wants_gradient(weight.parameter);
     auto scale = fused_cast_scale(context, TensorName::activation, true, needs_wgrad);
     if (!scale || meta.numel() == 0) {
       return state_->run_forward(

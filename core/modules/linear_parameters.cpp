@@ -56,18 +56,27 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
   }
 };
 
-void check_split(const LinearParametersOptions& options) {
+void check_split(const char* module, const std::vector<ParameterPart>& split,
+                 std::int64_t out_features) {
   std::int64_t rows = 0;
-  for (const ParameterPart& part : options.split) {
-    if (part.out_features < 1) {
-      raise<UsageError>("the part '{}' of parameters_split has {} rows; expected 1 or more",
-                        part.name, part.out_features);
+  for (const ParameterPart& part : split) {
+    if (!part.out_features) {
+      raise<UsageError>(
+          "{}: the part '{}' of parameters_split has no number of rows, and others have one; give "
+          "all of them a number, or none",
+          module, part.name);
     }
-    rows += part.out_features;
+    if (*part.out_features < 1) {
+      raise<UsageError>(
+          "{}: the part '{}' of parameters_split has {} rows; expected 1 or more, or names alone "
+          "for equal parts",
+          module, part.name, *part.out_features);
+    }
+    rows += *part.out_features;
   }
-  if (rows != options.out_features) {
-    raise<UsageError>("the parts of a split weight have {} rows; expected out_features, {}", rows,
-                      options.out_features);
+  if (!split.empty() && rows != out_features) {
+    raise<UsageError>("{}: the parts of parameters_split have {} rows; expected out_features, {}",
+                      module, rows, out_features);
   }
 }
 
@@ -75,8 +84,10 @@ void check_split(const LinearParametersOptions& options) {
 
 void settle_split(const char* module, std::vector<ParameterPart>& split,
                   std::int64_t out_features) {
-  const auto shares = [](const ParameterPart& part) { return part.out_features == 0; };
-  if (split.empty() || !std::ranges::all_of(split, shares)) return;
+  const auto shares = [](const ParameterPart& part) { return !part.out_features; };
+  if (split.empty() || !std::ranges::all_of(split, shares)) {
+    return check_split(module, split, out_features);
+  }
   const auto parts = std::ssize(split);
   if (out_features % parts != 0) {
     raise<UsageError>(
@@ -95,7 +106,7 @@ LinearParametersOptions own_parameters(const char* module, LinearParametersOptio
   if (parallel.mode == ParallelMode::column) {
     for (ParameterPart& part : own.split) {
       const std::string what = "the part '" + part.name + "' of parameters_split";
-      part.out_features = divide(module, what.c_str(), part.out_features, parallel.size);
+      part.out_features = divide(module, what.c_str(), *part.out_features, parallel.size);
     }
   }
   return own;
@@ -116,10 +127,10 @@ void LinearParameters::make(const LinearParametersOptions& options,
     if (options.bias) register_tensor("bias", biases_[0], bias);
     return;
   }
-  check_split(options);
   std::int64_t row = 0;
   for (std::size_t i = 0; i < parts; ++i) {
-    const auto& [name, rows] = options.split[i];
+    const std::string& name = options.split[i].name;
+    const std::int64_t rows = *options.split[i].out_features;
     register_weight(name + "_weight", weights_[i], weight.narrow(0, row, rows).detach());
     if (options.bias)
       register_tensor(name + "_bias", biases_[i], bias.narrow(0, row, rows).detach());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace telens {
 
 // Some of a weight's rows, that is, of the output features.
 struct ParameterPart {
-  std::string name;           // the parameters are <name>_weight and <name>_bias
-  std::int64_t out_features;  // 0: an equal share (settle_split)
+  std::string name;  // the parameters are <name>_weight and <name>_bias
+  std::optional<std::int64_t> out_features = {};  // none: an equal share (settle_split)
 };
 
 struct LinearParametersOptions {
@@ -26,7 +27,8 @@ struct LinearParametersOptions {
 };
 
 // Gives parts without a number of rows equal shares of out_features. Throws UsageError naming the
-// module where they do not divide it, or where other parts have one.
+// module where they do not divide it, where some parts have a number and others none, and where the
+// numbers are not out_features together.
 void settle_split(const char* module, std::vector<ParameterPart>& split, std::int64_t out_features);
 
 // This rank's part of a divided map; each part of a split weight is divided by itself. Throws

@@ -62,8 +62,7 @@ void check(const MainGrad& target, const at::Tensor& parameter, const std::strin
     raise<UsageError>(
         "{}: fuse_wgrad_accumulation adds the gradient of a weight {} to its main_grad, and it has "
         "none; set weight.main_grad to zeros of that shape, FP32, BF16 or FP16, before the "
-        "backward (FSDP has "
-        "parameters of its own: there switch fuse_wgrad_accumulation off)",
+        "backward (FSDP has parameters of its own: there switch fuse_wgrad_accumulation off)",
         layer, c10::str(parameter.sizes()));
   }
   if (!is_summed_in(buffer.scalar_type()) || buffer.sizes() != parameter.sizes() ||

@@ -22,14 +22,4 @@ void raise_wrong_type(const char* name, const std::string& expected, py::handle 
                                    Py_TYPE(given.ptr())->tp_name));
 }
 
-std::int64_t rows_of_part(const char* name, py::handle part, py::handle size) {
-  const auto rows = cast_argument<std::int64_t>(name, "Mapping[str, int]", size);
-  if (rows < 1) {
-    raise<UsageError>(
-        "{}: the part '{}' has {} rows; expected 1 or more, or names alone for equal parts", name,
-        py::str(part).cast<std::string>(), rows);
-  }
-  return rows;
-}
-
 }  // namespace telens::python

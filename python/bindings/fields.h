@@ -120,9 +120,6 @@ T cast_argument(const char* name, const std::string& expected, py::handle value)
   }
 }
 
-// The rows of a part of a split weight. Throws UsageError below 1.
-std::int64_t rows_of_part(const char* name, py::handle part, py::handle size);
-
 template <typename T>
 void read_field(const char* name, py::handle value, T& field) {
   const auto cast = [&]<typename Cast>(std::type_identity<Cast>, py::handle from) {
@@ -158,11 +155,12 @@ void read_field(const char* name, py::handle value, T& field) {
     field.clear();
     if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
       for (const auto& part : cast(std::type_identity<std::vector<std::string>>{}, value)) {
-        field.push_back({part, 0});
+        field.push_back({part});
       }
     } else if (!value.is_none()) {
       for (const auto& [part, size] : cast(std::type_identity<py::dict>{}, value)) {
-        field.push_back({part.template cast<std::string>(), rows_of_part(name, part, size)});
+        field.push_back({part.template cast<std::string>(),
+                         cast_argument<std::int64_t>(name, python_type_name<T>(), size)});
       }
     }
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {

@@ -136,7 +136,7 @@ def test_parts_named_alone_are_equal_ones(make, names):
         make(32, 32, parameters_split=names)
     for sizes in ({"q": 0, "k": 0, "v": 0}, {"q": -8, "k": 28, "v": 28}):
         with pytest.raises(
-            telens.UsageError, match=r"the part 'q' has -?\d rows; expected 1 or more"
+            telens.UsageError, match=r"'q' of parameters_split has -?\d rows; expected 1 or more"
         ):
             make(32, 48, parameters_split=sizes)
     with pytest.raises(TypeError, match="parameters_split"):

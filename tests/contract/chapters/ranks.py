@@ -38,7 +38,7 @@ STATEMENTS = (
         "sizes, dtypes) all raise one error before they exchange anything.",
         ATTENDED,
         "core/modules/dot_product_attention_context.cpp",
-        "  compare_in_context(own, inputs);\n",
+        "  compare_in_context(own, inputs, how);\n",
         "",
     ),
     Statement(

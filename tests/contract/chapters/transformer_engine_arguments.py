@@ -46,7 +46,7 @@ STATEMENTS = (
     Statement(
         "A gradient that waits for `backward_dw` becomes no leaf's `.grad`.",
         "test_delayed_wgrads.py::test_the_gradient_that_waits_becomes_no_leafs_own",
-        "core/modules/linear_autograd.cpp",
+        "core/modules/linear_backward.cpp",
         "plain->is_alias_of(grad_output) ? grad_output : *plain",
         "*plain",
     ),
@@ -68,7 +68,7 @@ STATEMENTS = (
     Statement(
         "Gradients that wait keep no module in memory *(ours)*.",
         DELAYED + "test_what_waits_holds_no_layer_in_memory",
-        "core/modules/linear_autograd.cpp",
+        "core/modules/linear_backward.cpp",
         "  own->layer.reset();\n",
         "",
     ),
@@ -111,9 +111,9 @@ STATEMENTS = (
     Statement(
         "`parameters_split` refuses parts without rows.",
         "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones",
-        "python/bindings/fields.cpp",
-        "if (rows < 1) {",
-        "if (rows < 0) {",
+        "core/modules/linear_parameters.cpp",
+        "if (*part.out_features < 1) {",
+        "if (*part.out_features < 0) {",
     ),
     Statement(
         "`parameters_split` takes names alone, of equal parts.",

@@ -295,7 +295,7 @@ STATEMENTS = (
         "Under sequence parallelism codes and scales are gathered, not values, where no block of "
         "scales lies on two ranks.",
         ONE_BY_ONE,
-        "core/modules/linear_autograd.cpp",
+        "core/modules/gemm_operands.cpp",
         "return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);",
         "return quantizer == nullptr;",
     ),
