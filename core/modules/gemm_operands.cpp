@@ -61,6 +61,7 @@ class OperandBuilder {
   bool modifies(Gemm gemm) const { return context_.plan->modifies(gemm, request_.tensor_name); }
 
   GemmOperands quantize(bool first, bool second, const GemmOperands* cached) const;
+  at::Tensor plain_second(const QuantizedTensor& first) const;
   GemmOperands quantize_with_hooks() const;
   void modify_for(Gemm gemm, Operand& operand, const Operand* cached, HookListener& listener) const;
   void inspect_postquantize(Gemm gemm, const Operand& operand, bool rowwise,
@@ -85,7 +86,14 @@ GemmOperands OperandBuilder::quantize(bool first, bool second, const GemmOperand
     bump_versions(quantized);
   }
   return {first ? Operand(quantized) : Operand(request_.tensor),
-          second ? Operand(quantized) : Operand(request_.tensor)};
+          second ? Operand(quantized) : Operand(plain_second(quantized))};
+}
+
+// The tensor of a second GEMM in high precision, with the operand of the first. Undefined: a cache
+// that was made without it must not serve the next one.
+at::Tensor OperandBuilder::plain_second(const QuantizedTensor& first) const {
+  if (!context_.recipe->dequantized_backward || gemms_.first != Gemm::fprop) return request_.tensor;
+  return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();
 }
 
 GemmOperands OperandBuilder::quantize_with_hooks() const {
@@ -191,7 +199,7 @@ std::uint32_t weight_modify_mask(const ForwardContext& context) {
 GemmOperands clone_if_aliases(GemmOperands operands, const at::Tensor& weight) {
   for (Operand* operand : {&operands.first, &operands.second}) {
     auto* plain = std::get_if<at::Tensor>(operand);
-    if (plain != nullptr && plain->is_alias_of(weight)) *plain = plain->clone();
+    if (plain != nullptr && plain->defined() && plain->is_alias_of(weight)) *plain = plain->clone();
   }
   return operands;
 }
@@ -253,7 +261,8 @@ bool WeightCache::is_valid_for(const ForwardContext& context, const OperandReque
     const bool quantizes =
         context.quantizes(gemm) && !(context.plan && context.plan->runs_in_high_precision(gemm));
     const auto* codes = std::get_if<QuantizedTensor>(&cached);
-    if (!quantizes || codes == nullptr) return !quantizes && codes == nullptr;
+    if (codes == nullptr) return !quantizes && std::get<at::Tensor>(cached).defined();
+    if (!quantizes) return false;
     return quantizer_ && quantizer_->quantizes_as(*context.quantizers[TensorRole::weight]) &&
            request.tensor.sizes() == at::IntArrayRef(codes->sizes);
   };

@@ -95,6 +95,10 @@ class TELENS_EXPORT Recipe {
     bool wgrad = false;
   };
   OverrideLinearPrecision override_linear_precision;
+
+  // Where dgrad and wgrad run in high precision and fprop does not, they multiply what fprop
+  // multiplied: the values of its codes, not those before their casts.
+  bool dequantized_backward = false;
 };
 
 }  // namespace telens

@@ -157,6 +157,8 @@ void bind_recipes(py::module_& module) {
   py::class_<Recipe, std::shared_ptr<Recipe>>(
       module, "Recipe", "A recipe of the C++ core; made by telens.common.recipe.")
       .def_property_readonly("name", &Recipe::name)
+      .def_readwrite("dequantized_backward", &Recipe::dequantized_backward,
+                     "Whether a backward in high precision multiplies the values of fprop's codes.")
       .def("make_weight_quantizer", &make_weight_quantizer,
            "What makes a weight that is stored in low precision; None: it stays as it is.");
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),

@@ -44,8 +44,8 @@ class MXFP8BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
-        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts; ``"dequantized"``: they multiply what fprop multiplied
     """
 
     _kind = "mxfp8"
@@ -91,8 +91,8 @@ class Float8BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
-        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts; ``"dequantized"``: they multiply what fprop multiplied
     """
 
     _kind = "float8_block"
@@ -163,8 +163,8 @@ class NVFP4BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
-        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts; ``"dequantized"``: they multiply what fprop multiplied
 
     Attributes
     ----------

@@ -49,8 +49,8 @@ class CustomRecipe(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
-        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts; ``"dequantized"``: they multiply what fprop multiplied
     """
 
     _kind = "custom"
@@ -89,7 +89,7 @@ class CustomRecipe(Recipe):
         kept, native = vars(self).get("_kept", (None, None))
         if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
             self._check()
-            native = self._make_native()
+            native = self._make_whole_native()
             self._kept = (made_of, native)
         return native
 

@@ -206,8 +206,8 @@ class Float8CurrentScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
-        None, or ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
+        their casts; ``"dequantized"``: they multiply what fprop multiplied
     """
 
     _kind = "current"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from telens import _C
 from telens.common.field_types import check_fields
-from telens.common.recipe_parameters import check_unsupported
+from telens.common.recipe_parameters import DEQUANTIZED, check_unsupported
 
 __all__: list[str] = []
 
@@ -84,6 +84,11 @@ class Recipe:
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return _make_native(type(self), values)
 
+    def _make_whole_native(self) -> _C.Recipe:
+        native = self._make_native()
+        native.dequantized_backward = getattr(self, "backward_override", None) == DEQUANTIZED
+        return native
+
     def _check(self) -> None:
         """Throws UsageError where a field has a value that is not supported."""
         check_unsupported(self)
@@ -109,4 +114,4 @@ def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]
     recipe = object.__new__(recipe_class)
     vars(recipe).update(values)
     recipe._check()
-    return recipe._make_native()
+    return recipe._make_whole_native()

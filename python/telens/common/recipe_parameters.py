@@ -115,8 +115,9 @@ def fp8_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-# The value of backward_override that is there.
+# The values of backward_override.
 HIGH_PRECISION = "high_precision"
+DEQUANTIZED = "dequantized"
 
 # {unsupported argument: (its only legal value, what happens instead)}
 _UNSUPPORTED = {
@@ -144,10 +145,11 @@ def _check_backward_override(recipe: Any) -> None:
     if value is None:
         return
     name = f"{type(recipe).__name__}: backward_override"
-    if value != HIGH_PRECISION:
+    if value not in (HIGH_PRECISION, DEQUANTIZED):
         raise _C.UsageError(
-            f"{name}={value!r} is not supported; it may be None, or {HIGH_PRECISION!r}: dgrad and "
-            "wgrad multiply the tensors as they were before their casts"
+            f"{name}={value!r} is not supported; it may be None, {HIGH_PRECISION!r} (dgrad and "
+            f"wgrad multiply the tensors as they were before their casts) or {DEQUANTIZED!r} (they "
+            "multiply what fprop multiplied)"
         )
     if recipe.delayed():
         raise _C.UsageError(

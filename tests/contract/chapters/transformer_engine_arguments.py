@@ -130,6 +130,21 @@ STATEMENTS = (
         "return fprop, dgrad or backward, wgrad",
     ),
     Statement(
+        "It may be 'dequantized': dgrad and wgrad multiply the values of fprop's codes.",
+        "test_recipe_arguments.py::test_a_dequantized_backward_multiplies_what_fprop_multiplied",
+        "core/modules/gemm_operands.cpp",
+        "return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();",
+        "return request_.tensor;",
+    ),
+    Statement(
+        "A weight cached by a micro-batch without gradients serves no dequantized backward.",
+        "test_recipe_arguments.py::"
+        "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
+        "core/modules/gemm_operands.cpp",
+        "return !quantizes && std::get<at::Tensor>(cached).defined();",
+        "return !quantizes;",
+    ),
+    Statement(
         "A bool by position, where Transformer Engine has another argument, is warned of *(ours)*.",
         "test_neutral_arguments.py::"
         "test_a_bool_by_position_where_others_have_another_argument_is_warned_of",
