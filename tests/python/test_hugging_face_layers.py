@@ -36,11 +36,27 @@ def bert(**changes) -> torch.nn.Module:
     return transformers.BertForMaskedLM(transformers.BertConfig(**options))
 
 
+def t5(**changes) -> torch.nn.Module:
+    options = {"vocab_size": 96, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2}
+    options |= {"num_heads": 4, "feed_forward_proj": "gated-gelu", "use_cache": False, **changes}
+    config = transformers.T5Config(**options, decoder_start_token_id=0, pad_token_id=0)
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def logits(model: torch.nn.Module, tokens: torch.Tensor, **arguments) -> torch.Tensor:
+    """An encoder and decoder reads tokens and writes them backward."""
+    if model.config.is_encoder_decoder:
+        arguments["decoder_input_ids"] = tokens.flip(1)
+    return model(tokens, **arguments).logits
+
+
 MODELS = {
     "llama": llama,
     "llama with wide heads": lambda: llama(head_dim=32, rope_theta=500.0),
     "mixtral": mixtral,
     "bert": bert,
+    "t5": t5,
+    "t5 with relu": lambda: t5(feed_forward_proj="relu", d_kv=64),
 }
 
 
@@ -68,10 +84,11 @@ def test_logits_are_those_of_transformers(name, padded, tokens):
     if padded:
         mask[1, 17:] = 0
     with torch.no_grad():
-        expected = model(tokens, attention_mask=mask).logits
+        expected = logits(model, tokens, attention_mask=mask)
         converted = te.use_transformer_layers(copy.deepcopy(model))
-        found = converted(tokens, attention_mask=mask).logits
-    seen = mask.bool()  # outputs at padding are never read
+        found = logits(converted, tokens, attention_mask=mask)
+    # Outputs at padding are never read.
+    seen = torch.ones_like(mask).bool() if model.config.is_encoder_decoder else mask.bool()
     # FP32 sums in another order.
     torch.testing.assert_close(found[seen], expected[seen], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(expected[0, 3], expected[0, 4], atol=1e-2)
@@ -81,9 +98,9 @@ def test_logits_are_those_of_transformers(name, padded, tokens):
 def test_in_bf16_logits_are_as_near_to_fp32s_as_those_of_transformers(name, tokens):
     model = randomized(MODELS[name]())
     with torch.no_grad():
-        exact = model(tokens).logits
-        theirs = model.bfloat16()(tokens).logits.float()
-        ours = te.use_transformer_layers(model)(tokens).logits.float()
+        exact = logits(model, tokens)
+        theirs = logits(model.bfloat16(), tokens).float()
+        ours = logits(te.use_transformer_layers(model), tokens).float()
     error = (theirs - exact).square().mean().sqrt()
     assert error > 0
     assert (ours - exact).square().mean().sqrt() < 1.5 * error
@@ -113,14 +130,15 @@ def test_the_layers_are_ours():
     kinds = [type(module) for module in model.modules()]
     assert kinds.count(te.MultiheadAttention) == 2
     assert kinds.count(te.GroupedLinear) == 4
+    model = te.use_transformer_layers(t5())
+    kinds = [type(module) for module in model.modules()]
+    assert (kinds.count(te.MultiheadAttention), kinds.count(te.LayerNormMLP)) == (2 + 2 * 2, 4)
+    assert torch.nn.Linear not in {type(module) for module in model.encoder.modules()}
 
 
 def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
-    t5 = transformers.T5ForConditionalGeneration(
-        transformers.T5Config(vocab_size=96, d_model=32, d_kv=16, d_ff=64, num_layers=1)
-    )
     for model, message in (
-        (t5, "T5's biases of attention scores are not there yet"),
+        (t5(feed_forward_proj="gated-tanh"), "the activation 'tanh'"),
         (llama(attention_bias=True), "biases of Llama's linear layers"),
         (llama(hidden_act="tanh"), "the activation 'tanh'"),
         (llama(rope_scaling={"rope_type": "linear", "factor": 2.0}), "of type 'linear'"),
@@ -128,9 +146,25 @@ def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
     ):
         with pytest.raises(telens.UsageError, match=message):
             te.use_transformer_layers(model)
-    cached = te.use_transformer_layers(llama(use_cache=True))
-    with pytest.raises(telens.UsageError, match=r"set model\.config\.use_cache = False"):
-        cached(tokens)
+    for cached in (llama(use_cache=True), t5(use_cache=True)):
+        with pytest.raises(telens.UsageError, match=r"set model\.config\.use_cache = False"):
+            logits(te.use_transformer_layers(cached), tokens)
+
+
+def test_gradients_of_t5s_biases_are_those_of_transformers(tokens):
+    model = randomized(t5())
+    converted = te.use_transformer_layers(copy.deepcopy(model))
+    for each in (model, converted):
+        logits(each, tokens).square().sum().backward()
+    for name in ("encoder", "decoder"):
+        theirs = getattr(model, name).block[0].layer[0].SelfAttention
+        ours = getattr(converted, name).block[0].bias
+        torch.testing.assert_close(
+            ours.relative_attention_bias.weight.grad,
+            theirs.relative_attention_bias.weight.grad,
+            rtol=1e-3,
+            atol=1e-3 * theirs.relative_attention_bias.weight.grad.abs().max().item(),
+        )
 
 
 def test_a_checkpoint_of_safetensors_and_one_of_dcp_come_back(tmp_path, tokens):

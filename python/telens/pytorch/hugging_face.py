@@ -10,6 +10,16 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.hugging_face_parts import (
+    GATED,
+    PLAIN,
+    activation_of,
+    arbitrary,
+    load,
+    refuse,
+    refuse_caches,
+)
+from telens.pytorch.hugging_face_t5 import from_t5
 from telens.pytorch.modules import GroupedLinear, MultiheadAttention, TransformerLayer
 
 __all__ = ["use_transformer_layers"]
@@ -42,21 +52,19 @@ _BERT = {
         ("layernorm", ".", "output.LayerNorm"),
     )
 }
-_GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu", "relu": "reglu"}
-# "gelu" is the exact one there, and ours the tanh approximation: 5e-4 apart at most.
-_PLAIN = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "relu": "relu"}
 
 
 def use_transformer_layers(model: torch.nn.Module) -> torch.nn.Module:
     """Puts our TransformerLayer, with the same weights, in the place of each layer of a model.
 
-    Of Hugging Face's transformers: Llama, BERT as an encoder, and Mixtral, whose attention becomes
-    our MultiheadAttention and whose experts become two GroupedLinear (router and norm stay).
+    Of Hugging Face's transformers: Llama, BERT as an encoder, Mixtral, whose attention becomes our
+    MultiheadAttention and whose experts become two GroupedLinear (router and norm stay), and T5,
+    whose blocks become MultiheadAttentions and a LayerNormMLP (its table of biases stays).
     Embeddings, final norms and heads stay as they are. Returns the model, changed in place; set
     ``model.config.use_cache = False``, since our layers keep no keys and values.
 
-    T5 is refused: its biases of attention scores are not there yet. So are biases of Llama's linear
-    layers, scaled rotary embeddings, and activations that ours lack.
+    Refused are biases of Llama's linear layers, scaled rotary embeddings, and activations that ours
+    lack.
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("use_transformer_layers", "model", "a model of transformers", model)
@@ -117,11 +125,7 @@ class _Layer(torch.nn.Module):
         **others: Any,
     ) -> torch.Tensor:
         """[batch, seq, hidden] -> the same; ``attention_mask`` as eager attention gets it."""
-        if past_key_values is not None or encoder_hidden_states is not None:
-            raise _C.UsageError(
-                "use_transformer_layers: layers keep no keys and values and look at no encoder; "
-                "set model.config.use_cache = False"
-            )
+        refuse_caches(past_key_values, others.get("cache"), encoder_hidden_states)
         return self._call(
             hidden_states, self._attention(hidden_states, attention_mask, position_ids)
         )
@@ -135,9 +139,7 @@ class _Layer(torch.nn.Module):
     ) -> dict[str, Any]:
         arguments: dict[str, Any] = {"attn_mask_type": self._mask_type}
         if mask is not None:
-            # True where it is seen, or numbers that are added to the scores; ours: True where not.
-            hides = ~mask if mask.dtype == torch.bool else mask < 0
-            arguments |= {"attn_mask_type": "arbitrary", "attention_mask": hides}
+            arguments |= arbitrary(mask)
         if self._angles is not None:
             if positions is None:
                 positions = torch.arange(hidden.size(1), device=hidden.device)[None]
@@ -190,22 +192,22 @@ class _Experts(torch.nn.Module):
 
 
 def _from_llama(layer: torch.nn.Module, config: Any) -> _Layer:
-    _refuse(config.attention_bias or config.mlp_bias, "biases of Llama's linear layers")
+    refuse(config.attention_bias or config.mlp_bias, "biases of Llama's linear layers")
     made = TransformerLayer(
         config.hidden_size,
         config.intermediate_size,
         config.num_attention_heads,
         hidden_dropout=0,
-        activation=_activation(config.hidden_act, _GATED),
+        activation=activation_of(config.hidden_act, GATED),
         self_attn_mask_type="causal",
         **_attention_options(layer, config),
     )
-    _load(made, _LLAMA, layer)
+    load(made, _LLAMA, layer)
     return _Layer(made, "causal", _angles(config))
 
 
 def _from_mixtral(layer: torch.nn.Module, config: Any) -> _Layer:
-    _refuse(getattr(config, "sliding_window", None), "sliding windows of attention")
+    refuse(getattr(config, "sliding_window", None), "sliding windows of attention")
     options = _attention_options(layer, config)
     attention = MultiheadAttention(
         config.hidden_size,
@@ -215,13 +217,13 @@ def _from_mixtral(layer: torch.nn.Module, config: Any) -> _Layer:
         qkv_format=options.pop("attn_input_format"),
         **options,
     )
-    _load(attention, _LLAMA_ATTENTION, layer)
+    load(attention, _LLAMA_ATTENTION, layer)
     layer.mlp.experts = _Experts(layer.mlp.experts)
     return _MixtralLayer(attention, _angles(config), layer)
 
 
 def _from_bert(layer: torch.nn.Module, config: Any) -> _Layer:
-    _refuse(config.is_decoder, "BERT as a decoder")
+    refuse(config.is_decoder, "BERT as a decoder")
     # A norm after each residual: the one before our MLP, whose output is its residual, and the
     # layer's last one.
     made = TransformerLayer(
@@ -231,7 +233,7 @@ def _from_bert(layer: torch.nn.Module, config: Any) -> _Layer:
         layernorm_epsilon=config.layer_norm_eps,
         hidden_dropout=config.hidden_dropout_prob,
         attention_dropout=config.attention_probs_dropout_prob,
-        activation=_activation(config.hidden_act, _PLAIN),
+        activation=activation_of(config.hidden_act, PLAIN),
         self_attn_mask_type="no_mask",
         output_layernorm=True,
         apply_residual_connection_post_layernorm=True,
@@ -239,20 +241,15 @@ def _from_bert(layer: torch.nn.Module, config: Any) -> _Layer:
         params_dtype=layer.output.dense.weight.dtype,
         device="meta",
     )
-    _load(made, _BERT, layer)
+    load(made, _BERT, layer)
     return _Layer(made, "no_mask", None)
 
 
-def _refuse_t5(layer: torch.nn.Module, config: Any) -> _Layer:
-    _refuse(True, "T5's biases of attention scores")
-    raise AssertionError
-
-
-_KINDS: dict[str, Callable[[torch.nn.Module, Any], _Layer]] = {
+_KINDS: dict[str, Callable[[torch.nn.Module, Any], torch.nn.Module]] = {
     "LlamaDecoderLayer": _from_llama,
     "MixtralDecoderLayer": _from_mixtral,
     "BertLayer": _from_bert,
-    "T5Block": _refuse_t5,
+    "T5Block": from_t5,
 }
 
 
@@ -277,25 +274,5 @@ def _head_dim(config: Any) -> int:
 def _angles(config: Any) -> _Angles:
     rope = config.rope_parameters
     kind = rope.get("rope_type", "default")
-    _refuse(kind != "default", f"rotary embeddings of type {kind!r}")
+    refuse(kind != "default", f"rotary embeddings of type {kind!r}")
     return _Angles(_head_dim(config), float(rope["rope_theta"]))
-
-
-def _activation(name: str, known: dict[str, str]) -> str:
-    _refuse(name not in known, f"the activation {name!r}")
-    return known[name]
-
-
-def _refuse(condition: Any, what: str) -> None:
-    if condition:
-        raise _C.UsageError(
-            f"use_transformer_layers: {what} are not there yet; te.convert(model) replaces its "
-            "linear layers and norms one by one"
-        )
-
-
-def _load(made: torch.nn.Module, names: dict[str, tuple[str, ...]], layer: torch.nn.Module) -> None:
-    """Gives our module, made on "meta", the weights of theirs."""
-    theirs = dict(layer.named_parameters())
-    state = {name: torch.cat([theirs[each].detach() for each in names[name]]) for name in names}
-    made.load_state_dict(state, assign=True)

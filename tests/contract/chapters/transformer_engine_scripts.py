@@ -196,12 +196,19 @@ STATEMENTS = (
         "self._of_layer(layer - self._distance, saved)",
     ),
     Statement(
-        "`telens.pytorch.use_transformer_layers` gives Llama, Mixtral and BERT of Hugging Face our "
-        "layers, with their weights and logits *(ours)*.",
+        "`telens.pytorch.use_transformer_layers` gives Llama, Mixtral, BERT and T5 of Hugging Face "
+        "our layers, with their weights and logits *(ours)*.",
         HUGGING_FACE + "test_logits_are_those_of_transformers",
         LAYERS,
         '("mlp.gate_proj.weight", "mlp.up_proj.weight")',
         '("mlp.up_proj.weight", "mlp.gate_proj.weight")',
+    ),
+    Statement(
+        "T5's bias of scores is added in every block, and its table learns *(ours)*.",
+        HUGGING_FACE + "test_gradients_of_t5s_biases_are_those_of_transformers",
+        "python/telens/pytorch/hugging_face_t5.py",
+        'seen["core_attention_bias"] = position_bias',
+        'seen["core_attention_bias"] = position_bias.detach()',
     ),
     Statement(
         "`make_graphed_callables` on a CPU: layers train as without it, in fixed buffers.",
