@@ -43,7 +43,9 @@ if stage "build, CUDA $cuda" make --no-print-directory build CUDA="$cuda" JOBS="
   stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
   stage "benchmarks, briefly" make --no-print-directory bench-quick
 fi
-make --no-print-directory configure CUDA=OFF >/dev/null
+if [ "$cuda" = ON ]; then
+  make --no-print-directory configure CUDA=OFF >/dev/null
+fi
 
 printf '\n== summary (%d s)\n' "$SECONDS"
 printf '%s\n' "${results[@]}"
