@@ -28,6 +28,11 @@ bool allows(const char* variable) {
   return text == "1";
 }
 
+// The variable forbids on this device every kernel whose sums have no fixed order.
+bool wants_fixed_order(const at::Tensor& query) {
+  return !allows(kNondeterministic) && !ops::attention_is_deterministic(query);
+}
+
 std::mutex& switches_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -50,7 +55,7 @@ void AllowedAttentionKernels::set(const Switches& switches) {
 }
 
 AllowedAttentionKernels::AllowedAttentionKernels(const at::Tensor& query) {
-  const bool deterministic = !allows(kNondeterministic) && !ops::attention_is_deterministic(query);
+  const bool deterministic = wants_fixed_order(query);
   const bool flash = allows(kFlash) && !deterministic;
   const bool fused = allows(kFused) && !deterministic;
   const bool unfused = allows(kUnfused);
@@ -78,11 +83,9 @@ std::vector<std::string> kernels_switched_off(const at::Tensor& query) {
   std::vector<std::string> sentences;
   const auto add = [&](const char* kernel, bool enabled, const char* variable) {
     if (enabled) return;
-    const bool deterministic =
-        !ops::attention_is_deterministic(query) && !allows(kNondeterministic);
-    const std::string who = !allows(variable) ? fmt::format("{}=0", variable)
-                            : deterministic   ? fmt::format("{}=0", kNondeterministic)
-                                              : std::string("torch.backends.cuda");
+    const std::string who = !allows(variable)          ? fmt::format("{}=0", variable)
+                            : wants_fixed_order(query) ? fmt::format("{}=0", kNondeterministic)
+                                                       : std::string("torch.backends.cuda");
     sentences.push_back(fmt::format("{} switches {} off", who, kernel));
   };
   add("flash", context.userEnabledFlashSDP(), kFlash);

@@ -54,4 +54,16 @@ const MMParams& Recipe::parameters_of(Gemm gemm) const {
   return fp8_gemm_wgrad;
 }
 
+bool Recipe::OverrideLinearPrecision::of(Gemm gemm) const {
+  switch (gemm) {
+    case Gemm::fprop:
+      return fprop;
+    case Gemm::dgrad:
+      return dgrad;
+    case Gemm::wgrad:
+      break;
+  }
+  return wgrad;
+}
+
 }  // namespace telens

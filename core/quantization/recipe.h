@@ -93,6 +93,8 @@ class TELENS_EXPORT Recipe {
     bool fprop = false;
     bool dgrad = false;
     bool wgrad = false;
+
+    bool of(Gemm gemm) const;
   };
   OverrideLinearPrecision override_linear_precision;
 

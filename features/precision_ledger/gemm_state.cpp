@@ -18,19 +18,6 @@ Precision wish_of(const Quantizer* quantizer, at::ScalarType computed_in) {
   return {telens::name_of(quantizer->format()), quantizer->mode()};
 }
 
-bool overridden(const Recipe& recipe, Gemm gemm) {
-  const Recipe::OverrideLinearPrecision& high_precision = recipe.override_linear_precision;
-  switch (gemm) {
-    case Gemm::fprop:
-      return high_precision.fprop;
-    case Gemm::dgrad:
-      return high_precision.dgrad;
-    case Gemm::wgrad:
-      break;
-  }
-  return high_precision.wgrad;
-}
-
 TokenPadding padding_of(const InspectGemmCall& call) {
   const auto* a = std::get_if<QuantizedTensor>(&call.a);
   return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
@@ -60,7 +47,8 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
   } else if (call.recipe == nullptr) {
     state.cause = Cause::no_recipe;
   } else {
-    state.cause = overridden(*call.recipe, call.gemm) ? Cause::overridden : Cause::not_in_recipe;
+    state.cause = call.recipe->override_linear_precision.of(call.gemm) ? Cause::overridden
+                                                                       : Cause::not_in_recipe;
   }
   return state;
 }
