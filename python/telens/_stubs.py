@@ -14,6 +14,7 @@ from telens.pytorch.neutral_arguments import (
     constructor_arguments,
     forward_arguments,
 )
+from telens.pytorch.packed_heads import REPLACEABLE
 
 _HEADER = """\
 # Written by telens._stubs from core/modules; do not edit.
@@ -60,8 +61,11 @@ def _is_attribute(field: _C.FieldInfo) -> bool:
 
 def _arguments(fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument]) -> list[str]:
     arguments = ["self"]
+    replaceable = REPLACEABLE if "qkv_layer" in neutral else ()
     for field in fields:
         default = "" if field.default is ... else f" = {field.default!r}".replace("'", '"')
+        if field.name in replaceable:
+            default = " | None = None"
         arguments.append(f"{field.name}: {field.type}{default}")
     if neutral:
         arguments.append("*")

@@ -21,6 +21,19 @@ def test_the_stub_is_python_and_declares_every_module():
     assert classes == set(te.modules.__all__)
 
 
+def test_query_key_and_value_may_be_left_out_where_a_packed_tensor_may_be_given():
+    (attention,) = (
+        each
+        for each in ast.parse(STUB.read_text()).body
+        if isinstance(each, ast.ClassDef) and each.name == "DotProductAttention"
+    )
+    calls = {each.name: each.args for each in attention.body if isinstance(each, ast.FunctionDef)}
+    for name in ("forward", "__call__"):
+        required = len(calls[name].args) - len(calls[name].defaults)
+        assert [each.arg for each in calls[name].args[:required]] == ["self"]
+        assert "qkv_layer" in [each.arg for each in calls[name].kwonlyargs]
+
+
 def test_the_package_says_that_it_is_typed():
     assert (Path(telens.__file__).parent / "py.typed").exists()
 

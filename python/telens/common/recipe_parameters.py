@@ -119,6 +119,15 @@ def fp8_arguments(recipe: Any) -> dict[str, Any]:
 HIGH_PRECISION = "high_precision"
 DEQUANTIZED = "dequantized"
 
+# {such a value: why delayed scaling does not take it, as in Transformer Engine, and what does}
+_WITHOUT_DELAYED_SCALING = {
+    HIGH_PRECISION: ", whose scales of gradients would come from nothing; use "
+    "override_linear_precision=(False, True, True)",
+    DEQUANTIZED: ", whose codes a scale of earlier iterations may have clipped; use a recipe that "
+    "takes the scale from the tensor, such as Float8CurrentScaling, or "
+    "override_linear_precision=(False, True, True), which multiplies the tensors as they were",
+}
+
 # {unsupported argument: (its only legal value, what happens instead)}
 _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
@@ -153,8 +162,7 @@ def _check_backward_override(recipe: Any) -> None:
         )
     if recipe.delayed():
         raise _C.UsageError(
-            f"{name} does not go with delayed scaling, whose scales of gradients would come from "
-            "nothing; use override_linear_precision=(False, True, True)"
+            f"{name}={value!r} does not go with delayed scaling{_WITHOUT_DELAYED_SCALING[value]}"
         )
 
 

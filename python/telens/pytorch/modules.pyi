@@ -369,9 +369,9 @@ class DotProductAttention(Module):
     ) -> None: ...
     def forward(
         self,
-        query_layer: torch.Tensor,
-        key_layer: torch.Tensor,
-        value_layer: torch.Tensor,
+        query_layer: torch.Tensor | None = None,
+        key_layer: torch.Tensor | None = None,
+        value_layer: torch.Tensor | None = None,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,
@@ -404,9 +404,9 @@ class DotProductAttention(Module):
     ) -> Any: ...
     def __call__(
         self,
-        query_layer: torch.Tensor,
-        key_layer: torch.Tensor,
-        value_layer: torch.Tensor,
+        query_layer: torch.Tensor | None = None,
+        key_layer: torch.Tensor | None = None,
+        value_layer: torch.Tensor | None = None,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,

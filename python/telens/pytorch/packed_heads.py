@@ -9,9 +9,10 @@ import torch
 from telens import _C
 from telens._names import refusal
 
-__all__ = ["is_packed", "unpacked"]
+__all__ = ["REPLACEABLE", "is_packed", "unpacked"]
 
-_NAMES = ("query_layer", "key_layer", "value_layer")
+# The arguments that a packed tensor takes the place of.
+REPLACEABLE = ("query_layer", "key_layer", "value_layer")
 _PARTS = {"qkv_layer": 3, "kv_layer": 2}
 _INTERLEAVE = "qkv_interleave_dim"
 
@@ -50,9 +51,9 @@ def unpacked(
         raise _C.ShapeError(
             f"{owner}: {name} is {list(tensor.shape)}; with {_INTERLEAVE}={dim} it is {shape}"
         )
-    replaced = _NAMES[-parts:]
-    left = len(_NAMES) - parts  # the query alone, or nothing
-    twice = list(_NAMES[left : min(len(args), len(_NAMES))])
+    replaced = REPLACEABLE[-parts:]
+    left = len(REPLACEABLE) - parts  # the query alone, or nothing
+    twice = list(REPLACEABLE[left : min(len(args), len(REPLACEABLE))])
     twice += [each for each in replaced if arguments.get(each) is not None]
     if twice:
         raise _C.UsageError(f"{owner}: {name} holds {twice[0]}, which is given too; leave it out")
