@@ -7,6 +7,7 @@
 namespace telens::debug {
 
 std::optional<std::string> LossWatch::look_at(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
   const bool was_finite = std::exchange(is_finite_, std::isfinite(loss));
   if (is_finite_) {
     finite_ = {loss, iteration};
@@ -23,6 +24,28 @@ std::optional<std::string> LossWatch::look_at(double loss, std::int64_t iteratio
       : loss > 0       ? "infinite"
                        : "-infinite",
       iteration, before);
+}
+
+void LossWatch::note_recorded(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  recorded_ = {loss, iteration};
+}
+
+// An iteration that has a loss by record() gets no second one: what reads the run would mix them.
+LossWatch::StepLoss LossWatch::take_of_step(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  const auto recorded = std::exchange(recorded_, std::nullopt);
+  if (!recorded || recorded->second != iteration) return {.is_kept = true, .warning_of_other = {}};
+  const bool same = recorded->first == loss || (std::isnan(recorded->first) && std::isnan(loss));
+  StepLoss left_out{.is_kept = false, .warning_of_other = {}};
+  if (!same && !std::exchange(told_of_two_, true)) {
+    left_out.warning_of_other = fmt::format(
+        "iteration {} has two losses: {} by debug.record(\"loss\", ...), which the run keeps, and "
+        "{} by debug.step(loss=...), which it leaves out, here and later; give the loss to step "
+        "alone, and record other numbers under other names",
+        iteration, recorded->first, loss);
+  }
+  return left_out;
 }
 
 }  // namespace telens::debug

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -226,36 +225,21 @@ void Session::note_number(std::string_view name, double value) {
 void Session::note_loss(double loss, std::int64_t iteration) {
   write_scalar(iteration, kLoss, loss);
   note_number(kLoss, loss);
-  const auto text = [&] {
-    const std::lock_guard lock(pending_mutex_);
-    return losses_.look_at(loss, iteration);
-  }();
-  if (text) events_.announce("loss_not_finite", *text, {});
+  if (const auto text = losses_.look_at(loss, iteration)) {
+    events_.announce("loss_not_finite", *text, {});
+  }
 }
 
 void Session::record_loss(double loss) {
   const std::int64_t running = iteration();
   note_loss(loss, running);
-  const std::lock_guard lock(pending_mutex_);
-  recorded_loss_ = {loss, running};
+  losses_.note_recorded(loss, running);
 }
 
-// An iteration that has a loss by record() gets no second one: what reads the run would mix them.
 void Session::note_loss_of_step(double loss, std::int64_t iteration) {
-  const auto recorded = [this] {
-    const std::lock_guard lock(pending_mutex_);
-    return std::exchange(recorded_loss_, std::nullopt);
-  }();
-  if (!recorded || recorded->second != iteration) return note_loss(loss, iteration);
-  const bool same = recorded->first == loss || (std::isnan(recorded->first) && std::isnan(loss));
-  if (same || std::exchange(told_of_two_losses_, true)) return;
-  events_.message(
-      fmt::format(
-          "iteration {} has two losses: {} by debug.record(\"loss\", ...), which the run "
-          "keeps, and {} by debug.step(loss=...), which it leaves out, here and later; give "
-          "the loss to step alone, and record other numbers under other names",
-          iteration, recorded->first, loss),
-      {}, LogLevel::warning);
+  const LossWatch::StepLoss of_step = losses_.take_of_step(loss, iteration);
+  if (of_step.is_kept) note_loss(loss, iteration);
+  if (of_step.warning_of_other) events_.message(*of_step.warning_of_other, {}, LogLevel::warning);
 }
 
 // Calls the deciders at the end of an iteration.

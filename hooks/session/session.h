@@ -138,6 +138,8 @@ class Session final : private FeatureServices {
   ReductionGroups groups_;
   RankChecks rank_checks_{features_, isolation_, events_};
 
+  LossWatch losses_;
+
   Turns turns_;
   std::atomic<bool> end_is_wanted_{false};
   std::atomic<bool> has_ended_{false};
@@ -146,10 +148,6 @@ class Session final : private FeatureServices {
   std::vector<std::string> stop_texts_;
   std::string exception_;             // the one that has ended the run
   std::vector<NamedNumber> numbers_;  // numbers of the iteration, for deciders
-  LossWatch losses_;
-  std::optional<std::pair<double, std::int64_t>> recorded_loss_;  // by record(), and its iteration
-
-  bool told_of_two_losses_ = false;  // used by step() alone
 };
 
 }  // namespace telens::debug

@@ -183,7 +183,7 @@ RECIPE_FIELDS = {
     "test_training.py::test_functions_of_the_user_compute_amax_and_scale": (
         "amax_compute_algo scaling_factor_compute_algo"
     ),
-    RECIPES + "test_a_backward_in_high_precision_is_the_override_of_both_gemms": (
+    "test_backward_override.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms": (
         "backward_override override_linear_precision"
     ),
     RECIPES + "test_arguments_without_effect_are_taken_with_their_defaults_alone": (
@@ -197,7 +197,7 @@ RECIPE_FIELDS = {
     ),
     "test_power_of_2_scale.py::"
     "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
-    "test_block_recipes.py::"
+    "test_custom_recipe.py::"
     "test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed": "CustomRecipe",
 }
 

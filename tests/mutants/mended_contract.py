@@ -50,7 +50,7 @@ MENDED_CONTRACT = (
         before="  if (std::ranges::none_of(features_.all(), may_watch)) return false;\n",
         after="  if (!features_.all().empty()) return true;\n",
         program="pytest",
-        tests="tests/python/test_main_grad.py",
+        tests="tests/python/test_main_grad_watched.py",
     ),
     Mutant(
         promise="a layer that no section selects keeps its addition, whatever others watch",
@@ -58,7 +58,7 @@ MENDED_CONTRACT = (
         before="  return std::ranges::any_of(features_.all_for(name), may_watch);",
         after="  return std::ranges::any_of(features_.all(), may_watch);",
         program="pytest",
-        tests="tests/python/test_main_grad.py",
+        tests="tests/python/test_main_grad_watched.py",
     ),
     Mutant(
         promise="a layer without a name adds in one step again once its name is known",
@@ -66,7 +66,7 @@ MENDED_CONTRACT = (
         before="    if (automatic.session < first_number_) return std::nullopt;",
         after="    if (automatic.session < first_number_) return true;",
         program="pytest",
-        tests="tests/python/test_main_grad.py",
+        tests="tests/python/test_main_grad_watched.py",
     ),
     Mutant(
         promise="the addition of fuse_wgrad_accumulation is one step where nobody watches",

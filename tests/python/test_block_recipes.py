@@ -13,7 +13,6 @@ from telens.common.recipe import (
     DelayedScaling,
     Float8BlockScaling,
     Format,
-    IdentityQuantizer,
     MXFP8BlockScaling,
     NVFP4BlockScaling,
 )
@@ -303,110 +302,6 @@ def test_features_that_a_gemm_does_not_take_are_named(recipe, features, message)
     with te.autocast(recipe=recipe), pytest.raises(telens.ShapeError, match=message) as error:
         layer(torch.randn(32, 64))
     assert "decoder.proj" in str(error.value)
-
-
-def test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed():
-    asked = []
-
-    def factory(role):
-        asked.append(role)
-        return te.MXFP8Quantizer(E4M3)
-
-    torch.manual_seed(0)
-    layer = te.LayerNormMLP(64, 64, device="cpu", name="mlp")
-    x = torch.randn(32, 64)
-    with te.autocast(recipe=MXFP8BlockScaling()):
-        expected = layer(x)
-    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
-        assert torch.equal(layer(x), expected)
-        layer(x)
-    assert {role.name for role in asked} == {"mlp.fc1", "mlp.fc2"}
-    types = ["input", "weight", "output", "grad_output", "grad_input"]
-    assert sorted(role.tensor_type for role in asked) == sorted(2 * types)
-    assert {role.module_type for role in asked} == {"linear"}
-
-
-def test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart():
-    asked = []
-
-    def factory(role):
-        asked.append(role)
-        return te.MXFP8Quantizer(E4M3)
-
-    layer = te.GroupedLinear(2, 64, 64, device="cpu", name="experts")
-    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
-        layer(torch.randn(64, 64), [32, 32])
-    told = {(role.module_type, role.name) for role in asked}
-    assert told == {("grouped_linear", "experts.gemm_0"), ("grouped_linear", "experts.gemm_1")}
-
-
-def test_a_custom_recipe_leaves_gemms_in_high_precision():
-    def only_weights_and_inputs(role):
-        if role.tensor_type in ("grad_output", "grad_input"):
-            return IdentityQuantizer()
-        return te.Float8BlockQuantizer(
-            E4M3, block_scaling_dim=2 if role.tensor_type == "weight" else 1
-        )
-
-    torch.manual_seed(0)
-    layer = te.Linear(64, 64, bias=False, device="cpu")
-    x = torch.randn(32, 64, requires_grad=True)
-    with te.autocast(recipe=CustomRecipe(qfactory=only_weights_and_inputs)):
-        y = layer(x)
-    assert not torch.equal(y, x @ layer.weight.t())
-    grad = torch.randn_like(y)
-    y.backward(grad)
-    assert torch.equal(x.grad, grad @ layer.weight)
-    assert torch.equal(layer.weight.grad, grad.t() @ x)
-
-
-@pytest.mark.parametrize("answer", [None, "mxfp8"])
-def test_a_custom_recipe_that_returns_no_quantizer_is_an_error(answer):
-    recipe = CustomRecipe(qfactory=lambda role: answer)
-    with te.autocast(recipe=recipe), pytest.raises(telens.UsageError, match="IdentityQuantizer"):
-        te.Linear(64, 64, device="cpu")(torch.randn(32, 64))
-
-
-def test_a_custom_recipe_that_fails_halfway_leaves_a_layer_as_it_was():
-    def fails_at_outputs(role):
-        if role.tensor_type in ("input", "weight"):
-            return te.NVFP4Quantizer()
-        raise ValueError("no such role")
-
-    torch.manual_seed(0)
-    layer = te.Linear(64, 64, device="cpu")
-    x = torch.randn(32, 64)
-    known = MXFP8BlockScaling()
-    with te.autocast(recipe=known):
-        expected = layer(x)
-    custom = CustomRecipe(qfactory=fails_at_outputs)
-    with te.autocast(recipe=custom), pytest.raises(Exception, match="no such role"):
-        layer(x)
-    with te.autocast(recipe=known):
-        assert torch.equal(layer(x), expected)
-
-
-def test_operands_that_no_gemm_multiplies_are_named():
-    def mixed(role):
-        if role.tensor_type == "weight":
-            return te.MXFP8Quantizer(E4M3)
-        return te.Float8BlockQuantizer(E4M3, block_scaling_dim=1)
-
-    layer = te.Linear(64, 64, device="cpu", name="odd")
-    with (
-        te.autocast(recipe=CustomRecipe(qfactory=mixed)),
-        pytest.raises(telens.UsageError, match="odd: fprop cannot multiply activation"),
-    ):
-        layer(torch.randn(32, 64))
-
-    def one_rotated(role):
-        return te.NVFP4Quantizer(with_rht=role.tensor_type == "input")
-
-    x = torch.randn(32, 64)
-    with te.autocast(recipe=CustomRecipe(qfactory=one_rotated)):
-        y = layer(x)
-    with pytest.raises(RuntimeError, match="the same transform for both"):
-        y.sum().backward()
 
 
 def test_impossible_recipes_are_refused():

@@ -1,16 +1,14 @@
 """The arguments of recipes: Transformer Engine's order, what it has alone, and QParams."""
 
-import copy
 import dataclasses
-import gc
 import inspect
 import pickle
 import warnings
-import weakref
 
 import numpy
 import pytest
 import torch
+from recipe_helpers import forward
 
 import telens
 import telens.pytorch as te
@@ -77,16 +75,6 @@ class ForeignParams:
     fp4_2d_quantization: bool = False
 
 
-def forward(recipe) -> torch.Tensor:
-    torch.manual_seed(0)
-    layer = te.Linear(64, 64, device="cpu")
-    x = torch.randn(32, 64, requires_grad=True)
-    with te.autocast(recipe=recipe):
-        y = layer(x)
-    y.backward(torch.randn_like(y))
-    return torch.cat([y, x.grad, layer.weight.grad])
-
-
 @pytest.mark.parametrize("recipe", POSITIONAL)
 def test_arguments_stand_in_transformer_engines_order(recipe):
     parameters = inspect.signature(recipe).parameters.values()
@@ -114,110 +102,6 @@ def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, na
         forward(made)
 
 
-@pytest.mark.parametrize("recipe", POSITIONAL)
-def test_a_backward_in_high_precision_is_the_override_of_both_gemms(recipe):
-    required = {}
-    if recipe is CustomRecipe:
-        required = {"qfactory": lambda role: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")}
-    if recipe is DelayedScaling:
-        return  # see below
-    plain, overridden = recipe(**required), recipe(**required, backward_override="high_precision")
-    expected = recipe(**required, override_linear_precision=(False, True, True))
-    assert torch.equal(forward(overridden), forward(expected))
-    assert not torch.equal(forward(overridden), forward(plain))
-    plain.backward_override = "high_precision"  # later on
-    assert torch.equal(forward(plain), forward(expected))
-    assert (
-        pickle.loads(
-            pickle.dumps(
-                dataclasses.replace(overridden, qfactory=int)
-                if recipe is CustomRecipe
-                else overridden
-            )
-        ).backward_override
-        == "high_precision"
-    )
-
-
-def codes_values(quantizer, tensor):
-    return quantizer(tensor.detach()).dequantize()
-
-
-@pytest.mark.parametrize(
-    ("recipe", "quantizer"),
-    [
-        (Float8CurrentScaling, lambda: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")),
-        (MXFP8BlockScaling, lambda: te.MXFP8Quantizer(E4M3)),
-    ],
-)
-@pytest.mark.parametrize("custom", [False, True])
-@pytest.mark.parametrize("is_first_microbatch", [None, True])
-def test_a_dequantized_backward_multiplies_what_fprop_multiplied(
-    recipe, quantizer, custom, is_first_microbatch
-):
-    torch.manual_seed(1)
-    make = recipe if not custom else lambda **kw: CustomRecipe(lambda role: quantizer(), **kw)
-    layer = te.Linear(64, 96, device="cpu")
-    x = torch.randn(32, 64, requires_grad=True)
-    with te.autocast(recipe=make(backward_override="dequantized")):
-        y = layer(x, is_first_microbatch=is_first_microbatch)
-    with te.autocast(recipe=make()):
-        assert torch.equal(y, layer(x))
-    grad = torch.randn_like(y)
-    y.backward(grad)
-
-    plain = te.Linear(64, 96, device="cpu")
-    with torch.no_grad():
-        plain.weight.copy_(codes_values(quantizer(), layer.weight))
-    values = codes_values(quantizer(), x).requires_grad_()
-    plain(values).backward(grad)
-    assert torch.equal(x.grad, values.grad)
-    assert torch.equal(layer.weight.grad, plain.weight.grad)
-
-
-@pytest.mark.parametrize("recipe", [Float8BlockScaling, NVFP4BlockScaling])
-def test_a_dequantized_backward_is_one_in_high_precision_of_values_that_casts_keep(recipe):
-    def gradients(override, x, weight):
-        layer = te.Linear(128, 128, device="cpu", bias=False)
-        with torch.no_grad():
-            layer.weight.copy_(weight)
-        x = x.clone().requires_grad_()
-        with te.autocast(recipe=recipe(backward_override=override)):
-            y = layer(x)
-        torch.manual_seed(3)
-        y.backward(torch.randn_like(y))
-        return torch.cat([x.grad, layer.weight.grad])
-
-    torch.manual_seed(2)
-    signs = torch.randint(0, 2, (2, 128, 128)) * 2.0 - 1
-    assert torch.equal(gradients("dequantized", *signs), gradients("high_precision", *signs))
-    drawn = torch.randn(2, 128, 128)
-    assert not torch.equal(gradients("dequantized", *drawn), gradients("high_precision", *drawn))
-
-
-def test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward():
-    torch.manual_seed(1)
-    layer = te.Linear(64, 64, device="cpu")
-    x = torch.randn(32, 64, requires_grad=True)
-    grads = []
-    for first in (True, None):
-        with te.autocast(recipe=Float8CurrentScaling(backward_override="dequantized")):
-            if first:
-                with torch.no_grad():
-                    layer(x, is_first_microbatch=True)
-            y = layer(x, is_first_microbatch=False if first else None)
-        y.backward(torch.ones_like(y))
-        grads.append(x.grad)
-        x.grad = None
-    assert torch.equal(*grads)
-
-
-@pytest.mark.parametrize("override", ["high_precision", "dequantized"])
-def test_delayed_scaling_has_no_backward_in_high_precision(override):
-    with pytest.raises(telens.UsageError, match="backward_override does not go with delayed"):
-        DelayedScaling(backward_override=override)
-
-
 def test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -234,13 +118,6 @@ def test_an_interval_in_second_place_is_an_error_that_says_so():
         telens.UsageError, match=r"fp8_format must be a Format, not 1; .* by name: interval=1"
     ):
         DelayedScaling(0, 1, Format.E4M3)
-
-
-def test_a_custom_recipe_takes_an_alignment_without_effect():
-    made = CustomRecipe(lambda role: te.MXFP8Quantizer(E4M3), quantization_alignment=32)
-    assert torch.equal(forward(made), forward(MXFP8BlockScaling()))
-    with pytest.raises(telens.UsageError, match="quantization_alignment must be at least 1, not 0"):
-        CustomRecipe(lambda role: None, quantization_alignment=0)
 
 
 def test_gemm_parameters_are_taken_where_sums_in_fp32_keep_them():
@@ -315,84 +192,6 @@ def test_nvfp4_arguments_of_other_scalings_are_named():
         NVFP4BlockScaling(nvfp4_4over6="all")
     with pytest.raises(telens.UsageError, match="row_scaled_activation=True is not supported"):
         NVFP4BlockScaling(row_scaled_activation=True)
-
-
-class Factory:
-    """Makes MXFP8 quantizers; equal to every other one, so it cannot be hashed."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __eq__(self, other):
-        return True
-
-    def __call__(self, role):
-        self.calls += 1
-        return te.MXFP8Quantizer(E4M3)
-
-
-def test_a_custom_recipe_takes_a_factory_that_cannot_be_hashed():
-    first, second = Factory(), Factory()
-    expected = forward(MXFP8BlockScaling())
-    recipe = CustomRecipe(qfactory=first)
-    assert torch.equal(forward(recipe), expected)
-    recipe.qfactory = second
-    assert torch.equal(forward(recipe), expected)
-    assert (first.calls, second.calls) == (5, 5)
-
-
-def test_a_custom_recipe_lets_its_factory_go():
-    factory = Factory()
-    recipe = CustomRecipe(qfactory=factory)
-    forward(recipe)
-    alive = weakref.ref(factory)
-    del factory, recipe
-    gc.collect()
-    assert alive() is None
-
-
-def test_a_custom_recipe_is_copied_and_pickled_after_use():
-    recipe = CustomRecipe(qfactory=only_mxfp8)
-    expected = forward(recipe)
-    for other in (copy.deepcopy(recipe), pickle.loads(pickle.dumps(recipe))):
-        assert other == recipe
-        assert torch.equal(forward(other), expected)
-
-
-def only_mxfp8(role):
-    return te.MXFP8Quantizer(E4M3)
-
-
-def test_a_quantizer_that_a_factory_shares_stays_as_it_was():
-    shared = te.MXFP8Quantizer(E4M3)
-    recipe = CustomRecipe(qfactory=lambda role: shared)
-    layer = te.Linear(64, 64, device="cpu")
-    x = torch.randn(32, 64)
-    with te.autocast(recipe=recipe), torch.no_grad():
-        layer(x)  # makes rowwise copies alone
-    assert (shared.rowwise_usage, shared.columnwise_usage) == (True, True)
-    assert torch.equal(forward(recipe), forward(MXFP8BlockScaling()))
-
-
-def test_a_shared_quantizer_with_a_known_scale_still_collects_the_amax():
-    amax = torch.zeros(1)
-    shared = te.Float8Quantizer(torch.ones(1), amax, E4M3)
-    forward(CustomRecipe(qfactory=lambda role: shared))
-    assert amax.item() > 0
-
-
-def test_an_output_in_fp8_is_rounded_along_its_rows_whatever_its_quantizer_was_used_for():
-    def factory(role):
-        return te.MXFP8Quantizer(E4M3, rowwise=role.tensor_type != "output")
-
-    torch.manual_seed(0)
-    layer = te.Linear(64, 64, bias=False, device="cpu", params_dtype=torch.bfloat16)
-    x = torch.randn(32, 64, dtype=torch.bfloat16)
-    x[::2] *= 2.0**-20  # a scale for 32 rows would leave nothing of these
-    with te.autocast(recipe=MXFP8BlockScaling()):
-        expected = te.MXFP8Quantizer(E4M3)(layer(x).detach()).dequantize()
-    with te.autocast(recipe=CustomRecipe(qfactory=factory)):
-        assert torch.equal(layer(x, fp8_output=True), expected)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import pathlib
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,10 +15,11 @@ import torch.distributed
 from telens import _C
 from telens.debug import arguments, exits, layer_names, model_state, ranks
 from telens.debug.calls import LayerCalls
-from telens.debug.configuration import source_of
+from telens.debug.feature_folders import run_feature_files
 from telens.debug.logging import get_logger
 from telens.debug.printing import printable
 from telens.debug.registry import Registry, take_registered
+from telens.debug.session_options import check_loggers, options_of
 
 __all__ = [
     "check_collective",
@@ -40,9 +39,6 @@ __all__ = [
     "step",
     "transformer_engine",
 ]
-
-# Transformer Engine's own features, which its scripts pass as a folder; ours are always there.
-_PEER_FEATURES = ("transformer_engine", "debug", "features")
 
 transformer_engine = LayerCalls()
 
@@ -100,10 +96,10 @@ def initialize(
     take_registered()
     try:
         with _refusing_for_all(rank, group):
-            _check_loggers(statistics_logger, tb_writer)
-            options = _options_of(config_file, feature_dirs, log_dir, init_training_step, recording)
+            check_loggers(statistics_logger, tb_writer)
+            options = options_of(config_file, feature_dirs, log_dir, init_training_step, recording)
             for folder in options["feature_dirs"]:
-                _run_feature_files(pathlib.Path(folder))
+                run_feature_files(pathlib.Path(folder))
         _session_owners.extend(take_registered())
         _C.debug.initialize(
             **options,
@@ -332,9 +328,6 @@ def weights_are_reduced() -> bool:
     return _weights_are_reduced
 
 
-# ---------------------------------------------------------------------- feature_dirs
-
-
 @contextlib.contextmanager
 def _refusing_for_all(rank: int, group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
     """What fails in the block before the core is asked must not leave other ranks waiting in it."""
@@ -345,116 +338,7 @@ def _refusing_for_all(rank: int, group: torch.distributed.ProcessGroup | None) -
         raise
 
 
-def _folders(feature_dirs: Any) -> list[pathlib.Path]:
-    if feature_dirs is None:
-        return []
-    one = isinstance(feature_dirs, str | os.PathLike)
-    if not one and not isinstance(feature_dirs, Iterable):
-        raise arguments.refusal(
-            "debug.initialize", "feature_dirs", "a folder or several", feature_dirs
-        )
-    # "" is no folder, as it is no config_file; Path would make the current one of it.
-    named = [each for each in ([feature_dirs] if one else feature_dirs) if each != ""]
-    kept = []
-    for each in named:
-        folder = pathlib.Path(arguments.path("debug.initialize", "feature_dirs", each))
-        if folder.parts[-3:] == _PEER_FEATURES:
-            skipped = printable(str(folder))
-            print(f"telens: skipped feature folder {skipped}: built-in features are always there")
-        elif not folder.is_dir():
-            raise _C.UsageError(f"debug.initialize: feature_dirs: there is no folder {folder}")
-        else:
-            kept.append(folder)
-    return kept
-
-
-_IMPORT_RULE = "here transformer_engine.X is telens.X, and nvdlfw_inspect.X is telens.debug.X"
-
-
-def _is_about_the_peer(error: Exception) -> bool:
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    return (missing or "").partition(".")[0] in ("transformer_engine", "nvdlfw_inspect")
-
-
-def _run_feature_files(folder: pathlib.Path) -> None:
-    for path in sorted(folder.rglob("*.py")):
-        # The path makes the name unique, so that files of one name in two folders both run.
-        name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException as error:
-            del sys.modules[name]
-            if not isinstance(error, Exception):
-                raise
-            raise _C.UsageError(
-                f"debug.initialize: feature_dirs: {path} raised {type(error).__name__}: {error}"
-                + (f"; {_IMPORT_RULE}" if _is_about_the_peer(error) else "")
-            ) from error
-        if getattr(vars(module).get("Registry"), "__module__", "").startswith("nvdlfw_inspect"):
-            del sys.modules[name]
-            raise _C.UsageError(
-                f"debug.initialize: feature_dirs: {path} registers its classes with "
-                f"nvdlfw_inspect, not with telens; {_IMPORT_RULE}"
-            )
-
-
 def _forget_session_features() -> None:
     for owner in _session_owners:
         Registry.forget(owner)
     _session_owners.clear()
-
-
-# ---------------------------------------------------------------------- options
-
-
-def _options_of(
-    config_file: Any,
-    feature_dirs: Any,
-    log_dir: Any,
-    init_training_step: Any,
-    recording: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Arguments of ``initialize``, checked, under the core's names."""
-    call = "debug.initialize"
-    path, text = source_of(call, config_file)
-    folders = _folders(feature_dirs)
-    block_when_full, max_size = _recording_options({} if recording is None else recording)
-    return {
-        "config_file": path,
-        "config_text": text,
-        "feature_dirs": [str(folder) for folder in folders],
-        "log_dir": arguments.path(call, "log_dir", log_dir),
-        "init_training_step": arguments.index(call, "init_training_step", init_training_step),
-        "block_when_full": block_when_full,
-        "max_size": max_size,
-    }
-
-
-def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
-    if not isinstance(recording, Mapping):
-        expected = "a dict of on_full ('drop' or 'block') and max_size (bytes)"
-        raise arguments.refusal("debug.initialize", "recording", expected, recording)
-    unknown = set(recording) - {"on_full", "max_size"}
-    on_full = recording.get("on_full", "drop")
-    if unknown or on_full not in ("drop", "block"):
-        raise _C.UsageError(
-            "debug.initialize: recording takes on_full ('drop' or 'block') and max_size (bytes), "
-            f"not {recording}"
-        )
-    max_size = arguments.integer(
-        "debug.initialize",
-        "recording['max_size']",
-        recording.get("max_size", 0),
-        "a number of bytes, such as 10 * 2**30, or 0 for no limit",
-    )
-    return on_full == "block", max_size
-
-
-def _check_loggers(statistics_logger: Any, tb_writer: Any) -> None:
-    call = "debug.initialize"
-    logger = "a BaseLogger"
-    arguments.has_method(call, "statistics_logger", statistics_logger, "log_scalar", logger)
-    arguments.has_method(call, "tb_writer", tb_writer, "add_scalar", "a SummaryWriter")

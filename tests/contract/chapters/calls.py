@@ -359,7 +359,7 @@ STATEMENTS = (
     Statement(
         "Only a layer whose wgrad the configuration may ever look at makes it apart from "
         "`main_grad`; the others keep the addition of `fuse_wgrad_accumulation` *(ours)*.",
-        "test_main_grad.py::test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps",
+        "test_main_grad_watched.py::test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps",
         "hooks/scheduled_feature.cpp",
         "return ((does_.inspect || does_.modify) && selection(Gemm::wgrad, TensorName::wgrad)) ||",
         "return does_.inspect || does_.modify ||",

@@ -3,6 +3,7 @@
 from statement import Statement
 
 SESSIONS = "python/telens/debug/sessions.py"
+FOLDERS = "python/telens/debug/feature_folders.py"
 CONFIGURATION = "python/telens/debug/configuration.py"
 
 STATEMENTS = (
@@ -41,7 +42,7 @@ STATEMENTS = (
     Statement(
         '`feature_dirs=""` is no folder.',
         "test_arguments.py::test_an_empty_feature_dirs_is_none",
-        SESSIONS,
+        FOLDERS,
         'if each != ""]',
         "]",
     ),
@@ -101,7 +102,7 @@ STATEMENTS = (
         "`feature_dirs` is a folder or a list of folders, walked recursively; every .py in them "
         "is run.",
         "test_contract_session.py::test_feature_dirs_are_walked_recursively",
-        SESSIONS,
+        FOLDERS,
         'folder.rglob("*.py")',
         'folder.glob("*.py")',
     ),
@@ -116,7 +117,7 @@ STATEMENTS = (
         "The peer's own feature folder is skipped with a message: built-in features are always "
         "there.",
         "test_feature_classes.py::test_the_peers_own_feature_folder_is_skipped_with_a_message",
-        SESSIONS,
+        FOLDERS,
         "if folder.parts[-3:] == _PEER_FEATURES:",
         "if False:",
     ),
@@ -323,7 +324,7 @@ STATEMENTS = (
         '`recording={"max_size": bytes}` limits the files of a rank; below 16 MiB it ends the '
         "recording there, and nothing else *(ours)*.",
         "test_contract_session.py::test_max_size_ends_the_recording_and_not_the_training",
-        SESSIONS,
+        "python/telens/debug/session_options.py",
         'return on_full == "block", max_size',
         'return on_full == "block", 0',
     ),

@@ -124,21 +124,21 @@ STATEMENTS = (
     ),
     Statement(
         "A recipe's `backward_override` may be 'high_precision'.",
-        "test_recipe_arguments.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms",
+        "test_backward_override.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms",
         "python/telens/common/recipe_parameters.py",
         "return fprop, dgrad or backward, wgrad or backward",
         "return fprop, dgrad or backward, wgrad",
     ),
     Statement(
         "It may be 'dequantized': dgrad and wgrad multiply the values of fprop's codes.",
-        "test_recipe_arguments.py::test_a_dequantized_backward_multiplies_what_fprop_multiplied",
+        "test_backward_override.py::test_a_dequantized_backward_multiplies_what_fprop_multiplied",
         "core/modules/gemm_operands.cpp",
         "return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();",
         "return request_.tensor;",
     ),
     Statement(
         "A weight cached by a micro-batch without gradients serves no dequantized backward.",
-        "test_recipe_arguments.py::"
+        "test_backward_override.py::"
         "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
         "core/modules/gemm_operands.cpp",
         "return !quantizes && std::get<at::Tensor>(cached).defined();",
@@ -154,7 +154,7 @@ STATEMENTS = (
     ),
     Statement(
         "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",
-        "test_block_recipes.py::test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart",
+        "test_custom_recipe.py::test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart",
         "core/modules/grouped_linear.cpp",
         'set_module_type("grouped_linear")',
         'set_module_type("linear")',

@@ -9,14 +9,6 @@ MAIN = "python/telens/run_as_te/__main__.py"
 STATE = "test_transformer_engine_state.py::"
 READER = "python/telens/pytorch/transformer_engine_state.py"
 PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
-PARALLEL = "test_tensor_parallel.py::"
-CONTEXT = "test_context_parallel.py::"
-DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
-ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers"
-BEHIND_NORMS = (
-    "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
-)
-LINEAR_PARALLEL = "core/modules/linear_parallel"
 TRACKER = "test_rng_tracker.py::"
 RNG = "python/telens/pytorch/rng_tracker.py"
 MODULE = "python/telens/pytorch/module.py"
@@ -281,112 +273,6 @@ STATEMENTS = (
         "python/telens/common/block_recipes.py",
         "_row_multiple = 32",
         "_row_multiple = 16",
-    ),
-    Statement(
-        "`parallel_mode` and `sequence_parallel` divide Linear over the ranks of `tp_group`: "
-        "output and gradients are those of the whole layer, under every recipe.",
-        DIVIDED,
-        LINEAR_PARALLEL + ".h",
-        "return mode == ParallelMode::column && size > 1;",
-        "return false;",
-    ),
-    Statement(
-        "A row layer adds its bias to the sum of all ranks, and its bias's gradient is that of its "
-        "own rows.",
-        DIVIDED,
-        LINEAR_PARALLEL + ".h",
-        "return sums_output(); }",
-        "return false; }",
-    ),
-    Statement(
-        "Under sequence parallelism codes and scales are gathered, not values, where no block of "
-        "scales lies on two ranks.",
-        ONE_BY_ONE,
-        "core/modules/gemm_operands.cpp",
-        "return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);",
-        "return quantizer == nullptr;",
-    ),
-    Statement(
-        "Current scaling and NVFP4 make the scale of a gathered tensor of the largest amax of all "
-        "ranks.",
-        ONE_BY_ONE,
-        "core/quantization/layer_quantization.cpp",
-        "training[role]->reduce_amax_over(group);",
-        "",
-    ),
-    Statement(
-        "Delayed scaling without an amax reduction over those ranks is refused there *(ours)*.",
-        ONE_BY_ONE,
-        "core/modules/linear_layer.cpp",
-        "  if (!reduces) {\n",
-        "  if (false) {\n",
-    ),
-    Statement(
-        "Parameters have `tensor_model_parallel`, `partition_dim`, `partition_stride` and "
-        "`sequence_parallel` as Megatron-LM reads them.",
-        ONE_BY_ONE,
-        LINEAR_PARALLEL + ".cpp",
-        ".partition_dim = mode == ParallelMode::row ? 1 : 0",
-        ".partition_dim = 0",
-    ),
-    Statement(
-        "LayerNormMLP's `set_parallel_mode` divides fc1 by column and fc2 by row; "
-        "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
-        BEHIND_NORMS,
-        "core/distributed/gather_sequence.cpp",
-        "return {scatter_sum(grads[0], group), at::Tensor()};",
-        "return {grads[0].chunk(size_of(*group))[0], at::Tensor()};",
-    ),
-    Statement(
-        "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
-        "TransformerLayer: outputs and gradients are those of the whole layer.",
-        "test_parallel_transformer.py::"
-        "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
-        "core/modules/multihead_attention.cpp",
-        'output ? "row" : "column"',
-        'output ? "" : "column"',
-    ),
-    Statement(
-        "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "
-        "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
-        "of the whole attention.",
-        CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/ring_attention.cpp",
-        "step.query = {queries_ / 2, queries_ / 2};",
-        "step.query = {0, queries_ / 2};",
-    ),
-    Statement(
-        "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
-        CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/partial_attention.cpp",
-        "const at::Tensor shift = finite_or(lse, 0);",
-        "const at::Tensor shift = lse;",
-    ),
-    Statement(
-        "`cp_group=[a2a's, p2p's]` exchanges heads within the first and keys across the second; "
-        "the ranks of the first are neighbors.",
-        "test_context_parallel_layers.py::"
-        "test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones",
-        "core/modules/context_parallel.cpp",
-        "inner.size * outer.rank + inner.rank",
-        "outer.size * inner.rank + outer.rank",
-    ),
-    Statement(
-        "`set_context_parallel_group` of MultiheadAttention and TransformerLayer reaches the "
-        "attention inside, and rotates by the angles of the rank's own positions.",
-        "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones",
-        "core/modules/multihead_attention.cpp",
-        "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
-        "return angles.narrow(0, 0, length);",
-    ),
-    Statement(
-        "`get_batch_on_this_cp_rank`, `pad_thd_sequences_for_cp` and "
-        "`generate_positional_ids_for_cp` divide a batch as Transformer Engine does.",
-        "test_context_parallel_layers.py::"
-        "test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does",
-        "python/telens/pytorch/context_places.py",
-        "torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])",
-        "torch.cat([chunks[2 * rank], chunks[2 * rank + 1]])",
     ),
     Statement(
         "Attention takes `window_size`, with every mask.",

@@ -1,0 +1,124 @@
+"""A recipe's backward_override: dgrad and wgrad in high precision, of which values."""
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+from recipe_helpers import forward
+
+import telens
+import telens.pytorch as te
+from telens.common.recipe import (
+    CustomRecipe,
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+)
+
+E4M3 = te.DType.kFloat8E4M3
+RECIPES = [Float8CurrentScaling, MXFP8BlockScaling, Float8BlockScaling, NVFP4BlockScaling]
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, CustomRecipe])
+def test_a_backward_in_high_precision_is_the_override_of_both_gemms(recipe):
+    required = {}
+    if recipe is CustomRecipe:
+        required = {"qfactory": lambda role: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")}
+    plain, overridden = recipe(**required), recipe(**required, backward_override="high_precision")
+    expected = recipe(**required, override_linear_precision=(False, True, True))
+    assert torch.equal(forward(overridden), forward(expected))
+    assert not torch.equal(forward(overridden), forward(plain))
+    plain.backward_override = "high_precision"  # later on
+    assert torch.equal(forward(plain), forward(expected))
+    if recipe is CustomRecipe:
+        overridden = dataclasses.replace(overridden, qfactory=int)  # int can be pickled
+    assert pickle.loads(pickle.dumps(overridden)).backward_override == "high_precision"
+
+
+def codes_values(quantizer, tensor):
+    return quantizer(tensor.detach()).dequantize()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "quantizer"),
+    [
+        (Float8CurrentScaling, lambda: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")),
+        (MXFP8BlockScaling, lambda: te.MXFP8Quantizer(E4M3)),
+    ],
+)
+@pytest.mark.parametrize("custom", [False, True])
+@pytest.mark.parametrize("is_first_microbatch", [None, True])
+def test_a_dequantized_backward_multiplies_what_fprop_multiplied(
+    recipe, quantizer, custom, is_first_microbatch
+):
+    torch.manual_seed(1)
+    make = recipe if not custom else lambda **kw: CustomRecipe(lambda role: quantizer(), **kw)
+    layer = te.Linear(64, 96, device="cpu")
+    x = torch.randn(32, 64, requires_grad=True)
+    with te.autocast(recipe=make(backward_override="dequantized")):
+        y = layer(x, is_first_microbatch=is_first_microbatch)
+    with te.autocast(recipe=make()):
+        assert torch.equal(y, layer(x))
+    grad = torch.randn_like(y)
+    y.backward(grad)
+
+    plain = te.Linear(64, 96, device="cpu")
+    with torch.no_grad():
+        plain.weight.copy_(codes_values(quantizer(), layer.weight))
+    values = codes_values(quantizer(), x).requires_grad_()
+    plain(values).backward(grad)
+    assert torch.equal(x.grad, values.grad)
+    assert torch.equal(layer.weight.grad, plain.weight.grad)
+
+
+@pytest.mark.parametrize("recipe", [Float8BlockScaling, NVFP4BlockScaling])
+def test_a_dequantized_backward_is_one_in_high_precision_of_values_that_casts_keep(recipe):
+    def gradients(override, x, weight):
+        layer = te.Linear(128, 128, device="cpu", bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        x = x.clone().requires_grad_()
+        with te.autocast(recipe=recipe(backward_override=override)):
+            y = layer(x)
+        torch.manual_seed(3)
+        y.backward(torch.randn_like(y))
+        return torch.cat([x.grad, layer.weight.grad])
+
+    torch.manual_seed(2)
+    signs = torch.randint(0, 2, (2, 128, 128)) * 2.0 - 1
+    assert torch.equal(gradients("dequantized", *signs), gradients("high_precision", *signs))
+    drawn = torch.randn(2, 128, 128)
+    assert not torch.equal(gradients("dequantized", *drawn), gradients("high_precision", *drawn))
+
+
+def test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward():
+    torch.manual_seed(1)
+    layer = te.Linear(64, 64, device="cpu")
+    x = torch.randn(32, 64, requires_grad=True)
+    grads = []
+    for first in (True, None):
+        with te.autocast(recipe=Float8CurrentScaling(backward_override="dequantized")):
+            if first:
+                with torch.no_grad():
+                    layer(x, is_first_microbatch=True)
+            y = layer(x, is_first_microbatch=False if first else None)
+        y.backward(torch.ones_like(y))
+        grads.append(x.grad)
+        x.grad = None
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("high_precision", r"scales of gradients .*; use override_linear_precision=\(F"),
+        ("dequantized", "codes .* clipped; use a recipe .* such as Float8CurrentScaling, or"),
+    ],
+)
+def test_delayed_scaling_has_no_backward_in_high_precision(override, reason):
+    message = f"backward_override='{override}' does not go with delayed scaling, whose {reason}"
+    with pytest.raises(telens.UsageError, match=message):
+        DelayedScaling(backward_override=override)
