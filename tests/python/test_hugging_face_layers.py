@@ -8,6 +8,7 @@ import torch
 import telens
 import telens.pytorch as te
 from telens.common.recipe import Float8CurrentScaling
+from telens.pytorch.hugging_face_parts import Replacement
 
 transformers = pytest.importorskip("transformers")
 
@@ -106,6 +107,103 @@ def test_in_bf16_logits_are_as_near_to_fp32s_as_those_of_transformers(name, toke
     assert (ours - exact).square().mean().sqrt() < 1.5 * error
 
 
+STEPPED = {
+    "llama": lambda: llama(),
+    "t5": lambda: t5(dropout_rate=0.0),
+    "t5 with heads of 128": lambda: t5(dropout_rate=0.0, d_kv=128),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_steps_of_adamw_are_those_of_transformers(name, tokens):
+    torch.manual_seed(1)
+    model = STEPPED[name]()
+    losses = []
+    for each in (te.use_transformer_layers(copy.deepcopy(model)), model):
+        each.train()
+        # AdamW's step is as large whatever the gradient: a factor in a weight would show.
+        optimizer = torch.optim.AdamW(each.parameters(), lr=1e-3)
+        losses.append([])
+        for _ in range(4):
+            loss = each(tokens, labels=tokens.flip(1)).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[-1].append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[1][-1] < 0.9 * losses[1][0]
+
+
+FROZEN = {
+    "llama": ["self_attn.q_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "mixtral": ["input_layernorm.weight", "experts.down_proj"],
+    "bert": ["output.dense.bias"],
+    "t5": ["SelfAttention.v.weight", "DenseReluDense.wo.weight"],
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_what_is_frozen_stays_frozen(name, tokens):
+    model = MODELS[name]()
+    for own, parameter in model.named_parameters():
+        if any(own.endswith(each) for each in FROZEN[name]):
+            parameter.requires_grad_(False)
+    held = sum(each.numel() for each in model.parameters() if not each.requires_grad)
+    model = te.use_transformer_layers(model)
+    assert sum(each.numel() for each in model.parameters() if not each.requires_grad) == held
+    model(tokens, labels=tokens).loss.backward()
+    assert all((each.grad is None) != each.requires_grad for each in model.parameters())
+    assert held > 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "bert", "t5"])
+def test_gradient_checkpointing_runs_our_layers_twice_with_the_same_gradients(
+    name, reentrant, tokens
+):
+    torch.manual_seed(3)
+    model = te.use_transformer_layers(MODELS[name]()).train()
+    calls = []
+    for module in model.modules():
+        if isinstance(module, te.DotProductAttention):
+            module.register_forward_hook(lambda *_: calls.append(1))
+    gradients = []
+    for recomputes in (False, True):
+        if recomputes:
+            options = {"use_reentrant": reentrant}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        calls.clear()
+        torch.manual_seed(4)  # dropout draws the same
+        with te.autocast(recipe=Float8CurrentScaling()):
+            loss = model(tokens, labels=tokens).loss
+        forwards = len(calls)
+        loss.backward()
+        assert len(calls) == forwards * (2 if recomputes else 1) > 0
+        gradients.append([each.grad.clone() for each in model.parameters()])
+        model.zero_grad()
+    assert all(map(torch.equal, *gradients))
+    calls.clear()
+    model.eval()(tokens, labels=tokens).loss.backward()
+    assert len(calls) == forwards
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "bert", "t5"])
+def test_outputs_that_our_layers_do_not_hand_out_are_refused_by_name(name, tokens):
+    for argument in ("output_hidden_states", "output_attentions"):
+        model = te.use_transformer_layers(MODELS[name]())
+        with pytest.raises(telens.UsageError, match=f"{argument} is not there: our layers hand"):
+            logits(model, tokens, **{argument: True})
+        (layer, *_) = (each for each in model.modules() if isinstance(each, Replacement))
+        with pytest.raises(telens.UsageError, match=f"{argument} is not there"):
+            layer(torch.zeros(2, 24, 64), **{argument: True})
+        configs = [model.config, *([model.encoder.config] if name == "t5" else [])]
+        for config in configs:
+            config._attn_implementation = "eager"
+            setattr(config, argument, True)
+        with pytest.raises(telens.UsageError, match=f"{argument} is not there: our layers hand"):
+            logits(model, tokens)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_converted_model_trains_in_fp8(name, tokens):
     torch.manual_seed(1)
@@ -146,6 +244,12 @@ def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
     ):
         with pytest.raises(telens.UsageError, match=message):
             te.use_transformer_layers(model)
+    half = llama()
+    half.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
+    with pytest.raises(
+        telens.UsageError, match=r"gate_proj\.weight and mlp\.up_proj\.weight, one f"
+    ):
+        te.use_transformer_layers(half)
     for cached in (llama(use_cache=True), t5(use_cache=True)):
         with pytest.raises(telens.UsageError, match=r"set model\.config\.use_cache = False"):
             logits(te.use_transformer_layers(cached), tokens)

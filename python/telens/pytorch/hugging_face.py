@@ -13,6 +13,7 @@ from telens._names import refusal
 from telens.pytorch.hugging_face_parts import (
     GATED,
     PLAIN,
+    Replacement,
     activation_of,
     arbitrary,
     load,
@@ -63,8 +64,9 @@ def use_transformer_layers(model: torch.nn.Module) -> torch.nn.Module:
     Embeddings, final norms and heads stay as they are. Returns the model, changed in place; set
     ``model.config.use_cache = False``, since our layers keep no keys and values.
 
-    Refused are biases of Llama's linear layers, scaled rotary embeddings, and activations that ours
-    lack.
+    What is frozen stays frozen; ``gradient_checkpointing_enable`` recomputes our layers. Refused
+    are biases of Llama's linear layers, scaled rotary embeddings, activations that ours lack, and,
+    when the model is called, ``output_hidden_states`` and ``output_attentions``.
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("use_transformer_layers", "model", "a model of transformers", model)
@@ -105,7 +107,7 @@ class _Angles:
         return torch.cat([angles, angles], dim=-1)[:, None, None]
 
 
-class _Layer(torch.nn.Module):
+class _Layer(Replacement):
     """Takes what a layer of transformers is called with."""
 
     def __init__(self, layer: torch.nn.Module, mask_type: str, angles: _Angles | None) -> None:
@@ -114,7 +116,7 @@ class _Layer(torch.nn.Module):
         self._mask_type = mask_type
         self._angles = angles
 
-    def forward(
+    def _replace(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
@@ -172,7 +174,8 @@ class _Experts(torch.nn.Module):
         self.act_fn = experts.act_fn
         for linear, weights in ((self.fc1, experts.gate_up_proj), (self.fc2, experts.down_proj)):
             for i, weight in enumerate(weights.detach()):
-                setattr(linear, f"weight{i}", torch.nn.Parameter(weight.clone()))
+                parameter = torch.nn.Parameter(weight.clone(), weights.requires_grad)
+                setattr(linear, f"weight{i}", parameter)
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor

@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
 from telens import _C
+from telens.pytorch.checkpointing import checkpoint
 
 __all__: list[str] = []
 
 GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu", "relu": "reglu"}
 # "gelu" is the exact one there, and ours the tanh approximation: 5e-4 apart at most.
 PLAIN = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "relu": "relu"}
+
+
+# Outputs that transformers takes from layers of its own classes, and the arguments for them.
+_OUTPUTS = {
+    "hidden_states": "output_hidden_states",
+    "attentions": "output_attentions",
+    "cross_attentions": "output_attentions",
+}
+
+
+class Replacement(torch.nn.Module):
+    """A module in the place of a layer of transformers; ``_replace`` is its forward.
+
+    Heeds gradient_checkpointing_enable, with the recipe, scales and routing of the first forward.
+    """
+
+    gradient_checkpointing = False  # set by transformers, with the function below
+    _gradient_checkpointing_func: Any = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer is called with, and returns."""
+        _refuse_outputs(kwargs)
+        if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
+            return self._replace(*args, **kwargs)
+        options = getattr(self._gradient_checkpointing_func, "keywords", {})
+        return checkpoint(self._replace, *args, **options, **kwargs)
+
+    def _replace(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def _refuse_outputs(given: dict[str, Any]) -> None:
+    """Raises UsageError where the model is to return what its own layers would have been read for.
+
+    It is asked by arguments, or by its configuration, which shows only in what it collects.
+    """
+    asked = {name for name in _OUTPUTS.values() if given.get(name)}
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    collector = getattr(capturing, "_active_collector", None)
+    collected = (collector.get() if collector is not None else None) or {}
+    asked |= {name for output, name in _OUTPUTS.items() if output in collected}
+    if asked:
+        raise _C.UsageError(
+            f"use_transformer_layers: {min(asked)} is not there: our layers hand out neither "
+            "attentions nor hidden states; leave it out, or take those by forward hooks"
+        )
 
 
 def arbitrary(mask: torch.Tensor) -> dict[str, Any]:
@@ -47,7 +95,11 @@ def refuse(condition: Any, what: str) -> None:
 
 
 def load(made: torch.nn.Module, names: dict[str, tuple[str, ...]], layer: torch.nn.Module) -> None:
-    """Gives our module, made on "meta", the weights of theirs."""
+    """Gives our module, made on "meta", the weights of theirs, frozen where those are."""
     theirs = dict(layer.named_parameters())
     state = {name: torch.cat([theirs[each].detach() for each in names[name]]) for name in names}
     made.load_state_dict(state, assign=True)
+    for name, sources in names.items():
+        trained = {theirs[each].requires_grad for each in sources}
+        refuse(len(trained) > 1, f"{' and '.join(sources)}, one frozen and one not, as one weight,")
+        made.get_parameter(name).requires_grad_(trained.pop())

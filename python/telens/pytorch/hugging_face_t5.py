@@ -9,6 +9,7 @@ import torch
 from telens.pytorch.hugging_face_parts import (
     GATED,
     PLAIN,
+    Replacement,
     activation_of,
     arbitrary,
     load,
@@ -43,7 +44,7 @@ _T5_GATED_MLP = _T5_MLP | {
 }
 
 
-class T5Layer(torch.nn.Module):
+class T5Layer(Replacement):
     """Takes what a T5Block is called with, and returns what it returns.
 
     All blocks add one bias to the scores of self attention; the first one makes it, from a table
@@ -60,7 +61,7 @@ class T5Layer(torch.nn.Module):
         self.bias: torch.nn.Module | None = None
         self.dropout = 0.0
 
-    def forward(
+    def _replace(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
@@ -115,13 +116,11 @@ def from_t5(layer: torch.nn.Module, config: Any) -> T5Layer:
             layernorm_epsilon=config.layer_norm_epsilon,
             input_layernorm=True,
             attention_type=kind,
+            softmax_scale=1.0,  # T5 does not divide scores by the root of a head's size
             qkv_format="bshd",
             **norm,
         )
         load(made, names, part)
-        # T5 does not divide scores by the root of a head's size.
-        query = "layernorm_qkv" if kind == "self" else "layernorm_query"
-        made.get_parameter(f"{query}.query_weight").data.mul_(config.d_kv**0.5)
         return made
 
     gated = config.is_gated_act
