@@ -21,7 +21,7 @@ class Truth:
 
     causes: tuple[str, ...]  # any of them is right
     layer: str | None
-    tensor: str | None
+    tensor: str | tuple[str, ...] | None  # any of several is right
     first: int
 
 
@@ -190,7 +190,7 @@ def scale_frozen(training: Training, layer: str, at: int) -> Truth:
 
     from_step(training, at, freeze)
     change_input(training, layer, at, lambda x: x * 1.15 ** (training.step - at + 1))
-    return Truth(("stale_scale",), watched_name(layer), None, at)
+    return Truth(("stale_scale",), watched_name(layer), ("activation", "weight"), at)
 
 
 def wide_margin(training: Training, layer: str, at: int) -> Truth:

@@ -34,11 +34,14 @@ def diagnose(run: pathlib.Path) -> dict:
 
 def place_of_truth(findings: list[dict], truth: dict) -> int | None:
     """The number of the first finding that names cause, layer, tensor and iteration."""
+    tensors = truth["tensor"] or []
+    if isinstance(tensors, str):
+        tensors = [tensors]
     for number, finding in enumerate(findings[:FIRST], start=1):
         right = finding["cause"] in truth["causes"]
         right &= abs(finding["first_iteration"] - truth["first"]) <= WITHIN
         right &= truth["layer"] in (None, finding["layer"])
-        right &= truth["tensor"] in (None, finding["tensor"])
+        right &= finding["tensor"] in tensors or not tensors
         if right:
             return number
     return None

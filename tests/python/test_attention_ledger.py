@@ -115,15 +115,25 @@ def test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash(tmp_
     assert (state["kernel"], state.get("kernel cause", "")) == (kernel, reason)
 
 
-@pytest.mark.parametrize("removed", ["dropout", "gradient"])
-def test_without_a_reason_that_is_named_the_kernel_is_a_faster_one(tmp_path, removed):
-    case = {"attention_dropout": 0.0 if removed == "dropout" else 0.1}
+@pytest.mark.parametrize(
+    ("dropout", "gradient", "left"),
+    [
+        (0.1, True, "attention_dropout and the gradient of the bias"),
+        (0.1, False, "attention_dropout"),
+        (0.0, True, "the gradient of the bias"),
+        (0.0, False, None),
+    ],
+)
+def test_without_the_reasons_that_are_named_the_kernel_is_a_faster_one(
+    tmp_path, dropout, gradient, left
+):
     with debug.session(LEDGER, log_dir=tmp_path):
-        attend(attention(**case), heads(), **bias(removed != "gradient"))
+        _, ran = attend(attention(attention_dropout=dropout), heads(), **bias(gradient))
         debug.step()
     (state,) = states(tmp_path)
-    left = "the gradient of the bias" if removed == "dropout" else "attention_dropout"
-    assert state["kernel cause"] == NO_FASTER + left
+    kernel = FLASH if left is None else MATH
+    assert (state["kernel"], ran.keys() & set(KERNELS.values())) == (kernel, {KERNELS[kernel]})
+    assert state.get("kernel cause", "") == (NO_FASTER + left if left else "")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

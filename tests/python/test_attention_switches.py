@@ -1,4 +1,4 @@
-"""NVTE_FLASH_ATTN and its sisters choose among torch's attention kernels."""
+"""NVTE_FLASH_ATTN and the like choose among torch's attention kernels."""
 
 import pytest
 import torch
@@ -29,6 +29,49 @@ def attend(dtype=torch.float32, dropout=0):
         out.square().sum().backward()
     ran = {event.key for event in profile.key_averages()}
     return [out.detach(), *(each.grad for each in heads)], ran & {FLASH, MATH}
+
+
+def switches_during_a_call() -> dict[str, bool]:
+    """Those of torch.backends.cuda, as they are when the kernel saves its tensors."""
+    seen = []
+
+    def look(tensor):
+        cuda = torch.backends.cuda
+        seen.append(
+            {
+                "flash": cuda.flash_sdp_enabled(),
+                "cudnn": cuda.cudnn_sdp_enabled(),
+                "efficient": cuda.mem_efficient_sdp_enabled(),
+                "math": cuda.math_sdp_enabled(),
+            }
+        )
+        return tensor
+
+    heads = [torch.randn(2, TOKENS, HEADS, SIZE, requires_grad=True) for _ in range(3)]
+    attention = te.DotProductAttention(HEADS, SIZE, qkv_format="bshd", attention_dropout=0)
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        attention(*heads)
+    assert seen
+    assert all(each == seen[0] for each in seen)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "off"),
+    [
+        ("FUSED_ATTN", {"cudnn", "efficient"}),
+        ("UNFUSED_ATTN", {"math"}),
+        ("ALLOW_NONDETERMINISTIC_ALGO", set()),  # on a CPU all kernels are deterministic
+    ],
+)
+def test_a_variable_switches_its_kernels_off_during_the_call_alone(monkeypatch, variable, off):
+    before = switches_during_a_call()
+    monkeypatch.setenv(f"NVTE_{variable}", "0")
+    during = switches_during_a_call()
+    assert during == {name: on and name not in off for name, on in before.items()}
+    assert all(before[name] for name in off)
+    monkeypatch.delenv(f"NVTE_{variable}")
+    assert switches_during_a_call() == before
 
 
 def test_flash_runs_where_nothing_is_switched_off():
@@ -100,7 +143,10 @@ def test_a_kernel_that_does_not_take_dropout_is_an_error_that_says_so(monkeypatc
     assert torch.backends.cuda.math_sdp_enabled()
 
 
-def test_a_value_that_is_neither_is_an_error(monkeypatch):
-    monkeypatch.setenv("NVTE_FLASH_ATTN", "off")
-    with pytest.raises(telens.UsageError, match="NVTE_FLASH_ATTN=off: expected 0 or 1"):
+@pytest.mark.parametrize(
+    "name", ["FLASH_ATTN", "FUSED_ATTN", "UNFUSED_ATTN", "ALLOW_NONDETERMINISTIC_ALGO"]
+)
+def test_a_value_that_is_neither_is_an_error(monkeypatch, name):
+    monkeypatch.setenv(f"NVTE_{name}", "off")
+    with pytest.raises(telens.UsageError, match=f"NVTE_{name}=off: expected 0 or 1"):
         attend()

@@ -5,9 +5,11 @@ import pickle
 
 import pytest
 import torch
+from debug_helpers import config_of
 from recipe_helpers import forward
 
 import telens
+import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import (
     CustomRecipe,
@@ -92,6 +94,71 @@ def test_a_dequantized_backward_is_one_in_high_precision_of_values_that_casts_ke
     assert torch.equal(gradients("dequantized", *signs), gradients("high_precision", *signs))
     drawn = torch.randn(2, 128, 128)
     assert not torch.equal(gradients("dequantized", *drawn), gradients("high_precision", *drawn))
+
+
+def of_linear(module, x, options):
+    return module(x, **options)
+
+
+def of_groups(module, x, options):
+    return module(x, [32, 96], **options)
+
+
+LAYERS = {
+    "Linear": (lambda: te.Linear(128, 128), of_linear),
+    "LayerNormLinear": (lambda: te.LayerNormLinear(128, 128), of_linear),
+    "LayerNormMLP": (lambda: te.LayerNormMLP(128, 128), of_linear),
+    "GroupedLinear": (lambda: te.GroupedLinear(2, 128, 128), of_groups),
+}
+WATCHING = config_of("LogTensorStats", "transformer_engine", tensors=["activation"], stats=["max"])
+
+
+@pytest.mark.parametrize("recipe", [Float8CurrentScaling, MXFP8BlockScaling])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_dequantized_backward_is_the_same_watched_recomputed_and_cached(tmp_path, name, recipe):
+    make, call = LAYERS[name]
+    torch.manual_seed(4)
+    module = make()
+    drawn, grad = torch.randn(2, 128, 128)
+
+    def gradients(override="dequantized", run=call, **options):
+        module.zero_grad()
+        x = drawn.clone().requires_grad_()
+        with te.autocast(recipe=recipe(backward_override=override)):
+            y = run(module, x, options)
+            y.backward(grad)
+        return [x.grad, *(each.grad.clone() for each in module.parameters())]
+
+    plain = gradients()
+    high = gradients("high_precision")
+    assert not any(torch.equal(plain[0], each[0]) for each in (high, gradients(None)))
+    made = {
+        "recomputed": gradients(run=lambda *args: te.checkpoint(call, *args)),
+        "first": gradients(is_first_microbatch=True),
+        "cached": gradients(is_first_microbatch=False),
+    }
+    with debug.session(WATCHING, log_dir=tmp_path):
+        made["watched"] = gradients()
+        debug.step()
+    for way, each in made.items():
+        assert all(map(torch.equal, each, plain)), way
+
+
+def test_a_dequantized_grouped_linear_has_the_gradients_of_its_linear_layers():
+    torch.manual_seed(5)
+    grouped, single = te.GroupedLinear(2, 128, 128), te.Linear(128, 128)
+    x, grad = torch.randn(2, 128, 128)
+    with torch.no_grad():
+        single.weight.copy_(grouped.weight1)
+        single.bias.copy_(grouped.bias1)
+    found = []
+    for run, part in ((lambda t: grouped(t, [32, 96]), slice(None)), (single, slice(32, None))):
+        leaf = x[part].clone().requires_grad_()
+        with te.autocast(recipe=MXFP8BlockScaling(backward_override="dequantized")):
+            run(leaf).backward(grad[part])
+        found.append(leaf.grad[-96:])
+    assert torch.equal(*found)
+    assert torch.equal(grouped.weight1.grad, single.weight.grad)
 
 
 def test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward():

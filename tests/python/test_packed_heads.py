@@ -78,6 +78,25 @@ def test_new_tokens_of_a_cache_may_be_packed():
     assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_none_in_the_place_of_what_is_packed_is_nothing(masked):
+    torch.manual_seed(94)
+    module = attention(qkv_format="bshd")
+    hides = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(2)
+    rest = (hides, "bshd", "arbitrary") if masked else ()
+    query, tensor = torch.randn(BATCH, TOKENS, HEADS, SIZE), packed("bshd", 3, -3)
+    expected = module(*tensor.unbind(-3), *rest)
+    assert torch.equal(module(None, None, None, *rest, qkv_layer=tensor), expected)
+    expected = module(query, *tensor[:, :, 1:].unbind(-3), *rest)
+    assert torch.equal(module(query, None, None, *rest, kv_layer=tensor[:, :, 1:]), expected)
+
+
+def test_a_module_without_packed_tensors_says_so():
+    linear = te.GroupedLinear(1, SIZE, SIZE)
+    with pytest.raises(TypeError, match="qkv_layer"):
+        linear(torch.zeros(4, SIZE), [4], out=None, qkv_layer=QKV)
+
+
 Q = torch.zeros(TOKENS, BATCH, HEADS, SIZE)
 QKV = torch.zeros(TOKENS, BATCH, 3, HEADS, SIZE)
 KV = torch.zeros(TOKENS, BATCH, 2, HEADS, SIZE)

@@ -90,3 +90,21 @@ def test_a_planted_fault_counts_as_a_fault_however_it_trains(campaign, monkeypat
     out = capsys.readouterr().out
     assert "faults: first, in three: 1 and 2 of 2" in out
     assert "healthy, silent" not in out
+
+
+@pytest.mark.parametrize(
+    ("tensor", "told", "right"),
+    [
+        (None, "output", True),
+        ("weight", "weight", True),
+        ("weight", "activation", False),
+        (["activation", "weight"], "weight", True),
+        (["activation", "weight"], "activation", True),
+        (["activation", "weight"], "gradient", False),
+        (["activation", "weight"], None, False),
+    ],
+)
+def test_a_truth_names_one_tensor_or_several_or_none(tensor, told, right):
+    finding = {"cause": "stale_scale", "layer": "a", "tensor": told, "first_iteration": 12}
+    truth = {"causes": ["stale_scale"], "layer": "a", "tensor": tensor, "first": 12}
+    assert judge.place_of_truth([finding], truth) == (1 if right else None)

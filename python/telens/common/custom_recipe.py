@@ -89,7 +89,7 @@ class CustomRecipe(Recipe):
         kept, native = vars(self).get("_kept", (None, None))
         if kept is None or kept[0] is not made_of[0] or kept[1:] != made_of[1:]:
             self._check()
-            native = self._make_whole_native()
+            native = self._new_native()
             self._kept = (made_of, native)
         return native
 

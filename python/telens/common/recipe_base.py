@@ -84,7 +84,8 @@ class Recipe:
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return _make_native(type(self), values)
 
-    def _make_whole_native(self) -> _C.Recipe:
+    def _new_native(self) -> _C.Recipe:
+        """A C++ recipe of all fields; _make_native knows those of its class."""
         native = self._make_native()
         native.dequantized_backward = getattr(self, "backward_override", None) == DEQUANTIZED
         return native
@@ -114,4 +115,4 @@ def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]
     recipe = object.__new__(recipe_class)
     vars(recipe).update(values)
     recipe._check()
-    return recipe._make_whole_native()
+    return recipe._new_native()

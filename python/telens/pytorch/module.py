@@ -88,7 +88,7 @@ class Module(WithContextParallel, torch.nn.Module):
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
-            if is_packed(kwargs):
+            if "qkv_layer" in self._neutral_of_forward and is_packed(kwargs):
                 args, kwargs = unpacked(f"{self._type.name}.forward", args, kwargs)
             if kwargs.get("inference_params") is not None:
                 with cached(self, args, kwargs) as (args, kwargs):

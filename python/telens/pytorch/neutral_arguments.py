@@ -96,7 +96,6 @@ _CONTEXT = "it is no process group"
 _SCORES = (
     "it is a function of cuDNN's graphs; core_attention_bias adds to scores, attention_mask hides"
 )
-_PACKED = "it is no tensor"
 
 _ALL = [
     # ---- tensor and sequence parallelism
@@ -163,10 +162,10 @@ _ALL = [
         _A(name, None, "None", _SCORES)
         for name in ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bprop_tensors")
     ),
-    _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value",
-       _PACKED),
-    _A("kv_layer", None, "a tensor [..., 2, groups, size] in place of key and value", _PACKED),
-    _A("qkv_interleave_dim", -3, "-3, or -2 where heads stand in front of the 3 or 2", _PACKED, (),
+    # Where one is given it is unpacked before this table is asked.
+    _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value", ""),
+    _A("kv_layer", None, "a tensor [..., 2, groups, size] in place of key and value", ""),
+    _A("qkv_interleave_dim", -3, "-3, or -2 where heads stand in front of the 3 or 2", "", (),
        _any_value),
 ]  # fmt: skip
 _BY_NAME = {each.name: each for each in _ALL}

@@ -51,11 +51,17 @@ def unpacked(
         raise _C.ShapeError(
             f"{owner}: {name} is {list(tensor.shape)}; with {_INTERLEAVE}={dim} it is {shape}"
         )
-    replaced = REPLACEABLE[-parts:]
-    left = len(REPLACEABLE) - parts  # the query alone, or nothing
-    twice = list(REPLACEABLE[left : min(len(args), len(REPLACEABLE))])
-    twice += [each for each in replaced if arguments.get(each) is not None]
-    if twice:
-        raise _C.UsageError(f"{owner}: {name} holds {twice[0]}, which is given too; leave it out")
-    arguments |= dict(zip(replaced, tensor.unbind(dim), strict=True))
-    return args, arguments
+    by_position = list(args)
+    for number, part in enumerate(tensor.unbind(dim), start=len(REPLACEABLE) - parts):
+        replaced = REPLACEABLE[number]
+        given_too = by_position[number] if number < len(args) else None
+        if given_too is not None or arguments.get(replaced) is not None:
+            raise _C.UsageError(
+                f"{owner}: {name} holds {replaced}, which is given too; leave it out"
+            )
+        if number < len(args):
+            by_position[number] = part
+            arguments.pop(replaced, None)
+        else:
+            arguments[replaced] = part
+    return tuple(by_position), arguments

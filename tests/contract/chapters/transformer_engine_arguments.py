@@ -189,8 +189,15 @@ STATEMENTS = (
         "`qkv_layer` and `kv_layer` hold query, key and value in one tensor.",
         "test_packed_heads.py::test_packed_tensors_are_their_parts",
         "python/telens/pytorch/packed_heads.py",
-        "tensor.unbind(dim), strict=True",
-        "tensor.unbind(dim)[::-1], strict=True",
+        "enumerate(tensor.unbind(dim), start",
+        "enumerate(tensor.flip(dim).unbind(dim), start",
+    ),
+    Statement(
+        "None in the place of what is packed counts as left out.",
+        "test_packed_heads.py::test_none_in_the_place_of_what_is_packed_is_nothing",
+        "python/telens/pytorch/packed_heads.py",
+        "given_too = by_position[number] if number < len(args) else None",
+        "given_too = number < len(args) or None",
     ),
     Statement(
         "`fp8_grad` of LayerNormLinear rounds the gradient before the norm's backward.",
