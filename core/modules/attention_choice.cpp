@@ -75,10 +75,13 @@ std::string in_words(const std::vector<std::string_view>& names) {
   return fmt::format("{}", fmt::join(names, " and "));
 }
 
+// A tensor to ask about: one head's elements in memory, of that shape.
 at::Tensor like(const at::Tensor& tensor, std::int64_t heads, at::ScalarType dtype) {
-  return at::empty({tensor.size(0), heads, tensor.size(2), tensor.size(3)},
-                   tensor.options().dtype(dtype));
+  return at::empty({tensor.size(3)}, tensor.options().dtype(dtype))
+      .expand({tensor.size(0), heads, tensor.size(2), tensor.size(3)});
 }
+
+bool has_gaps(const at::Tensor& tensor) { return tensor.size(3) > 1 && tensor.stride(3) != 1; }
 
 std::vector<Obstacle> obstacles_of(const ScaledAttention& attention, const MaskParts& parts) {
   std::vector<Obstacle> all;
@@ -91,6 +94,13 @@ std::vector<Obstacle> obstacles_of(const ScaledAttention& attention, const MaskP
   if (attention.mask && attention.mask->requires_grad()) {
     all.push_back({"the gradient of " + in_words(parts.with_gradient), [](ScaledAttention& each) {
                      if (each.mask) each.mask = each.mask->detach();
+                   }});
+  }
+  if (has_gaps(attention.query) || has_gaps(attention.key) || has_gaps(attention.value)) {
+    all.push_back({"heads whose elements lie apart in memory", [](ScaledAttention& each) {
+                     for (at::Tensor* tensor : {&each.query, &each.key, &each.value}) {
+                       *tensor = like(*tensor, tensor->size(1), tensor->scalar_type());
+                     }
                    }});
   }
   if (attention.grouped) {
@@ -147,8 +157,9 @@ std::string reason_of(const ScaledAttention& attention, const MaskParts& parts, 
   if (!names.empty()) {
     reasons.push_back("no faster one takes " + in_words(names));
   } else if (reasons.empty()) {
-    reasons.push_back(fmt::format("LibTorch has no faster one for heads of {} in {}",
-                                  attention.query.size(3),
+    reasons.push_back(fmt::format("LibTorch has no faster one for query {} and key {} in {}",
+                                  c10::str(attention.query.sizes()),
+                                  c10::str(attention.key.sizes()),
                                   dtype_name(attention.query.scalar_type())));
   }
   return fmt::format("{}", fmt::join(reasons, "; "));

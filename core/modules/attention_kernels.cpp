@@ -67,8 +67,8 @@ AllowedAttentionKernels::AllowedAttentionKernels(const at::Tensor& query) {
   if (!allowed.flash && !allowed.cudnn && !allowed.efficient && !allowed.math) {
     raise<UsageError>(
         "no attention kernel is left: {}, {}, {}, {} and torch.backends.cuda switch all of them "
-        "off; set one of the variables to 1",
-        kFlash, kFused, kUnfused, kNondeterministic);
+        "off; {} allows the one that takes everything",
+        kFlash, kFused, kUnfused, kNondeterministic, setting_for_math());
   }
   set(allowed);
   before_ = before;
@@ -88,11 +88,16 @@ std::vector<std::string> kernels_switched_off(const at::Tensor& query) {
                                                        : std::string("torch.backends.cuda");
     sentences.push_back(fmt::format("{} switches {} off", who, kernel));
   };
-  add("flash", context.userEnabledFlashSDP(), kFlash);
+  add("flash attention", context.userEnabledFlashSDP(), kFlash);
   if (ops::has_flash_alone(query)) return sentences;
-  add("cuDNN's", context.userEnabledCuDNNSDP(), kFused);
-  add("the memory-efficient one", context.userEnabledMemEfficientSDP(), kFused);
+  add("cuDNN attention", context.userEnabledCuDNNSDP(), kFused);
+  add("memory-efficient attention", context.userEnabledMemEfficientSDP(), kFused);
   return sentences;
+}
+
+std::string_view setting_for_math() {
+  if (!allows(kUnfused)) return "NVTE_UNFUSED_ATTN=1";
+  return "torch.backends.cuda.enable_math_sdp(True)";
 }
 
 }  // namespace telens

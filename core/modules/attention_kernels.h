@@ -8,13 +8,16 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace telens {
 
 // Switches kernels off while it lives, besides those that torch.backends.cuda has switched off. The
-// switches are torch's own, of the whole process: an attention of another library on another thread
-// finds them too. Nothing is touched where no variable is 0.
+// switches are torch's own, of the whole process, as those of torch.nn.attention.sdpa_kernel are:
+// an attention of another library on another thread finds them too, and an sdpa_kernel that begins
+// on another thread meanwhile and ends later leaves them as it found them. Nothing is touched where
+// no variable is 0.
 class AllowedAttentionKernels {
  public:
   // NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 leaves math alone off the CPU, whose kernels all give the
@@ -37,8 +40,12 @@ class AllowedAttentionKernels {
   std::optional<Switches> before_;
 };
 
-// Sentences such as "NVTE_FLASH_ATTN=0 switches flash off", of the fast kernels of query's device
-// that are off at this moment.
+// Sentences such as "NVTE_FLASH_ATTN=0 switches flash attention off", of the fast kernels of
+// query's device that are off at this moment.
 std::vector<std::string> kernels_switched_off(const at::Tensor& query);
+
+// The setting that lets math take what is left: "NVTE_UNFUSED_ATTN=1", or that of torch where the
+// variable is not what switched it off.
+std::string_view setting_for_math();
 
 }  // namespace telens

@@ -78,9 +78,10 @@ void check_kernel_is_left(const ScaledAttention& attention) {
   raise<UsageError>(
       "no attention kernel is left that takes query {} and key {}{}{}: others are switched off by "
       "NVTE_FLASH_ATTN, NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN, NVTE_ALLOW_NONDETERMINISTIC_ALGO or "
-      "torch.backends.cuda; NVTE_UNFUSED_ATTN=1 allows the one that takes everything",
+      "torch.backends.cuda; {} allows the one that takes everything",
       c10::str(attention.query.sizes()), c10::str(attention.key.sizes()),
-      attention.mask ? " with a mask" : "", attention.dropout != 0 ? " with dropout" : "");
+      attention.mask ? " with a mask" : "", attention.dropout != 0 ? " with dropout" : "",
+      setting_for_math());
 }
 
 MaskParts parts_of(const ScoredAttention& how) {

@@ -250,6 +250,11 @@ bool caches_second(const WeightCache& cache, const OperandRequest& request) {
   return request.second_needed || recomputation::is_active() || cache.has_quantized_second();
 }
 
+// True if a plain operand of dgrad is what fprop's codes stand for, not the weight.
+bool dequantizes(const ForwardContext& context) {
+  return context.recipe != nullptr && context.recipe->dequantized_backward;
+}
+
 }  // namespace
 
 bool WeightCache::is_valid_for(const ForwardContext& context, const OperandRequest& request) const {
@@ -261,7 +266,10 @@ bool WeightCache::is_valid_for(const ForwardContext& context, const OperandReque
     const bool quantizes =
         context.quantizes(gemm) && !(context.plan && context.plan->runs_in_high_precision(gemm));
     const auto* codes = std::get_if<QuantizedTensor>(&cached);
-    if (codes == nullptr) return !quantizes && std::get<at::Tensor>(cached).defined();
+    if (codes == nullptr) {
+      return !quantizes && std::get<at::Tensor>(cached).defined() &&
+             dequantized_ == dequantizes(context);
+    }
     if (!quantizes) return false;
     return quantizer_ && quantizer_->quantizes_as(*context.quantizers[TensorRole::weight]) &&
            request.tensor.sizes() == at::IntArrayRef(codes->sizes);
@@ -276,6 +284,7 @@ void WeightCache::store(const GemmOperands& operands, const ForwardContext& cont
   quantizer_ = context.quantizes() ? context.quantizers[TensorRole::weight] : nullptr;
   modify_mask_ = weight_modify_mask(context);
   recipe_ = context.recipe;
+  dequantized_ = dequantizes(context);
   const bool any_quantized = is_quantized(operands.first) || is_quantized(operands.second);
   if (modify_mask_ != 0) {
     operands_ = clone_if_aliases(operands, weight);

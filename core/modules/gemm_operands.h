@@ -51,6 +51,7 @@ class WeightCache {
   std::uint32_t modify_mask_ = 0;         // bits of RoutingPlan::modify that they were made under
   std::shared_ptr<const Recipe> recipe_;  // with modify_mask_: nullptr: high precision
   std::shared_ptr<const Quantizer> quantizer_;  // made them where no feature did
+  bool dequantized_ = false;  // dgrad's plain operand is what fprop's codes stand for
 };
 
 // A linear layer as its GEMMs see it. Forward and backward share it; a backward may outlive the

@@ -42,12 +42,8 @@ SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
                                const std::optional<at::Tensor>& random_state, bool rowwise,
                                bool columnwise, const std::optional<at::Tensor>& amaxes) {
   check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
-  check_amaxes(x, amaxes);
-  const auto make = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
-    return empty_packed_codes(rows, columns, transposed, x.options());
-  };
-  return as_six_tensors({rowwise ? make(x.size(0), x.size(1), false) : BlockCodes(),
-                         columnwise ? make(x.size(1), x.size(0), true) : BlockCodes()});
+  check_amaxes("quantize_nvfp4", x, amaxes);
+  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}));
 }
 
 at::Tensor hadamard_transform_meta(const at::Tensor& x, std::int64_t signs, bool) {
@@ -157,6 +153,20 @@ BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool tran
           at::empty({1}, options.dtype(at::kFloat))};
 }
 
+BlockCodesPair empty_packed_pair(const at::Tensor& x, bool squares,
+                                 const Orientations& orientations) {
+  BlockCodesPair pair;
+  if (orientations.rowwise) {
+    pair.rowwise = empty_packed_codes(x.size(0), x.size(1), false, x.options());
+  }
+  if (orientations.columnwise) {
+    pair.columnwise = empty_packed_codes(x.size(1), x.size(0), true, x.options());
+    at::Tensor& scales = pair.columnwise.scale_inv;
+    if (squares) scales = at::empty(scales.sizes(), scales.options());
+  }
+  return pair;
+}
+
 void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs) {
   check_matrix(operation, x);
   if (signs < 0 || signs > 0xffff) {
@@ -191,13 +201,13 @@ void check_nvfp4(const at::Tensor& x, bool two_dimensional,
   }
 }
 
-void check_amaxes(const at::Tensor& x, const std::optional<at::Tensor>& amaxes) {
+void check_amaxes(std::string_view operation, const at::Tensor& x,
+                  const std::optional<at::Tensor>& amaxes) {
   if (amaxes && (amaxes->scalar_type() != at::kFloat || amaxes->dim() != 1 ||
                  amaxes->size(0) != 2 || amaxes->device() != x.device())) {
-    raise<ShapeError>(
-        "quantize_nvfp4: amaxes has dtype {} and shape {} on {}; expected Float [2] on {}",
-        c10::toString(amaxes->scalar_type()), c10::str(amaxes->sizes()), amaxes->device().str(),
-        x.device().str());
+    raise<ShapeError>("{}: amaxes has dtype {} and shape {} on {}; expected Float [2] on {}",
+                      operation, c10::toString(amaxes->scalar_type()), c10::str(amaxes->sizes()),
+                      amaxes->device().str(), x.device().str());
   }
 }
 

@@ -64,13 +64,19 @@ BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::Scal
 BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool transposed,
                               const at::TensorOptions& options);
 
+// Those of both orientations of x, as `orientations` asks. squares: the scales of the columnwise
+// one lie row after row.
+BlockCodesPair empty_packed_pair(const at::Tensor& x, bool squares,
+                                 const Orientations& orientations);
+
 void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs);
 // Also that 16x16 blocks and the transform are not asked for together, and that random_state, if
 // given, is int64 with 2 elements on x's device.
 void check_nvfp4(const at::Tensor& x, bool two_dimensional,
                  std::optional<std::int64_t> hadamard_signs,
                  const std::optional<at::Tensor>& random_state, bool columnwise);
-void check_amaxes(const at::Tensor& x, const std::optional<at::Tensor>& amaxes);
+void check_amaxes(std::string_view operation, const at::Tensor& x,
+                  const std::optional<at::Tensor>& amaxes);
 
 // The scales of squares [rows / block, columns / block] as those of the blocks of one row's height
 // that quantized data has: each row of scales as often as the square has rows, `rows` in all.

@@ -44,8 +44,9 @@ TELENS_HOST_DEVICE constexpr float mxfp8_factor(std::uint8_t code) {
 
 // NVFP4: what a tensor is multiplied by so that the scale of its largest block is the largest of
 // E4M3: 448 * 6 / amax; 1 for an amax of zero or infinity. Its inverse is the tensor's scale.
-TELENS_HOST_DEVICE inline float nvfp4_tensor_factor(float amax) {
-  const float factor = E4M3::kMax * E2M1::kMax / amax;
+// largest_scale: another one in 448's place.
+TELENS_HOST_DEVICE inline float nvfp4_tensor_factor(float amax, float largest_scale = E4M3::kMax) {
+  const float factor = largest_scale * E2M1::kMax / amax;
   if (amax == 0.0F || factor == 0.0F) return 1.0F;
   return factor > FP32::kMax ? FP32::kMax : factor;
 }

@@ -26,6 +26,11 @@ TORCH_LIBRARY(telens, library) {
       "bool rowwise, bool columnwise, Tensor? amaxes=None) -> (Tensor codes, Tensor scale_inv, "
       "Tensor tensor_scale, "
       "Tensor column_codes, Tensor column_scale_inv, Tensor column_tensor_scale)");
+  library.def(
+      "quantize_four_over_six(Tensor x, bool two_dimensional, bool squared_error, "
+      "float largest_scale, bool rowwise, bool columnwise, Tensor? amaxes=None) -> (Tensor codes, "
+      "Tensor scale_inv, Tensor tensor_scale, Tensor column_codes, Tensor column_scale_inv, "
+      "Tensor column_tensor_scale)");
   library.def("hadamard_transform(Tensor x, int signs, bool inverse) -> Tensor");
   library.def(
       "dequantize_blocks(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, int format, "

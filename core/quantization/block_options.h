@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/formats/convert.h"
+#include "core/ops/four_over_six_formula.h"
 
 namespace telens {
 
@@ -19,6 +20,8 @@ struct BlockOptions {
   // one.
   std::optional<std::uint16_t> hadamard_signs = std::nullopt;
   bool stochastic_rounding = false;  // packed FP4
+  // Packed FP4, without either of those: blocks are scaled to 4 or to 6, by this error.
+  std::optional<FourOverSix> four_over_six = std::nullopt;
 
   bool operator==(const BlockOptions&) const = default;
 };

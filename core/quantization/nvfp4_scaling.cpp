@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/distributed/amax_reduction.h"
+#include "core/ops/four_over_six.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/token_padding.h"
 
@@ -20,10 +21,26 @@ at::Tensor largest_number(const at::Tensor& x) {
   return ops::amax(at::nan_to_num(x, 0, kInfinity, -kInfinity));
 }
 
+bool includes(NVFP4BlockScaling::Scope scope, TensorRole role) {
+  using Scope = NVFP4BlockScaling::Scope;
+  if (is_backward(role)) return false;
+  return scope == Scope::all ||
+         scope == (role == TensorRole::weight ? Scope::weights : Scope::activations);
+}
+
 }  // namespace
+
+void NVFP4BlockScaling::check() const {
+  if (!disable_rht && includes(four_over_six, TensorRole::input)) {
+    raise<UsageError>(
+        "NVFP4BlockScaling: nvfp4_4over6 of activations excludes their random Hadamard transform; "
+        "set disable_rht, or nvfp4_4over6 to 'weights'");
+  }
+}
 
 std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
                                                              DelayedScalingState*) const {
+  check();
   BlockOptions options;
   if (role == TensorRole::weight) {
     options.two_dimensional = !disable_2d_quantization;
@@ -31,6 +48,10 @@ std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
     options.hadamard_signs = kRandomHadamardSigns;
   }
   options.stochastic_rounding = is_backward(role) && !disable_stochastic_rounding;
+  if (includes(four_over_six, role)) {
+    options.four_over_six = {four_over_six_squares_errors,
+                             includes(four_over_six_to_256, role) ? 256.0F : 448.0F};
+  }
   return std::make_shared<NVFP4Quantizer>(options);
 }
 
@@ -54,6 +75,13 @@ ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
 
 ops::BlockCodesPair NVFP4Quantizer::quantize_whole(const at::Tensor& x,
                                                    const ops::Orientations& orientations) const {
+  if (options().four_over_six) {
+    return ops::quantize_four_over_six(x,
+                                       {.two_dimensional = options().two_dimensional,
+                                        .choice = *options().four_over_six,
+                                        .amaxes = reduced_amaxes(x, orientations)},
+                                       orientations);
+  }
   at::Tensor random_state;
   if (options().stochastic_rounding) {
     random_state = at::empty({2}, x.options().dtype(at::kLong)).random_();

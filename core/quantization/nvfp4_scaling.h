@@ -22,6 +22,16 @@ struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
   bool disable_stochastic_rounding = false;
   bool disable_2d_quantization = false;
 
+  // The tensors of the forward pass whose blocks are scaled to 4 or to 6, whichever leaves the
+  // smaller error (core/ops/four_over_six_formula.h). Those of the backward pass never are.
+  enum class Scope : std::uint8_t { none, weights, activations, all };
+  Scope four_over_six = Scope::none;
+  Scope four_over_six_to_256 = Scope::all;  // their largest scale is 256 instead of 448
+  bool four_over_six_squares_errors = false;
+
+  // Throws UsageError where four_over_six and the random Hadamard transform fall on one tensor.
+  void check() const;
+
   std::string_view name() const override { return "nvfp4"; }
   void round_to_nearest() override { disable_stochastic_rounding = true; }
   std::shared_ptr<Quantizer> make_quantizer(TensorRole role,

@@ -61,6 +61,11 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
   number("power_of_2_scales", blocks.power_of_2_scales ? 1 : 0);
   attributes.emplace_back("amax_epsilon", double{blocks.amax_epsilon});
   number("stochastic_rounding", blocks.stochastic_rounding ? 1 : 0);
+  if (blocks.four_over_six) {
+    number("four_over_six_squared_error", blocks.four_over_six->squared_error ? 1 : 0);
+    attributes.emplace_back("four_over_six_largest_scale",
+                            double{blocks.four_over_six->largest_scale});
+  }
   if (!rowwise && tensor.blocks.hadamard_signs) {
     number("hadamard_signs", *tensor.blocks.hadamard_signs);
   }

@@ -23,6 +23,12 @@ TokenPadding padding_of(const InspectGemmCall& call) {
   return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
 }
 
+Cause cause_in_recipe(const Recipe& recipe, Gemm gemm) {
+  if (!recipe.override_linear_precision.of(gemm)) return Cause::not_in_recipe;
+  return gemm != Gemm::fprop && recipe.dequantized_backward ? Cause::dequantized
+                                                            : Cause::overridden;
+}
+
 OperandState operand_state(const InspectGemmCall& call, std::span<const Alteration> alterations,
                            TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
   const at::ScalarType computed_in = call.output.scalar_type();
@@ -47,8 +53,7 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
   } else if (call.recipe == nullptr) {
     state.cause = Cause::no_recipe;
   } else {
-    state.cause = call.recipe->override_linear_precision.of(call.gemm) ? Cause::overridden
-                                                                       : Cause::not_in_recipe;
+    state.cause = cause_in_recipe(*call.recipe, call.gemm);
   }
   return state;
 }
@@ -89,6 +94,8 @@ std::string reason_of(const OperandState& state) {
       return "the recipe leaves an operand of this GEMM in high precision";
     case Cause::overridden:
       return "override_linear_precision of the recipe";
+    case Cause::dequantized:
+      return "backward_override='dequantized' of the recipe";
     case Cause::disabled:
       return feature();
     case Cause::modified:

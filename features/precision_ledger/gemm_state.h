@@ -21,6 +21,7 @@ enum class Cause : std::uint8_t {
   no_recipe,      // no recipe asks for quantization
   not_in_recipe,  // the recipe has no quantizer for one of the operands
   overridden,     // override_linear_precision
+  dequantized,    // backward_override="dequantized"
   disabled,       // a feature answered false to fp8_gemm_enabled
   modified,       // by a feature
   stored,         // a weight that is stored in low precision

@@ -47,17 +47,23 @@ class PrecisionLedger final : public ScheduledFeature {
     std::int64_t number = -1;
   };
 
-  // The same of an attention.
+  // A state of an attention.
   struct AttentionEntry {
     ops::AttentionChoice choice;
     at::ScalarType given = at::kFloat;  // the dtype that queries, keys and values came in
-    std::int64_t number = -1;
+    std::int64_t number = 0;
 
     bool is(const InspectAttentionCall& call) const {
-      return number >= 0 && given == call.query.scalar_type() &&
-             choice.kernel == call.choice.kernel && choice.reason == call.choice.reason &&
-             choice.computed_in == call.choice.computed_in;
+      return given == call.query.scalar_type() && choice.kernel == call.choice.kernel &&
+             choice.reason == call.choice.reason && choice.computed_in == call.choice.computed_in;
     }
+  };
+  // Those of a layer that an iteration had. Micro-batches with and without padding may alternate
+  // for ever: a state is new where neither this iteration nor the last one has had it.
+  struct Attention {
+    std::vector<AttentionEntry> last;
+    std::vector<AttentionEntry> now;
+    std::int64_t written = 0;
   };
 
   // A linear layer of another library.
@@ -81,7 +87,7 @@ class PrecisionLedger final : public ScheduledFeature {
 
   std::mutex mutex_;  // over what follows
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
-  std::map<std::string, AttentionEntry, std::less<>> attentions_;
+  std::map<std::string, Attention, std::less<>> attentions_;
   std::vector<bool> met_;                                // by rule: it was about some GEMM
   std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
   std::map<std::string, ForeignLayer, std::less<>> foreign_;
@@ -137,10 +143,18 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
 
 void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {
   const std::lock_guard lock(mutex_);
-  AttentionEntry& entry = attentions_[std::string(at.layer_name)];
-  if (entry.is(call)) return;
-  entry = {call.choice, call.query.scalar_type(), entry.number + 1};
-  write(at, entry);
+  Attention& attention = attentions_[std::string(at.layer_name)];
+  const auto find = [&](std::vector<AttentionEntry>& entries) {
+    return std::find_if(entries.begin(), entries.end(),
+                        [&](const AttentionEntry& each) { return each.is(call); });
+  };
+  if (find(attention.now) != attention.now.end()) return;
+  if (const auto known = find(attention.last); known != attention.last.end()) {
+    attention.now.push_back(*known);
+    return;
+  }
+  attention.now.push_back({call.choice, call.query.scalar_type(), attention.written++});
+  write(at, attention.now.back());
 }
 
 // No rule of `expect` is about it: an attention is no GEMM.
@@ -248,6 +262,10 @@ void PrecisionLedger::warn_of_foreign_layers() {
 void PrecisionLedger::step(std::int64_t) {
   const std::lock_guard lock(mutex_);
   warn_of_foreign_layers();
+  for (auto& [layer, attention] : attentions_) {
+    if (attention.now.empty()) continue;  // it did not run
+    attention.last = std::exchange(attention.now, {});
+  }
   stop_where_violated();
 }
 

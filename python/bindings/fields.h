@@ -159,8 +159,9 @@ void read_field(const char* name, py::handle value, T& field) {
       }
     } else if (!value.is_none()) {
       for (const auto& [part, size] : cast(std::type_identity<py::dict>{}, value)) {
-        field.push_back({part.template cast<std::string>(),
-                         cast_argument<std::int64_t>(name, python_type_name<T>(), size)});
+        const auto part_name = part.template cast<std::string>();
+        const std::string of_part = fmt::format("{}['{}']", name, part_name);
+        field.push_back({part_name, cast_argument<std::int64_t>(of_part.c_str(), "int", size)});
       }
     }
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {

@@ -9,6 +9,7 @@
 
 #include "core/modules/linear_layer.h"
 #include "core/quantization/extra_state.h"
+#include "python/bindings/quantizers.h"
 
 namespace telens::python {
 
@@ -51,14 +52,14 @@ std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
 }
 
 // In the order of the slots; None for what a recipe leaves in high precision.
-std::vector<std::shared_ptr<Quantizer>> quantizers(ModuleAdapter& adapter, bool backward) {
-  std::vector<std::shared_ptr<Quantizer>> all;
+py::list quantizers(ModuleAdapter& adapter, bool backward) {
+  py::list all;
   for (LinearLayer* layer : adapter.module().layers()) {
     if (layer->quantization().recipe() == nullptr) continue;
     const LayerQuantizers& own = layer->quantization().newest_quantizers();
     for (int index = 0; index < kRoles; ++index) {
       const auto role = static_cast<TensorRole>(index);
-      if (is_backward(role) == backward) all.push_back(own[role]);
+      if (is_backward(role) == backward) all.append(own_quantizer(own[role]));
     }
   }
   return all;

@@ -5,8 +5,11 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/ops/four_over_six.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 
@@ -27,11 +30,24 @@ std::optional<at::Tensor> optional_tensor(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+// (squared_error, largest_scale), or None.
+std::optional<std::pair<bool, float>> four_over_six_state(const BlockOptions& options) {
+  if (!options.four_over_six) return std::nullopt;
+  return std::pair(options.four_over_six->squared_error, options.four_over_six->largest_scale);
+}
+
+std::optional<FourOverSix> four_over_six(const py::handle& state) {
+  const auto pair = state.cast<std::optional<std::pair<bool, float>>>();
+  if (!pair) return std::nullopt;
+  return ops::check_four_over_six(pair->second, pair->first);
+}
+
 py::tuple block_state(const QuantizedTensor& tensor) {
   const BlockOptions& options = tensor.blocks;
   return py::make_tuple(options.two_dimensional, static_cast<int>(options.scale_rounding),
                         options.power_of_2_scales, options.amax_epsilon, options.hadamard_signs,
-                        options.stochastic_rounding, tensor.power_of_2_scales);
+                        options.stochastic_rounding, tensor.power_of_2_scales,
+                        four_over_six_state(options));
 }
 
 BlockOptions block_options(const py::tuple& state) {
@@ -44,9 +60,14 @@ BlockOptions block_options(const py::tuple& state) {
 }
 
 void set_block_state(QuantizedTensor& tensor, const py::tuple& state) {
-  constexpr std::size_t kKnownScales = 6;  // older pickles end before this entry
+  // Older pickles end before these entries.
+  constexpr std::size_t kKnownScales = 6;
+  constexpr std::size_t kFourOverSix = 7;
   tensor.blocks = block_options(state);
   tensor.power_of_2_scales = state.size() > kKnownScales && state[kKnownScales].cast<bool>();
+  if (state.size() > kFourOverSix) {
+    tensor.blocks.four_over_six = four_over_six(state[kFourOverSix]);
+  }
 }
 
 at::Tensor dequantize(const QuantizedTensor& tensor, at::ScalarType dtype) {

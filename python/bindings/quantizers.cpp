@@ -7,9 +7,11 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/ops/four_over_six.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/float8_block_scaling.h"
@@ -20,6 +22,7 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 #include "python/bindings/process_group.h"
+#include "python/bindings/python_quantizer.h"
 #include "python/bindings/quantized_tensor.h"
 
 namespace telens::python {
@@ -113,7 +116,12 @@ void fill(const char* name, const at::Tensor& own, const at::Tensor& given) {
 void bind_base(py::module_& module) {
   py::class_<Quantizer, std::shared_ptr<Quantizer>>(
       module, "Quantizer", "Turns a high-precision tensor into a QuantizedTensor.")
-      .def("__call__", &quantize, py::arg("tensor"))
+      .def(
+          "__call__",
+          [](const py::object& self, const at::Tensor& tensor) {
+            return self.attr("quantize")(tensor);  // a subclass may have its own
+          },
+          py::arg("tensor"))
       .def("quantize", &quantize, py::arg("tensor"), "The tensor's QuantizedTensor.")
       .def("update_quantized", &update_quantized, py::arg("src"), py::arg("dst"),
            "Quantizes src into dst's own storage, and returns dst.")
@@ -177,11 +185,20 @@ void bind_per_tensor(py::module_& module) {
            "amax_reduction_group (None: all), which all quantize at the same time.");
 }
 
+// Transformer Engine's names of the errors that choose between 4 and 6.
+bool squares_errors(const std::string& mode) {
+  if (mode == "MSE") return true;
+  if (mode == "MAE") return false;
+  raise<UsageError>("NVFP4Quantizer: nvfp4_4over6_err_mode is '{}'; expected 'MAE' or 'MSE'", mode);
+}
+
 std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwise, bool columnwise,
                                                      bool with_amax_reduction,
                                                      const py::object& amax_reduction_group,
                                                      bool with_rht, bool, bool two_dimensional,
-                                                     bool stochastic_rounding, bool random_signs) {
+                                                     bool stochastic_rounding, bool random_signs,
+                                                     bool four_over_six, double largest_scale,
+                                                     const std::string& error) {
   if (format != FormatId::e2m1) {
     raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", name_of(format));
   }
@@ -189,6 +206,14 @@ std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwi
                        .stochastic_rounding = stochastic_rounding};
   if (with_rht) {
     options.hadamard_signs = random_signs ? kRandomHadamardSigns : std::uint16_t{0};
+  }
+  if (four_over_six) {
+    if (with_rht || stochastic_rounding) {
+      raise<UsageError>(
+          "NVFP4Quantizer: nvfp4_use_4over6 excludes with_rht and stochastic_rounding; switch them "
+          "off");
+    }
+    options.four_over_six = ops::check_four_over_six(largest_scale, squares_errors(error));
   }
   auto quantizer = std::make_shared<NVFP4Quantizer>(options, Usage{rowwise, columnwise});
   quantizer->reduce_amax_over(
@@ -240,11 +265,16 @@ void bind_blockwise(py::module_& module) {
           py::arg("with_rht") = false, py::arg("with_post_rht_amax") = false,
           py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,
           py::kw_only(), py::arg("with_random_sign_mask") = true,
+          py::arg("nvfp4_use_4over6") = false, py::arg("nvfp4_e4m3_max") = 448.0,
+          py::arg("nvfp4_4over6_err_mode") = "MAE",
           "with_rht: the columnwise orientation is that of the random Hadamard transform, with its "
           "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
           "without its signs. with_2d_quantization: one scale for 16x16 elements. "
           "with_amax_reduction: the tensor's scales are made of the largest amaxes over the ranks "
-          "of amax_reduction_group (None: all), which all quantize at the same time.");
+          "of amax_reduction_group (None: all), which all quantize at the same time. "
+          "nvfp4_use_4over6: blocks are scaled to 4 or to 6, whichever leaves the smaller sum of "
+          "magnitudes ('MAE') or squares ('MSE') of errors; nvfp4_e4m3_max, 448 or 256, is then "
+          "the scale that the largest block gets where it is scaled to 6.");
 }
 
 }  // namespace
@@ -253,6 +283,9 @@ void bind_quantizers(py::module_& module) {
   bind_base(module);
   bind_per_tensor(module);
   bind_blockwise(module);
+  py::class_<PythonQuantizer, Quantizer, std::shared_ptr<PythonQuantizer>>(
+      module, "PythonQuantizer", "What a layer holds of a quantizer whose class is in Python.")
+      .def(py::init<py::object>(), py::arg("quantizer"));
   module.def("recipe_names", &recipe_names);
   module.def("default_quantizer", &default_quantizer, py::arg("recipe"), py::arg("tensor"),
              py::arg("fp8_format"),
@@ -272,7 +305,12 @@ py::object from_quantizer(const Quantizer* quantizer) {
   }
   const std::shared_ptr<Quantizer> copy = quantizer->copy();
   copy->set_usage({.rowwise = true, .columnwise = true});
-  return py::cast(copy);
+  return own_quantizer(copy);
+}
+
+py::object own_quantizer(const std::shared_ptr<Quantizer>& quantizer) {
+  const auto* const python = dynamic_cast<const PythonQuantizer*>(quantizer.get());
+  return python != nullptr ? python->object() : py::cast(quantizer);
 }
 
 }  // namespace telens::python

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 #include "core/quantization/quantizer.h"
 
 namespace telens::python {
@@ -11,5 +13,8 @@ namespace telens::python {
 // and amax and makes both orientations, since the layer's own usage is that of its last cast. None
 // for nullptr.
 pybind11::object from_quantizer(const Quantizer* quantizer);
+
+// A layer's quantizer itself; of a class written in Python, the object of that class.
+pybind11::object own_quantizer(const std::shared_ptr<Quantizer>& quantizer);
 
 }  // namespace telens::python

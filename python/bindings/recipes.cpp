@@ -109,13 +109,31 @@ std::shared_ptr<Recipe> make_float8_block_scaling(Fp8Format format, const Scalin
   return recipe;
 }
 
+NVFP4BlockScaling::Scope scope_of(const std::string& name) {
+  using Scope = NVFP4BlockScaling::Scope;
+  if (name == "none") return Scope::none;
+  if (name == "weights") return Scope::weights;
+  if (name == "activations") return Scope::activations;
+  if (name == "all") return Scope::all;
+  raise<UsageError>("there is no scope '{}'; expected none, weights, activations or all", name);
+}
+
+// Scopes of nvfp4_4over6 and of its largest scale 256, and whether errors are squared.
+using FourOverSixChoice = std::tuple<std::string, std::string, bool>;
+
 std::shared_ptr<Recipe> make_nvfp4_block_scaling(bool disable_rht, bool disable_stochastic_rounding,
                                                  bool disable_2d_quantization,
+                                                 const FourOverSixChoice& four_over_six,
                                                  const Precision& gemms) {
   auto recipe = std::make_shared<NVFP4BlockScaling>();
   recipe->disable_rht = disable_rht;
   recipe->disable_stochastic_rounding = disable_stochastic_rounding;
   recipe->disable_2d_quantization = disable_2d_quantization;
+  const auto& [scope, scope_of_256, squares_errors] = four_over_six;
+  recipe->four_over_six = scope_of(scope);
+  recipe->four_over_six_to_256 = scope_of(scope_of_256);
+  recipe->four_over_six_squares_errors = squares_errors;
+  recipe->check();
   recipe->override_linear_precision = override_precision(gemms);
   return recipe;
 }
@@ -178,7 +196,8 @@ void bind_recipes(py::module_& module) {
              py::arg("override_linear_precision"));
   module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::kw_only(),
              py::arg("disable_rht"), py::arg("disable_stochastic_rounding"),
-             py::arg("disable_2d_quantization"), py::arg("override_linear_precision"));
+             py::arg("disable_2d_quantization"), py::arg("four_over_six"),
+             py::arg("override_linear_precision"));
   module.def("make_custom_recipe", &make_custom_recipe, py::kw_only(), py::arg("qfactory"),
              py::arg("fp8_format"), py::arg("override_linear_precision"));
 }

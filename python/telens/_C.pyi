@@ -185,6 +185,9 @@ class NVFP4Quantizer(Quantizer):
         stochastic_rounding: bool = False,
         *,
         with_random_sign_mask: bool = True,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: float = 448.0,
+        nvfp4_4over6_err_mode: str = "MAE",
     ) -> None: ...
 
 # The rest is for the package itself.

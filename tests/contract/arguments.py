@@ -195,6 +195,9 @@ RECIPE_FIELDS = {
     RECIPES + "test_nvfp4_is_quantized_as_the_assigned_parameters_say": (
         "disable_rht disable_stochastic_rounding disable_2d_quantization"
     ),
+    "test_four_over_six.py::test_a_recipe_scales_the_tensors_of_its_scope": (
+        "nvfp4_4over6 nvfp4_4over6_e4m3_use_256 nvfp4_4over6_err_mode"
+    ),
     "test_power_of_2_scale.py::"
     "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
     "test_custom_recipe.py::"

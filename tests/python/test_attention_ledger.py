@@ -161,7 +161,7 @@ def test_a_switch_is_named(tmp_path, monkeypatch, switch):
         debug.step()
     (state,) = states(tmp_path)
     who = "NVTE_FLASH_ATTN=0" if switch == "variable" else "torch.backends.cuda"
-    assert (state["kernel"], state["kernel cause"]) == (MATH, f"{who} switches flash off")
+    assert (state["kernel"], state["kernel cause"]) == (MATH, f"{who} switches flash attention off")
 
 
 def test_a_state_is_written_where_it_changes(tmp_path, monkeypatch):
@@ -174,6 +174,30 @@ def test_a_state_is_written_where_it_changes(tmp_path, monkeypatch):
     assert [(s["iteration"], s["kernel"]) for s in states(tmp_path)] == [
         (0, FLASH), (2, MATH), (3, FLASH),
     ]  # fmt: skip
+
+
+def test_micro_batches_that_alternate_are_written_once(tmp_path):
+    module = attention()
+    with debug.session(LEDGER, log_dir=tmp_path):
+        for _ in range(4):
+            attend(module, heads())
+            attend(module, heads(), **bias(True))
+            debug.step()
+    assert [(s["iteration"], s["kernel"]) for s in states(tmp_path)] == [(0, FLASH), (0, MATH)]
+
+
+def test_heads_whose_elements_lie_apart_are_named(tmp_path):
+    module = attention()
+    apart = [
+        each.detach().transpose(1, 3).contiguous().transpose(1, 3).requires_grad_()
+        for each in heads()
+    ]
+    with debug.session(LEDGER, log_dir=tmp_path):
+        attend(module, apart)
+        debug.step()
+    (state,) = states(tmp_path)
+    assert state["kernel"] == MATH
+    assert state["kernel cause"] == NO_FASTER + "heads whose elements lie apart in memory"
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -143,6 +143,18 @@ def test_a_kernel_that_does_not_take_dropout_is_an_error_that_says_so(monkeypatc
     assert torch.backends.cuda.math_sdp_enabled()
 
 
+def test_where_torch_has_math_off_the_error_names_torchs_switch(monkeypatch):
+    monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
+    setting = r"torch.backends.cuda.enable_math_sdp\(True\) allows"
+    kernels, backend = torch.nn.attention.sdpa_kernel, torch.nn.attention.SDPBackend
+    refused = pytest.raises(telens.UsageError, match=r"with dropout.*" + setting)
+    with kernels(backend.FLASH_ATTENTION), refused:
+        attend(dropout=0.5)
+    refused = pytest.raises(telens.UsageError, match="no attention kernel is left.*" + setting)
+    with kernels(backend.EFFICIENT_ATTENTION), refused:
+        attend()
+
+
 @pytest.mark.parametrize(
     "name", ["FLASH_ATTN", "FUSED_ATTN", "UNFUSED_ATTN", "ALLOW_NONDETERMINISTIC_ALGO"]
 )

@@ -40,6 +40,28 @@ def test_a_backward_in_high_precision_is_the_override_of_both_gemms(recipe):
     assert pickle.loads(pickle.dumps(overridden)).backward_override == "high_precision"
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("first", ["high_precision", "dequantized"])
+def test_a_kept_weight_serves_no_recipe_of_another_override(recipe, first):
+    """The values that dgrad multiplies are the weight's under one, its codes' under the other."""
+    torch.manual_seed(1)
+    layer = te.Linear(64, 64, bias=False)
+    x = torch.randn(32, 64)
+
+    def dgrad(override, is_first_microbatch):
+        own = x.clone().requires_grad_()
+        options = {"disable_stochastic_rounding": True} if recipe is NVFP4BlockScaling else {}
+        with te.autocast(recipe=recipe(backward_override=override, **options)):
+            out = layer(own, is_first_microbatch=is_first_microbatch)
+        out.backward(torch.ones_like(out))
+        return own.grad
+
+    second = "dequantized" if first == "high_precision" else "high_precision"
+    expected = dgrad(second, None)
+    assert not torch.equal(dgrad(first, True), expected)
+    assert torch.equal(dgrad(second, False), expected)
+
+
 def codes_values(quantizer, tensor):
     return quantizer(tensor.detach()).dequantize()
 

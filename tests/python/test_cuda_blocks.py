@@ -123,6 +123,19 @@ def test_nvfp4_scales_of_given_amaxes_are_those_of_the_cpu(ops, dtype, squares, 
                 assert copies[5].item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", HIGH_PRECISION)
+@pytest.mark.parametrize("shape", BLOCK_SHAPES)
+@pytest.mark.parametrize("squares", [False, True])
+@pytest.mark.parametrize("orientations", ORIENTATIONS)
+def test_blocks_of_four_over_six_are_those_of_the_cpu(ops, dtype, shape, squares, orientations):
+    for infinities in (False, True):
+        x = block_matrix(shape, dtype, infinities)
+        for squared_error, largest_scale in ((False, 256.0), (True, 448.0)):
+            choice = (squares, squared_error, largest_scale, *ORIENTATIONS[orientations])
+            copies_on_both(ops.quantize_four_over_six, x, choice)
+            copies_on_both(ops.quantize_four_over_six, x, (*choice, AMAXES))
+
+
 def misaligned(x: torch.Tensor) -> torch.Tensor:
     """Contiguous, whole packs of 8 a row, and no row where loads and stores of packs may begin."""
     rows, columns = x.shape

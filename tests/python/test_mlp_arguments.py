@@ -141,3 +141,5 @@ def test_parts_named_alone_are_equal_ones(make, names):
             make(32, 48, parameters_split=sizes)
     with pytest.raises(TypeError, match="parameters_split"):
         make(32, 32, parameters_split=(1, 2))
+    with pytest.raises(TypeError, match=r"parameters_split\['k'\]' must be int, not NoneType"):
+        make(32, 32, parameters_split={"q": 16, "k": None})

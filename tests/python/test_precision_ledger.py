@@ -124,6 +124,14 @@ def test_an_override_of_the_recipe_is_a_reason(tmp_path, layer, x, command):
     assert why == {"wgrad": "override_linear_precision of the recipe"}
 
 
+def test_a_dequantized_backward_is_a_reason_of_its_own(tmp_path, layer, x, command):
+    recipe = Float8CurrentScaling(backward_override="dequantized")
+    run(ledger_config(), tmp_path, layer, x, fp8=True, recipe=recipe)
+    why = {row["gemm"]: row["why"] for row in rows_of(command, tmp_path) if row["fallback"]}
+    expected = "backward_override='dequantized' of the recipe"
+    assert why == {"dgrad": expected, "wgrad": expected}
+
+
 def stored_rows(log_dir) -> list[tuple[int, str, str]]:
     """(iteration, gemm, kernel) of the states in the run file, read with h5py."""
     import h5py

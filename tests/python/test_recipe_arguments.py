@@ -187,9 +187,7 @@ def test_parameters_that_a_recipe_does_not_have_are_named(recipe, attribute, val
 
 
 def test_nvfp4_arguments_of_other_scalings_are_named():
-    assert NVFP4BlockScaling(nvfp4_4over6="none", row_scaled_activation=False).nvfp4()
-    with pytest.raises(telens.UsageError, match="nvfp4_4over6='all' is not supported"):
-        NVFP4BlockScaling(nvfp4_4over6="all")
+    assert NVFP4BlockScaling(row_scaled_activation=False).nvfp4()
     with pytest.raises(telens.UsageError, match="row_scaled_activation=True is not supported"):
         NVFP4BlockScaling(row_scaled_activation=True)
 

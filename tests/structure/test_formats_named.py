@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("core", "hooks", "features", "inspector_cli", "python")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi"}
-MOST_FILES = {"nvfp4": 48, "mxfp8": 44}
+MOST_FILES = {"nvfp4": 50, "mxfp8": 44}
 
 
 def files_that_name(word: str) -> list[str]:

@@ -136,6 +136,15 @@ class Float8BlockScaling(Recipe):
         return _C.make_float8_block_scaling(dimensions=self._dimensions(), **fp8_arguments(self))
 
 
+_SCOPES = ("none", "weights", "activations", "all")
+# The words that some arguments of NVFP4BlockScaling may be.
+_WORDS = {
+    "nvfp4_4over6": _SCOPES,
+    "nvfp4_4over6_e4m3_use_256": _SCOPES,
+    "nvfp4_4over6_err_mode": ("MAE", "MSE"),
+}
+
+
 @dataclass
 class NVFP4BlockScaling(Recipe):
     """E2M1; every 16 elements share an E4M3 scale, all of them one FP32 scale.
@@ -156,10 +165,17 @@ class NVFP4BlockScaling(Recipe):
         ``Format.E2M1``, of the elements
     fp8_format
         ``Format.E4M3``, of the scales
-    row_scaled_activation, nvfp4_4over6
-        accepted with their defaults alone
-    nvfp4_4over6_e4m3_use_256, nvfp4_4over6_err_mode
-        without effect, as in Transformer Engine where ``nvfp4_4over6`` is ``"none"``
+    row_scaled_activation
+        accepted with its default alone
+    nvfp4_4over6
+        of which tensors of the forward pass each block is scaled to 4 or to 6, whichever leaves
+        the smaller error ("Four Over Six", arXiv:2512.02010): ``"none"``, ``"weights"``,
+        ``"activations"`` or ``"all"``; of activations it needs ``disable_rht``
+    nvfp4_4over6_e4m3_use_256
+        which of those tensors have 256 as their largest scale, which leaves room for a scale half
+        as large again, instead of 448
+    nvfp4_4over6_err_mode
+        the error: ``"MAE"``, the sum of its magnitudes, or ``"MSE"``, of its squares
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override
@@ -204,6 +220,12 @@ class NVFP4BlockScaling(Recipe):
                 "NVFP4BlockScaling: fp4_format must be Format.E2M1 and fp8_format Format.E4M3, not "
                 f"{self.fp4_format} and {self.fp8_format}"
             )
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise _C.UsageError(
+                    f"NVFP4BlockScaling: {name} is {getattr(self, name)!r}; expected one of "
+                    + ", ".join(map(repr, words))
+                )
         check_fields(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -236,5 +258,10 @@ class NVFP4BlockScaling(Recipe):
             disable_rht=not rotates_inputs,
             disable_stochastic_rounding=not rounds_by_chance,
             disable_2d_quantization=not square_weights,
+            four_over_six=(
+                self.nvfp4_4over6,
+                self.nvfp4_4over6_e4m3_use_256,
+                self.nvfp4_4over6_err_mode == "MSE",
+            ),
             override_linear_precision=linear_precision(self),
         )

@@ -38,10 +38,13 @@ class CustomRecipe(Recipe):
     Parameters
     ----------
     qfactory
-        a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch`` or to an
-        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
-        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
-        scale and amax tensors of a ``Float8Quantizer``
+        a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch``, to one of a
+        subclass that overrides ``quantize(self, tensor)``, or to an ``IdentityQuantizer``; called
+        for every tensor of a layer when the layer meets the recipe (so make the recipe once). The
+        layer works with a copy of the quantizer, which shares the scale and amax tensors of a
+        ``Float8Quantizer``. A subclass's object is not copied: one thread at a time calls its
+        ``quantize``, without gradients, with ``rowwise_usage`` and ``columnwise_usage`` set to the
+        orientations that it must return, in the format and scaling of the class that it extends
     fp8_format
         without effect: the quantizers have their own
     quantization_alignment
@@ -117,4 +120,9 @@ def _make_quantizer(
             f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
             "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
         )
-    return quantizer
+    return _C.PythonQuantizer(quantizer) if _is_overridden(quantizer) else quantizer
+
+
+def _is_overridden(quantizer: _C.Quantizer) -> bool:
+    defined_in = next(each for each in type(quantizer).__mro__ if "quantize" in vars(each))
+    return defined_in is not _C.Quantizer

@@ -133,7 +133,6 @@ _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
     "fp8_mha": (False, "attention runs in high precision"),
     "row_scaled_activation": (False, "a tensor has one FP32 scale"),
-    "nvfp4_4over6": ("none", "blocks are scaled to 6"),
 }
 
 

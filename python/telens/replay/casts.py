@@ -8,7 +8,7 @@ import torch
 
 import telens.pytorch  # noqa: F401  (what the quantizers make is one of its tensors)
 from telens import _C, UsageError
-from telens.replay.dumps import Dump, Operand
+from telens.replay.dumps import LARGEST_SCALE, SQUARED_ERROR, Dump, Operand
 from telens.replay.found import TENSORS
 from telens.replay.gemm_error import Cast, Gemm
 
@@ -44,8 +44,17 @@ def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.Qu
         options["amax_epsilon"],
         cast.hadamard_signs,
         False,
+        False,
+        _four_over_six(options),
     )
     return storage
+
+
+def _four_over_six(options: dict[str, float]) -> tuple[bool, float] | None:
+    """How blocks of NVFP4 were scaled to 4 or to 6: (squared error, largest scale)."""
+    if LARGEST_SCALE not in options:
+        return None
+    return bool(options[SQUARED_ERROR]), options[LARGEST_SCALE]
 
 
 def _quantizers_like(

@@ -22,6 +22,9 @@ _OPTIONS = (
     "amax_epsilon",
     "stochastic_rounding",
 )
+# Options that stand only where blocks of FP4 were scaled to 4 or to 6.
+SQUARED_ERROR = "four_over_six_squared_error"
+LARGEST_SCALE = "four_over_six_largest_scale"
 
 
 @dataclasses.dataclass
@@ -105,7 +108,17 @@ def _options(group: h5py.Group) -> dict[str, float] | None:
     options = {
         name: attribute(group, name, float if name == "amax_epsilon" else int) for name in _OPTIONS
     }
+    if LARGEST_SCALE in group.attrs:
+        options[SQUARED_ERROR] = attribute(group, SQUARED_ERROR, int)
+        options[LARGEST_SCALE] = attribute(group, LARGEST_SCALE, float)
+        if options[LARGEST_SCALE] not in (256.0, 448.0):
+            raise RecordError(
+                f"{group.file.filename}: {group.name} has {LARGEST_SCALE} "
+                f"{options[LARGEST_SCALE]}; expected 256 or 448"
+            )
     for name, value in options.items():
+        if name == LARGEST_SCALE:
+            continue
         largest = {"scale_rounding": 2, "amax_epsilon": _LARGEST_FP32}.get(name, 1)
         if not 0 <= value <= largest:  # also a NaN
             raise RecordError(f"{group.file.filename}: {group.name} has {name} {value}")

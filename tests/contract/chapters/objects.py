@@ -88,6 +88,15 @@ STATEMENTS = (
         'py::arg("with_2d_quantization") = false, py::arg("stochastic_round") = false,',
     ),
     Statement(
+        "`NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=, nvfp4_4over6_err_mode=)` scales "
+        "each block to 4 or to 6, whichever leaves the smaller error, and so does the recipe's "
+        "`nvfp4_4over6` the tensors of its scope.",
+        "test_four_over_six.py::test_blocks_are_those_of_numpy",
+        "core/ops/four_over_six_formula.h",
+        "return error_of_four < error_of_six;",
+        "return error_of_four <= error_of_six;",
+    ),
+    Statement(
         "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
         OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
         TENSOR,
@@ -163,8 +172,8 @@ STATEMENTS = (
         "each GEMM; backward the gradients of output and input.",
         "test_fp8_meta.py::test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own",
         "python/bindings/fp8_state.cpp",
-        "if (is_backward(role) == backward) all.push_back(own[role]);",
-        "if (is_backward(role) == backward) all.insert(all.begin(), own[role]);",
+        "if (is_backward(role) == backward) all.append(own_quantizer(own[role]));",
+        "if (is_backward(role) == backward) all.insert(0, own_quantizer(own[role]));",
     ),
     Statement(
         "`fp8_model_init(preserve_high_precision_init_val=True)` keeps the values before "

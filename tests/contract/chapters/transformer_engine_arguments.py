@@ -141,8 +141,15 @@ STATEMENTS = (
         "test_backward_override.py::"
         "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
         "core/modules/gemm_operands.cpp",
-        "return !quantizes && std::get<at::Tensor>(cached).defined();",
-        "return !quantizes;",
+        "return !quantizes && std::get<at::Tensor>(cached).defined() &&",
+        "return !quantizes &&",
+    ),
+    Statement(
+        "A weight kept under one backward_override serves no forward under another.",
+        "test_backward_override.py::test_a_kept_weight_serves_no_recipe_of_another_override",
+        "core/modules/gemm_operands.cpp",
+        "dequantized_ == dequantizes(context);",
+        "dequantized_ == dequantized_;",
     ),
     Statement(
         "A bool by position, where Transformer Engine has another argument, is warned of *(ours)*.",
@@ -161,7 +168,7 @@ STATEMENTS = (
     ),
     Statement(
         "`NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN` switch kernels of attention "
-        "off, for the call alone.",
+        "off, for the call alone *(ours: torch's own switches, of all threads)*.",
         "test_attention_switches.py::"
         "test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back",
         SWITCHES,

@@ -167,7 +167,7 @@ SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
                           const std::optional<at::Tensor>& random_state, bool rowwise,
                           bool columnwise, const std::optional<at::Tensor>& amaxes) {
   ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
-  ops::check_amaxes(x, amaxes);
+  ops::check_amaxes("quantize_nvfp4", x, amaxes);
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const ops::Orientations orientations{rowwise, columnwise};

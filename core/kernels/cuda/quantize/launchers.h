@@ -10,6 +10,7 @@
 #include "core/kernels/cuda/quantize/block_dequantize.cuh"
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
 #include "core/kernels/cuda/quantize/dequantize.cuh"
+#include "core/kernels/cuda/quantize/four_over_six.cuh"
 #include "core/kernels/cuda/quantize/hadamard.cuh"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"
@@ -35,6 +36,9 @@ cudaError_t launch_quantize_fp8_blocks(const Fp8BlockArguments& arguments, Forma
                                        FormatId output, const LaunchContext& context);
 cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId input,
                                   const LaunchContext& context);
+cudaError_t launch_quantize_four_over_six(const FourOverSixArguments& arguments,
+                                          FourOverSixBlocks blocks, FormatId input,
+                                          const LaunchContext& context);
 cudaError_t launch_hadamard_transform(const HadamardArguments& arguments, FormatId format,
                                       const LaunchContext& context);
 cudaError_t launch_dequantize_blocks(const BlockDequantizeArguments& arguments, FormatId element,

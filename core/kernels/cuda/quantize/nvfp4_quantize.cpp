@@ -1,11 +1,11 @@
 // quantize_nvfp4 on CUDA.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/quantize/block_tensors.h"
 #include "core/kernels/cuda/quantize/launchers.h"
+#include "core/kernels/cuda/quantize/orientation_amaxes.h"
 #include "core/ops/block_quantize_checks.h"
 
 namespace telens::cuda {
@@ -15,48 +15,9 @@ using ops::BlockCodes;
 using ops::BlockCodesPair;
 using ops::SixTensors;
 
-// The largest number of a tensor, FP32 [1], unless it is given for both orientations.
-class Amaxes {
- public:
-  Amaxes(const std::optional<at::Tensor>& given, const LaunchContext& context)
-      : given_(given ? given->contiguous() : at::Tensor()), context_(context) {}
-
-  // orientation: 0 rowwise, 1 columnwise.
-  at::Tensor of(const at::Tensor& contiguous, FormatId format, std::int64_t orientation) const {
-    if (given_.defined()) return given_.narrow(0, orientation, 1);
-    at::Tensor amax = at::zeros({1}, contiguous.options().dtype(at::kFloat));
-    check_launch("quantize_nvfp4",
-                 launch_amax_of_numbers({contiguous.const_data_ptr(), contiguous.numel(),
-                                         amax.mutable_data_ptr<float>()},
-                                        format, context_));
-    return amax;
-  }
-  bool are_given() const { return given_.defined(); }
-
- private:
-  at::Tensor given_;
-  const LaunchContext& context_;
-};
-
 Nvfp4TensorScale tensor_scale_of(const at::Tensor& amax, const BlockCodes& codes) {
   return {amax.const_data_ptr<float>(),
           codes.tensor_scale.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr};
-}
-
-BlockCodesPair empty_codes(const at::Tensor& x, bool squares,
-                           const ops::Orientations& orientations) {
-  BlockCodesPair pair;
-  const auto [rows, columns] = std::pair(x.size(0), x.size(1));
-  if (orientations.rowwise)
-    pair.rowwise = ops::empty_packed_codes(rows, columns, false, x.options());
-  if (orientations.columnwise) {
-    pair.columnwise = ops::empty_packed_codes(columns, rows, true, x.options());
-    if (squares) {  // row-major, as the CPU has them
-      pair.columnwise.scale_inv =
-          at::empty(pair.columnwise.scale_inv.sizes(), pair.columnwise.scale_inv.options());
-    }
-  }
-  return pair;
 }
 
 // The amaxes of both orientations, which may be one.
@@ -84,14 +45,14 @@ SixTensors quantize_nvfp4_cuda(const at::Tensor& x, bool two_dimensional,
                                const std::optional<at::Tensor>& given_random_state, bool rowwise,
                                bool columnwise, const std::optional<at::Tensor>& given_amaxes) {
   ops::check_nvfp4(x, two_dimensional, hadamard_signs, given_random_state, columnwise);
-  ops::check_amaxes(x, given_amaxes);
+  ops::check_amaxes("quantize_nvfp4", x, given_amaxes);
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const DeviceScope scope("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const auto random_state =
       given_random_state ? std::optional(given_random_state->contiguous()) : std::nullopt;
-  const Amaxes amaxes(given_amaxes, scope.context());
-  const BlockCodesPair codes = empty_codes(x, two_dimensional, {rowwise, columnwise});
+  const OrientationAmaxes amaxes("quantize_nvfp4", given_amaxes, scope.context());
+  const BlockCodesPair codes = ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
 
   const bool rotates = hadamard_signs && columnwise;
   if (rowwise || (columnwise && !rotates)) {

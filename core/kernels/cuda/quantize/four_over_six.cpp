@@ -1,0 +1,72 @@
+// quantize_four_over_six on CUDA.
+#include "core/ops/four_over_six.h"
+
+#include <torch/library.h>
+
+#include "core/kernels/cuda/device.h"
+#include "core/kernels/cuda/quantize/launchers.h"
+#include "core/kernels/cuda/quantize/orientation_amaxes.h"
+#include "core/ops/block_quantize_checks.h"
+
+namespace telens::cuda {
+namespace {
+
+using ops::BlockCodes;
+
+constexpr const char* kOperation = "quantize_four_over_six";
+
+four_over_six::Output output_of(const BlockCodes& codes) {
+  if (!codes.codes.defined()) return {nullptr, nullptr};
+  return {codes.codes.mutable_data_ptr<std::uint8_t>(),
+          codes.scale_inv.mutable_data_ptr<std::uint8_t>()};
+}
+
+float* scale_of(const BlockCodes& codes) {
+  return codes.codes.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr;
+}
+
+ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared_error,
+                         double largest_scale, bool rowwise, bool columnwise,
+                         const std::optional<at::Tensor>& given_amaxes) {
+  const FormatId format = ops::check_matrix(kOperation, x);
+  const FourOverSix choice = ops::check_four_over_six(largest_scale, squared_error);
+  ops::check_amaxes(kOperation, x, given_amaxes);
+  const DeviceScope scope(kOperation, x);
+  const at::Tensor contiguous = x.contiguous();
+  const OrientationAmaxes amaxes(kOperation, given_amaxes, scope.context());
+  const auto pair = ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
+  const at::Tensor amax = amaxes.of(contiguous, format, 0);
+
+  FourOverSixArguments arguments{
+      contiguous.const_data_ptr(),  {x.size(0), x.size(1)},    choice,
+      amax.const_data_ptr<float>(), scale_of(pair.rowwise),    scale_of(pair.columnwise),
+      output_of(pair.rowwise),      output_of(pair.columnwise)};
+  const auto launch = [&](FourOverSixBlocks blocks) {
+    check_launch(kOperation,
+                 launch_quantize_four_over_six(arguments, blocks, format, scope.context()));
+  };
+  if (two_dimensional) {
+    launch(FourOverSixBlocks::squares);
+    return as_six_tensors(pair);
+  }
+  if (rowwise) {
+    arguments.column_tensor_scale = nullptr;
+    launch(FourOverSixBlocks::along_rows);
+  }
+  if (columnwise) {
+    const at::Tensor of_columns = amaxes.are_given() ? amaxes.of(contiguous, format, 1) : amax;
+    arguments.amax = of_columns.const_data_ptr<float>();
+    arguments.tensor_scale = scale_of(pair.columnwise);
+    arguments.column_tensor_scale = nullptr;
+    arguments.output = output_of(pair.columnwise);
+    launch(FourOverSixBlocks::down_columns);
+  }
+  return as_six_tensors(pair);
+}
+
+}  // namespace
+}  // namespace telens::cuda
+
+TORCH_LIBRARY_IMPL(telens, CUDA, library) {
+  library.impl("quantize_four_over_six", TORCH_FN(telens::cuda::quantize));
+}

@@ -1,0 +1,61 @@
+// FP4 whose blocks are scaled to 4 or to 6: device code.
+#pragma once
+
+#include "core/kernels/cuda/conversions.cuh"
+#include "core/ops/four_over_six_layout.h"
+
+namespace telens::cuda {
+
+struct FourOverSixArguments {
+  const void* x;  // contiguous
+  four_over_six::Matrix matrix;
+  FourOverSix choice;
+  const float* amax;  // the largest magnitude that is a number
+  // FP32 [1] each; nullptr: not wanted.
+  float* tensor_scale;
+  float* column_tensor_scale;
+  four_over_six::Output output;      // the rowwise one, or that of blocks down columns
+  four_over_six::Output columnwise;  // squares have both at once
+};
+
+// The blocks of a launch.
+enum class FourOverSixBlocks { along_rows, down_columns, squares };
+
+inline std::int64_t count_of(FourOverSixBlocks blocks, const four_over_six::Matrix& matrix) {
+  switch (blocks) {
+    case FourOverSixBlocks::along_rows:
+      return matrix.rows * matrix.blocks_across();
+    case FourOverSixBlocks::down_columns:
+      return matrix.blocks_down() * matrix.columns;
+    case FourOverSixBlocks::squares:
+      break;
+  }
+  return matrix.blocks_down() * matrix.blocks_across();
+}
+
+// A thread takes a block at a time.
+template <typename Input, FourOverSixBlocks blocks, typename Thread>
+TELENS_DEVICE void quantize_four_over_six(const FourOverSixArguments& arguments, std::int64_t count,
+                                          const Thread& thread) {
+  using Bits = typename Input::Bits;
+  const auto tensor = four_over_six::TensorScale::of(*arguments.amax, arguments.choice);
+  if (thread.block() == 0 && thread.index() == 0) {
+    if (arguments.tensor_scale != nullptr) *arguments.tensor_scale = tensor.scale;
+    if (arguments.column_tensor_scale != nullptr) *arguments.column_tensor_scale = tensor.scale;
+  }
+  const auto load = [&](std::int64_t index) {
+    return widen<Input>(static_cast<const Bits*>(arguments.x)[index]);
+  };
+  for (std::int64_t i = thread.block() * kThreads + thread.index(); i < count;
+       i += thread.blocks() * kThreads) {
+    if constexpr (blocks == FourOverSixBlocks::along_rows) {
+      quantize_along_row(load, arguments.matrix, tensor, arguments.output, i);
+    } else if constexpr (blocks == FourOverSixBlocks::down_columns) {
+      quantize_down_column(load, arguments.matrix, tensor, arguments.output, i);
+    } else {
+      quantize_square(load, arguments.matrix, tensor, arguments.output, arguments.columnwise, i);
+    }
+  }
+}
+
+}  // namespace telens::cuda

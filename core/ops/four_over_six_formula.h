@@ -1,0 +1,173 @@
+// NVFP4 blocks whose largest magnitude becomes 4 or 6, whichever leaves the smaller error (Cook et
+// al., "Four Over Six", arXiv:2512.02010). E2M1 has nothing between 4 and 6: scaled to 4, a block
+// spends its codes on what lies near its largest element. For every device. No LibTorch.
+//
+// The arithmetic is Transformer Engine's, operation by operation, each rounded to FP32 (its
+// common/cast/nvfp4/quantize_4over6_nvfp4.cuh, without fast math).
+#pragma once
+
+#include <cstdint>
+
+#include "core/formats/convert.h"
+#include "core/formats/host_device.h"
+#include "core/formats/scheme.h"
+#include "core/ops/block_scale_formula.h"
+
+namespace telens {
+
+struct FourOverSix {
+  // The error of a block: the sum of its elements' squared errors, or of their magnitudes.
+  bool squared_error = false;
+  // The scale that the largest block of a tensor gets where it is scaled to 6: 448, or 256, which
+  // leaves room for the scale of 4, half as large again.
+  float largest_scale = 256.0F;
+
+  bool operator==(const FourOverSix&) const = default;
+};
+
+namespace four_over_six {
+
+inline constexpr int kBlock = static_cast<int>(block_length(ScalingMode::nvfp4));
+
+// The inputs that all blocks of a tensor share.
+struct TensorScale {
+  float amax;    // the largest magnitude that is a number
+  float factor;  // the tensor is multiplied by it
+  float scale;   // 1 / factor, as it is stored
+  FourOverSix options;
+
+  static TELENS_HOST_DEVICE TensorScale of(float amax, const FourOverSix& options) {
+    const float factor = nvfp4_tensor_factor(amax, options.largest_scale);
+    return {amax, factor, 1.0F / factor, options};
+  }
+};
+
+// One of the two scales of a block.
+struct Candidate {
+  std::uint8_t code;  // E4M3
+  float value;
+  float factor;  // elements are multiplied by it
+
+  // stretch: 1 for 6, 1.5 for 4.
+  static TELENS_HOST_DEVICE Candidate of(float block_amax, float stretch,
+                                         const TensorScale& tensor) {
+    const float wanted = block_amax / E2M1::kMax * tensor.factor * stretch;
+    const std::uint8_t code = encode<E4M3>(wanted, Saturation::saturating);
+    return {code, decode<E4M3>(code), nvfp4_factor(code, tensor.scale)};
+  }
+};
+
+struct CandidatePair {
+  Candidate four;
+  Candidate six;
+
+  static TELENS_HOST_DEVICE CandidatePair of(float block_amax, const TensorScale& tensor) {
+    return {Candidate::of(block_amax, 1.5F, tensor), Candidate::of(block_amax, 1.0F, tensor)};
+  }
+};
+
+// Up to sixteen elements in a row or a column, in the order of their index.
+struct Line {
+  std::int64_t first;
+  std::int64_t stride;
+  int count;
+};
+
+// A NaN wins: it makes the block's scale one.
+template <typename Load>
+TELENS_HOST_DEVICE float amax_of_line(const Load& load, const Line& line, float amax = 0.0F) {
+  for (int i = 0; i < line.count; ++i) {
+    const float x = load(line.first + i * line.stride);
+    const float magnitude = x < 0.0F ? -x : x;
+    amax = magnitude > amax || magnitude != magnitude ? magnitude : amax;
+  }
+  return amax;
+}
+
+struct EncodedLine {
+  std::uint64_t codes = 0;  // four bits an element, the first in the lowest
+  float error = 0.0F;
+};
+
+template <typename Load>
+TELENS_HOST_DEVICE EncodedLine encode_line(const Load& load, const Line& line,
+                                           const Candidate& candidate, const TensorScale& tensor) {
+  const float divisor = E2M1::kMax * tensor.options.largest_scale;
+  EncodedLine encoded;
+  for (int i = 0; i < line.count; ++i) {
+    const float x = load(line.first + i * line.stride);
+    const std::uint8_t code = encode<E2M1>(x * candidate.factor, Saturation::saturating);
+    encoded.codes |= static_cast<std::uint64_t>(code) << (4 * i);
+    const float value = decode<E2M1>(code) * candidate.value * tensor.amax / divisor;
+    const float difference = value - x;
+    const float magnitude = difference < 0.0F ? -difference : difference;
+    encoded.error += tensor.options.squared_error ? difference * difference : magnitude;
+  }
+  return encoded;
+}
+
+// Six wins a tie, and where an error is no number.
+TELENS_HOST_DEVICE inline bool takes_four(float error_of_four, float error_of_six) {
+  return error_of_four < error_of_six;
+}
+
+struct EncodedBlock {
+  std::uint64_t codes;
+  std::uint8_t scale;
+};
+
+template <typename Load>
+TELENS_HOST_DEVICE EncodedBlock encode_block(const Load& load, const Line& line,
+                                             const TensorScale& tensor) {
+  const auto candidates = CandidatePair::of(amax_of_line(load, line), tensor);
+  const EncodedLine four = encode_line(load, line, candidates.four, tensor);
+  const EncodedLine six = encode_line(load, line, candidates.six, tensor);
+  if (takes_four(four.error, six.error)) return {four.codes, candidates.four.code};
+  return {six.codes, candidates.six.code};
+}
+
+// Up to 16x16 elements under one scale.
+struct EncodedSquare {
+  std::uint64_t rows[kBlock];
+  std::uint8_t scale;
+};
+
+// Sums of rows eight, four, two and one apart: the order in which a warp adds them.
+TELENS_HOST_DEVICE inline float sum_of_rows(float (&errors)[kBlock]) {
+  for (int distance = kBlock / 2; distance > 0; distance /= 2) {
+    for (int i = 0; i < distance; ++i) errors[i] += errors[i + distance];
+  }
+  return errors[0];
+}
+
+// row: its first row; each further one begins `columns` elements behind. Rows that are not there
+// have no error.
+template <typename Load>
+TELENS_HOST_DEVICE EncodedSquare encode_square(const Load& load, const Line& row, int rows,
+                                               std::int64_t columns, const TensorScale& tensor) {
+  float amax = 0.0F;
+  for (int i = 0; i < rows; ++i) {
+    amax = amax_of_line(load, {row.first + i * columns, 1, row.count}, amax);
+  }
+  const auto candidates = CandidatePair::of(amax, tensor);
+  float errors[2][kBlock] = {};
+  EncodedSquare square{{}, candidates.six.code};
+  std::uint64_t rows_of_four[kBlock] = {};
+  for (int i = 0; i < rows; ++i) {
+    const Line line{row.first + i * columns, 1, row.count};
+    const EncodedLine four = encode_line(load, line, candidates.four, tensor);
+    const EncodedLine six = encode_line(load, line, candidates.six, tensor);
+    rows_of_four[i] = four.codes;
+    square.rows[i] = six.codes;
+    errors[0][i] = four.error;
+    errors[1][i] = six.error;
+  }
+  if (takes_four(sum_of_rows(errors[0]), sum_of_rows(errors[1]))) {
+    for (int i = 0; i < rows; ++i) square.rows[i] = rows_of_four[i];
+    square.scale = candidates.four.code;
+  }
+  return square;
+}
+
+}  // namespace four_over_six
+}  // namespace telens

@@ -1,0 +1,82 @@
+// The device code of NVFP4 that is scaled to 4 or to 6, run on the host thread by thread, against
+// the CPU's operator, bit for bit.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/kernels/cuda/quantize/four_over_six.cuh"
+#include "core/ops/four_over_six.h"
+#include "tests/core/cuda/block_data.h"
+#include "tests/core/cuda/host_grid.h"
+
+namespace telens::testing {
+namespace {
+
+struct Nothing {};
+
+four_over_six::Output output_of(const GuardedCodes& codes) {
+  const at::Tensor& bytes = codes.codes.tensor();
+  if (!bytes.defined()) return {nullptr, nullptr};
+  return {bytes.mutable_data_ptr<std::uint8_t>(),
+          codes.scale_inv.tensor().mutable_data_ptr<std::uint8_t>()};
+}
+
+float* scale_of(const GuardedCodes& codes) {
+  const at::Tensor& scale = codes.tensor_scale.tensor();
+  return scale.defined() ? scale.mutable_data_ptr<float>() : nullptr;
+}
+
+template <typename Input, cuda::FourOverSixBlocks blocks>
+void run(const cuda::FourOverSixArguments& arguments, Order order) {
+  run_grid<Nothing>(2, order, [&](const HostThread& thread, Nothing&) {
+    cuda::quantize_four_over_six<Input, blocks>(arguments, cuda::count_of(blocks, arguments.matrix),
+                                                thread);
+  });
+}
+
+template <typename Input>
+void expect_the_cpus(const NamedMatrix& named, const ops::FourOverSixOptions& options,
+                     const ops::Orientations& orientations) {
+  const at::Tensor& x = named.x;
+  const auto expected = ops::quantize_four_over_six(x, options, orientations);
+  const GuardedCodes rowwise(expected.rowwise);
+  const GuardedCodes columnwise(expected.columnwise);
+  const float amax = options.amaxes.data_ptr<float>()[0];
+  cuda::FourOverSixArguments arguments{
+      x.const_data_ptr(), {x.size(0), x.size(1)}, options.choice,     &amax,
+      scale_of(rowwise),  scale_of(columnwise),   output_of(rowwise), output_of(columnwise)};
+  using cuda::FourOverSixBlocks;
+  if (options.two_dimensional) {
+    run<Input, FourOverSixBlocks::squares>(arguments, Order::shuffled);
+  } else {
+    if (orientations.rowwise) run<Input, FourOverSixBlocks::along_rows>(arguments, Order::forward);
+    if (orientations.columnwise) {
+      arguments.output = output_of(columnwise);
+      run<Input, FourOverSixBlocks::down_columns>(arguments, Order::backward);
+    }
+  }
+  const std::string what =
+      fmt::format("{} {} of {}, squares {}, squared error {}, largest scale {}",
+                  c10::str(x.sizes()), named.name, name_of(Input::kId), options.two_dimensional,
+                  options.choice.squared_error, options.choice.largest_scale);
+  rowwise.expect_same(expected.rowwise, what + ", rowwise");
+  columnwise.expect_same(expected.columnwise, what + ", columnwise");
+}
+
+TEST(FourOverSixDevice, blocks_and_squares_are_those_of_the_cpu) {
+  for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
+    for (const bool squares : {false, true}) {
+      for (const auto choice : {FourOverSix{false, 256.0F}, FourOverSix{true, 448.0F}}) {
+        const ops::FourOverSixOptions options{squares, choice, at::full({2}, 3.0F)};
+        expect_the_cpus<Input>(named, options, {true, true});
+      }
+    }
+    for (const auto& orientations : kOrientations) {
+      expect_the_cpus<Input>(named, {false, {}, at::full({2}, 100.0F)}, orientations);
+      expect_the_cpus<Input>(named, {true, {}, at::full({2}, 100.0F)}, orientations);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace telens::testing
