@@ -278,7 +278,8 @@ def train(
         path = debug.run_path()
         debug.end_debug()
         if ranks.is_first:
-            print(f"recorded in {path}")
+            recorded = any(pathlib.Path(path).glob("*.h5"))
+            print("recorded" if recorded else "nothing could be recorded", "in", path)
     if losses and ranks.is_first:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import pathlib
 import struct
 import sys
 import time
@@ -133,7 +134,8 @@ def train(options: argparse.Namespace) -> None:
     if options.config:
         path = debug.run_path()
         debug.end_debug()
-        print(f"recorded in {path}")
+        recorded = any(pathlib.Path(path).glob("*.h5"))
+        print("recorded" if recorded else "nothing could be recorded", "in", path)
     if losses:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)
 

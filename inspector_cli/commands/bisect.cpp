@@ -20,6 +20,7 @@
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/layer_names.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
@@ -220,6 +221,7 @@ void run_bisect(const BisectOptions& options) {
 }  // namespace
 
 void add_bisect(CLI::App& app) {
+  constexpr double kLongestTimeout = 30 * 86400.0;
   auto options = std::make_shared<BisectOptions>();
   CLI::App* command = app.add_subcommand(
       "bisect",
@@ -239,7 +241,7 @@ void add_bisect(CLI::App& app) {
                    "By how much the loss may be above the reference, as a part of it")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--timeout", options->timeout, "Seconds after which a run has failed")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_up_to(kLongestTimeout));
   add_choice<Depth>(
       *command, "--depth", options->depth,
       {{"layer", Depth::layer}, {"gemm", Depth::gemm}, {"tensor", Depth::tensor}},

@@ -1,4 +1,4 @@
-// telens info: what a run is, how it ended, and what went wrong first.
+// telens info: what a run is, how it ended, and what is worth saying of it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -265,7 +265,7 @@ void run_info(const InfoOptions& options) {
 void add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
   CLI::App* command =
-      app.add_subcommand("info", "What a run is, how it ended, and what went wrong first.");
+      app.add_subcommand("info", "What a run is, how it ended, and what is worth a look in it.");
   command->add_option("RUN", options->run, "The run")->required();
   auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
   command->add_flag("--environment", options->environment, "Print the run's environment")

@@ -39,6 +39,22 @@ Ids ids_of(const std::vector<std::string>& wanted, const std::vector<std::string
   return ids;
 }
 
+// The program's own numbers are no statistics; every plot has the loss beside them.
+void refuse_scalars(const std::vector<std::string>& wanted, const record::RunReader& run) {
+  const std::vector<std::string>& statistics = run.names(record::Dictionary::statistic);
+  const std::vector<std::string>& words = run.names(record::Dictionary::word);
+  for (const std::string& name : wanted) {
+    if (std::ranges::find(statistics, name) != statistics.end()) continue;
+    const auto word = std::ranges::find(words, name) - words.begin();
+    const auto is_scalar = [&](const record::Scalar& each) { return each.name == word; };
+    if (std::ranges::none_of(run.scalars(), is_scalar)) continue;
+    raise<UsageError>(
+        "'{}' is a number of the program's own, not a statistic of a tensor; `telens report` shows "
+        "it, and `telens plot` the loss beside any statistic",
+        printable(name));
+  }
+}
+
 Ids layers_matching(const std::string& pattern, const std::vector<std::string>& names) {
   if (pattern.empty()) return std::nullopt;
   const config::PythonRegex regex(pattern);
@@ -134,6 +150,7 @@ record::RecordQuery resolve(const Selection& selection, const record::RunReader&
   query.layers = layers_matching(selection.layer, run.names(Dictionary::layer));
   query.tensors = ids_of(selection.tensors, run.names(Dictionary::tensor), "tensor");
   select_gemms(selection, run, query);
+  refuse_scalars(selection.statistics, run);
   query.statistics = ids_of(selection.statistics, run.names(Dictionary::statistic), "statistic");
   set_iterations(selection.iterations, query);
   check_rank(selection, run);

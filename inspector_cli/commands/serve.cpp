@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"
@@ -71,8 +72,7 @@ void add_serve(CLI::App& app) {
       ->check(CLI::Range(0, kHighestPort))
       ->capture_default_str();
   command->add_option("--interval", options->interval, "Seconds from one look to the next")
-      ->check(CLI::PositiveNumber)
-      ->check(CLI::Range(0.0, kLongestInterval));
+      ->check(seconds_up_to(kLongestInterval));
   command->callback([options] { run_serve(*options); });
 }
 

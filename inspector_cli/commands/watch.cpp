@@ -16,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/followed_run.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_view.h"
@@ -179,6 +180,7 @@ void run_watch(const WatchOptions& options) {
 }  // namespace
 
 void add_watch(CLI::App& app) {
+  constexpr double kLongestInterval = 3600;
   auto options = std::make_shared<WatchOptions>();
   CLI::App* command = app.add_subcommand(
       "watch",
@@ -187,7 +189,7 @@ void add_watch(CLI::App& app) {
       "once.");
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--interval", options->interval, "Seconds from one look to the next")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_up_to(kLongestInterval));
   command->callback([options] { run_watch(*options); });
 }
 

@@ -20,6 +20,17 @@ CLI::Validator whole_number_from(std::int64_t lowest, std::int64_t highest) {
   return CLI::Validator(mistake_in, "");
 }
 
+CLI::Validator seconds_up_to(double longest) {
+  const auto mistake_in = [longest](const std::string& text) -> std::string {
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    const bool is_number = error == std::errc() && end == text.data() + text.size();
+    if (is_number && seconds > 0 && seconds <= longest) return "";
+    return fmt::format("expected more than 0 seconds and at most {}, got '{}'", longest, text);
+  };
+  return CLI::Validator(mistake_in, "");
+}
+
 void add_top(CLI::App& command, int& top) {
   command.add_option("--top", top, "Only the first N rows")->check(whole_number_from(1));
 }

@@ -9,10 +9,12 @@
 #include <bit>
 #include <cmath>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <numeric>
 #include <string_view>
+#include <system_error>
 
 #include "adamw.h"
 #include "checkpoint.h"
@@ -63,6 +65,15 @@ class LossFile {
   std::ofstream stream_;
 };
 
+// False where the session could not write: it warned of that, and the training went on.
+bool has_run_file(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".h5") return true;
+  }
+  return false;
+}
+
 // A debug session for the lifetime of the object, if there is a configuration.
 class Session {
  public:
@@ -76,7 +87,7 @@ class Session {
     if (!on_) return;
     const std::string path = telens::debug::run_path();
     telens::debug::end_debug();
-    fmt::print("recorded in {}\n", path);
+    fmt::print("{} in {}\n", has_run_file(path) ? "recorded" : "nothing could be recorded", path);
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -52,6 +52,16 @@ def test_python_and_cpp_compute_the_same_bits(tmp_path, recipe):
     assert len(losses["python"].split()) == 5
 
 
+@pytest.mark.parametrize("sample", [PYTHON_SAMPLE, CPP_SAMPLE])
+def test_a_sample_that_can_record_nothing_says_so_and_trains(tmp_path, sample):
+    config = tmp_path / "debug.yaml"
+    config.write_text(CONFIG)
+    (tmp_path / "a file").touch()
+    printed = run(sample, "--steps", 1, "--config", config, "--log-dir", tmp_path / "a file")
+    assert "nothing could be recorded in" in printed
+    assert "bigram entropy of the text" in printed
+
+
 def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):
     config = tmp_path / "debug.yaml"
     config.write_text(CONFIG)

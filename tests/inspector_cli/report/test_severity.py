@@ -228,6 +228,15 @@ def test_the_loss_is_drawn_where_nothing_else_was_recorded(telens, lines, tmp_pa
     assert re.search(r"^ +40 ", loss, re.MULTILINE)
 
 
+def test_the_loss_is_no_statistic_and_the_error_says_where_it_is(telens, lines, tmp_path):
+    lines.record(3, "a", "weight", "l2_norm", 1)
+    lines.scalar(3, "loss", 2.5)
+    run = lines.write(tmp_path)
+    told = telens("plot", run, "--stat", "loss").stderr
+    assert "'loss' is a number of the program's own, not a statistic of a tensor" in told
+    assert "this run has no statistic 'los'" in telens("plot", run, "--stat", "los").stderr
+
+
 def test_a_chart_of_one_iteration_is_not_empty(telens, lines, tmp_path):
     for layer in "ab":
         lines.record(3, layer, "weight", "l2_norm", 1 + ord(layer))
