@@ -25,9 +25,10 @@ float* scale_of(const BlockCodes& codes) {
   return codes.codes.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr;
 }
 
-ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared_error,
-                         double largest_scale, bool rowwise, bool columnwise,
-                         const std::optional<at::Tensor>& given_amaxes) {
+ops::SixTensors quantize_four_over_six_cuda(const at::Tensor& x, bool two_dimensional,
+                                            bool squared_error, double largest_scale, bool rowwise,
+                                            bool columnwise,
+                                            const std::optional<at::Tensor>& given_amaxes) {
   const FormatId format = ops::check_matrix(kOperation, x);
   const FourOverSix choice = ops::check_four_over_six(largest_scale, squared_error);
   ops::check_amaxes(kOperation, x, given_amaxes);
@@ -68,5 +69,5 @@ ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
-  library.impl("quantize_four_over_six", TORCH_FN(telens::cuda::quantize));
+  library.impl("quantize_four_over_six", TORCH_FN(telens::cuda::quantize_four_over_six_cuda));
 }
