@@ -32,8 +32,10 @@ struct ShiftOptions {
   double least_bits = 3;       // less is no shift
   std::size_t least_past = 4;  // points that make a past
   std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
-  std::size_t passing = 0;     // a shift that goes back by half before so many points is a burst
-  std::size_t window = 16;     // number of past points
+  // A shift that goes back by half before so many points is a burst, and so is one that is not away
+  // in two of them.
+  std::size_t passing = 0;
+  std::size_t window = 16;  // number of past points
 };
 
 // The first shift of a series of sizes: away from the median of the last points by least_bits and

@@ -58,7 +58,7 @@ Turn turn_of(const Place& place) {
 
 Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
              Iterations iterations)
-    : read_(iterations) {
+    : read_(iterations), config_text_(run.config_text()) {
   read_names(run);
   read_resumes(run);
   read_warm_up(run);

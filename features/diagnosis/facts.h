@@ -83,6 +83,8 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
+  // The configuration of the run as it stands in its file; empty: none was recorded.
+  const std::string& config_text() const { return config_text_; }
   // Those of each rank, in the order of time.
   const std::vector<Resume>& resumes() const { return resumes_; }
 
@@ -118,6 +120,7 @@ class Facts {
   std::int64_t first_ = INT64_MAX;
   std::int64_t last_ = INT64_MIN;
   int ranks_ = 0;
+  std::string config_text_;
   std::vector<Resume> resumes_;
 };
 

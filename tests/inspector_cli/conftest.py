@@ -86,6 +86,9 @@ class Lines:
     def scalar(self, iteration, name, value):
         self.lines.append(f"scalar\t{iteration}\t{name}\t{value}")
 
+    def config(self, config):
+        self.lines.append(f"config\t{json.dumps(config)}")
+
     def event(self, iteration, kind, text, layer):
         self.lines.append(f"event\t{iteration}\t{kind}\t{text}\t{layer}")
 

@@ -1,4 +1,5 @@
 // Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK]
+//   config  TEXT             (the configuration, in one line)
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
@@ -79,8 +80,17 @@ int main(int argc, char** argv) {
   options.run_id = "run";
   if (argc > 2) options.rank = std::atoi(argv[2]);
   options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::vector<std::string> cells = cells_of(line);
+    if (cells.at(0) == "config") {
+      options.config_text = cells.at(1);
+    } else {
+      rows.push_back(std::move(cells));
+    }
+  }
   const auto writer = RunWriter::open(options);
-  for (std::string line; std::getline(std::cin, line);) write(*writer, cells_of(line));
+  for (const auto& cells : rows) write(*writer, cells);
   writer->close();
   return writer->error().empty() ? 0 : 1;
 }

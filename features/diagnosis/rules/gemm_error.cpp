@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -137,33 +138,39 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
 // Codes of a weight that moved on: at twice the error that fresh codes had, their age costs more
 // than the cast, since independent errors add up as squares. Those of a weight that stands still
 // cost nothing.
-std::optional<Finding> with_kept_codes(const Series& error, std::int64_t since) {
+std::optional<Finding> with_kept_codes(const Series& error, const KeptCodes& kept) {
   constexpr double kTimesFresh = 2;
+  const auto since = std::ranges::lower_bound(error.points, kept.since, {}, &Point::iteration);
   std::vector<double> fresh;
+  for (const Point& point : std::ranges::subrange(error.points.begin(), since)) {
+    if (std::isfinite(point.value)) fresh.push_back(point.value);
+  }
+  if (fresh.size() < kLeastPast) return std::nullopt;
+  const double usual = median(fresh);
   std::vector<Point> wrong;  // on end
-  for (const Point& point : error.points) {
+  for (const Point& point : std::ranges::subrange(since, error.points.end())) {
     if (!std::isfinite(point.value)) continue;
-    if (point.iteration < since) {
-      fresh.push_back(point.value);
-    } else if (point.value > kTimesFresh * median(fresh)) {
+    if (point.value > kTimesFresh * usual) {
       wrong.push_back(point);
     } else if (wrong.size() < kPersistent) {
       wrong.clear();
     }
   }
-  if (fresh.size() < kLeastPast || wrong.size() < kPersistent) return std::nullopt;
+  if (wrong.size() < kPersistent) return std::nullopt;
   const Point& worst = *std::ranges::max_element(wrong, {}, &Point::value);
   return Finding{
       .cause = "gemm_error",
       .place = error.place,
-      .first = since,
+      .first = kept.since,
       .last = wrong.back().iteration,
-      .confidence = kProven,
-      .summary = fmt::format("the weight is not cast any more: its codes are kept, and "
-                             "the product is off by up to {:.2g} %, {:.2g} % before",
-                             100 * worst.value, 100 * median(fresh)),
+      .confidence = kept.is_looked_at ? kProven : kProbable,
+      .summary = fmt::format("{}, and the product is off by up to {:.2g} %, {:.2g} % before",
+                             kept.is_looked_at
+                                 ? "the weight is not cast any more: its codes are kept"
+                                 : "no cast of the weight is recorded any more, as of kept codes",
+                             100 * worst.value, 100 * usual),
       .evidence = {{"gemm_relative_error", error.place, worst.iteration, worst.value, ""},
-                   {"gemm_relative_error", error.place, since - 1, median(fresh),
+                   {"gemm_relative_error", error.place, kept.since - 1, usual,
                     "usual, with fresh codes"}},
       .next_step =
           "pass is_first_microbatch=True, or None, in the first forward after each step of "
@@ -171,7 +178,7 @@ std::optional<Finding> with_kept_codes(const Series& error, std::int64_t since) 
 }
 
 std::optional<Finding> of_gemm(const Facts& facts, const Series& error) {
-  if (const auto kept = codes_kept_since(facts, error)) {
+  if (const auto kept = kept_codes(facts, error)) {
     if (auto finding = with_kept_codes(error, *kept)) return finding;
   }
   return in_gemm(facts, error);
@@ -199,14 +206,18 @@ Rule gemm_error() {
               "operands come to (dgrad 4, wgrad 5), 10 % and more (25 %, 45 %), and 3 times its "
               "own past, 3 times on end: another operand, layout, block axis, transpose or scale, "
               "or a faulty kernel. Where casts of the weight end and the products go on, its codes "
-              "are kept: twice the error that fresh ones had is enough then.",
+              "are kept: twice the error that fresh ones had is enough then. Casts that are not "
+              "looked at any more, by the schedules of the configuration, have not ended.",
           .stage = Stage::values,
           .required = {"gemm_relative_error"},
           .optional = {"mse", "l2_norm", "numel", "std", "mean"},
           .recorded_by =
               "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
               "numel) of the operands",
-          .alternatives = "A product whose terms cancel, so that little is left of it.",
+          .alternatives =
+              "A product whose terms cancel, so that little is left of it; where no cast "
+              "of the weight is recorded any more, statistics of the weight that end "
+              "earlier.",
           .next_step =
               "telens ledger RUN --layer '{layer}'; it says which kernel ran, and "
               "configs/dump_one_gemm.yaml keeps its operands",

@@ -41,6 +41,7 @@ bool is_low(const GemmState& state) {
 bool is_on_purpose(const OperandState& operand) {
   return operand.reason.find("in section `") != std::string::npos ||
          operand.reason.starts_with("override_linear_precision") ||
+         operand.reason.starts_with("backward_override=") ||
          operand.reason.starts_with("the recipe wants it so") ||
          operand.reason.starts_with("not a layer of TELens");
 }

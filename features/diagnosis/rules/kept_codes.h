@@ -8,9 +8,15 @@
 
 namespace telens::diagnosis {
 
-// The first iteration in which the GEMM of this error took codes of an earlier one, since the
-// weight was not cast any more and the other operand was. nullopt: its weight is cast up to the
-// end, or is no operand.
-std::optional<std::int64_t> codes_kept_since(const Facts& facts, const Series& error);
+struct KeptCodes {
+  std::int64_t since = 0;  // the first iteration in which the GEMM took codes of an earlier one
+  // The run's configuration goes on looking at the casts; else it is not known.
+  bool is_looked_at = false;
+};
+
+// The casts of the weight end, by what is recorded of them, and those of the other operand go on.
+// nullopt: the weight is cast up to the end, or is no operand, or what looked at its casts ended by
+// its schedule.
+std::optional<KeptCodes> kept_codes(const Facts& facts, const Series& error);
 
 }  // namespace telens::diagnosis

@@ -109,13 +109,19 @@ std::vector<ScaleSeries> scale_series(const Facts& facts) {
 std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Series& amax) {
   std::vector<double> largest;
   auto next = amax.points.begin();
+  constexpr double kUnknown = std::numeric_limits<double>::infinity();
   double so_far = std::log2(amax.largest_in_warm_up);
+  std::optional<std::int64_t> not_finite;  // iteration
   for (const ScaleRead& read : reads) {
     for (; next != amax.points.end() && next->iteration <= read.iteration; ++next) {
-      constexpr double kUnknown = std::numeric_limits<double>::infinity();
-      so_far = std::max(so_far, std::isfinite(next->value) ? bits(next->value) : kUnknown);
+      if (std::isfinite(next->value)) {
+        so_far = std::max(so_far, bits(next->value));
+      } else {
+        not_finite = next->iteration;
+      }
     }
-    largest.push_back(so_far);
+    const bool is_held = not_finite && read.iteration - *not_finite <= kLongestHistory;
+    largest.push_back(is_held ? kUnknown : so_far);
   }
   return largest;
 }

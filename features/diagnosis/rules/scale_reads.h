@@ -37,8 +37,12 @@ struct ScaleSeries {
 // format's largest value is the one that explains more reads, that of E4M3 or of E5M2.
 std::vector<ScaleSeries> scale_series(const Facts& facts);
 
-// As large as the largest amax of the tensor up to and with each read; infinite from the first amax
-// on that was not finite, since it is not known what the history holds of it.
+// Iterations after which the amax history of a recipe has lost an amax: how long histories are is
+// not recorded, and few are longer than Transformer Engine's own, of 1024.
+inline constexpr std::int64_t kLongestHistory = 1024;
+
+// As large as the largest amax of the tensor up to and with each read; infinite as long as a
+// history can hold an amax that was not finite, since it is not known what it makes of it.
 std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Series& amax);
 
 }  // namespace telens::diagnosis

@@ -17,10 +17,13 @@ constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a li
 
 // A history that holds an amax which is no finite number has no largest one: the scale keeps its
 // value until the history has lost it.
-bool is_unknown(const Series& amax, std::int64_t from, std::int64_t to) {
-  return std::ranges::any_of(amax.points, [&](const Point& point) {
-    return point.iteration >= from && point.iteration < to && !std::isfinite(point.value);
-  });
+bool is_unknown(const Series& amax, std::int64_t moved, std::int64_t to) {
+  const std::int64_t from = std::max(moved, to - kLongestHistory);
+  const auto at = [&](std::int64_t iteration) {
+    return std::ranges::lower_bound(amax.points, iteration, {}, &Point::iteration);
+  };
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  return !std::ranges::all_of(at(from), at(to), is_finite, &Point::value);
 }
 
 // Reads in which the scale stands still although the tensor outgrew it in the iteration before: the

@@ -76,6 +76,21 @@ STATEMENTS = (
         "if (!is_unknown(amax, moved, moved)) missed.push_back(i);",
     ),
     Statement(
+        "Behind 1024 iterations no history holds that amax any more.",
+        SCALES + "test_no_history_holds_an_amax_that_is_not_finite_for_good",
+        RULES + "stale_scale.cpp",
+        "const std::int64_t from = std::max(moved, to - kLongestHistory);",
+        "const std::int64_t from = moved;",
+    ),
+    Statement(
+        "High precision that a recipe's `backward_override` asks for is no finding.",
+        "test_diagnose_precision.py::"
+        "test_high_precision_that_the_recipe_or_a_section_asks_for_is_no_finding",
+        RULES + "gemm_precision.cpp",
+        'operand.reason.starts_with("backward_override=") ||',
+        'operand.reason.starts_with("backward_override!") ||',
+    ),
+    Statement(
         "A gain of a norm that decays from the first step on is told, also where that step was "
         "warm-up.",
         QUIET + "test_a_gain_that_decays_while_the_first_step_is_warm_up",
@@ -123,8 +138,16 @@ STATEMENTS = (
         "twice as far off as fresh ones.",
         GEMMS + "test_codes_that_are_kept_while_the_weight_moves_on",
         RULES + "kept_codes.cpp",
-        "if (other->points.back().iteration - last <= kPauses * longest_pause(*weight)) {",
-        "if (other->points.back().iteration - last <= 99 * longest_pause(*weight)) {",
+        "if (end - last <= kPauses * longest_pause(*weight)) return std::nullopt;",
+        "if (end - last <= 99 * longest_pause(*weight)) return std::nullopt;",
+    ),
+    Statement(
+        "A weight whose casts are not looked at any more, by the schedules of the configuration, "
+        "has no kept codes.",
+        GEMMS + "test_casts_that_are_not_looked_at_any_more_are_no_kept_codes",
+        RULES + "kept_codes.cpp",
+        "if (is_known && has_map(config, ends)) return std::nullopt;",
+        "if (!is_known && has_map(config, ends)) return std::nullopt;",
     ),
     Statement(
         "Those of a weight that hardly moves are no finding.",

@@ -5,6 +5,7 @@ from recorded_training import LAYERS, STEPS
 
 LAYER = LAYERS[1]
 FRESH = 0.025  # relative error of a product
+PROVEN, PROBABLE = 0.9, 0.7  # confidences
 
 
 def cast(training, tensor, steps):
@@ -23,6 +24,15 @@ def cast(training, tensor, steps):
 def products(lines, tensor, gemm, error_in):
     for step in range(STEPS):
         lines.record(step, LAYER, tensor, "gemm_relative_error", error_in(step), gemm)
+
+
+def looked_at(lines, **schedule):
+    """The configuration of the run; the schedule is that of the weight's casts."""
+    of_cast = {"enabled": True, "tensors": ["weight"], "stats": ["mse"], **schedule}
+    others = {"enabled": True, "tensors": ["activation"], "stats": ["mean"]}
+    features = {"LogFp8TensorStats": of_cast, "LogTensorStats": others | {"freq": 15}}
+    section = {"enabled": True, "layers": {"layer_types": "all"}}
+    lines.config({"a": section | {"transformer_engine": features}})
 
 
 def told(findings, training):
@@ -47,12 +57,52 @@ def test_codes_that_are_kept_while_the_weight_moves_on(
 
 
 def test_the_finding_says_how_codes_are_renewed(findings, lines, training):
+    looked_at(lines)
     cast(training, "weight", range(16))
     cast(training, "activation", range(STEPS))
     products(lines, "output", "fprop", lambda step: FRESH * (3 if step > 15 else 1))
     (finding,) = findings(training)
     assert finding["summary"].startswith("the weight is not cast any more")
     assert "is_first_microbatch" in finding["next_step"]
+    assert finding["confidence"] == PROVEN
+
+
+@pytest.mark.parametrize(
+    ("schedule", "confidence"),
+    [
+        (None, PROBABLE),  # no configuration is recorded
+        ({}, PROVEN),
+        ({"end_step": 99}, PROVEN),
+        ({"end_step": 15, "enabled": False}, PROVEN),
+        ({"start_end_list": [[0, 12], [14, 60]]}, PROVEN),
+        ({"end_step": 15}, None),
+        ({"start_end_list": [[0, 15], [40, 60]]}, None),
+        ({"tensors_struct": [{"tensor": "weight", "end_step": 15}]}, None),
+    ],
+)
+def test_casts_that_are_not_looked_at_any_more_are_no_kept_codes(
+    findings, lines, training, schedule, confidence
+):
+    """By the configuration of the run; without one it may be so."""
+    if schedule is not None:
+        looked_at(lines, **schedule)
+    cast(training, "weight", range(16))
+    cast(training, "activation", range(STEPS))
+    products(lines, "output", "fprop", lambda step: FRESH * (1 + 0.2 * max(0, step - 13)))
+    found = findings(training)
+    assert [each["confidence"] for each in found] == ([confidence] if confidence else [])
+    for each in found:
+        assert ("is recorded any more" in each["summary"]) == (confidence == PROBABLE)
+
+
+def test_a_section_that_waits_for_another_may_have_ended_its_looks(findings, lines, training):
+    features = {"LogFp8TensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["mse"]}}
+    section = {"enabled": True, "layers": {"layer_types": "all"}, "started_by": "b"}
+    lines.config({"a": section | {"transformer_engine": features}})
+    cast(training, "weight", range(16))
+    cast(training, "activation", range(STEPS))
+    products(lines, "output", "fprop", lambda step: FRESH * (1 + 0.2 * max(0, step - 13)))
+    assert [each["confidence"] for each in findings(training)] == [PROBABLE]
 
 
 @pytest.mark.parametrize(

@@ -100,3 +100,19 @@ def test_a_scale_behind_an_amax_that_is_not_finite_is_held_by_its_history(findin
     assert where(found[0]) == ("nonfinite", LAYER, TENSOR, 12)
     told = found + [each for finding in found for each in finding["consequences"]]
     assert "stale_scale" not in [each["cause"] for each in told]
+
+
+@pytest.mark.parametrize(("later", "told"), [(1000, False), (1100, True)])
+def test_no_history_holds_an_amax_that_is_not_finite_for_good(findings, training, later, told):
+    """Behind 1024 iterations a scale that stands still while its tensor grows is stale."""
+    for step in (16, 17, 20):
+        training.scale(LAYER, TENSOR, step, 2, last=step)
+    follow_the_largest(training, held_from=13)
+    for statistic in ("cur_amax", "scale_staleness", "scale_headroom"):
+        training.values[12, LAYER, TENSOR, statistic] = math.nan
+    training.values = {
+        (step if step <= 12 else step + later, *place): value
+        for (step, *place), value in training.values.items()
+    }
+    found = [each for each in findings(training) if each["cause"] == "stale_scale"]
+    assert [where(each)[1:3] for each in found] == ([(LAYER, TENSOR)] if told else [])
