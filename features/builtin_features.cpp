@@ -19,10 +19,8 @@ namespace telens {
 
 std::vector<FeatureRegistration> builtin_features(
     const config::StatisticDescriptionsPtr& statistics) {
-  return {
+  std::vector<FeatureRegistration> list{
       features::log_tensor_stats(statistics),
-      features::log_fp8_tensor_stats(),
-      features::log_nvfp4_tensor_stats(),
       features::fake_quant(),
       features::per_tensor_scaling(),
       features::disable_fp8_gemm(),
@@ -39,6 +37,10 @@ std::vector<FeatureRegistration> builtin_features(
       features::collective_check(),
       features::online_diagnosis(),
   };
+  // Behind LogTensorStats, which they are like.
+  const std::vector<FeatureRegistration> more = features::log_low_precision_stats();
+  list.insert(list.begin() + 1, more.begin(), more.end());
+  return list;
 }
 
 }  // namespace telens

@@ -19,8 +19,9 @@ namespace telens::features {
 config::Descriptions builtin_descriptions(const config::StatisticDescriptionsPtr& statistics) {
   config::Descriptions descriptions;
   descriptions.add(log_tensor_stats_description(statistics));
-  descriptions.add(log_fp8_tensor_stats_description());
-  descriptions.add(log_nvfp4_tensor_stats_description());
+  for (config::FeatureDescription& each : low_precision_stats_descriptions()) {
+    descriptions.add(std::move(each));
+  }
   descriptions.add(fake_quant_description());
   descriptions.add(per_tensor_scaling_description());
   descriptions.add(disable_fp8_gemm_description());

@@ -1,5 +1,6 @@
-// The scaling schemes of quantized tensors, one row each. A new scheme is a mode, its row here, its
-// quantizer (core/quantization) and its kernels. No LibTorch.
+// The scaling schemes of quantized tensors, and the recipes that statistics and features name, one
+// row each. A new scheme is a mode, its row here, its quantizer (core/quantization) and its
+// kernels. No LibTorch.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ inline constexpr std::array kAllScalingModes{ScalingMode::tensor, ScalingMode::m
                                              ScalingMode::block_1d, ScalingMode::block_2d,
                                              ScalingMode::nvfp4};
 
-// The recipes whose casts statistics and features can name. The order carries no meaning.
+// The recipes whose casts statistics and features can name. The order is that of lists in help.
 enum class RecipeId : std::uint8_t {
   fp8_delayed_scaling,
   fp8_current_scaling,
@@ -32,11 +33,15 @@ enum class RecipeId : std::uint8_t {
   fp8_block_scaling,
   nvfp4,
 };
+inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
+                                        RecipeId::fp8_current_scaling, RecipeId::mxfp8,
+                                        RecipeId::fp8_block_scaling, RecipeId::nvfp4};
 
 // Device code makes rows too: their members need no function of the standard library, such as
 // std::string_view's search for the end of a name, after which nvcc takes the rest for unreachable.
 struct ScalingScheme {
   const char* name;  // in messages and dumps
+  const char* id;    // in Python's ScalingMode and in pickled tensors
   // The rows, and the elements along a row, that share a scale; length 0: the whole tensor. Blocks
   // begin at the row's start, the last one of a row may be shorter.
   std::int64_t block_height;
@@ -60,6 +65,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
   switch (mode) {
     case ScalingMode::tensor:
       return {.name = "tensor",
+              .id = "tensor",
               .block_height = 1,
               .block_length = 0,
               .scale_format = FormatId::fp32,
@@ -69,6 +75,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
               .recipe = std::nullopt};
     case ScalingMode::mxfp8:
       return {.name = "MXFP8",
+              .id = "mxfp8",
               .block_height = 1,
               .block_length = 32,
               .scale_format = FormatId::e8m0,
@@ -78,6 +85,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
               .recipe = RecipeId::mxfp8};
     case ScalingMode::block_1d:
       return {.name = "1x128 block",
+              .id = "block_1d",
               .block_height = 1,
               .block_length = 128,
               .scale_format = FormatId::fp32,
@@ -87,6 +95,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
               .recipe = RecipeId::fp8_block_scaling};
     case ScalingMode::block_2d:
       return {.name = "128x128 block",
+              .id = "block_2d",
               .block_height = 128,
               .block_length = 128,
               .scale_format = FormatId::fp32,
@@ -98,6 +107,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
       break;
   }
   return {.name = "NVFP4",
+          .id = "nvfp4",
           .block_height = 1,
           .block_length = 16,
           .scale_format = FormatId::e4m3,
@@ -112,5 +122,54 @@ constexpr bool has_128_blocks(ScalingMode mode) { return scheme(mode).has_128_bl
 constexpr std::string_view name_of(ScalingMode mode) { return scheme(mode).name; }
 constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
 constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).block_height; }
+
+// The fewest elements along a row that share a scale, of all schemes.
+constexpr std::int64_t smallest_block_length() {
+  std::int64_t smallest = 0;
+  for (const ScalingMode mode : kAllScalingModes) {
+    const std::int64_t length = block_length(mode);
+    if (length > 0 && (smallest == 0 || length < smallest)) smallest = length;
+  }
+  return smallest;
+}
+
+struct RecipeRow {
+  const char* name;    // in names of statistics, with "_" behind it
+  const char* format;  // in names of formats; that of an FP8 element stands behind it
+};
+
+constexpr RecipeRow recipe_row(RecipeId recipe) {
+  switch (recipe) {
+    case RecipeId::fp8_delayed_scaling:
+      return {.name = "fp8_delayed_scaling", .format = "FP8"};
+    case RecipeId::fp8_current_scaling:
+      return {.name = "fp8_current_scaling", .format = "FP8"};
+    case RecipeId::mxfp8:
+      return {.name = "mxfp8", .format = "MXFP8"};
+    case RecipeId::fp8_block_scaling:
+      return {.name = "fp8_block_scaling", .format = "FP8BLOCK"};
+    case RecipeId::nvfp4:
+      break;
+  }
+  return {.name = "nvfp4", .format = "NVFP4"};
+}
+
+constexpr std::string_view name_of(RecipeId recipe) { return recipe_row(recipe).name; }
+
+// The scheme of a recipe's blocks, the first one of several; nullopt: a tensor has one scale.
+constexpr std::optional<ScalingScheme> block_scheme(RecipeId recipe) {
+  for (const ScalingMode mode : kAllScalingModes) {
+    if (scheme(mode).recipe == recipe) return scheme(mode);
+  }
+  return std::nullopt;
+}
+
+// True if its scales belong to blocks: only then do rowwise and columnwise copies differ.
+constexpr bool is_block_recipe(RecipeId recipe) { return block_scheme(recipe).has_value(); }
+
+// True: elements are E2M1; else E4M3 or E5M2.
+constexpr bool is_packed_fp4(RecipeId recipe) {
+  return is_block_recipe(recipe) && block_scheme(recipe)->packed_fp4;
+}
 
 }  // namespace telens

@@ -28,6 +28,12 @@ struct ForwardContext {
     return quantizes() ? quantizers[role].get() : nullptr;
   }
 
+  // True if what the quantizer of a tensor makes of each rank's rows is what it makes of the whole.
+  bool quantizes_by_parts(TensorRole role, std::int64_t rows) const;
+
+  // True if a feature may change the tensor on its way into the GEMM.
+  bool modifies(Gemm gemm, TensorName name) const { return plan && plan->modifies(gemm, name); }
+
   // MMParams of the GEMM. Codes that a feature makes outside of a recipe keep the accurate sum.
   bool uses_split_accumulator(Gemm gemm) const {
     return !quantizes() || recipe->parameters_of(gemm).use_split_accumulator;

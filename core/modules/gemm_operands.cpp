@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "core/distributed/gather_operand.h"
 #include "core/modules/recomputation.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/role_of.h"
@@ -359,15 +358,6 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
                                                torch::autograd::impl::version_counter(tensor));
   }
   return matrix;
-}
-
-bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name) {
-  return context.plan && context.plan->modifies(gemm, name);
-}
-
-bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows) {
-  const Quantizer* quantizer = context.quantizer(role);
-  return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);
 }
 
 }  // namespace telens

@@ -102,10 +102,4 @@ class SavedOperand {
 // [rows, columns] of a tensor. What reads it later notices an in-place change of the tensor.
 at::Tensor as_matrix(const at::Tensor& tensor);
 
-// True if a feature may change the tensor on its way into the GEMM.
-bool is_modified(const ForwardContext& context, Gemm gemm, TensorName name);
-
-// True if what the quantizer of a tensor makes of each rank's rows is what it makes of the whole.
-bool quantizes_by_parts(const ForwardContext& context, TensorRole role, std::int64_t rows);
-
 }  // namespace telens

@@ -107,7 +107,7 @@ ActivationOperands activation_operands(const LinearArguments& arguments,
   }
   const std::int64_t columns = arguments.input.size(-1);
   const std::int64_t rows = columns == 0 ? 0 : arguments.input.numel() / columns;
-  if (!quantizes_by_parts(arguments.context, TensorRole::input, rows)) {
+  if (!arguments.context.quantizes_by_parts(TensorRole::input, rows)) {
     const at::Tensor whole = gather_rows(as_matrix(arguments.input), parallel.group).wait();
     GemmOperands operands = quantize_operand(*arguments.layer, arguments.context,
                                              {.tensor_name = TensorName::activation,
@@ -118,7 +118,7 @@ ActivationOperands activation_operands(const LinearArguments& arguments,
     return {std::move(operands.first), std::move(operands.second)};
   }
   GemmOperands own = given_operands(arguments, needs);
-  const bool modified = is_modified(arguments.context, Gemm::fprop, TensorName::activation);
+  const bool modified = arguments.context.modifies(Gemm::fprop, TensorName::activation);
   Operand whole =
       gather_rowwise({own.first, parallel.group, arguments.layer->name(), modified}).wait();
   return {std::move(whole), std::move(own.second), /*is_shard=*/true};

@@ -43,7 +43,7 @@ struct OutputGradient {
 void gather(OutputGradient& gradient, const LinearBackward& backward) {
   const auto shard = [&](Gemm gemm, const Operand& operand) {
     return OperandShard{operand, backward.parallel.group, backward.layer->name(),
-                        is_modified(backward.context, gemm, TensorName::gradient)};
+                        backward.context.modifies(gemm, TensorName::gradient)};
   };
   if (backward.needs.dgrad) {
     gradient.whole_first = gather_rowwise(shard(Gemm::dgrad, gradient.operands.first));
@@ -71,7 +71,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
   if (backward.needs.dgrad || backward.needs.wgrad) {
     const bool gathers = backward.parallel.gathers_gradient();
     const bool by_parts =
-        quantizes_by_parts(backward.context, TensorRole::grad_output, grad.size(0));
+        backward.context.quantizes_by_parts(TensorRole::grad_output, grad.size(0));
     if (gathers && !by_parts) grad = gather_rows(grad, backward.parallel.group).wait();
     gradient.operands = quantize_operand(*backward.layer, backward.context,
                                          {.tensor_name = TensorName::gradient,
@@ -91,7 +91,7 @@ class SavedInput {
   SavedInput(const LinearBackward& backward, const variable_list& saved)
       : own_(backward.input.restore(saved)) {
     if (!backward.input_is_shard) return;
-    const bool modified = is_modified(backward.context, Gemm::wgrad, TensorName::activation);
+    const bool modified = backward.context.modifies(Gemm::wgrad, TensorName::activation);
     whole_ = gather_columnwise({own_, backward.parallel.group, backward.layer->name(), modified});
   }
 

@@ -2,7 +2,7 @@
 // multiplied by before they are encoded. For every device. No LibTorch.
 //
 // The arithmetic is Transformer Engine's, operation by operation, each rounded to FP32 (its
-// common/cast/mxfp8, common/cast/nvfp4/core_nvfp4.cuh and common/recipe/recipe_common.cuh).
+// common/cast and common/recipe/recipe_common.cuh).
 #pragma once
 
 #include <cmath>
@@ -24,11 +24,10 @@ struct BlockScale {
   float factor;
 };
 
-// MXFP8: the E8M0 code of a block with elements of Format. Rounded up, no element overflows.
-// Rounded down it is the scale of the OCP MX specification: 2^(floor(log2(amax)) - largest
-// exponent).
+// E8M0: the code of a block with elements of Format. Rounded up, no element overflows. Rounded down
+// it is the scale of the OCP MX specification: 2^(floor(log2(amax)) - largest exponent).
 template <typename Format>
-TELENS_HOST_DEVICE constexpr std::uint8_t mxfp8_scale(float amax, ScaleRounding rounding) {
+TELENS_HOST_DEVICE constexpr std::uint8_t e8m0_scale(float amax, ScaleRounding rounding) {
   constexpr float kReciprocalOfMax = 1.0F / Format::kMax;
   constexpr float kReciprocalOfTopPower = power_of_two(-Format::kMaxExponent);
   const float quotient =
@@ -37,35 +36,49 @@ TELENS_HOST_DEVICE constexpr std::uint8_t mxfp8_scale(float amax, ScaleRounding 
 }
 
 // 1 / decode<E8M0>(code); exact.
-TELENS_HOST_DEVICE constexpr float mxfp8_factor(std::uint8_t code) {
+TELENS_HOST_DEVICE constexpr float e8m0_factor(std::uint8_t code) {
   if (code == E8M0::kNanCode) return bits_as<float>(FP32::kNanCode);
   return power_of_two(E8M0::kBias - static_cast<int>(code));
 }
 
-// NVFP4: what a tensor is multiplied by so that the scale of its largest block is the largest of
-// E4M3: 448 * 6 / amax; 1 for an amax of zero or infinity. Its inverse is the tensor's scale.
-// largest_scale: another one in 448's place.
-TELENS_HOST_DEVICE inline float nvfp4_tensor_factor(float amax, float largest_scale = E4M3::kMax) {
-  const float factor = largest_scale * E2M1::kMax / amax;
-  if (amax == 0.0F || factor == 0.0F) return 1.0F;
-  return factor > FP32::kMax ? FP32::kMax : factor;
-}
+// E4M3 scales of blocks of E2M1 under one FP32 scale of the tensor.
+struct TwoLevelScaling {
+  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
 
-// NVFP4: the E4M3 code of a block's scale, amax / 6 in units of the tensor's scale, is that of the
-// block's amax times this factor.
-TELENS_HOST_DEVICE inline float nvfp4_block_factor(float tensor_factor) {
-  constexpr float kReciprocalOfMax = 1.0F / E2M1::kMax;
-  return tensor_factor * kReciprocalOfMax;
-}
+  float tensor_factor;
+  float tensor_scale;  // its inverse
 
-TELENS_HOST_DEVICE inline std::uint8_t nvfp4_block_scale(float amax, float tensor_factor) {
-  return encode<E4M3>(amax * nvfp4_block_factor(tensor_factor), Saturation::saturating);
-}
+  // amax: of the tensor, its largest number. The tensor is multiplied by 448 * 6 / amax, so that
+  // the scale of its largest block is the largest of E4M3; by 1 for an amax of zero or infinity.
+  // largest_scale: another one in 448's place.
+  static TELENS_HOST_DEVICE TwoLevelScaling of(float amax, float largest_scale = E4M3::kMax) {
+    const float factor = factor_of_tensor(amax, largest_scale);
+    return {factor, 1.0F / factor};
+  }
 
-// NVFP4: what a block's elements are multiplied by.
-TELENS_HOST_DEVICE inline float nvfp4_factor(std::uint8_t block_scale, float tensor_scale) {
-  const float factor = 1.0F / (decode<E4M3>(block_scale) * tensor_scale);
-  return factor > FP32::kMax ? FP32::kMax : factor;
-}
+  // A block's scale, amax / 6 in units of the tensor's scale, is that of its amax times this.
+  TELENS_HOST_DEVICE float block_factor() const {
+    constexpr float kReciprocalOfMax = 1.0F / E2M1::kMax;
+    return tensor_factor * kReciprocalOfMax;
+  }
+
+  // From the code of a block's scale to what its elements are multiplied by.
+  TELENS_HOST_DEVICE float factor_of(std::uint8_t block_scale) const {
+    const float factor = 1.0F / (decode<E4M3>(block_scale) * tensor_scale);
+    return factor > FP32::kMax ? FP32::kMax : factor;
+  }
+
+  TELENS_HOST_DEVICE BlockScale<std::uint8_t> scale_of(float amax) const {
+    const std::uint8_t code = encode<E4M3>(amax * block_factor(), Saturation::saturating);
+    return {code, factor_of(code)};
+  }
+
+ private:
+  static TELENS_HOST_DEVICE float factor_of_tensor(float amax, float largest_scale) {
+    const float factor = largest_scale * E2M1::kMax / amax;
+    if (amax == 0.0F || factor == 0.0F) return 1.0F;
+    return factor > FP32::kMax ? FP32::kMax : factor;
+  }
+};
 
 }  // namespace telens

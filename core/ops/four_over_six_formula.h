@@ -1,16 +1,15 @@
-// NVFP4 blocks whose largest magnitude becomes 4 or 6, whichever leaves the smaller error (Cook et
+// Blocks of FP4 whose largest magnitude becomes 4 or 6, whichever leaves the smaller error (Cook et
 // al., "Four Over Six", arXiv:2512.02010). E2M1 has nothing between 4 and 6: scaled to 4, a block
 // spends its codes on what lies near its largest element. For every device. No LibTorch.
 //
 // The arithmetic is Transformer Engine's, operation by operation, each rounded to FP32 (its
-// common/cast/nvfp4/quantize_4over6_nvfp4.cuh, without fast math).
+// quantize_4over6 kernel, without fast math).
 #pragma once
 
 #include <cstdint>
 
 #include "core/formats/convert.h"
 #include "core/formats/host_device.h"
-#include "core/formats/scheme.h"
 #include "core/ops/block_scale_formula.h"
 
 namespace telens {
@@ -27,18 +26,16 @@ struct FourOverSix {
 
 namespace four_over_six {
 
-inline constexpr int kBlock = static_cast<int>(block_length(ScalingMode::nvfp4));
+inline constexpr int kBlock = 16;  // elements of packed FP4 under a scale
 
 // The inputs that all blocks of a tensor share.
 struct TensorScale {
-  float amax;    // the largest magnitude that is a number
-  float factor;  // the tensor is multiplied by it
-  float scale;   // 1 / factor, as it is stored
+  float amax;  // the largest magnitude that is a number
+  TwoLevelScaling scaling;
   FourOverSix options;
 
   static TELENS_HOST_DEVICE TensorScale of(float amax, const FourOverSix& options) {
-    const float factor = nvfp4_tensor_factor(amax, options.largest_scale);
-    return {amax, factor, 1.0F / factor, options};
+    return {amax, TwoLevelScaling::of(amax, options.largest_scale), options};
   }
 };
 
@@ -51,9 +48,9 @@ struct Candidate {
   // stretch: 1 for 6, 1.5 for 4.
   static TELENS_HOST_DEVICE Candidate of(float block_amax, float stretch,
                                          const TensorScale& tensor) {
-    const float wanted = block_amax / E2M1::kMax * tensor.factor * stretch;
+    const float wanted = block_amax / E2M1::kMax * tensor.scaling.tensor_factor * stretch;
     const std::uint8_t code = encode<E4M3>(wanted, Saturation::saturating);
-    return {code, decode<E4M3>(code), nvfp4_factor(code, tensor.scale)};
+    return {code, decode<E4M3>(code), tensor.scaling.factor_of(code)};
   }
 };
 

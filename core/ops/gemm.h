@@ -17,7 +17,7 @@ struct GemmOperand {
   FormatId format;
   ScalingMode mode;
   // For 128-blocks: all scales are known to be powers of two from 2^-127 to 2^127, which no device
-  // is asked for. A product may then be another one of the same value (MXFP8's on
+  // is asked for. A product may then be another one of the same value (of 32-blocks on
   // Blackwell). Where the promise is broken, the blocks under such scales are NaN there, never some
   // other number.
   bool power_of_2_scales = false;

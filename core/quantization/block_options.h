@@ -13,7 +13,7 @@ namespace telens {
 struct BlockOptions {
   // Blocks as high as long (128-blocks have a scaling mode for it).
   bool two_dimensional = false;
-  ScaleRounding scale_rounding = ScaleRounding::up;  // MXFP8
+  ScaleRounding scale_rounding = ScaleRounding::up;  // E8M0 scales
   bool power_of_2_scales = true;                     // 128-blocks
   float amax_epsilon = 0.0F;                         // 128-blocks: smaller amaxes count as this one
   // Packed FP4: signs of the random Hadamard transform of the columnwise orientation, if there is

@@ -15,6 +15,8 @@
 namespace telens {
 namespace {
 
+static_assert(four_over_six::kBlock == block_length(ScalingMode::nvfp4));
+
 // A NaN has no magnitude, as in the quantizing itself.
 at::Tensor largest_number(const at::Tensor& x) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

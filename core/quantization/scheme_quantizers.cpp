@@ -14,7 +14,7 @@
 namespace telens {
 namespace {
 
-struct RecipeRow {
+struct RecipeMaker {
   RecipeId id;
   std::shared_ptr<Recipe> (*make)();
 };
@@ -24,11 +24,12 @@ std::shared_ptr<Recipe> make() {
   return std::make_shared<RecipeType>();
 }
 
-constexpr std::array kRecipes{RecipeRow{RecipeId::fp8_delayed_scaling, make<DelayedScaling>},
-                              RecipeRow{RecipeId::fp8_current_scaling, make<Float8CurrentScaling>},
-                              RecipeRow{RecipeId::mxfp8, make<MXFP8BlockScaling>},
-                              RecipeRow{RecipeId::fp8_block_scaling, make<Float8BlockScaling>},
-                              RecipeRow{RecipeId::nvfp4, make<NVFP4BlockScaling>}};
+constexpr std::array kRecipes{
+    RecipeMaker{RecipeId::fp8_delayed_scaling, make<DelayedScaling>},
+    RecipeMaker{RecipeId::fp8_current_scaling, make<Float8CurrentScaling>},
+    RecipeMaker{RecipeId::mxfp8, make<MXFP8BlockScaling>},
+    RecipeMaker{RecipeId::fp8_block_scaling, make<Float8BlockScaling>},
+    RecipeMaker{RecipeId::nvfp4, make<NVFP4BlockScaling>}};
 
 struct QuantizerRow {
   ScalingMode mode;
@@ -65,7 +66,7 @@ static_assert(kQuantizers.size() == kAllScalingModes.size());
 }  // namespace
 
 std::shared_ptr<Recipe> default_recipe(RecipeId id) {
-  for (const RecipeRow& row : kRecipes) {
+  for (const RecipeMaker& row : kRecipes) {
     if (row.id == id) return row.make();
   }
   raise<InternalError>("recipe {} has no row in {}", static_cast<int>(id), __FILE__);
@@ -73,12 +74,12 @@ std::shared_ptr<Recipe> default_recipe(RecipeId id) {
 
 std::vector<std::string> recipe_names() {
   std::vector<std::string> names;
-  for (const RecipeRow& row : kRecipes) names.emplace_back(row.make()->name());
+  for (const RecipeMaker& row : kRecipes) names.emplace_back(row.make()->name());
   return names;
 }
 
 std::shared_ptr<Recipe> default_recipe(std::string_view name) {
-  for (const RecipeRow& row : kRecipes) {
+  for (const RecipeMaker& row : kRecipes) {
     if (auto recipe = row.make(); recipe->name() == name) return recipe;
   }
   raise<UsageError>("there is no recipe '{}'; expected one of {}", name,

@@ -24,7 +24,7 @@ struct TokenPadding {
 
 // a: the left operand of the GEMM. Its tokens are the rows of the result (fprop, dgrad) or what is
 // summed over (wgrad). Both operands of a GEMM have as many, in one mode or in 128-blocks of both
-// kinds. Tokens that are a multiple of 16 (MXFP8: 32) are never padded.
+// kinds. Tokens that are a multiple of the scheme's row_multiple are never padded.
 TELENS_EXPORT TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a);
 
 // `rows` with the zeros behind them that the random Hadamard transform takes along, 16 at a time.

@@ -44,16 +44,15 @@ config::FeatureDescription block_telemetry_description() {
       .name = "BlockTelemetry",
       .summary = "what a recipe with a scale a block does to single blocks",
       .doc =
-          "For MXFP8, FP8 in 128-blocks and NVFP4: compares a tensor with the codes that its "
-          "GEMMs\n"
+          "For recipes with a scale a block: compares a tensor with the codes that its GEMMs\n"
           "get, block by block, and records of the rowwise copy and, with _columnwise behind the\n"
           "name, of the columnwise one\n"
           "  zero_blocks%            blocks of nothing but zeros\n"
           "  smallest_scale_blocks%  other blocks whose scale is the smallest of its format, so\n"
           "                          that their values are too small for it (FP32: a subnormal)\n"
-          "  largest_scale_blocks%   blocks whose scale is the largest finite one; under NVFP4 "
-          "the\n"
-          "                          block with the tensor's amax always is one\n"
+          "  largest_scale_blocks%   blocks whose scale is the largest finite one; where the\n"
+          "                          tensor has a scale too, the block with its amax always is "
+          "one\n"
           "  block_underflows%_max, block_underflows%_mean   over the blocks: the share of a "
           "block's\n"
           "                          elements that became zero\n"

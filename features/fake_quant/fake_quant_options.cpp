@@ -1,8 +1,12 @@
 #include "features/fake_quant/fake_quant_options.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "hooks/config/suggestions.h"
 
@@ -11,24 +15,68 @@ namespace {
 
 constexpr std::string_view kQuantFormat = "quant_format";
 
+// Stands for formats with one scale a tensor. Delayed scaling has the same ones.
+constexpr RecipeId kOfTensor = RecipeId::fp8_current_scaling;
+
+// The formats that a recipe casts to: each FP8 format, or the one of FP4.
+std::vector<FormatId> elements_of(RecipeId recipe) {
+  if (is_packed_fp4(recipe)) return {FormatId::e2m1};
+  return {FormatId::e4m3, FormatId::e5m2};
+}
+
+std::string format_name(RecipeId recipe, FormatId element) {
+  const char* format = recipe_row(recipe).format;
+  return is_packed_fp4(recipe) ? format : fmt::format("{}{}", format, telens::name_of(element));
+}
+
 struct NamedFormat {
-  std::string_view name;
+  std::string name;
   FakeQuantOptions options;
 };
-constexpr std::array kFormats{
-    NamedFormat{"FP8E4M3", {FormatId::e4m3, std::nullopt}},
-    NamedFormat{"FP8E5M2", {FormatId::e5m2, std::nullopt}},
-    NamedFormat{"MXFP8E4M3", {FormatId::e4m3, RecipeId::mxfp8}},
-    NamedFormat{"MXFP8E5M2", {FormatId::e5m2, RecipeId::mxfp8}},
-    NamedFormat{"FP8BLOCKE4M3", {FormatId::e4m3, RecipeId::fp8_block_scaling}},
-    NamedFormat{"FP8BLOCKE5M2", {FormatId::e5m2, RecipeId::fp8_block_scaling}},
-    NamedFormat{"NVFP4", {FormatId::e2m1, RecipeId::nvfp4}},
-};
+
+const std::vector<NamedFormat>& formats() {
+  static const std::vector<NamedFormat> kFormats = [] {
+    std::vector<NamedFormat> made;
+    for (const RecipeId recipe : kAllRecipes) {
+      if (!is_block_recipe(recipe) && recipe != kOfTensor) continue;
+      const auto blocks = is_block_recipe(recipe) ? std::optional(recipe) : std::nullopt;
+      for (const FormatId element : elements_of(recipe)) {
+        made.push_back({format_name(recipe, element), {element, blocks}});
+      }
+    }
+    return made;
+  }();
+  return kFormats;
+}
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
-  for (const NamedFormat& format : kFormats) names.emplace_back(format.name);
+  for (const NamedFormat& format : formats()) names.push_back(format.name);
   return names;
+}
+
+// "A, B or C"
+std::string alternatives(std::vector<std::string> names) {
+  const std::string last = names.back();
+  names.pop_back();
+  return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+// A line for each recipe with blocks: its formats, the length of a block, and what that asks of
+// features.
+std::string blocks_of_formats() {
+  std::string lines;
+  for (const RecipeId recipe : kAllRecipes) {
+    if (!is_block_recipe(recipe)) continue;
+    std::vector<std::string> names;
+    for (const FormatId element : elements_of(recipe)) {
+      names.push_back(format_name(recipe, element));
+    }
+    lines +=
+        fmt::format("  {}: {} elements; features are divisible by {}\n", fmt::join(names, ", "),
+                    block_scheme(recipe)->block_length, block_scheme(recipe)->row_multiple);
+  }
+  return lines;
 }
 
 void validate_format(const config::Value& value, config::ErrorList& errors) {
@@ -41,13 +89,13 @@ void validate_format(const config::Value& value, config::ErrorList& errors) {
 
 config::OptionsPtr parse_options(const config::Value& parameters, config::ErrorList&) {
   const std::string& format = parameters.find(kQuantFormat)->as_string();
-  return config::make_options(std::ranges::find(kFormats, format, &NamedFormat::name)->options);
+  return config::make_options(std::ranges::find(formats(), format, &NamedFormat::name)->options);
 }
 
 }  // namespace
 
 std::string_view FakeQuantOptions::name() const {
-  return std::ranges::find(kFormats, *this, &NamedFormat::options)->name;
+  return std::ranges::find(formats(), *this, &NamedFormat::options)->name;
 }
 
 config::FeatureDescription fake_quant_description() {
@@ -62,12 +110,13 @@ config::FeatureDescription fake_quant_description() {
           "FP8E4M3 and FP8E5M2 have one scale, from the tensor's own amax. The others have a scale "
           "a\n"
           "block, and blocks lie along the dimension that the GEMM sums over (of outputs: along\n"
-          "rows): MXFP8E4M3 and MXFP8E5M2 32 elements; FP8BLOCKE4M3 and FP8BLOCKE5M2 128, weights\n"
-          "128x128; NVFP4 16, weights 16x16, and what feeds wgrad through a random Hadamard\n"
-          "transform and back. These are the defaults of the recipes MXFP8BlockScaling,\n"
-          "Float8BlockScaling and NVFP4BlockScaling, but for the rounding by chance of NVFP4's\n"
-          "gradients: here it is to the nearest. They take the shapes that those recipes take:\n"
-          "features divisible by 16, for MXFP8 by 32, and any number of tokens.",
+          "rows):\n" +
+          blocks_of_formats() +
+          "These are the defaults of the formats' recipes (docs/formats.md): square blocks for\n"
+          "weights, and a random Hadamard transform, and back, of what feeds wgrad, where the "
+          "recipe\n"
+          "has them. But what it rounds by chance is rounded to the nearest here. They take any\n"
+          "number of tokens.",
       .example =
           "FakeQuant:\n"
           "  enabled: True\n"
@@ -84,8 +133,7 @@ config::FeatureDescription fake_quant_description() {
       .parameters = {{.name = std::string(kQuantFormat),
                       .type = config::ParameterType::string,
                       .required = true,
-                      .doc = "FP8E4M3, FP8E5M2, MXFP8E4M3, MXFP8E5M2, FP8BLOCKE4M3, FP8BLOCKE5M2 "
-                             "or NVFP4",
+                      .doc = alternatives(format_names()),
                       .validate = validate_format}},
       .parse = parse_options,
       .recorded = config::nothing_recorded,

@@ -16,7 +16,7 @@ struct FakeQuantOptions {
   std::optional<RecipeId> blocks =
       std::nullopt;  // the recipe whose blocks are used; none: one scale for the tensor
 
-  // As the configuration spells it: "FP8E4M3", "MXFP8E5M2", "NVFP4", ...
+  // As the configuration spells it: "FP8E4M3", "FP8BLOCKE5M2", ...
   std::string_view name() const;
 
   friend bool operator==(const FakeQuantOptions&, const FakeQuantOptions&) = default;

@@ -42,12 +42,12 @@ FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr plugin) {
   return registration(log_tensor_stats_description(std::move(plugin)));
 }
 
-FeatureRegistration log_fp8_tensor_stats() {
-  return registration(log_fp8_tensor_stats_description());
-}
-
-FeatureRegistration log_nvfp4_tensor_stats() {
-  return registration(log_nvfp4_tensor_stats_description());
+std::vector<FeatureRegistration> log_low_precision_stats() {
+  std::vector<FeatureRegistration> registrations;
+  for (config::FeatureDescription& each : low_precision_stats_descriptions()) {
+    registrations.push_back(registration(std::move(each)));
+  }
+  return registrations;
 }
 
 FeatureRegistration scale_health() { return registration(scale_health_description()); }

@@ -1,10 +1,11 @@
-// LogTensorStats, LogFp8TensorStats, LogNvfp4TensorStats and ScaleHealth: they ask the statistics
-// engine for what their options name.
+// LogTensorStats, LogFp8TensorStats and its like, and ScaleHealth: they ask the statistics engine
+// for what their options name.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <optional>
+#include <vector>
 
 #include "features/engine/statistics_list.h"
 #include "hooks/feature_registry.h"
@@ -30,8 +31,7 @@ class LogStatistics final : public ScheduledFeature {
 };
 
 FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr plugin);
-FeatureRegistration log_fp8_tensor_stats();
-FeatureRegistration log_nvfp4_tensor_stats();
+std::vector<FeatureRegistration> log_low_precision_stats();
 FeatureRegistration scale_health();
 
 }  // namespace telens::features

@@ -1,6 +1,10 @@
 #include "features/log_stats/log_stats_options.h"
 
-#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <span>
+#include <string>
 #include <utility>
 
 #include "hooks/config/selection.h"
@@ -10,11 +14,26 @@ namespace {
 
 constexpr std::string_view kMoreOfPlugins = "\n      and statistics that a plugin defines";
 
-// LogFp8TensorStats leaves NVFP4 to a feature of its own. Delayed scaling needs the running
-// recipe's own history; that it runs can be known only when a layer does.
-constexpr std::array kFp8Recipes{RecipeId::fp8_delayed_scaling, RecipeId::fp8_current_scaling,
-                                 RecipeId::mxfp8, RecipeId::fp8_block_scaling};
-constexpr std::array kNvfp4Recipes{RecipeId::nvfp4};
+// LogFp8TensorStats leaves FP4 to a feature of its own. Delayed scaling needs the running recipe's
+// own history; that it runs can be known only when a layer does.
+std::vector<RecipeId> recipes_in_fp8() {
+  std::vector<RecipeId> recipes;
+  for (const RecipeId recipe : kAllRecipes) {
+    if (!is_packed_fp4(recipe)) recipes.push_back(recipe);
+  }
+  return recipes;
+}
+
+// "fp8_delayed_scaling_ (while it runs), fp8_current_scaling_ ..."
+std::string prefixes_of(std::span<const RecipeId> recipes) {
+  std::vector<std::string> prefixes;
+  for (const RecipeId recipe : recipes) {
+    const bool needs_history = recipe == RecipeId::fp8_delayed_scaling;
+    prefixes.push_back(
+        fmt::format("{}_{}", telens::name_of(recipe), needs_history ? " (while it runs)" : ""));
+  }
+  return fmt::format("{}", fmt::join(prefixes, ", "));
+}
 
 std::vector<StatisticId> statistics_named(std::initializer_list<std::string_view> names) {
   std::vector<StatisticId> statistics;
@@ -30,6 +49,80 @@ std::vector<StatisticId> tensor_statistics() {
     for (const StatisticId each : statistics_from(source)) statistics.push_back(each);
   }
   return statistics;
+}
+
+config::FeatureDescription fp8_stats_description() {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogFp8TensorStats",
+      .aliases = {"LogFp8Stats"},
+      .summary = "statistics of the quantized tensor",
+      .doc =
+          "Says what the cast to low precision did to a tensor under the running recipe or, with\n"
+          "a recipe before the name, what that recipe would have done in the running recipe's\n"
+          "FP8 format, else E4M3. Skips, with a warning, a layer that runs unquantized. Of a\n"
+          "recipe with a scale a block the rowwise copy is measured, with _columnwise behind the\n"
+          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.\n"
+          "An attention runs unquantized: of its tensors it takes what-ifs.",
+      .example =
+          "LogFp8TensorStats:\n"
+          "  enabled: True\n"
+          "  tensors_struct:\n"
+          "    - tensor: activation\n"
+          "      stats: [underflows%, mxfp8_mse, mxfp8_mse_columnwise]\n"
+          "    - tensor: gradient\n"
+          "      stats: [underflows%, overflows%, scale_inv_min, scale_inv_max]\n"
+          "      freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  describe_statistics(
+      description,
+      {.feature = "LogFp8TensorStats",
+       .statistics = statistics_from(StatisticSource::cast),
+       .recipes = recipes_in_fp8(),
+       .other_recipes_in = "LogNvfp4TensorStats"},
+      fmt::format("\n      each may have one of these before it:"
+                  "\n      {}"
+                  "\n      and, of a recipe with a scale a block, _columnwise behind it",
+                  prefixes_of(recipes_in_fp8())));
+  return description;
+}
+
+config::FeatureDescription nvfp4_stats_description() {
+  config::FeatureDescription description{
+      .feature_namespace = std::string(config::kTransformerEngineNamespace),
+      .name = "LogNvfp4TensorStats",
+      .summary = "statistics of the tensor in NVFP4",
+      .doc =
+          "Says what the cast to NVFP4 did to a tensor or would have done: where NVFP4 runs, of\n"
+          "its own codes; otherwise of its defaults, rounded to the nearest (weights in 16x16\n"
+          "blocks, what feeds wgrad after a random Hadamard transform). Logged as\n"
+          "nvfp4_underflows% and nvfp4_mse.",
+      .example =
+          "LogNvfp4TensorStats:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, gradient]\n"
+          "  stats: [underflows%, mse, mse_columnwise]\n"
+          "  freq: 10\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::gemm_input_names(),
+      .can_be_kept = true,
+      .names_evaluation = true,
+  };
+  // The two of Transformer Engine.
+  describe_statistics(
+      description,
+      {.feature = "LogNvfp4TensorStats",
+       .statistics = statistics_named({"underflows%", "mse"}),
+       .recipes = {RecipeId::nvfp4},
+       .other_recipes_in = "LogFp8TensorStats",
+       .implied = RecipeId::nvfp4},
+      "\n      each may have nvfp4_ before it, and _columnwise behind it: the copy with blocks"
+      "\n      along columns");
+  return description;
 }
 
 }  // namespace
@@ -93,75 +186,8 @@ config::FeatureDescription base_log_tensor_stats_description(
   return description;
 }
 
-config::FeatureDescription log_fp8_tensor_stats_description() {
-  config::FeatureDescription description{
-      .feature_namespace = std::string(config::kTransformerEngineNamespace),
-      .name = "LogFp8TensorStats",
-      .aliases = {"LogFp8Stats"},
-      .summary = "statistics of the quantized tensor",
-      .doc =
-          "Says what the cast to low precision did to a tensor under the running recipe or, with\n"
-          "a recipe before the name, what that recipe would have done in the running recipe's\n"
-          "FP8 format, else E4M3. Skips, with a warning, a layer that runs unquantized. Of a\n"
-          "recipe with a scale a block the rowwise copy is measured, with _columnwise behind the\n"
-          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.\n"
-          "An attention runs unquantized: of its tensors it takes what-ifs.",
-      .example =
-          "LogFp8TensorStats:\n"
-          "  enabled: True\n"
-          "  tensors_struct:\n"
-          "    - tensor: activation\n"
-          "      stats: [underflows%, mxfp8_mse, mxfp8_mse_columnwise]\n"
-          "    - tensor: gradient\n"
-          "      stats: [underflows%, overflows%, scale_inv_min, scale_inv_max]\n"
-          "      freq: 10\n",
-      .selects = config::Selects::tensors,
-      .tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),
-      .can_be_kept = true,
-      .names_evaluation = true,
-  };
-  describe_statistics(
-      description,
-      {.feature = "LogFp8TensorStats",
-       .statistics = statistics_from(StatisticSource::cast),
-       .recipes = kFp8Recipes},
-      "\n      each may have fp8_delayed_scaling_ (while it runs), fp8_current_scaling_, mxfp8_ or"
-      "\n      fp8_block_scaling_ before it, and, of a recipe with a scale a block, _columnwise"
-      "\n      behind it");
-  return description;
-}
-
-config::FeatureDescription log_nvfp4_tensor_stats_description() {
-  config::FeatureDescription description{
-      .feature_namespace = std::string(config::kTransformerEngineNamespace),
-      .name = "LogNvfp4TensorStats",
-      .summary = "statistics of the tensor in NVFP4",
-      .doc =
-          "Says what the cast to NVFP4 did to a tensor or would have done: where NVFP4 runs, of\n"
-          "its own codes; otherwise of its defaults, rounded to the nearest (weights in 16x16\n"
-          "blocks, what feeds wgrad after a random Hadamard transform). Logged as\n"
-          "nvfp4_underflows% and nvfp4_mse.",
-      .example =
-          "LogNvfp4TensorStats:\n"
-          "  enabled: True\n"
-          "  tensors: [activation, gradient]\n"
-          "  stats: [underflows%, mse, mse_columnwise]\n"
-          "  freq: 10\n",
-      .selects = config::Selects::tensors,
-      .tensors = config::gemm_input_names(),
-      .can_be_kept = true,
-      .names_evaluation = true,
-  };
-  // The two of Transformer Engine.
-  describe_statistics(
-      description,
-      {.feature = "LogNvfp4TensorStats",
-       .statistics = statistics_named({"underflows%", "mse"}),
-       .recipes = kNvfp4Recipes,
-       .implied = RecipeId::nvfp4},
-      "\n      each may have nvfp4_ before it, and _columnwise behind it: the copy with blocks"
-      "\n      along columns");
-  return description;
+std::vector<config::FeatureDescription> low_precision_stats_descriptions() {
+  return {fp8_stats_description(), nvfp4_stats_description()};
 }
 
 config::FeatureDescription scale_health_description() {

@@ -2,6 +2,8 @@
 // (features/log_stats/statistics_option.h). No LibTorch.
 #pragma once
 
+#include <vector>
+
 #include "features/log_stats/statistics_option.h"
 #include "hooks/config/feature_description.h"
 
@@ -16,12 +18,9 @@ config::FeatureDescription log_tensor_stats_description(
 config::FeatureDescription base_log_tensor_stats_description(
     config::StatisticDescriptionsPtr plugin = nullptr);
 
-// LogFp8TensorStats (LogFp8Stats): statistics of the quantized tensor, for the running recipe or,
-// what-if, for another.
-config::FeatureDescription log_fp8_tensor_stats_description();
-
-// LogNvfp4TensorStats: statistics of the tensor in NVFP4, running or, what-if, not.
-config::FeatureDescription log_nvfp4_tensor_stats_description();
+// LogFp8TensorStats (LogFp8Stats) and its like for other elements: statistics of the quantized
+// tensor, for the running recipe or, what-if, for another.
+std::vector<config::FeatureDescription> low_precision_stats_descriptions();
 
 // telens.ScaleHealth: statistics of the one scale of a tensor.
 config::FeatureDescription scale_health_description();

@@ -77,8 +77,7 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
     std::vector<std::string> recipes;
     for (const RecipeId recipe : rules.recipes) recipes.emplace_back(name_of(recipe));
     errors.add(where, "'{}': {} has nothing of the recipe '{}', but {} has; expected {} or {}",
-               text, rules.feature, name_of(*name.what_if),
-               *name.what_if == RecipeId::nvfp4 ? "LogNvfp4TensorStats" : "LogFp8TensorStats",
+               text, rules.feature, name_of(*name.what_if), rules.other_recipes_in,
                rules.implied ? "no recipe" : "no recipe (the running one)",
                config::quoted_list(recipes));
     return false;
@@ -215,13 +214,13 @@ void describe_statistics(config::FeatureDescription& description, const Statisti
     for (const std::string& name : names_of(rules.statistics)) all.emplace_back(name);
     stats.default_value = std::move(all);
   }
-  stats.validate = [rules, plugin](const Value& value, ErrorList& errors) {
+  stats.parse = [rules, plugin](const Value& value, ErrorList& errors) {
     if (rules.all_by_default) config::check_not_empty(value, kStats, errors);
-    parse_statistics(value, rules, errors, plugin.get());
+    return config::make_options(
+        StatisticsOptions{parse_statistics(value, rules, errors, plugin.get()), plugin});
   };
-  description.parse = [rules, plugin](const Value& parameters, ErrorList& errors) {
-    return config::make_options(StatisticsOptions{
-        parse_statistics(*parameters.find(kStats), rules, errors, plugin.get()), plugin});
+  description.parse = [](const config::ParameterValues& parameters, ErrorList&) {
+    return parameters.made(kStats);
   };
   description.names_statistics = plugin != nullptr;
   description.recorded = [](const config::Selection& selection) {

@@ -13,7 +13,7 @@
 
 namespace telens::features {
 
-// The options of LogTensorStats, LogFp8TensorStats, LogNvfp4TensorStats and ScaleHealth.
+// The options of the features that log statistics.
 struct StatisticsOptions {
   std::vector<StatisticName> statistics;    // no name twice
   config::StatisticDescriptionsPtr plugin;  // keeps the rows of plugins' statistics; null: none
@@ -26,7 +26,8 @@ struct StatisticsRules {
   bool all_by_default = false;  // where `stats` is left out; else it is required
   bool any_case = false;        // names in capitals are taken too
   // Recipes that may stand before a name; where there are any, "_columnwise" may stand behind.
-  std::span<const RecipeId> recipes = {};
+  std::vector<RecipeId> recipes = {};
+  std::string_view other_recipes_in = {};  // the feature that takes those not among `recipes`
   // The recipe that names without one are about; nullopt: the running one.
   std::optional<RecipeId> implied = std::nullopt;
 };

@@ -1,9 +1,11 @@
 #include "features/precision_ledger/precision_ledger_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/base/error.h"
 #include "hooks/config/parameter_check.h"
@@ -26,10 +28,9 @@ struct ExpectedFormat {
   bool (*holds)(const Precision&);
 };
 
+// Those beside the schemes that are formats by their names.
 constexpr std::array kExpectedFormats{
     ExpectedFormat{"FP8", is_fp8},
-    ExpectedFormat{"MXFP8", [](const Precision& p) { return p.scaling == ScalingMode::mxfp8; }},
-    ExpectedFormat{"NVFP4", [](const Precision& p) { return p.scaling == ScalingMode::nvfp4; }},
     ExpectedFormat{"E4M3", [](const Precision& p) { return p.element == "E4M3"; }},
     ExpectedFormat{"E5M2", [](const Precision& p) { return p.element == "E5M2"; }},
     ExpectedFormat{"BF16", [](const Precision& p) { return p.element == "BF16"; }},
@@ -39,9 +40,20 @@ constexpr std::array kExpectedFormats{
     ExpectedFormat{"high_precision", [](const Precision& p) { return !p.scaling.has_value(); }},
 };
 
+std::vector<std::string> scheme_names() {
+  std::vector<std::string> names;
+  for (const ScalingMode mode : kAllScalingModes) {
+    // A format by its own name: its blocks' scales are of fewer bits than FP32.
+    if (scheme(mode).scale_format != FormatId::fp32) names.emplace_back(telens::name_of(mode));
+  }
+  return names;
+}
+
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
   for (const ExpectedFormat& format : kExpectedFormats) names.emplace_back(format.name);
+  const std::vector<std::string> schemes = scheme_names();
+  names.insert(names.begin() + 1, schemes.begin(), schemes.end());  // behind FP8
   return names;
 }
 
@@ -119,17 +131,18 @@ ExpectedPrecision parse_rule(const Value& item, ErrorList& errors) {
   return rule;
 }
 
-std::vector<ExpectedPrecision> parse_rules(const Value& value, ErrorList& errors) {
+config::OptionsPtr parse_rules(const Value& value, ErrorList& errors) {
   config::check_not_empty(value, kExpect, errors);
-  std::vector<ExpectedPrecision> rules;
-  for (const Value& item : config::as_list(value)) rules.push_back(parse_rule(item, errors));
-  return rules;
+  PrecisionLedgerOptions options;
+  for (const Value& item : config::as_list(value)) {
+    options.expect.push_back(parse_rule(item, errors));
+  }
+  return config::make_options(std::move(options));
 }
 
-config::OptionsPtr parse_options(const Value& parameters, ErrorList& errors) {
-  const Value* expect = parameters.find(kExpect);
-  return config::make_options(PrecisionLedgerOptions{
-      expect == nullptr ? std::vector<ExpectedPrecision>() : parse_rules(*expect, errors)});
+config::OptionsPtr ledger_options(const config::ParameterValues& parameters, ErrorList&) {
+  const config::OptionsPtr rules = parameters.made(kExpect);
+  return rules ? rules : config::make_options(PrecisionLedgerOptions());
 }
 
 template <typename T>
@@ -150,7 +163,9 @@ bool ExpectedPrecision::is_about(std::string_view layer, Gemm gemm, TensorName t
 }
 
 bool ExpectedPrecision::holds(const Precision& precision) const {
-  return std::ranges::find(kExpectedFormats, format, &ExpectedFormat::name)->holds(precision);
+  const auto known = std::ranges::find(kExpectedFormats, format, &ExpectedFormat::name);
+  if (known != kExpectedFormats.end()) return known->holds(precision);
+  return precision.scaling && telens::name_of(*precision.scaling) == format;
 }
 
 config::FeatureDescription precision_ledger_description() {
@@ -180,13 +195,14 @@ config::FeatureDescription precision_ledger_description() {
           "    - {format: E5M2, gemms: [dgrad, wgrad], tensors: gradient}\n",
       .parameters = {{.name = std::string(kExpect),
                       .type = config::ParameterType::list,
-                      .doc = "rules: a format, or {format:, layers:, gemms:, tensors:}. Formats: "
-                             "FP8\n      (E4M3 or E5M2, however scaled), MXFP8, NVFP4, E4M3, E5M2, "
-                             "BF16, FP16, FP32,\n      quantized, high_precision",
-                      .validate = [](const Value& value,
-                                     ErrorList& errors) { parse_rules(value, errors); },
+                      .doc = fmt::format(
+                          "rules: a format, or {{format:, layers:, gemms:, tensors:}}. Formats: "
+                          "FP8\n      (E4M3 or E5M2, however scaled), {}, E4M3, E5M2, BF16, "
+                          "FP16, FP32,\n      quantized, high_precision",
+                          fmt::join(scheme_names(), ", ")),
+                      .parse = parse_rules,
                       .needs_every_iteration = true}},
-      .parse = parse_options,
+      .parse = ledger_options,
       .recorded = config::nothing_recorded,
   };
 }

@@ -21,12 +21,12 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 
-// "E4M3 under MXFP8 scaling", "BF16".
+// "E4M3 under 128x128 block scaling", "BF16".
 std::string describe(const Precision& precision);
 
 // One rule of `expect`: which format the operands of some GEMMs have to have.
 struct ExpectedPrecision {
-  std::string format;  // one of kExpectedFormats, in precision_ledger_options.cpp
+  std::string format;  // one of format_names(), in precision_ledger_options.cpp
   std::optional<config::PythonRegex> layers;  // nullopt: all
   std::vector<Gemm> gemms;                    // empty: all
   std::vector<TensorName> tensors;            // empty: both operands

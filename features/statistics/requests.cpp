@@ -21,7 +21,7 @@ bool reads_a_cast(StatisticId statistic) {
 
 // The format to which a recipe that does not run would have cast.
 FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& running) {
-  if (recipe == RecipeId::nvfp4) return FormatId::e2m1;
+  if (is_packed_fp4(recipe)) return FormatId::e2m1;
   const FormatId format = running ? running->format : FormatId::e4m3;
   return format == FormatId::e2m1 ? FormatId::e4m3 : format;
 }

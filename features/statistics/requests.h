@@ -56,9 +56,9 @@ std::optional<CastRequest> requested_cast(const StatisticName& name,
 class RequestSet {
  public:
   // running: nullopt where the layer runs unquantized. A what-if recipe takes the running FP8
-  // format, else E4M3, NVFP4 always E2M1. Of a block recipe the rowwise copy is measured, but the
-  // columnwise one where the name says so or where no rowwise one runs. Returns the request as it
-  // stands in the set (an equal one is not added twice), or nullopt where the statistic has no
+  // format, else E4M3, one in FP4 always E2M1. Of a block recipe the rowwise copy is measured, but
+  // the columnwise one where the name says so or where no rowwise one runs. Returns the request as
+  // it stands in the set (an equal one is not added twice), or nullopt where the statistic has no
   // meaning now: one of the running recipe while there is none, delayed scaling while it does not
   // run, a columnwise copy that does not run, or whose recipe has one scale for all of the tensor,
   // and one of the tensor's scale where blocks have scales of their own.

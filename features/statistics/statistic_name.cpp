@@ -2,14 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 namespace telens {
 namespace {
-
-constexpr std::array<std::string_view, kAllRecipes.size()> kRecipeNames{
-    "fp8_delayed_scaling", "fp8_current_scaling", "mxfp8", "fp8_block_scaling", "nvfp4"};
 
 constexpr std::string_view kColumnwise = "_columnwise";
 constexpr std::string_view kBlockSize = "_block_size_";
@@ -56,14 +52,6 @@ std::optional<BlockShape> remove_block(std::string_view& text) {
 }
 
 }  // namespace
-
-std::string_view name_of(RecipeId recipe) { return kRecipeNames[static_cast<std::size_t>(recipe)]; }
-
-std::optional<RecipeId> recipe_from_name(std::string_view name) {
-  const auto found = std::ranges::find(kRecipeNames, name);
-  if (found == kRecipeNames.end()) return std::nullopt;
-  return static_cast<RecipeId>(found - kRecipeNames.begin());
-}
 
 std::optional<StatisticName> parse_statistic_name(std::string_view text,
                                                   const config::StatisticDescriptions* defined) {

@@ -1,8 +1,7 @@
 // The statistics of the contract and the grammar of their names:
-//   [recipe "_"] statistic ["_columnwise"]        mxfp8_mse_columnwise, underflows%, l2_norm
+//   [recipe "_"] statistic ["_columnwise"]   fp8_block_scaling_mse_columnwise, underflows%, l2_norm
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -15,17 +14,6 @@
 #include "features/statistics/catalogue.h"
 
 namespace telens {
-
-// The recipes that a statistic may name: what would this one have done?
-inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
-                                        RecipeId::fp8_current_scaling, RecipeId::mxfp8,
-                                        RecipeId::fp8_block_scaling, RecipeId::nvfp4};
-
-std::string_view name_of(RecipeId recipe);
-std::optional<RecipeId> recipe_from_name(std::string_view name);
-
-// True if its scales belong to blocks: only then do rowwise and columnwise copies differ.
-constexpr bool is_block_recipe(RecipeId recipe) { return recipe >= RecipeId::mxfp8; }
 
 // The blocks of max_blockwise_dynamic_range: 1 x size elements of a row, or size x size.
 struct BlockShape {
@@ -45,9 +33,9 @@ struct StatisticName {
   friend bool operator==(const StatisticName&, const StatisticName&) = default;
 };
 
-// Splits "mxfp8_mse_columnwise"; nullopt where no statistic of that name can be asked for. The text
-// is the whole name: a recipe before, "_columnwise" behind. Block shapes get their default.
-// `defined`: statistics of plugins and programs; null: none.
+// Splits "fp8_block_scaling_mse_columnwise"; nullopt where no statistic of that name can be asked
+// for. The text is the whole name: a recipe before, "_columnwise" behind. Block shapes get their
+// default. `defined`: statistics of plugins and programs; null: none.
 std::optional<StatisticName> parse_statistic_name(
     std::string_view text, const config::StatisticDescriptions* defined = nullptr);
 

@@ -21,6 +21,8 @@ constexpr std::string_view kStop = "stop";
 constexpr std::string_view kMaxFirings = "max_firings";
 constexpr std::string_view kCooldown = "cooldown";
 
+using Conditions = std::vector<Condition>;
+
 // No run has as many iterations, and an iteration can be added to it without overflow.
 constexpr std::int64_t kMost = 1'000'000'000'000;
 // A tebibyte.
@@ -77,9 +79,10 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr plugi
               "      'scale_inv jumps > 8x', also drops;\n"
               "      'loss spikes > 2x [median|mean [of 50]]';\n"
               "      'recorded <name> > 3', which the program records by debug.record()",
-       .validate = [plugin = std::move(plugin)](
-                       const Value& value,
-                       ErrorList& errors) { parse_conditions(value, errors, plugin.get()); }},
+       .parse =
+           [plugin = std::move(plugin)](const Value& value, ErrorList& errors) {
+             return config::make_options(Conditions{parse_conditions(value, errors, plugin.get())});
+           }},
       whole_number(config::kStart, 1,
                    "sections that say `started_by:` this section run for so many iterations"),
       whole_number(config::kWriteLast, 1,
@@ -112,10 +115,11 @@ void check_operands(const Value& parameters, ErrorList& errors) {
              config::kOperands, config::kWriteLast);
 }
 
-config::OptionsPtr parse_options(const Value& parameters, ErrorList& errors,
+config::OptionsPtr parse_options(const config::ParameterValues& parameters,
                                  const config::StatisticDescriptionsPtr& plugin) {
+  const config::OptionsPtr when = parameters.made(kWhen);
   return config::make_options(
-      TriggerOptions{.when = parse_conditions(*parameters.find(kWhen), errors, plugin.get()),
+      TriggerOptions{.when = config::options_of<Conditions>(*when),
                      .plugin = plugin,
                      .start = integer_of(parameters, config::kStart),
                      .write_last = integer_of(parameters, config::kWriteLast),
@@ -150,8 +154,8 @@ config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr 
       .names_statistics = true,
       .fires = true,
       .validate = check_operands,
-      .parse = [plugin](const Value& parameters,
-                        ErrorList& errors) { return parse_options(parameters, errors, plugin); },
+      .parse = [plugin](const config::ParameterValues& parameters,
+                        ErrorList&) { return parse_options(parameters, plugin); },
       .recorded = recorded_by,
   };
 }

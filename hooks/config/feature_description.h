@@ -36,18 +36,7 @@ std::string_view name_of(ParameterType type);
 // Adds what is wrong with a value to the errors.
 using Validator = std::function<void(const Value& value, ErrorList& errors)>;
 
-struct Parameter {
-  std::string name;
-  ParameterType type = ParameterType::any;
-  bool required = false;
-  Value default_value = {};  // null: absent unless written
-  std::string doc = {};
-  std::vector<std::string> allowed_values = {};  // for a string, or for the strings of a list
-  Validator validate = {};                       // after type and allowed values, if they are right
-  bool needs_every_iteration = false;            // a section with a budget may not have it
-};
-
-// The options of a feature as a type of its own, made once from the parameters of a selection.
+// The options of a feature, or a parameter of it, as a type of its own, made once from the text.
 // Loading, plans, the feature and the engine share them; nothing changes them.
 struct OptionsBase {
   virtual ~OptionsBase() = default;
@@ -65,8 +54,55 @@ OptionsPtr make_options(Options options) {
   return std::make_shared<const TypedOptions<Options>>(std::move(options));
 }
 
+// Options: the type that make_options() got.
+template <typename Options>
+const Options& options_of(const OptionsBase& made) {
+  return static_cast<const TypedOptions<Options>&>(made).options;
+}
+
+// Makes a type of its own of one value; adds what is wrong with it to the errors.
+using ParameterParser = std::function<OptionsPtr(const Value& value, ErrorList& errors)>;
+
+struct Parameter {
+  std::string name;
+  ParameterType type = ParameterType::any;
+  bool required = false;
+  Value default_value = {};  // null: absent unless written
+  std::string doc = {};
+  std::vector<std::string> allowed_values = {};  // for a string, or for the strings of a list
+  Validator validate = {};                       // after type and allowed values, if they are right
+  // In place of `validate` where the value is not used as it is written. Each value is parsed once;
+  // OptionsParser gets the result.
+  ParameterParser parse = {};
+  bool needs_every_iteration = false;  // a section with a budget may not have it
+};
+
+// The parameters of one selection: the map, and what Parameter::parse made of its values.
+class ParameterValues {
+ public:
+  using Made = std::map<std::string, OptionsPtr, std::less<>>;  // by name
+
+  ParameterValues(const Value& parameters, Made made)
+      : parameters_(parameters), made_(std::move(made)) {}
+
+  operator const Value&() const { return parameters_; }
+  const Value* find(std::string_view name) const { return parameters_.find(name); }
+
+  // Null for a parameter that is absent, or parses nothing.
+  OptionsPtr made(std::string_view name) const {
+    const auto found = made_.find(name);
+    return found == made_.end() ? nullptr : found->second;
+  }
+
+ private:
+  const Value& parameters_;
+  Made made_;
+};
+
 // Gets parameters that are valid each by itself; adds to the errors how they do not fit together.
-using OptionsParser = std::function<OptionsPtr(const Value& parameters, ErrorList& errors)>;
+// One that takes a `const Value&` gets the map.
+using OptionsParser =
+    std::function<OptionsPtr(const ParameterValues& parameters, ErrorList& errors)>;
 
 // Names of the statistics that one iteration records of a selection.
 struct Selection;

@@ -15,7 +15,6 @@
 namespace telens::config {
 namespace {
 
-constexpr std::string_view kEnabled = "enabled";
 constexpr std::string_view kLayers = "layers";
 
 class Loader {

@@ -47,11 +47,11 @@ void check_not_empty(const Value& value, std::string_view key, ErrorList& errors
              key);
 }
 
-void check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors) {
+OptionsPtr check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors) {
   if (!fits(parameter.type, value)) {
     errors.add(value.location(), "'{}' must be {}, not {}", parameter.name, name_of(parameter.type),
                describe(value));
-    return;
+    return nullptr;
   }
   if (parameter.required && is_list_type(parameter.type)) {
     check_not_empty(value, parameter.name, errors);
@@ -66,7 +66,13 @@ void check_parameter(const Parameter& parameter, const Value& value, ErrorList& 
       right = false;
     }
   }
-  if (right && parameter.validate) parameter.validate(value, errors);
+  if (!right) return nullptr;
+  if (parameter.validate) parameter.validate(value, errors);
+  return parameter.parse ? parameter.parse(value, errors) : nullptr;
+}
+
+Value completed(const Parameter& parameter, const Value& value) {
+  return is_list_type(parameter.type) ? Value(Value(as_list(value)), value.location()) : value;
 }
 
 Value complete_parameters(const Value& keys, const FeatureDescription& description,
@@ -83,9 +89,7 @@ Value complete_parameters(const Value& keys, const FeatureDescription& descripti
     }
     const Value& given = value ? *value : parameter.default_value;
     if (!value && given.is_null()) continue;
-    parameters.push_back({parameter.name, is_list_type(parameter.type)
-                                              ? Value(Value(as_list(given)), given.location())
-                                              : given});
+    parameters.push_back({parameter.name, completed(parameter, given)});
   }
   return Value(Value(std::move(parameters)), keys.location());
 }

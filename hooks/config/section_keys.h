@@ -14,6 +14,7 @@
 
 namespace telens::config {
 
+inline constexpr std::string_view kEnabled = "enabled";  // a feature has it too
 inline constexpr std::string_view kStartedBy = "started_by";
 inline constexpr std::string_view kKeptBy = "kept_by";
 inline constexpr std::string_view kBudget = "budget";

@@ -5,12 +5,11 @@
 
 #include "core/base/error.h"
 #include "hooks/config/parameter_check.h"
+#include "hooks/config/section_keys.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::config {
 namespace {
-
-constexpr std::string_view kEnabled = "enabled";
 
 // The two ways to choose along one axis: a list of names, or a list of items with their own keys.
 struct Axis {
@@ -112,6 +111,12 @@ class Resolver {
  private:
   enum class Level { feature, gemm_item, tensor_item };
 
+  struct ParsedValue {
+    const Parameter* parameter;
+    Value value;
+    OptionsPtr made;
+  };
+
   std::vector<std::string> keys_of(Level level) const {
     std::vector<std::string> keys;
     const auto add_axis = [&](const Axis& axis) {
@@ -135,8 +140,30 @@ class Resolver {
         return other.parameters == selection->parameters;
       });
       selection->options =
-          equal != selection ? equal->options : description_.parse(selection->parameters, errors_);
+          equal != selection
+              ? equal->options
+              : description_.parse({selection->parameters, made_of(selection->parameters)},
+                                   errors_);
     }
+  }
+
+  // The parsed values of a selection's parameters: those that are written, and defaults.
+  ParameterValues::Made made_of(const Value& parameters) {
+    ParameterValues::Made made;
+    for (const Parameter& parameter : description_.parameters) {
+      const Value* value = parameters.find(parameter.name);
+      if (!parameter.parse || value == nullptr) continue;
+      const auto known = std::ranges::find_if(parsed_, [&](const ParsedValue& each) {
+        return each.parameter == &parameter && each.value == *value;
+      });
+      if (known != parsed_.end()) {
+        made[parameter.name] = known->made;
+      } else {
+        made[parameter.name] = parameter.parse(*value, errors_);
+        parsed_.push_back({&parameter, *value, made[parameter.name]});
+      }
+    }
+    return made;
   }
 
   // Names of keys and the values of parameters and schedule of one map.
@@ -153,7 +180,9 @@ class Resolver {
                     quoted_list(known));
       }
       for (const Parameter& parameter : description_.parameters) {
-        if (parameter.name == entry.key) check_parameter(parameter, entry.value, errors_);
+        if (parameter.name != entry.key) continue;
+        const OptionsPtr made = check_parameter(parameter, entry.value, errors_);
+        if (made) parsed_.push_back({&parameter, completed(parameter, entry.value), made});
       }
     }
     if (description_.schedule) parse_schedule(map, errors_);
@@ -269,6 +298,7 @@ class Resolver {
 
   const FeatureDescription& description_;
   ErrorList& errors_;
+  std::vector<ParsedValue> parsed_;  // each value of a parameter that parses, once
 };
 
 }  // namespace

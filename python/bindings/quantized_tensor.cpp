@@ -123,7 +123,8 @@ void bind_storage(py::module_& module) {
       .def_property_readonly(
           "rowwise_tensor_scale",
           [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.tensor_scale); },
-          "NVFP4: the factor of all values, FP32 with 1 element; others: None")
+          "the factor of all values where blocks' scales stand under it, FP32 with 1 element, or "
+          "None")
       .def_property_readonly(
           "columnwise_tensor_scale",
           [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.tensor_scale); })
@@ -157,12 +158,8 @@ void bind_quantized_tensor(py::module_& module) {
       .value("kFloat8E4M3", FormatId::e4m3)
       .value("kFloat8E5M2", FormatId::e5m2)
       .value("kFloat4E2M1", FormatId::e2m1);
-  py::enum_<ScalingMode>(module, "ScalingMode", "How scales are laid out.")
-      .value("tensor", ScalingMode::tensor)
-      .value("mxfp8", ScalingMode::mxfp8)
-      .value("block_1d", ScalingMode::block_1d)
-      .value("block_2d", ScalingMode::block_2d)
-      .value("nvfp4", ScalingMode::nvfp4);
+  py::enum_<ScalingMode> modes(module, "ScalingMode", "How scales are laid out.");
+  for (const ScalingMode mode : kAllScalingModes) modes.value(scheme(mode).id, mode);
   bind_storage(module);
   module.def(
       "set_quantized_tensor_class",

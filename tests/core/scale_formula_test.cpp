@@ -84,10 +84,10 @@ TEST(ScaleFormula, of_delayed_scaling_is_the_quotient_in_double_for_every_amax_a
 }
 
 template <typename Format>
-void expect_mxfp8_scales() {
+void expect_e8m0_scales() {
   for (const float amax : every_amax()) {
     if (!std::isfinite(amax)) continue;
-    const std::uint8_t code = mxfp8_scale<Format>(amax, ScaleRounding::up);
+    const std::uint8_t code = e8m0_scale<Format>(amax, ScaleRounding::up);
     ASSERT_NE(code, E8M0::kNanCode) << amax;
     const double scale = std::ldexp(1.0, code - E8M0::kBias);
     // The quotient amax / max is rounded to FP32 before it is rounded up.
@@ -97,15 +97,15 @@ void expect_mxfp8_scales() {
       ASSERT_GT(amax, reach / 2 * (1 - 0x1p-22)) << "is not the smallest";
     }
     // The factor is the reciprocal, exactly, also at both ends of E8M0's range.
-    ASSERT_EQ(mxfp8_factor(code) * scale, 1.0) << static_cast<int>(code);
+    ASSERT_EQ(e8m0_factor(code) * scale, 1.0) << static_cast<int>(code);
   }
 }
 
 TEST(ScaleFormula, of_mxfp8_is_the_smallest_power_of_two_under_which_no_element_overflows) {
-  expect_mxfp8_scales<E4M3>();
-  expect_mxfp8_scales<E5M2>();
-  EXPECT_EQ(mxfp8_scale<E4M3>(kInfinity, ScaleRounding::up), E8M0::kMaxCode);
-  EXPECT_EQ(mxfp8_scale<E4M3>(0, ScaleRounding::up), 0);
+  expect_e8m0_scales<E4M3>();
+  expect_e8m0_scales<E5M2>();
+  EXPECT_EQ(e8m0_scale<E4M3>(kInfinity, ScaleRounding::up), E8M0::kMaxCode);
+  EXPECT_EQ(e8m0_scale<E4M3>(0, ScaleRounding::up), 0);
 }
 
 // With the block's scale in E4M3 and the tensor's in FP32: where neither is at the end of
@@ -113,7 +113,8 @@ TEST(ScaleFormula, of_mxfp8_is_the_smallest_power_of_two_under_which_no_element_
 TEST(ScaleFormula, of_nvfp4_puts_the_largest_block_on_the_largest_codes_for_every_amax) {
   for (const float amax : every_amax()) {
     if (std::isnan(amax)) continue;  // it is the largest number that is one
-    const float factor = nvfp4_tensor_factor(amax);
+    const TwoLevelScaling scaling = TwoLevelScaling::of(amax);
+    const float factor = scaling.tensor_factor;
     if (!is_usable(amax)) {
       ASSERT_EQ(factor, 1.0F) << amax;
       continue;
@@ -122,14 +123,12 @@ TEST(ScaleFormula, of_nvfp4_puts_the_largest_block_on_the_largest_codes_for_ever
     const double exact = static_cast<double>(E4M3::kMax) * E2M1::kMax / amax;
     ASSERT_NEAR(factor, std::min<double>(exact, kLargest), exact * 0x1p-23) << amax;
     if (exact > kLargest) continue;  // the tensor's scale ends there
-    const std::uint8_t block = nvfp4_block_scale(amax, factor);
+    const auto [block, block_factor] = scaling.scale_of(amax);
     ASSERT_EQ(decode<E4M3>(block), E4M3::kMax) << amax;
-    const float tensor_scale = 1.0F / factor;
+    const float tensor_scale = scaling.tensor_scale;
     // The reciprocal of a factor beyond 2^126 is a subnormal number, of fewer digits.
     const double digits = std::isnormal(tensor_scale) ? 0x1p-20 : 0x1p-18;
-    ASSERT_NEAR(amax * static_cast<double>(nvfp4_factor(block, tensor_scale)), E2M1::kMax,
-                6 * digits)
-        << amax;
+    ASSERT_NEAR(amax * static_cast<double>(block_factor), E2M1::kMax, 6 * digits) << amax;
   }
 }
 

@@ -19,8 +19,9 @@ const config::Descriptions& descriptions() {
     config::Descriptions made;
     made.add(log_tensor_stats_description());
     made.add(base_log_tensor_stats_description());
-    made.add(log_fp8_tensor_stats_description());
-    made.add(log_nvfp4_tensor_stats_description());
+    for (config::FeatureDescription& each : low_precision_stats_descriptions()) {
+      made.add(std::move(each));
+    }
     made.add(fake_quant_description());
     made.add(disable_fp8_gemm_description());
     made.add(disable_fp8_layer_description());

@@ -6,7 +6,7 @@ Their home for users and pickles is ``telens.common.recipe``.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from telens import _C
 from telens.common.field_types import check_fields
@@ -190,6 +190,9 @@ class NVFP4BlockScaling(Recipe):
     """
 
     _kind = "nvfp4"
+    _unsupported: ClassVar = {
+        "row_scaled_activation": (False, "a tensor has one FP32 scale"),
+    }
 
     disable_rht: bool = False
     disable_stochastic_rounding: bool = False

@@ -19,9 +19,9 @@ class QParams:
 
     power_2_scale: bool = False  # rounds FP32 scales down to a power of two
     amax_epsilon: float = 0.0  # amaxes below it count as this one
-    random_hadamard_transform: bool = False  # NVFP4: rotates what feeds wgrad
-    stochastic_rounding: bool = False  # NVFP4
-    fp4_2d_quantization: bool = False  # NVFP4: one scale for 16x16 elements
+    random_hadamard_transform: bool = False  # FP4: rotates what feeds wgrad
+    stochastic_rounding: bool = False  # FP4
+    fp4_2d_quantization: bool = False  # one scale for 16x16 elements
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -128,17 +128,17 @@ _WITHOUT_DELAYED_SCALING = {
     "override_linear_precision=(False, True, True), which multiplies the tensors as they were",
 }
 
-# {unsupported argument: (its only legal value, what happens instead)}
+# {unsupported argument: (its only legal value, what happens instead)}. A recipe may have more.
 _UNSUPPORTED = {
     "fp8_dpa": (False, "attention runs in high precision"),
     "fp8_mha": (False, "attention runs in high precision"),
-    "row_scaled_activation": (False, "a tensor has one FP32 scale"),
 }
 
 
 def check_unsupported(recipe: Any) -> None:
     """That arguments which only Transformer Engine heeds have their defaults."""
-    for name, (default, instead) in _UNSUPPORTED.items():
+    unsupported = _UNSUPPORTED | getattr(recipe, "_unsupported", {})
+    for name, (default, instead) in unsupported.items():
         value = getattr(recipe, name, default)
         if value != default:
             raise _C.UsageError(

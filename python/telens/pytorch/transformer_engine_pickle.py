@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from telens.common import recipe
+
 __all__ = [
     "Record",
     "UnreadablePickle",
@@ -24,19 +26,20 @@ __all__ = [
     "write_pickle",
 ]
 
+
+def _is_recipe(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, recipe.Recipe)
+
+
 RECIPE_MODULE = "transformer_engine.common.recipe"
 _PICKLE_MAGIC = b"\x80"
 _ZIP_MAGIC = b"PK"
-# Classes of recipes and of what recipes hold, for torch's own restricted reader.
+# Classes of recipes, which have the names of ours, and of what recipes hold, for torch's own
+# restricted reader.
 _RECIPE_CLASSES = [
-    "CustomRecipe",
-    "DelayedScaling",
-    "Float8BlockScaling",
-    "Float8CurrentScaling",
+    *(name for name in recipe.__all__ if _is_recipe(getattr(recipe, name))),
     "Format",
     "MMParams",
-    "MXFP8BlockScaling",
-    "NVFP4BlockScaling",
     "QParams",
     "_FormatHelper",
     "_OverrideLinearPrecision",

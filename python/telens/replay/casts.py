@@ -51,7 +51,7 @@ def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.Qu
 
 
 def _four_over_six(options: dict[str, float]) -> tuple[bool, float] | None:
-    """How blocks of NVFP4 were scaled to 4 or to 6: (squared error, largest scale)."""
+    """How blocks of FP4 were scaled to 4 or to 6: (squared error, largest scale)."""
     if LARGEST_SCALE not in options:
         return None
     return bool(options[SQUARED_ERROR]), options[LARGEST_SCALE]

@@ -32,9 +32,9 @@ STATEMENTS = (
         "Under sequence parallelism codes and scales are gathered, not values, where no block of "
         "scales lies on two ranks.",
         ONE_BY_ONE,
-        "core/modules/gemm_operands.cpp",
-        "return quantizer == nullptr || can_join_codes(quantizer->mode(), rows);",
-        "return quantizer == nullptr;",
+        "core/modules/forward_context.cpp",
+        "return used == nullptr || can_join_codes(used->mode(), rows);",
+        "return used == nullptr;",
     ),
     Statement(
         "Current scaling and NVFP4 make the scale of a gathered tensor of the largest amax of all "

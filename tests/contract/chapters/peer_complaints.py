@@ -51,8 +51,8 @@ STATEMENTS = (
         "FakeQuant takes the MXFP8 formats, without a GPU.",
         "test_fake_quant.py::test_each_gemm_gets_the_operands_of_the_reference",
         "features/fake_quant/fake_quant_options.cpp",
-        'NamedFormat{"MXFP8E5M2", {FormatId::e5m2, RecipeId::mxfp8}},',
-        'NamedFormat{"MXFP8E5M2", {FormatId::e4m3, RecipeId::mxfp8}},',
+        "made.push_back({format_name(recipe, element), {element, blocks}});",
+        "made.push_back({format_name(recipe, element), {elements_of(recipe)[0], blocks}});",
     ),
     Statement(
         "`layer_numbers: 3` and `5-8` work.",

@@ -41,7 +41,7 @@ std::vector<CastSums> on_host_grid(const at::Tensor& contiguous, std::span<const
   arguments.parts = parts.data();
   for (std::size_t i = 0; i < casts.size(); ++i) {
     const bool squares = casts[i].squares || casts[i].mode == ScalingMode::block_2d;
-    arguments.casts[i] = {casts[i].format, casts[i].mode,
+    arguments.casts[i] = {casts[i].format, scheme(casts[i].mode).scale_format,
                           static_cast<int>(block_length(casts[i].mode)), squares,
                           casts[i].columnwise};
   }

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
+#include "hooks/config/parameter_check.h"
 #include "tests/hooks/config/test_features.h"
 
 namespace telens::config {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(Descriptions, a_second_feature_of_a_name_is_an_error_that_names_both_owners) {
   Descriptions own = test_descriptions();
@@ -48,6 +51,40 @@ TEST(Options, are_made_once_and_shared_by_selections_with_equal_parameters) {
   EXPECT_EQ(selections.at(0).options, selections.at(1).options);
   EXPECT_EQ(selections.at(1).options_as<Own>().bits, 3);
   EXPECT_EQ(selections.at(2).options_as<Own>().bits, 4);
+}
+
+TEST(Options, have_parameters_that_are_parsed_once_each) {
+  struct Words {
+    std::size_t count;
+  };
+  std::vector<std::string> parsed;
+  const ParameterParser parse = [&](const Value& value, ErrorList&) {
+    parsed.push_back(to_json(value));
+    return make_options(Words{as_list(value).size()});
+  };
+  Descriptions descriptions;
+  descriptions.add({.feature_namespace = "telens",
+                    .name = "Round",
+                    .selects = Selects::tensors,
+                    .tensors = all_tensor_names(),
+                    .parameters = {{.name = "words", .type = ParameterType::list, .parse = parse},
+                                   {.name = "more",
+                                    .type = ParameterType::list,
+                                    .default_value = Value(Value::List{Value("z")}),
+                                    .parse = parse}},
+                    .parse = [](const ParameterValues& parameters, ErrorList&) {
+                      EXPECT_EQ(options_of<Words>(*parameters.made("more")).count, 1U);
+                      EXPECT_EQ(parameters.made("unknown"), nullptr);
+                      return parameters.made("words");
+                    }});
+  const Config config = load_config_text(
+      "s: {enabled: on, layers: {layer_types: all}, telens: {Round: {enabled: on, words: a,"
+      "tensors_struct: [{tensor: weight}, {tensor: output}, {tensor: dgrad, words: [b, c]}]}}}",
+      "f", descriptions);
+  const std::vector<Selection>& selections = config.entries_for("x").at(0)->selections;
+  EXPECT_THAT(parsed, ElementsAre("\"a\"", "[\"b\", \"c\"]", "[\"z\"]"));
+  EXPECT_EQ(selections.at(1).options_as<Words>().count, 1U);
+  EXPECT_EQ(selections.at(2).options_as<Words>().count, 2U);
 }
 
 TEST(Options, that_do_not_fit_together_are_mistakes) {

@@ -10,6 +10,14 @@
 
 namespace telens::kernels {
 
+// An E8M0 scale of FP8 elements.
+inline BlockScale<std::uint8_t> e8m0_scale_of(FormatId element, float amax,
+                                              ScaleRounding rounding) {
+  const std::uint8_t code = element == FormatId::e4m3 ? e8m0_scale<E4M3>(amax, rounding)
+                                                      : e8m0_scale<E5M2>(amax, rounding);
+  return {code, e8m0_factor(code)};
+}
+
 // MXFP8.
 struct Mxfp8Scaling {
   using ScaleCode = std::uint8_t;
@@ -20,9 +28,7 @@ struct Mxfp8Scaling {
   ScaleRounding rounding;
 
   BlockScale<ScaleCode> scale_of(float amax) const {
-    const std::uint8_t code = element == FormatId::e4m3 ? mxfp8_scale<E4M3>(amax, rounding)
-                                                        : mxfp8_scale<E5M2>(amax, rounding);
-    return {code, mxfp8_factor(code)};
+    return e8m0_scale_of(element, amax, rounding);
   }
   void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
     quantize_range_by_scales(x.format, x.data, x.size, factors, element, codes);

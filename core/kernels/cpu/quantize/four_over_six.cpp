@@ -57,8 +57,8 @@ ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared
   const TensorScale down_columns = amaxes && !two_dimensional ? scale_of(1) : along_rows;
   const ops::BlockCodesPair pair =
       ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
-  if (rowwise) pair.rowwise.tensor_scale.fill_(along_rows.scale);
-  if (columnwise) pair.columnwise.tensor_scale.fill_(down_columns.scale);
+  if (rowwise) pair.rowwise.tensor_scale.fill_(along_rows.scaling.tensor_scale);
+  if (columnwise) pair.columnwise.tensor_scale.fill_(down_columns.scaling.tensor_scale);
 
   const Matrix matrix{x.size(0), x.size(1)};
   const Output by_rows = output_of(pair.rowwise);

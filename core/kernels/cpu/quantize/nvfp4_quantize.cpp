@@ -23,16 +23,12 @@ using ops::SixTensors;
 struct Nvfp4Scaling {
   using ScaleCode = std::uint8_t;
   static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
-  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
+  static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
 
-  float tensor_factor;
-  float tensor_scale;
+  TwoLevelScaling scales;
   std::optional<ElementWords> random;
 
-  BlockScale<ScaleCode> scale_of(float amax) const {
-    const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
-    return {code, nvfp4_factor(code, tensor_scale)};
-  }
+  BlockScale<ScaleCode> scale_of(float amax) const { return scales.scale_of(amax); }
 
   void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
     if (random) {
@@ -94,8 +90,7 @@ Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
                          const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
   const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
                             : largest_number(matrix_of(contiguous, format));
-  const float factor = nvfp4_tensor_factor(amax);
-  return {factor, 1.0F / factor, std::nullopt};
+  return {TwoLevelScaling::of(amax), std::nullopt};
 }
 
 // orientation: 0 rowwise, 1 columnwise.
@@ -107,7 +102,7 @@ ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
 // codes: one a byte, as quantize_blocks and quantize_squares make them.
 BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool transposed) {
   const at::Tensor tensor_scale =
-      at::full({1}, scaling.tensor_scale, quantized.codes.options().dtype(at::kFloat));
+      at::full({1}, scaling.scales.tensor_scale, quantized.codes.options().dtype(at::kFloat));
   return {pack(transposed ? quantized.codes.t() : quantized.codes, transposed), quantized.scale_inv,
           tensor_scale};
 }

@@ -24,23 +24,22 @@ struct BlockScales {
   }
 };
 
-// NVFP4's scales have 127 values and NaN: a table of them.
-class Nvfp4Scales {
+// E4M3 scales under one of the tensor have 127 values and NaN: a table of them.
+class TwoLevelScales {
  public:
-  static constexpr NanInMaximum kNan = NanInMaximum::wins;
+  static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
 
   // amax: of the tensor, its largest number.
-  explicit Nvfp4Scales(float amax)
-      : tensor_factor_(nvfp4_tensor_factor(amax)), tensor_scale_(1.0F / tensor_factor_) {
+  explicit TwoLevelScales(float amax) : scaling_(TwoLevelScaling::of(amax)) {
     for (std::size_t code = 0; code < kCodes; ++code) {
       const auto of_block = static_cast<std::uint8_t>(code);
-      scales_[code] = decode<E4M3>(of_block) * tensor_scale_;
-      factors_[code] = nvfp4_factor(of_block, tensor_scale_);
+      scales_[code] = decode<E4M3>(of_block) * scaling_.tensor_scale;
+      factors_[code] = scaling_.factor_of(of_block);
     }
   }
 
   void of(const float* maxima, std::size_t size, BlockScales& out) const {
-    quantize_range(FormatId::fp32, maxima, size, nvfp4_block_factor(tensor_factor_), FormatId::e4m3,
+    quantize_range(FormatId::fp32, maxima, size, scaling_.block_factor(), FormatId::e4m3,
                    out.codes.data());
     for (std::size_t i = 0; i < size; ++i) {
       out.factors[i] = factors_[out.codes[i]];
@@ -51,28 +50,27 @@ class Nvfp4Scales {
  private:
   static constexpr std::size_t kCodes = E4M3::kNanCode + 1;
 
-  float tensor_factor_;
-  float tensor_scale_;
+  TwoLevelScaling scaling_;
   std::array<float, kCodes> factors_;
   std::array<float, kCodes> scales_;
 };
 
-class Mxfp8Scales {
+class E8m0Scales {
  public:
-  static constexpr NanInMaximum kNan = Mxfp8Scaling::kNan;
+  static constexpr NanInMaximum kNan = NanInMaximum::left_out;
 
-  explicit Mxfp8Scales(FormatId element) : scaling_{element, ScaleRounding::up} {}
+  explicit E8m0Scales(FormatId element) : element_(element) {}
 
   void of(const float* maxima, std::size_t size, BlockScales& out) const {
     for (std::size_t i = 0; i < size; ++i) {
-      const auto [code, factor] = scaling_.scale_of(maxima[i]);
+      const auto [code, factor] = e8m0_scale_of(element_, maxima[i], ScaleRounding::up);
       out.factors[i] = factor;
       out.scales[i] = decode<E8M0>(code);
     }
   }
 
  private:
-  Mxfp8Scaling scaling_;
+  FormatId element_;
 };
 
 class Fp8BlockScales {
@@ -95,16 +93,16 @@ class Fp8BlockScales {
   Fp8BlockScaling scaling_;
 };
 
-using WhatIfScales = std::variant<Mxfp8Scales, Fp8BlockScales, Nvfp4Scales>;
+using WhatIfScales = std::variant<E8m0Scales, Fp8BlockScales, TwoLevelScales>;
 
 // The scales of a cast from `input` to `element`; amax: the tensor's largest number, which packed
 // FP4 needs.
 inline WhatIfScales what_if_scales(ScalingMode mode, FormatId element, FormatId input, float amax) {
-  switch (mode) {
-    case ScalingMode::mxfp8:
-      return Mxfp8Scales(element);
-    case ScalingMode::nvfp4:
-      return Nvfp4Scales(amax);
+  switch (scheme(mode).scale_format) {
+    case FormatId::e8m0:
+      return E8m0Scales(element);
+    case FormatId::e4m3:
+      return TwoLevelScales(amax);
     default:
       return Fp8BlockScales(element, input);
   }

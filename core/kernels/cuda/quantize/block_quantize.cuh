@@ -21,8 +21,8 @@ struct Mxfp8Scaling {
   ScaleRounding rounding;
 
   TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
-    const std::uint8_t code = mxfp8_scale<Output>(amax, rounding);
-    return {code, mxfp8_factor(code)};
+    const std::uint8_t code = e8m0_scale<Output>(amax, rounding);
+    return {code, e8m0_factor(code)};
   }
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,

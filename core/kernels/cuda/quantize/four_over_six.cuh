@@ -40,8 +40,9 @@ TELENS_DEVICE void quantize_four_over_six(const FourOverSixArguments& arguments,
   using Bits = typename Input::Bits;
   const auto tensor = four_over_six::TensorScale::of(*arguments.amax, arguments.choice);
   if (thread.block() == 0 && thread.index() == 0) {
-    if (arguments.tensor_scale != nullptr) *arguments.tensor_scale = tensor.scale;
-    if (arguments.column_tensor_scale != nullptr) *arguments.column_tensor_scale = tensor.scale;
+    if (arguments.tensor_scale != nullptr) *arguments.tensor_scale = tensor.scaling.tensor_scale;
+    if (arguments.column_tensor_scale != nullptr)
+      *arguments.column_tensor_scale = tensor.scaling.tensor_scale;
   }
   const auto load = [&](std::int64_t index) {
     return widen<Input>(static_cast<const Bits*>(arguments.x)[index]);

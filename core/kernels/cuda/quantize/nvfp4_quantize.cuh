@@ -30,27 +30,22 @@ template <bool by_chance>
 struct Nvfp4Scaling {
   using ScaleCode = std::uint8_t;
   static constexpr int kBlock = block_length(ScalingMode::nvfp4);
-  static constexpr NanInMaximum kNan = NanInMaximum::wins;  // it makes the block's scale a NaN
+  static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
   static constexpr bool kTwoCodesAByte = true;
   static constexpr bool kOneScaleASquare = false;
 
-  float tensor_factor;
-  float tensor_scale;
+  TwoLevelScaling scales;
   ElementWords words;  // by chance
 
   // orientation: 0 rowwise, 1 columnwise.
   static TELENS_DEVICE Nvfp4Scaling of(const Nvfp4TensorScale& tensor, std::uint32_t orientation,
                                        const std::int64_t* random_state) {
-    const float factor = nvfp4_tensor_factor(*tensor.amax);
-    Nvfp4Scaling scaling{factor, 1.0F / factor, {}};
+    Nvfp4Scaling scaling{TwoLevelScaling::of(*tensor.amax), {}};
     if constexpr (by_chance) scaling.words = ElementWords::of(random_state, orientation);
     return scaling;
   }
 
-  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
-    const std::uint8_t code = nvfp4_block_scale(amax, tensor_factor);
-    return {code, nvfp4_factor(code, tensor_scale)};
-  }
+  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const { return scales.scale_of(amax); }
 
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
@@ -96,9 +91,9 @@ TELENS_DEVICE void quantize_nvfp4(const Nvfp4Arguments& arguments, const Thread&
   const auto rowwise = Scaling::of(arguments.rowwise, 0, arguments.random_state);
   const auto columnwise = Scaling::of(arguments.columnwise, 1, arguments.random_state);
   if (thread.block() == 0 && thread.index() == 0) {
-    if (arguments.rowwise.scale != nullptr) *arguments.rowwise.scale = rowwise.tensor_scale;
+    if (arguments.rowwise.scale != nullptr) *arguments.rowwise.scale = rowwise.scales.tensor_scale;
     if (arguments.columnwise.scale != nullptr) {
-      *arguments.columnwise.scale = columnwise.tensor_scale;
+      *arguments.columnwise.scale = columnwise.scales.tensor_scale;
     }
   }
   quantize_lines<Input, whole>(arguments.matrix, arguments.outputs, rowwise, columnwise, thread,
@@ -112,7 +107,7 @@ TELENS_DEVICE void quantize_nvfp4_squares(const Nvfp4Arguments& arguments, const
   const auto scaling = Nvfp4Scaling<by_chance>::of(arguments.rowwise, 0, arguments.random_state);
   if (thread.block() == 0 && thread.index() == 0) {
     for (float* const scale : {arguments.rowwise.scale, arguments.columnwise.scale}) {
-      if (scale != nullptr) *scale = scaling.tensor_scale;
+      if (scale != nullptr) *scale = scaling.scales.tensor_scale;
     }
   }
   quantize_squares<Input, whole>(arguments.matrix, arguments.outputs, scaling, thread, shared);

@@ -21,7 +21,8 @@ constexpr const char* kOperation = "accumulate_what_if_statistics";
 // The largest number of x, FP32 [1], where a cast needs it before the others begin.
 at::Tensor amax_for(const at::Tensor& x, FormatId input, const std::vector<ops::WhatIfCast>& casts,
                     const LaunchContext& context) {
-  if (std::ranges::none_of(casts, is_packed_fp4, &ops::WhatIfCast::mode)) return {};
+  const auto needs_amax = [](const ops::WhatIfCast& cast) { return is_packed_fp4(cast.mode); };
+  if (std::ranges::none_of(casts, needs_amax)) return {};
   at::Tensor amax = at::zeros({1}, x.options().dtype(at::kFloat));
   check_launch(kOperation, launch_amax_of_numbers(
                                {x.const_data_ptr(), x.numel(), amax.mutable_data_ptr<float>()},
@@ -51,8 +52,9 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
     arguments.parts = reinterpret_cast<CastSums*>(words.mutable_data_ptr<std::int64_t>());
     for (std::size_t i = 0; i < count; ++i) {
       const ops::WhatIfCast& cast = casts[first + i];
-      arguments.casts[i] = {cast.format, cast.mode, static_cast<int>(block_length(cast.mode)),
-                            cast.squares, cast.columnwise};
+      arguments.casts[i] = {cast.format, scheme(cast.mode).scale_format,
+                            static_cast<int>(block_length(cast.mode)), cast.squares,
+                            cast.columnwise};
     }
     check_launch(kOperation, launch_what_if_statistics(arguments, input, scope.context()));
     for (std::size_t i = 0; i < count; ++i) {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
-#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_casts.cuh"
 #include "core/kernels/cuda/statistics/statistics_codes.cuh"
@@ -23,8 +22,8 @@ inline constexpr int kWhatIfCastsOfLaunch = 5;
 // One cast, with the default options of its quantizer.
 struct UnmadeCast {
   FormatId format;
-  ScalingMode mode;
-  int block;  // block_length(mode)
+  FormatId scale_format;  // the scheme's
+  int block;              // elements along a row that share a scale
   bool squares;
   bool columnwise;
 };
@@ -32,7 +31,7 @@ struct UnmadeCast {
 struct WhatIfArguments {
   BlockMatrix x;
   bool whole;         // columns are a multiple of 8, x is aligned to 16 bytes
-  const float* amax;  // the tensor's largest number; nullptr where no cast is to NVFP4
+  const float* amax;  // the tensor's largest number; nullptr where no cast needs it
   UnmadeCast casts[kWhatIfCastsOfLaunch];
   int cast_count;
   CastSums* parts;  // [cast_count, blocks of threads]
@@ -41,11 +40,12 @@ struct WhatIfArguments {
 // Tiles hold whole blocks of every format.
 using WhatIfTile = TileShape<block_length(ScalingMode::block_1d)>;
 inline constexpr int kWhatIfRows = WhatIfTile::kRowsOfThread;
-// The most blocks that a tile has: of 16 elements.
-inline constexpr int kBlocksAlong = kTileColumns / block_length(ScalingMode::nvfp4);
+// The most blocks that a tile has.
+inline constexpr int kSmallestBlock = smallest_block_length();
+inline constexpr int kBlocksAlong = kTileColumns / kSmallestBlock;
 inline constexpr int kWhatIfBlocks = kBlocksAlong * WhatIfTile::kRows;
 static_assert(WhatIfTile::kRows == kTileColumns);
-static_assert(block_length(ScalingMode::nvfp4) == kRowGroupsOfWarp * kWhatIfRows,
+static_assert(kSmallestBlock == kRowGroupsOfWarp * kWhatIfRows,
               "a warp's rows are those of the smallest blocks");
 
 constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
@@ -88,13 +88,13 @@ struct ScaleAndFactor {
 // From the largest magnitude of a block, as its quantizer does.
 struct UnmadeScaling {
   const UnmadeCast& cast;
-  Nvfp4Scaling<false> nvfp4;
+  TwoLevelScaling two_levels;
   float largest_scale;  // 128-blocks: the largest value of x's format
 
   TELENS_DEVICE ScaleAndFactor of(float amax) const {
-    if (cast.mode == ScalingMode::nvfp4) {
-      const auto made = nvfp4.scale_of(amax);
-      return {decode<E4M3>(made.stored) * nvfp4.tensor_scale, made.factor};
+    if (cast.scale_format == FormatId::e4m3) {
+      const auto made = two_levels.scale_of(amax);
+      return {decode<E4M3>(made.stored) * two_levels.tensor_scale, made.factor};
     }
     return cast.format == FormatId::e4m3 ? of_fp8<E4M3>(amax) : of_fp8<E5M2>(amax);
   }
@@ -102,9 +102,9 @@ struct UnmadeScaling {
  private:
   template <typename Format>
   TELENS_DEVICE ScaleAndFactor of_fp8(float amax) const {
-    if (cast.mode == ScalingMode::mxfp8) {
-      const auto made = Mxfp8Scaling<Format>{ScaleRounding::up}.scale_of(amax);
-      return {decode<E8M0>(made.stored), made.factor};
+    if (cast.scale_format == FormatId::e8m0) {
+      const std::uint8_t code = e8m0_scale<Format>(amax, ScaleRounding::up);
+      return {decode<E8M0>(code), e8m0_factor(code)};
     }
     const auto made =
         Fp8BlockScaling<Format>{/*power_of_2_scales=*/true, 0.0F, largest_scale}.scale_of(amax);
@@ -324,8 +324,8 @@ TELENS_DEVICE void add_cast(const WhatIfElements<Input>& x, const UnmadeScaling&
                             const WhatIfPlace& place, const Thread& thread, int cast,
                             WhatIfShared& shared) {
   const BlockLayout layout(scaling.cast);
-  if (scaling.cast.mode == ScalingMode::nvfp4) {
-    store_maxima<Input, Nvfp4Scaling<false>::kNan>(x, layout, place, thread, shared);
+  if (scaling.cast.scale_format == FormatId::e4m3) {
+    store_maxima<Input, TwoLevelScaling::kNan>(x, layout, place, thread, shared);
   } else {
     store_maxima<Input, NanInMaximum::left_out>(x, layout, place, thread, shared);
   }
@@ -357,9 +357,8 @@ TELENS_DEVICE void what_if_statistics(const WhatIfArguments& arguments, const Th
     shared.largest_scale[thread.index()] = shared.smallest_scale[thread.index()] = 0;
   }
   thread.sync();
-  const auto nvfp4 = arguments.amax != nullptr
-                         ? Nvfp4Scaling<false>::of({arguments.amax, nullptr}, 0, nullptr)
-                         : Nvfp4Scaling<false>{};
+  const auto two_levels =
+      arguments.amax != nullptr ? TwoLevelScaling::of(*arguments.amax) : TwoLevelScaling{};
   for_each_tile<WhatIfTile::kRows>(
       thread, arguments.x.rows, arguments.x.columns,
       [&](std::int64_t tile_row, std::int64_t tile_column) {
@@ -369,8 +368,8 @@ TELENS_DEVICE void what_if_statistics(const WhatIfArguments& arguments, const Th
         x.template load<whole>(arguments.x, tile_row + place.row, tile_column + place.column);
         for (int i = 0; i < casts; ++i) {
           x.stay_packed();
-          detail::add_cast<Input, whole>(x, {arguments.casts[i], nvfp4, Input::kMax}, place, thread,
-                                         i, shared);
+          detail::add_cast<Input, whole>(x, {arguments.casts[i], two_levels, Input::kMax}, place,
+                                         thread, i, shared);
         }
       });
   thread.sync();

@@ -17,13 +17,9 @@ from telens.common.field_types import is_boolean, is_integer, is_number
 __all__: list[str] = []
 
 _FP8 = (_C.DType.kFloat8E4M3, _C.DType.kFloat8E5M2)
-_QUANTIZERS = (
-    _C.Float8Quantizer,
-    _C.Float8CurrentScalingQuantizer,
-    _C.MXFP8Quantizer,
-    _C.Float8BlockQuantizer,
-    _C.NVFP4Quantizer,
-)
+# The compiled ones.
+_QUANTIZERS = [each for each in _C.Quantizer.__subclasses__() if each.__module__ == _C.__name__]
+(_IN_FP4,) = (each.__name__ for each in _QUANTIZERS if "fp4_dtype" in each.__init__.__doc__)
 
 
 def take_what_transformer_engine_takes() -> None:
@@ -51,7 +47,7 @@ def _checking(quantizer: type) -> Any:
         if fp8_dtype not in _FP8:
             raise _C.UsageError(
                 f"{quantizer.__name__}: fp8_dtype must be DType.kFloat8E4M3 or DType.kFloat8E5M2, "
-                f"not DType.{fp8_dtype.name}; NVFP4Quantizer makes E2M1"
+                f"not DType.{fp8_dtype.name}; {_IN_FP4} makes E2M1"
             )
         for name in {"scale", "amax"} & given.keys():
             given[name] = _as_fp32(given[name])
