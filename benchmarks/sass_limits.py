@@ -151,6 +151,32 @@ LIMITS = (
     Limit("quantize_squares_kernel<BF16, Fp8BlockScaling<E4M3>, true>", 8, 64, calls=2),
     Limit("quantize_nvfp4_kernel<BF16, true, false>", 4, 64, calls=5),
     Limit("quantize_nvfp4_squares_kernel<BF16, true, false>", 4, 64, calls=1),
+    # Not tuned: a thread reads a square element by element, twice, and keeps its codes and errors
+    # under two scales in memory of its own.
+    Limit(
+        "four_over_six_kernel<BF16, (FourOverSixBlocks)2>",
+        0,
+        64,
+        narrow_loads=43,
+        calls=16,
+        stack=416,
+    ),
+    Limit(
+        "four_over_six_kernel<FP16, (FourOverSixBlocks)2>",
+        0,
+        64,
+        narrow_loads=43,
+        calls=16,
+        stack=416,
+    ),
+    Limit(
+        "four_over_six_kernel<FP32, (FourOverSixBlocks)2>",
+        0,
+        64,
+        narrow_loads=43,
+        calls=16,
+        stack=416,
+    ),
     Limit("what_if_statistics_kernel<BF16, true>", 8, 128, calls=5),
     # Its 80 registers are what three blocks a multiprocessor leave; some of what it keeps from
     # round to round of its loop is spilled. Single elements are read, and divisions made, of what

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/modules/recomputation.h"
 
 namespace telens {
@@ -67,32 +68,72 @@ void AttentionCall::show_gradient(TensorName name, const at::Tensor& tensor,
 
 // As a linear layer's (core/modules/linear_layer.cpp), whose weight an attention has not: its query
 // says whether it is trained.
-bool AttentionLayer::is_evaluation(const at::Tensor& query, bool training) {
-  if (training) {
+bool AttentionLayer::is_evaluation(const Request& request) {
+  if (request.training) {
     state_->has_trained = true;
     return false;
   }
   if (recomputation::is_active()) return false;
-  return !at::GradMode::is_enabled() || (state_->has_trained && query.requires_grad());
+  return !at::GradMode::is_enabled() || (state_->has_trained && request.query.requires_grad());
 }
 
-ForwardContext AttentionLayer::context_of(const at::Tensor& query, bool training) {
+// Calibration collects nothing: it is for layers whose GEMMs will run in FP8, and leaves attention
+// as it is.
+void AttentionLayer::enter_recipe(ForwardContext& context) {
+  const AutocastState* autocast = current_autocast();
+  const bool quantizes =
+      autocast != nullptr && autocast->options.enabled && autocast->options.recipe->fp8_dpa;
+  const bool inside_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (inside_backward && (quantizes || state_->ran_quantized)) {
+    raise<UsageError>(
+        "{}: torch.utils.checkpoint recomputes this FP8 attention without its recipe and scales; "
+        "use telens.pytorch.checkpoint, or pass context_fn=telens.pytorch.checkpoint_context_fn to "
+        "torch's with use_reentrant=False",
+        name());
+  }
+  state_->ran_quantized = quantizes;
+  if (!quantizes) return;
+  context.recipe = autocast->options.recipe;
+  context.region = autocast->region;
+}
+
+const std::string& AttentionLayer::name() {
+  static const std::string kind = "DotProductAttention";
+  return hooks().name().empty() ? kind : hooks().name();
+}
+
+ForwardContext AttentionLayer::context_of(const Request& request) {
+  const at::Tensor& query = request.query;
   ForwardContext context;
   if (recomputation::is_replaying()) {
-    context = recomputation::replay_context(state_.get(), hooks().name());
-  } else if (query.numel() != 0) {
-    context.plan = hooks().begin_forward(
-        {.like = &query, .evaluation = is_evaluation(query, training), .training_mode = training});
-    // Another checkpoint than ours computes anew inside a backward.
-    context.recomputation = torch::autograd::get_current_graph_task_id() != -1;
+    context = recomputation::replay_context(state_.get(), name());
+  } else {
+    enter_recipe(context);
+    if (query.numel() != 0) {
+      context.plan = hooks().begin_forward({.like = &query,
+                                            .evaluation = is_evaluation(request),
+                                            .training_mode = request.training});
+      // Another checkpoint than ours computes anew inside a backward.
+      context.recomputation = torch::autograd::get_current_graph_task_id() != -1;
+    }
   }
   if (recomputation::is_active()) recomputation::record_context(state_.get(), context);
   return context;
 }
 
-AttentionCall AttentionLayer::begin_forward(const at::Tensor& query, bool training) {
-  const ForwardContext context = context_of(query, training);
+std::optional<Fp8Attention> AttentionLayer::quantizers_of(const ForwardContext& context,
+                                                          const Request& request) {
+  if (context.recipe == nullptr) return std::nullopt;
+  AttentionQuantization& quantization = state_->quantization;
+  if (recomputation::is_replaying()) return quantization.begin_again(name());
+  return quantization.begin(context, current_autocast()->options, request.query.device(),
+                            request.asks_gradient, name());
+}
+
+AttentionCall AttentionLayer::begin_forward(const Request& request) {
+  const ForwardContext context = context_of(request);
   AttentionCall call;
+  call.fp8_ = quantizers_of(context, request);
   if (!context.plan) return call;
   call.hooks_ = std::shared_ptr<LayerHooks>(state_, &state_->hooks);
   call.plan_ = context.plan;

@@ -1,41 +1,31 @@
 #include "core/modules/dot_product_attention.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "core/modules/activation_dtype.h"
 #include "core/modules/attention_bias.h"
 #include "core/modules/attention_scores.h"
+#include "core/modules/attention_shown.h"
 #include "core/modules/checkpointed_call.h"
+#include "core/modules/fp8_attention.h"
 #include "core/modules/packed_sequences.h"
 #include "core/modules/parameter_options.h"
 #include "core/modules/probability.h"
 #include "core/modules/qkv_format.h"
+#include "core/modules/wants_gradient.h"
+#include "core/ops/optional_tensor.h"
 
 namespace telens {
 namespace {
 
+using ops::if_defined;
+using ops::or_undefined;
+
 constexpr const char* kVanilla = "vanilla";
 constexpr const char* kLearnable = "learnable";
-
-const std::optional<at::Tensor>& first_given(const std::optional<at::Tensor>& first,
-                                             const std::optional<at::Tensor>& second) {
-  return first ? first : second;
-}
-
-at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
-  return tensor.value_or(at::Tensor());
-}
-
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
 
 // The part of some heads, [1, heads, 1, 1]; nothing where there is none.
 std::optional<at::Tensor> offset_of(const at::Tensor& offset, std::int64_t first,
@@ -78,14 +68,6 @@ void check_bias(const at::Tensor& bias, const at::Tensor& query, const Attention
   }
 }
 
-void check_key_and_value(const at::Tensor& key, const at::Tensor& value, std::int64_t dim) {
-  if (key.size(dim) != value.size(dim)) {
-    raise<ShapeError>(
-        "DotProductAttention: key_layer is {} and value_layer {}; expected as many positions",
-        key.sizes(), value.sizes());
-  }
-}
-
 // The scores as the operator of their statistics takes them.
 ops::AttentionScores scores_of(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
   return {.query = heads.query,
@@ -97,52 +79,6 @@ ops::AttentionScores scores_of(const QueryKeyValueHeads& heads, const ScoredAtte
           .is_causal = how.mask.is_causal,
           .has_sink = how.has_sink,
           .scale = how.scale};
-}
-
-// Shows queries, keys and values as they were given, in the dtype that the attention takes, and
-// their gradients, which `query` and `key` bring from [batch, heads, seq, size] to that shape.
-template <typename OfHeads, typename OfQuery, typename OfKey>
-void show_inputs(const AttentionCall& call, const DotProductAttentionInputs& inputs,
-                 const OfHeads& heads, const OfQuery& query, const OfKey& key) {
-  const auto show = [&](TensorName name, const at::Tensor& tensor) {
-    if (call.inspects(name)) call.show(name, to_activation_dtype(tensor.detach()));
-  };
-  show(TensorName::query, inputs.query_layer);
-  show(TensorName::key, inputs.key_layer);
-  show(TensorName::value, inputs.value_layer);
-  call.show_gradient(TensorName::query_gradient, heads.query, query);
-  call.show_gradient(TensorName::key_gradient, heads.key, key);
-  call.show_gradient(TensorName::value_gradient, heads.value, key);
-}
-
-void show_output(const AttentionCall& call, const at::Tensor& output) {
-  if (!call) return;
-  call.show(TensorName::attention_output, output);
-  call.show_gradient(TensorName::attention_output_gradient, output,
-                     [](const at::Tensor& gradient) { return gradient; });
-}
-
-// [batch, heads, seq, size] -> [tokens, heads, size]
-class TokensOf {
- public:
-  TokensOf(PackedSequences sequences, std::int64_t tokens)
-      : sequences_(std::move(sequences)), tokens_(tokens) {}
-
-  at::Tensor operator()(const at::Tensor& heads) const {
-    return pack_sequences(heads.transpose(1, 2).flatten(2), sequences_, tokens_)
-        .unflatten(-1, {heads.size(1), heads.size(3)});
-  }
-
- private:
-  PackedSequences sequences_;
-  std::int64_t tokens_;
-};
-
-void check_packed_heads(const char* name, const at::Tensor& tensor, std::int64_t heads) {
-  if (tensor.size(1) != heads) {
-    raise<ShapeError>("DotProductAttention: {} is {}; expected [tokens, {} heads, size]", name,
-                      tensor.sizes(), heads);
-  }
 }
 
 }  // namespace
@@ -267,87 +203,32 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
                                to_activation_dtype(heads.value)};
   // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  at::Tensor attended = attend_scored(qkv, how, scores.checkpoint_core_attention);
+  const std::optional<Fp8Attention>& fp8 = call.fp8();
+  at::Tensor attended = fp8 ? attend_in_fp8(qkv, how, *fp8)
+                            : attend_scored(qkv, how, scores.checkpoint_core_attention);
   call.show_choice(qkv.query, how.choice);
-  if (call.inspects(TensorName::scores)) call.show_scores(scores_of(qkv, how));
-  return {std::move(attended), options_.return_max_logit ? largest_scores(qkv, how) : at::Tensor()};
+  const bool shown = call.inspects(TensorName::scores);
+  if (!shown && !options_.return_max_logit) return {std::move(attended), at::Tensor()};
+  const QueryKeyValueHeads scored = fp8 ? cast_heads(qkv, *fp8) : qkv;
+  if (shown) call.show_scores(scores_of(scored, how));
+  return {std::move(attended),
+          options_.return_max_logit ? largest_scores(scored, how) : at::Tensor()};
 }
 
-DotProductAttention::Packed DotProductAttention::packed(
-    const DotProductAttentionInputs& inputs) const {
-  const ScoreArguments& scores = inputs.scores;
-  const std::int64_t tokens = inputs.query_layer.size(0);
-  const std::int64_t key_tokens = inputs.key_layer.size(0);
-  const std::optional<at::Tensor>& sums_kv = first_given(scores.cu_seqlens_kv, scores.cu_seqlens_q);
-  const std::optional<at::Tensor>& padded_kv =
-      scores.cu_seqlens_kv ? scores.cu_seqlens_kv_padded
-                           : first_given(scores.cu_seqlens_kv_padded, scores.cu_seqlens_q_padded);
-  if (!context_.is_divided()) {
-    return {.queries = packed_sequences("cu_seqlens_q", *scores.cu_seqlens_q,
-                                        scores.cu_seqlens_q_padded, scores.max_seqlen_q, tokens),
-            .keys = packed_sequences("cu_seqlens_kv", *sums_kv, padded_kv, scores.max_seqlen_kv,
-                                     key_tokens),
-            .places = {}};
-  }
-  check_context(inputs);
-  const ContextRank at = context_.place();
-  const PackedContext queries =
-      packed_context("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded, tokens, at);
-  // Both are read on the host: once where the keys are the queries' own.
-  const bool own = !scores.cu_seqlens_kv && !scores.cu_seqlens_kv_padded && key_tokens == tokens;
-  const PackedContext keys =
-      own ? queries : packed_context("cu_seqlens_kv", *sums_kv, padded_kv, key_tokens, at);
-  return {.queries = queries.own,
-          .keys = keys.own,
-          .places = {.query = queries.positions,
-                     .key = keys.positions,
-                     .alike = own || at::equal(queries.positions.whole, keys.positions.whole)}};
-}
-
-Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inputs) {
-  const ScoreArguments& scores = inputs.scores;
-  if (!mask_type(inputs).padding || !scores.cu_seqlens_q) {
+AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs& inputs) {
+  const bool asks_gradient =
+      wants_gradient(inputs.query_layer) || wants_gradient(inputs.key_layer) ||
+      wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
+      wants_gradient(or_undefined(inputs.scores.core_attention_bias));
+  AttentionCall call = layer_.begin_forward(
+      {.query = inputs.query_layer, .training = is_training(), .asks_gradient = asks_gradient});
+  if (call.fp8() && context_.is_divided()) {
     raise<UsageError>(
-        "DotProductAttention: qkv_format thd needs cu_seqlens_q and a padding mask (padding, "
-        "padding_causal or padding_causal_bottom_right)");
+        "{}: FP8 attention (fp8_dpa) does not go with context parallelism (cp_group); give the "
+        "recipe fp8_dpa=False, or leave the sequence whole",
+        call.fp8()->name);
   }
-  if (inputs.query_layer.dim() != 3 || inputs.key_layer.dim() != 3 ||
-      inputs.value_layer.dim() != 3) {
-    raise<ShapeError>(
-        "DotProductAttention: query_layer is {}, key_layer {}, value_layer {}; qkv_format thd "
-        "takes [tokens, heads, size]",
-        inputs.query_layer.sizes(), inputs.key_layer.sizes(), inputs.value_layer.sizes());
-  }
-  check_packed_heads("query_layer", inputs.query_layer, options_.num_attention_heads);
-  check_packed_heads("key_layer", inputs.key_layer, groups());
-  check_packed_heads("value_layer", inputs.value_layer, groups());
-  check_key_and_value(inputs.key_layer, inputs.value_layer, 0);
-  check_channels(inputs);
-  const std::int64_t tokens = inputs.query_layer.size(0);
-  const auto [queries, keys, places] = packed(inputs);
-  if (keys.batch != queries.batch) {
-    raise<ShapeError>("DotProductAttention: cu_seqlens_q has {} sequences and cu_seqlens_kv {}",
-                      queries.batch, keys.batch);
-  }
-  const auto by_head = [](const at::Tensor& tensor, const PackedSequences& sequences) {
-    return unpack_sequences(tensor, sequences).transpose(1, 2);
-  };
-  const Heads heads{.query = by_head(inputs.query_layer, queries),
-                    .key = by_head(inputs.key_layer, keys),
-                    .value = by_head(inputs.value_layer, keys),
-                    .masks = {queries.padding, keys.padding}};
-  const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
-  if (call) {
-    show_inputs(call, inputs, heads, TokensOf(queries, tokens),
-                TokensOf(keys, inputs.key_layer.size(0)));
-  }
-  const auto [attended, largest] =
-      context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
-                            : attend(heads, inputs, call);
-  Outputs outputs{pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens)};
-  show_output(call, outputs[0]);
-  if (largest.defined()) outputs.push_back(largest);
-  return outputs;
+  return call;
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
@@ -386,7 +267,7 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   const auto as_given = [batch_dim](const at::Tensor& by_head) {
     return batch_dim == 0 ? by_head.permute({0, 2, 1, 3}) : by_head.permute({2, 0, 1, 3});
   };
-  const AttentionCall call = layer_.begin_forward(inputs.query_layer, is_training());
+  const AttentionCall call = begin_forward(inputs);
   if (call) show_inputs(call, inputs, heads, as_given, as_given);
   const auto [attended, largest] =
       context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
@@ -395,10 +276,6 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
   return outputs;
-}
-
-at::Tensor DotProductAttention::extra_state() const {
-  return at::empty({0}, at::TensorOptions().dtype(at::kByte));
 }
 
 }  // namespace telens

@@ -85,7 +85,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
   // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
-  // 0, as are tokens of thd that belong to no sequence.
+  // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
+  // whose recipe has fp8_dpa, which takes no FP64 and no context parallelism.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
@@ -98,8 +99,18 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   }
   const ContextParallel& context() const { return context_; }
 
-  // Empty: there is nothing to keep, but Transformer Engine's checkpoints have the key.
-  at::Tensor extra_state() const override;
+  // Amax histories and scales of delayed scaling with fp8_dpa; else empty, for Transformer Engine's
+  // checkpoints have the key.
+  at::Tensor extra_state() const override { return layer_.quantization().extra_state(); }
+  void set_extra_state(const at::Tensor& bytes) override {
+    layer_.quantization().set_extra_state(bytes);
+  }
+  std::vector<LayerQuantization*> quantizations() override {
+    return layer_.quantization().groups();
+  }
+
+  // The casts of its output and of the gradients of its inputs, for layers around it.
+  const AttentionCasts& casts() const { return layer_.quantization().casts(); }
 
   const DotProductAttentionOptions& options() const { return options_; }
 
@@ -139,6 +150,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   static at::Tensor attend_scored(const QueryKeyValueHeads& heads, const ScoredAttention& how,
                                   bool checkpoint);
+  AttentionCall begin_forward(const DotProductAttentionInputs& inputs);
 
   Packed packed(const DotProductAttentionInputs& inputs) const;
 

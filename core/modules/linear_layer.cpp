@@ -155,6 +155,8 @@ class LinearLayer::State {
  public:
   GemmLayer layer;
   std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
+  std::shared_ptr<const HandedCast> input_cast;
+  std::shared_ptr<const HandedCast> gradient_cast;
 
   const std::string& name() const { return layer.name(); }
 
@@ -169,6 +171,7 @@ class LinearLayer::State {
                                const at::Tensor& weight);
   void enter_recipe(ForwardContext& context, const AutocastOptions& options,
                     const std::shared_ptr<Region>& region, const at::Device& device);
+  void follow_casts(LayerQuantizers& quantizers) const;
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
   AlteredOperands altered_operands_;
@@ -229,9 +232,18 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   const bool collects_amax = trains || context.calibrating;
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
+  if (context.recipe->fp8_mha) follow_casts(context.quantizers);
   context.region = region;
   if (collects_amax) check_shared_scales(name(), layer.parallel, options, compared_groups_);
   if (collects_amax) region->add(quantization, context.recipe, options.group);
+}
+
+void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
+  const auto follow = [&](TensorRole role, const std::shared_ptr<const HandedCast>& cast) {
+    if (cast && quantizers[role]) quantizers[role] = follow_cast(quantizers[role], cast);
+  };
+  follow(TensorRole::input, input_cast);
+  follow(TensorRole::grad_output, gradient_cast);
 }
 
 // Evaluations are recorded apart from the training. Eval mode alone does not tell: frozen parts of
@@ -329,6 +341,14 @@ bool LinearLayer::run_delayed_wgrad() {
 }
 
 LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
+
+void LinearLayer::take_input_cast(std::shared_ptr<const HandedCast> cast) {
+  state_->input_cast = std::move(cast);
+}
+
+void LinearLayer::take_gradient_cast(std::shared_ptr<const HandedCast> cast) {
+  state_->gradient_cast = std::move(cast);
+}
 
 void LinearLayer::join(const std::shared_ptr<ModuleWindows>& windows) {
   state_->quantization = std::make_shared<LayerQuantization>(windows);

@@ -7,6 +7,7 @@
 
 #include "core/modules/linear_autograd.h"
 #include "core/modules/linear_parallel.h"
+#include "core/quantization/handed_cast.h"
 #include "core/quantization/layer_quantization.h"
 
 namespace telens {
@@ -48,6 +49,11 @@ class TELENS_EXPORT LinearLayer {
 
   // Makes the gradient of the weight that has waited longest (delay_wgrad_compute); false: none.
   bool run_delayed_wgrad();
+
+  // The input, or the gradient of the output, comes as values that another layer has cast: under a
+  // recipe with fp8_mha its codes are those. nullptr: the layer casts it.
+  void take_input_cast(std::shared_ptr<const HandedCast> cast);
+  void take_gradient_cast(std::shared_ptr<const HandedCast> cast);
 
   // Makes its amax history and scales part of a module's.
   void join(const std::shared_ptr<ModuleWindows>& windows);

@@ -39,6 +39,12 @@ void Module::set_extra_state(const at::Tensor& bytes) {
   }
 }
 
+std::vector<LayerQuantization*> Module::quantizations() {
+  std::vector<LayerQuantization*> own;
+  for (LinearLayer* layer : layers()) own.push_back(&layer->quantization());
+  return own;
+}
+
 void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   for (LinearLayer* layer : layers()) {
     layer->set_tensor_parallel_group(group);

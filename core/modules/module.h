@@ -20,6 +20,7 @@
 
 namespace telens {
 
+class LayerQuantization;
 class LinearLayer;
 
 // A module's results: one tensor for most; more where an option asks for them (return_bias,
@@ -58,6 +59,10 @@ class TELENS_EXPORT Module : public torch::nn::Module {
 
   // Its own linear layers, GEMM by GEMM; those of children are theirs.
   virtual std::vector<LinearLayer*> layers() { return {}; }
+
+  // The quantizers of its own tensors, in groups of the slots of one GEMM: those of its layers, or
+  // an attention's.
+  virtual std::vector<LayerQuantization*> quantizations();
 
   // The group of tensor-parallel layers, here and in all children; its size is the option tp_size.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);

@@ -108,6 +108,7 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
                             .device = options_.parameters.device}));
   make_query_key_norms();
   proj_ = make_linear("proj", query_size, options_.hidden_size, {});
+  proj_->layers()[0]->take_input_cast(core_attention_->casts().output);
   if (!options_.name.empty()) set_debug_name(options_.name);
 }
 
@@ -299,6 +300,21 @@ void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
   }
 }
 
+// A rotary embedding or a norm behind a projection changes the gradients whose codes were made: the
+// layers then cast them anew.
+void MultiheadAttention::hand_gradient_casts(const MultiheadAttentionInputs& inputs) {
+  const AttentionCasts& casts = core_attention_->casts();
+  casts.output->scale.reset();
+  const bool changed = !inputs.rotary_pos_emb.empty() || !options_.qk_norm_type.empty();
+  const auto hand = [&](Module* projection, bool is_changed) {
+    if (projection == nullptr) return;
+    projection->layers()[0]->take_gradient_cast(is_changed ? nullptr : casts.input_gradients);
+  };
+  hand(query_.get(), changed);
+  hand(layernorm_query_.get(), changed);
+  hand(key_value_.get(), changed);
+}
+
 Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
   const bool packed = options_.qkv_format == "thd";
   if (inputs.hidden_states.dim() != (packed ? 2 : 3)) {
@@ -308,6 +324,7 @@ Outputs MultiheadAttention::forward(const MultiheadAttentionInputs& inputs) {
                       : options_.qkv_format == "bshd" ? "3, of [batch, seq, hidden]"
                                                       : "3, of [seq, batch, hidden]");
   }
+  hand_gradient_casts(inputs);
   QueryKeyValue qkv = project(inputs);
   if (options_.qk_norm_before_rope) normalize(qkv);
   rotate(qkv, inputs);

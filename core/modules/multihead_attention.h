@@ -163,6 +163,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   at::Tensor rotate_packed(const at::Tensor& t, const at::Tensor& angles,
                            const std::optional<at::Tensor>& cu_seqlens,
                            const std::optional<at::Tensor>& starts) const;
+  void hand_gradient_casts(const MultiheadAttentionInputs& inputs);
   void make_query_key_norms();
   void normalize(QueryKeyValue& qkv) const;
 

@@ -101,6 +101,12 @@ class TELENS_EXPORT Recipe {
   // Where dgrad and wgrad run in high precision and fprop does not, they multiply what fprop
   // multiplied: the values of its codes, not those before their casts.
   bool dequantized_backward = false;
+
+  // DotProductAttention casts its tensors to FP8 (core/modules/fp8_attention.h).
+  bool fp8_dpa = false;
+  // And MultiheadAttention's projections take the codes that it made of its output and of the
+  // gradients of its inputs, without a cast of their own. Needs fp8_dpa.
+  bool fp8_mha = false;
 };
 
 }  // namespace telens

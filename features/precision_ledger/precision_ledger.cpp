@@ -55,7 +55,8 @@ class PrecisionLedger final : public ScheduledFeature {
 
     bool is(const InspectAttentionCall& call) const {
       return given == call.query.scalar_type() && choice.kernel == call.choice.kernel &&
-             choice.reason == call.choice.reason && choice.computed_in == call.choice.computed_in;
+             choice.reason == call.choice.reason && choice.computed_in == call.choice.computed_in &&
+             choice.cast_to == call.choice.cast_to;
     }
   };
   // Those of a layer that an iteration had. Micro-batches with and without padding may alternate
@@ -162,13 +163,17 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
   const auto add = [&](std::string_view name, std::string_view detail) {
     add_row(at.iteration, at.layer_name, "attention", name, detail, entry.number);
   };
-  const bool widened = entry.given != entry.choice.computed_in;
+  const bool cast = !entry.choice.cast_to.empty();
+  const bool widened = !cast && entry.given != entry.choice.computed_in;
+  const std::string codes = cast ? describe({entry.choice.cast_to, ScalingMode::tensor}) : "";
   for (const TensorName tensor : {TensorName::query, TensorName::key, TensorName::value}) {
     const std::string_view name = telens::name_of(tensor);
-    add(fmt::format("{} requested", name), element_of(entry.given));
-    add(fmt::format("{} ran", name), element_of(entry.choice.computed_in));
+    add(fmt::format("{} requested", name), cast ? codes : element_of(entry.given));
+    add(fmt::format("{} ran", name), cast ? codes : element_of(entry.choice.computed_in));
     add(fmt::format("{} {}", name, widened ? "fallback" : "cause"),
-        widened ? "the mask of scores is in this dtype" : "as it came");
+        widened ? "the mask of scores is in this dtype"
+        : cast  ? "the recipe's fp8_dpa"
+                : "as it came");
   }
   add("kernel", entry.choice.kernel);
   if (!entry.choice.reason.empty()) add("kernel cause", entry.choice.reason);

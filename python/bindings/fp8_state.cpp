@@ -21,10 +21,9 @@ using Window = std::pair<at::Tensor, at::Tensor>;
 
 // (amax_history [length, slots], scale [slots]) of all GEMMs; the tensors themselves.
 std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
-  const std::vector<LinearLayer*> layers = adapter.module().layers();
-  if (layers.empty()) return std::nullopt;
-  const AmaxWindow& window =
-      layers.front()->quantization().delayed_scaling().module().joined(backward);
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  if (gemms.empty()) return std::nullopt;
+  const AmaxWindow& window = gemms.front()->delayed_scaling().module().joined(backward);
   if (!window.defined()) return std::nullopt;
   return Window(window.amax_history, window.scale);
 }
@@ -37,26 +36,26 @@ AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
 
 // As a checkpoint of ours is restored, for which they are written as one.
 void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward) {
-  const std::vector<LinearLayer*> layers = adapter.module().layers();
-  for (std::size_t gemm = 0; gemm < layers.size(); ++gemm) {
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
     DelayedScalingState state;
     state.window(false) = part(forward, gemm, kForwardRoles);
     state.window(true) = part(backward, gemm, kBackwardRoles);
-    layers[gemm]->quantization().set_extra_state(bytes_of(state));
+    gemms[gemm]->set_extra_state(bytes_of(state));
   }
 }
 
 std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
-  const std::vector<LinearLayer*> layers = adapter.module().layers();
-  return layers.empty() ? nullptr : layers.front()->quantization().recipe();
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  return gemms.empty() ? nullptr : gemms.front()->recipe();
 }
 
 // In the order of the slots; None for what a recipe leaves in high precision.
 py::list quantizers(ModuleAdapter& adapter, bool backward) {
   py::list all;
-  for (LinearLayer* layer : adapter.module().layers()) {
-    if (layer->quantization().recipe() == nullptr) continue;
-    const LayerQuantizers& own = layer->quantization().newest_quantizers();
+  for (LayerQuantization* gemm : adapter.module().quantizations()) {
+    if (gemm->recipe() == nullptr) continue;
+    const LayerQuantizers& own = gemm->newest_quantizers();
     for (int index = 0; index < kRoles; ++index) {
       const auto role = static_cast<TensorRole>(index);
       if (is_backward(role) == backward) all.append(own_quantizer(own[role]));
@@ -70,8 +69,8 @@ py::list quantizers(ModuleAdapter& adapter, bool backward) {
 void bind_fp8_state(AdapterClass& adapter) {
   adapter
       .def_property_readonly(
-          "num_gemms", [](ModuleAdapter& self) { return self.module().layers().size(); },
-          "Linear layers of the module itself")
+          "num_gemms", [](ModuleAdapter& self) { return self.module().quantizations().size(); },
+          "Groups of slots: the linear layers of the module itself, or an attention's tensors")
       .def("amax_window", &amax_window, py::arg("backward"),
            "(amax_history, scale) of delayed scaling; None before there are any.")
       .def("set_amax_windows", &set_amax_windows, py::arg("forward"), py::arg("backward"),

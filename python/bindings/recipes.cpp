@@ -177,6 +177,9 @@ void bind_recipes(py::module_& module) {
       .def_property_readonly("name", &Recipe::name)
       .def_readwrite("dequantized_backward", &Recipe::dequantized_backward,
                      "Whether a backward in high precision multiplies the values of fprop's codes.")
+      .def_readwrite("fp8_dpa", &Recipe::fp8_dpa, "Whether attention casts its tensors.")
+      .def_readwrite("fp8_mha", &Recipe::fp8_mha,
+                     "Whether projections around an attention take its codes.")
       .def("make_weight_quantizer", &make_weight_quantizer,
            "What makes a weight that is stored in low precision; None: it stays as it is.");
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),

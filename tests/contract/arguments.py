@@ -186,9 +186,8 @@ RECIPE_FIELDS = {
     "test_backward_override.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms": (
         "backward_override override_linear_precision"
     ),
-    RECIPES + "test_arguments_without_effect_are_taken_with_their_defaults_alone": (
-        "fp8_dpa fp8_mha"
-    ),
+    "test_fp8_attention.py::test_current_scaling_is_the_formulas_forward_and_backward": "fp8_dpa",
+    "test_fp8_mha.py::test_proj_multiplies_the_codes_of_the_attentions_output": "fp8_mha",
     RECIPES + "test_gemm_parameters_are_taken_where_sums_in_fp32_keep_them": (
         "fp8_gemm_fprop fp8_gemm_dgrad fp8_gemm_wgrad"
     ),

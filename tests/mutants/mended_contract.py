@@ -30,8 +30,8 @@ MENDED_CONTRACT = (
     Mutant(
         promise="fp8_meta: the joined windows of a module follow each other, GEMM by GEMM",
         file="python/bindings/fp8_state.cpp",
-        before="layers.front()->quantization().delayed_scaling().module().joined(backward);",
-        after="layers.front()->quantization().delayed_scaling().module().joined(!backward);",
+        before="gemms.front()->delayed_scaling().module().joined(backward);",
+        after="gemms.front()->delayed_scaling().module().joined(!backward);",
         program="pytest",
         tests="tests/python/test_fp8_meta.py",
     ),

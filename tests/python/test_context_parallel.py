@@ -23,6 +23,7 @@ from distributed_workers import run_ranks
 
 import telens
 import telens.pytorch as te
+from telens.common.recipe import Float8CurrentScaling
 
 COMMS = ("p2p", "all_gather", "a2a")
 DTYPES = (torch.float64, torch.bfloat16)
@@ -153,6 +154,8 @@ def refusals(rank: int) -> None:
     refused("arbitrary does not go with", Case("a2a", "arbitrary"), attention_mask=mask)
     refused("give cu_seqlens_q, the sums of the whole", Case("a2a", "padding"))
     refused("a bias of the scores does not go with", Case("p2p"), core_attention_bias_type="alibi")
+    with te.autocast(recipe=Float8CurrentScaling(fp8_dpa=True)):
+        refused("fp8_dpa. does not go with context parallelism", Case("p2p"))
     refused("return_max_logit does not go", Case("a2a", options={"return_max_logit": True}))
     refused("4 heads in 1 groups are not divided by the 2 ranks", Case("a2a", groups=1))
     refused("15 positions on a context-parallel rank; expected an even", Case("p2p"), positions=15)

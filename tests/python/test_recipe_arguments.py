@@ -86,8 +86,6 @@ def test_arguments_stand_in_transformer_engines_order(recipe):
 @pytest.mark.parametrize(
     ("name", "default", "other"),
     [
-        ("fp8_dpa", False, True),
-        ("fp8_mha", False, True),
         ("backward_override", None, "quantized"),
     ],
 )
@@ -227,7 +225,7 @@ WRONG = {
         for recipe in RECIPES
         for field in dataclasses.fields(recipe)
         for value in WRONG.get(field.type, [])
-        if field.init and field.name not in ("fp8_dpa", "fp8_mha", "row_scaled_activation")
+        if field.init and field.name != "row_scaled_activation"
     ],
 )
 def test_every_argument_of_a_plain_type_refuses_another_one(recipe, field, value):

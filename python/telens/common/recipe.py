@@ -1,8 +1,8 @@
 """Recipes: which format and scaling the tensors of a layer get, and how scales come about.
 
 Names, arguments and defaults are Transformer Engine's; arguments of ours stand behind them and are
-passed by name. ``fp8_dpa`` and ``fp8_mha`` are accepted where Transformer Engine has them, with
-their defaults alone.
+passed by name. DelayedScaling and Float8CurrentScaling heed ``fp8_dpa`` and ``fp8_mha``; the other
+recipes take them with their defaults alone.
 """
 
 from __future__ import annotations
@@ -83,6 +83,11 @@ class DelayedScaling(Recipe):
         [slots] in place of the formula
     reduce_amax
         amaxes are reduced over the group of the autocast
+    fp8_dpa
+        DotProductAttention casts query, key, value, softmax and output to FP8, and their gradients
+    fp8_mha
+        and MultiheadAttention's projections take the codes that it made without casts of their
+        own; implies ``fp8_dpa``
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     power_of_2_scale
@@ -203,6 +208,11 @@ class Float8CurrentScaling(Recipe):
         ``MMParams`` of the three GEMMs: how accurately a GPU adds their products
     fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
         ``QParams`` of activations, weights and gradients
+    fp8_dpa
+        DotProductAttention casts query, key, value, softmax and output to FP8, and their gradients
+    fp8_mha
+        and MultiheadAttention's projections take the codes that it made without casts of their
+        own; implies ``fp8_dpa``
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision all the same
     backward_override

@@ -9,7 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from telens import _C
 from telens.common.field_types import check_fields
-from telens.common.recipe_parameters import DEQUANTIZED, check_unsupported
+from telens.common.recipe_parameters import (
+    DEQUANTIZED,
+    attention_in_fp8,
+    check_unsupported,
+)
 
 __all__: list[str] = []
 
@@ -88,6 +92,7 @@ class Recipe:
         """A C++ recipe of all fields; _make_native knows those of its class."""
         native = self._make_native()
         native.dequantized_backward = getattr(self, "backward_override", None) == DEQUANTIZED
+        native.fp8_dpa, native.fp8_mha = attention_in_fp8(self)
         return native
 
     def _check(self) -> None:

@@ -128,16 +128,11 @@ _WITHOUT_DELAYED_SCALING = {
     "override_linear_precision=(False, True, True), which multiplies the tensors as they were",
 }
 
-# {unsupported argument: (its only legal value, what happens instead)}. A recipe may have more.
-_UNSUPPORTED = {
-    "fp8_dpa": (False, "attention runs in high precision"),
-    "fp8_mha": (False, "attention runs in high precision"),
-}
-
 
 def check_unsupported(recipe: Any) -> None:
     """That arguments which only Transformer Engine heeds have their defaults."""
-    unsupported = _UNSUPPORTED | getattr(recipe, "_unsupported", {})
+    # {unsupported argument: (its only legal value, what happens instead)}
+    unsupported = getattr(recipe, "_unsupported", {})
     for name, (default, instead) in unsupported.items():
         value = getattr(recipe, name, default)
         if value != default:
@@ -145,7 +140,29 @@ def check_unsupported(recipe: Any) -> None:
                 f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it "
                 f"{default!r} ({instead})"
             )
+    _check_attention(recipe)
     _check_backward_override(recipe)
+
+
+def attention_in_fp8(recipe: Any) -> tuple[bool, bool]:
+    """Whether attention casts its tensors, and hands its codes to the projections around it.
+
+    As in Transformer Engine, ``fp8_mha`` asks for ``fp8_dpa`` too.
+    """
+    mha = bool(getattr(recipe, "fp8_mha", False))
+    return mha or bool(getattr(recipe, "fp8_dpa", False)), mha
+
+
+def _check_attention(recipe: Any) -> None:
+    for name in ("fp8_dpa", "fp8_mha"):
+        value = getattr(recipe, name, False)
+        # A value of another kind is refused as such.
+        if value in (True,) and not (recipe.delayed() or recipe.float8_current_scaling()):
+            raise _C.UsageError(
+                f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it False "
+                "(attention runs in high precision), or use DelayedScaling or "
+                "Float8CurrentScaling, whose tensors have one scale"
+            )
 
 
 def _check_backward_override(recipe: Any) -> None:

@@ -78,8 +78,8 @@ def _recipe_program(recipe: DelayedScaling, length: int) -> bytes:
         "amax_compute_algo": "max" if callable(algorithm) else algorithm,
         "scaling_factor_compute_algo": None,
         "reduce_amax": recipe.reduce_amax,
-        "fp8_dpa": False,
-        "fp8_mha": False,
+        "fp8_dpa": recipe.fp8_dpa,
+        "fp8_mha": recipe.fp8_mha,
         "backward_override": None,
     }
     largest = recipe.fp8_format.value

@@ -116,7 +116,7 @@ STATEMENTS = (
     Statement(
         "Its gradients are those of the tensors that it was given *(ours)*.",
         "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
-        "core/modules/dot_product_attention.cpp",
+        "core/modules/attention_shown.h",
         "call.show_gradient(TensorName::key_gradient, heads.key, key);",
         "call.show_gradient(TensorName::key_gradient, heads.value, key);",
     ),

@@ -9,6 +9,8 @@ ROTARY = "test_rotary_embedding.py::"
 TURNS = "core/modules/rotary_embedding.cpp"
 MLP = "test_mlp_arguments.py::"
 MODULE = "python/telens/pytorch/module.py"
+DPA = "test_fp8_attention.py::"
+MHA = "test_fp8_mha.py::"
 SWITCHES = "core/modules/attention_kernels.cpp"
 
 STATEMENTS = (
@@ -191,6 +193,78 @@ STATEMENTS = (
         "core/modules/attention_choice.cpp",
         "if (speed_without(attention, others) < best) {",
         "if (true) {",
+    ),
+    Statement(
+        "`fp8_dpa` casts query, key and value, softmax and output of DotProductAttention, and the "
+        "gradients of output, scores and inputs.",
+        DPA + "test_current_scaling_is_the_formulas_forward_and_backward",
+        "core/modules/fp8_attention.cpp",
+        "newest_ = {of_weights.sub_(delta).mul_(weights), std::move(delta)};",
+        "newest_ = {of_weights.mul_(weights), std::move(delta)};",
+    ),
+    Statement(
+        "Under delayed scaling attention has scales and histories of its own, in Transformer "
+        "Engine's slots.",
+        DPA + "test_delayed_scaling_takes_each_scale_from_the_amaxes_before",
+        "core/modules/attention_quantization.cpp",
+        ".d_p = quantizer(kSoftmax, TensorRole::grad_input)",
+        ".d_p = quantizer(kOutput, TensorRole::grad_input)",
+    ),
+    Statement(
+        "They are saved in `_extra_state`.",
+        DPA + "test_the_state_is_kept_by_state_dict_and_only_where_there_is_any",
+        "core/modules/dot_product_attention.h",
+        "layer_.quantization().set_extra_state(bytes);",
+        "static_cast<void>(bytes);",
+    ),
+    Statement(
+        "FP8 attention takes biases, a learnable softmax and padding *(ours)*.",
+        DPA + "test_bias_sink_and_padding_are_those_of_the_scores",
+        "core/modules/fp8_scores.cpp",
+        "if (how_.bias) scores.add_(",
+        "if (false) scores.add_(",
+    ),
+    Statement(
+        "A checkpoint around FP8 attention changes no bit, with dropout too.",
+        DPA + "test_a_recomputed_attention_has_the_bits_of_a_kept_one",
+        "core/modules/attention_quantization.cpp",
+        "contexts[group] = recomputation::replay_context(groups_[group].get(), name);",
+        "contexts[group].quantizers = groups_[group]->newest_quantizers();",
+    ),
+    Statement(
+        "Recipes of block scales refuse `fp8_dpa` and `fp8_mha` by name *(ours)*.",
+        DPA + "test_recipes_whose_tensors_have_many_scales_refuse_fp8_attention",
+        "python/telens/common/recipe_parameters.py",
+        "if value in (True,) and not (",
+        "if False and not (",
+    ),
+    Statement(
+        "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
+        MHA + "test_proj_multiplies_the_codes_of_the_attentions_output",
+        "core/modules/linear_layer.cpp",
+        "follow(TensorRole::input, input_cast);",
+        "follow(TensorRole::input, nullptr);",
+    ),
+    Statement(
+        "The projections in front of it multiply the codes of its inputs' gradients.",
+        MHA + "test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_history",
+        "core/modules/linear_layer.cpp",
+        "follow(TensorRole::grad_output, gradient_cast);",
+        "follow(TensorRole::grad_output, nullptr);",
+    ),
+    Statement(
+        "Behind a rotary embedding or a norm of queries and keys they cast for themselves.",
+        MHA + "test_what_lies_between_makes_the_projection_cast_the_gradient_itself",
+        "core/modules/multihead_attention.cpp",
+        "hand(query_.get(), changed);",
+        "hand(query_.get(), false);",
+    ),
+    Statement(
+        "PrecisionLedger *(ours)* says that an attention ran in FP8.",
+        MHA + "test_watched_tensors_change_no_bit_and_the_ledger_says_fp8",
+        "features/precision_ledger/precision_ledger.cpp",
+        "const bool cast = !entry.choice.cast_to.empty();",
+        "const bool cast = false;",
     ),
     Statement(
         "`qkv_layer` and `kv_layer` hold query, key and value in one tensor.",

@@ -1,0 +1,43 @@
+#include "core/quantization/parted_cast.h"
+
+#include <ATen/ops/maximum.h>
+
+#include "core/base/error.h"
+#include "core/ops/optional_tensor.h"
+#include "core/ops/quantize.h"
+#include "core/quantization/current_scaling.h"
+
+namespace telens {
+namespace {
+
+const CurrentScalingQuantizer& current_scaling_of(const Quantizer& quantizer) {
+  const auto* current = dynamic_cast<const CurrentScalingQuantizer*>(&quantizer);
+  if (current == nullptr) {
+    raise<UsageError>("a tensor in parts is cast by delayed or current scaling, not by {}",
+                      name_of(quantizer.mode()));
+  }
+  return *current;
+}
+
+}  // namespace
+
+// A known scale is kept as it is now: the end of a region changes the recipe's in place.
+PartedCast::PartedCast(std::shared_ptr<const Quantizer> quantizer)
+    : quantizer_(std::move(quantizer)) {
+  if (const at::Tensor known = quantizer_->known_scale(); known.defined()) scale_ = known.clone();
+}
+
+void PartedCast::look(const at::Tensor& part) {
+  const at::Tensor amax = ops::amax(part);
+  amax_ = amax_.defined() ? at::maximum(amax_, amax) : amax;  // maximum lets a NaN through
+}
+
+at::Tensor PartedCast::codes(const at::Tensor& part) {
+  if (!scale_.defined()) {
+    if (!amax_.defined()) look(part);
+    scale_ = current_scaling_of(*quantizer_).scale_for(amax_).reshape({1});
+  }
+  return ops::quantize_fp8(part, scale_, ops::if_defined(quantizer_->running_amax()), format());
+}
+
+}  // namespace telens
