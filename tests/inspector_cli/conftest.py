@@ -87,7 +87,7 @@ class Lines:
         self.lines.append(f"scalar\t{iteration}\t{name}\t{value}")
 
     def config(self, config):
-        self.lines.append(f"config\t{json.dumps(config)}")
+        self.lines.insert(0, f"config\t{json.dumps(config)}")
 
     def event(self, iteration, kind, text, layer):
         self.lines.append(f"event\t{iteration}\t{kind}\t{text}\t{layer}")

@@ -1,5 +1,5 @@
 // Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK]
-//   config  TEXT             (the configuration, in one line)
+//   config  TEXT             (the configuration, in one line; first)
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
@@ -80,17 +80,16 @@ int main(int argc, char** argv) {
   options.run_id = "run";
   if (argc > 2) options.rank = std::atoi(argv[2]);
   options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
-  std::vector<std::vector<std::string>> rows;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::vector<std::string> cells = cells_of(line);
-    if (cells.at(0) == "config") {
-      options.config_text = cells.at(1);
-    } else {
-      rows.push_back(std::move(cells));
-    }
+  std::string line;
+  bool goes_on = static_cast<bool>(std::getline(std::cin, line));
+  if (goes_on && line.starts_with("config\t")) {
+    options.config_text = cells_of(line).at(1);
+    goes_on = static_cast<bool>(std::getline(std::cin, line));
   }
   const auto writer = RunWriter::open(options);
-  for (const auto& cells : rows) write(*writer, cells);
+  for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
+    write(*writer, cells_of(line));  // as it comes: a test may follow the run
+  }
   writer->close();
   return writer->error().empty() ? 0 : 1;
 }
