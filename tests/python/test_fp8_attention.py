@@ -45,15 +45,14 @@ def by_head(x):
     return x.double().transpose(1, 2).numpy()
 
 
-def assert_within(ours: torch.Tensor, expected: Known, dtype, name: str) -> None:
+def assert_within(ours: torch.Tensor, expected: Known, dtype, name: str, narrow=0.9) -> None:
     bound = expected.rounded(HALF_ULP[dtype])
     off = np.abs(ours.double().numpy() - bound.mid)
     subnormal = 2.0**-25 if dtype == torch.float16 else 2.0**-120
     assert (off <= bound.rad + subnormal).all(), (name, (off - bound.rad).max())
-    # Most values are known to the bit of a code: the bound is none that anything would meet. Under
-    # one scale of the three gradients' amax, a few queries may lie near the middle of two codes.
+    # Most values are known to the bit of a code: the bound is none that anything would meet.
     tight = expected.rad <= 2.0**-9 * (np.abs(expected.mid) + 2.0**-6 * np.abs(expected.mid).max())
-    assert tight.mean() > 0.6, (name, tight.mean())
+    assert tight.mean() > narrow, (name, tight.mean())
 
 
 def check(made, tensors, gradient, dtype, **known):
@@ -69,7 +68,9 @@ def check(made, tensors, gradient, dtype, **known):
         output.unflatten(-1, (heads, size)).transpose(1, 2), expected.output, dtype, "output"
     )
     for name, ours in zip(("query", "key", "value"), gradients, strict=True):
-        assert_within(ours.transpose(1, 2), getattr(expected, name), dtype, name)
+        # E4M3 has twice as many middles of two codes as E5M2, where a sum in FP32 decides.
+        narrow = 0.6 if known["casts"].backward is E4M3 else 0.9
+        assert_within(ours.transpose(1, 2), getattr(expected, name), dtype, name, narrow)
     return expected
 
 
