@@ -8,7 +8,7 @@
 #include "benchmarks/arguments.h"
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
 #include "features/record/run_writer.h"
 

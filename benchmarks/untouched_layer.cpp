@@ -19,7 +19,7 @@
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
 #include "core/hook_points.h"
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 
 namespace {
 

@@ -1,15 +1,15 @@
 // All modules, for code that treats them alike (the Python package). A new module is one line.
 #pragma once
 
-#include "core/modules/dot_product_attention.h"
-#include "core/modules/grouped_linear.h"
-#include "core/modules/layer_norm.h"
-#include "core/modules/layer_norm_linear.h"
-#include "core/modules/layer_norm_mlp.h"
-#include "core/modules/linear.h"
-#include "core/modules/multihead_attention.h"
-#include "core/modules/rms_norm.h"
-#include "core/modules/transformer_layer.h"
+#include "core/modules/attention/dot_product_attention.h"
+#include "core/modules/fused/layer_norm_linear.h"
+#include "core/modules/fused/layer_norm_mlp.h"
+#include "core/modules/linear/grouped_linear.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/norm/layer_norm.h"
+#include "core/modules/norm/rms_norm.h"
+#include "core/modules/transformer/multihead_attention.h"
+#include "core/modules/transformer/transformer_layer.h"
 
 namespace telens {
 

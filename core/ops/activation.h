@@ -1,5 +1,5 @@
 // Activation functions as operators `telens::activation_forward` and `activation_backward`. They
-// do not differentiate themselves: see core/modules/activate.h.
+// do not differentiate themselves: see core/modules/fused/activate.h.
 //
 // x is BF16, FP16 or FP32, of any strides, possibly empty. Arithmetic is FP32, and every stored
 // value is rounded once to x's dtype.

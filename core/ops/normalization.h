@@ -1,6 +1,6 @@
 // Layer and RMS normalization as operators `telens::layer_norm_forward`, `layer_norm_backward`,
 // `rms_norm_forward` and `rms_norm_backward`. They do not differentiate themselves: see
-// core/modules/normalize.h.
+// core/modules/norm/normalize.h.
 //
 // x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], of any strides; there may be no
 // rows. weight and bias have one dtype of their own (FP32 parameters under BF16 activations are

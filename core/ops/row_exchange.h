@@ -6,8 +6,8 @@
 // twice. weights: [tokens, slots], FP32 (FP64 for FP64 values); without them each counts once.
 //
 // Each operator is the gradient of the two others, so all of them can be differentiated as often as
-// one likes (core/modules/row_exchange_autograd.cpp). Sums and products are FP32 (FP64 for FP64),
-// in the order of the slots, and rounded once: the same bits with any number of threads.
+// one likes (core/modules/moe/row_exchange_autograd.cpp). Sums and products are FP32 (FP64 for
+// FP64), in the order of the slots, and rounded once: the same bits with any number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

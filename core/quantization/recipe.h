@@ -102,7 +102,7 @@ class TELENS_EXPORT Recipe {
   // multiplied: the values of its codes, not those before their casts.
   bool dequantized_backward = false;
 
-  // DotProductAttention casts its tensors to FP8 (core/modules/fp8_attention.h).
+  // DotProductAttention casts its tensors to FP8 (core/modules/attention/fp8_attention.h).
   bool fp8_dpa = false;
   // And MultiheadAttention's projections take the codes that it made of its output and of the
   // gradients of its inputs, without a cast of their own. Needs fp8_dpa.

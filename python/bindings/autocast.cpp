@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/modules/recomputation.h"
+#include "core/modules/shared/recomputation.h"
 #include "core/quantization/autocast.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/process_group.h"

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/interruption.h"
-#include "core/modules/backward_errors.h"
+#include "core/modules/shared/backward_errors.h"
 #include "hooks/debug.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/linear_parameters.h"
+#include "core/modules/linear/linear_parameters.h"
 #include "python/bindings/process_group.h"
 
 namespace telens::python {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/linear_layer.h"
+#include "core/modules/layer/linear_layer.h"
 #include "core/quantization/extra_state.h"
 #include "python/bindings/quantizers.h"
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "core/modules/main_grad.h"
+#include "core/modules/shared/main_grad.h"
 #include "python/bindings/gil.h"
 
 namespace telens::python {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/modules/module.h"
+#include "core/modules/module/module.h"
 
 namespace telens::python {
 

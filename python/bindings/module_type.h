@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/module.h"
+#include "core/modules/module/module.h"
 #include "python/bindings/fields.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module_adapter.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/module_list.h"
-#include "core/modules/rotary_embedding.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
 #include "python/bindings/fp8_state.h"

@@ -1,4 +1,4 @@
-#include "core/modules/moe_dispatcher.h"
+#include "core/modules/moe/moe_dispatcher.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/modules/state_dict.h"
+#include "core/modules/module/state_dict.h"
 
 namespace gpt {
 namespace {

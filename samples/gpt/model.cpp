@@ -4,7 +4,7 @@
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
 
-#include "core/modules/rotary_embedding.h"
+#include "core/modules/attention/rotary_embedding.h"
 
 namespace gpt {
 namespace {

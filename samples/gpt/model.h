@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/modules/layer_norm.h"
-#include "core/modules/linear.h"
-#include "core/modules/transformer_layer.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/norm/layer_norm.h"
+#include "core/modules/transformer/transformer_layer.h"
 
 namespace gpt {
 

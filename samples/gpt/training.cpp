@@ -19,7 +19,7 @@
 #include "adamw.h"
 #include "checkpoint.h"
 #include "core/gemm/gemm.h"
-#include "core/modules/parameter_options.h"
+#include "core/modules/shared/parameter_options.h"
 #include "hooks/debug.h"
 #include "precision.h"
 #include "progress.h"

@@ -9,7 +9,7 @@
 #include <limits>
 #include <map>
 
-#include "core/modules/activate.h"
+#include "core/modules/fused/activate.h"
 #include "tests/core/double_reference.h"
 
 namespace telens {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/modules/normalize.h"
+#include "core/modules/norm/normalize.h"
 #include "tests/core/double_reference.h"
 
 namespace telens {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/delayed_scaling.h"
 #include "tests/hooks/session_fixture.h"

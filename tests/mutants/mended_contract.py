@@ -70,7 +70,7 @@ MENDED_CONTRACT = (
     ),
     Mutant(
         promise="the addition of fuse_wgrad_accumulation is one step where nobody watches",
-        file="core/modules/accumulated_wgrad.cpp",
+        file="core/modules/layer/accumulated_wgrad.cpp",
         before=".accumulate_into = product_first ? at::Tensor() : targets.front().buffer,",
         after=".accumulate_into = at::Tensor(),",
         program="main_grad_test",
@@ -78,7 +78,7 @@ MENDED_CONTRACT = (
     ),
     Mutant(
         promise="inference keeps no columnwise copy of a weight",
-        file="core/modules/gemm_operands.cpp",
+        file="core/modules/layer/gemm_operands.cpp",
         before="  return request.second_needed || recomputation::is_active() ||",
         after="  return !cache.has_quantized_second() || request.second_needed ||",
         program="pytest",

@@ -54,7 +54,7 @@ MENDED_NUMBERS = (
     ),
     Mutant(
         promise="bottom-right masks end at each sample's own lengths, not at the padded ones",
-        file="core/modules/attention_mask.cpp",
+        file="core/modules/attention/attention_mask.cpp",
         before="(own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));",
         after="(own_key.size(3) - own_query.size(2));",
         program="modules_test",
@@ -62,7 +62,7 @@ MENDED_NUMBERS = (
     ),
     Mutant(
         promise="diagonals go by a sample's own keys, wherever its padding lies",
-        file="core/modules/attention_mask.cpp",
+        file="core/modules/attention/attention_mask.cpp",
         before="  return own_key.cumsum(3) - diagonal;",
         after="  return own_key.logical_or(padding.key).cumsum(3) - diagonal;",
         program="modules_test",
@@ -70,7 +70,7 @@ MENDED_NUMBERS = (
     ),
     Mutant(
         promise="diagonals go by a sample's own queries, wherever its padding lies",
-        file="core/modules/attention_mask.cpp",
+        file="core/modules/attention/attention_mask.cpp",
         before="  at::Tensor diagonal = own_query.cumsum(2);",
         after="  at::Tensor diagonal = own_query.logical_or(own_query.logical_not()).cumsum(2);",
         program="modules_test",

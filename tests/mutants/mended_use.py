@@ -75,7 +75,7 @@ MENDED_USE = (
     ),
     Mutant(
         promise="an evaluation between two steps leaves the statistics of the training alone",
-        file="core/modules/linear_layer.cpp",
+        file="core/modules/layer/linear_layer.cpp",
         before="  return !at::GradMode::is_enabled() || (has_trained_ && weight.requires_grad());",
         after="  return has_trained_ && !weight.requires_grad() && !weight.defined();",
         program="pytest",

@@ -24,7 +24,7 @@ PROMISES = (
     ),
     Mutant(
         promise="looking changes nothing: what is inspected is what the GEMMs got",
-        file="core/modules/gemm_operands.cpp",
+        file="core/modules/layer/gemm_operands.cpp",
         before="return wanted && !modifies(gemm) && !context_.plan->runs_in_high_precision(gemm);",
         after="return wanted && !modifies(gemm) && !context_.plan->inspects(request_.tensor_name);",
         program="linear_test",
@@ -32,7 +32,7 @@ PROMISES = (
     ),
     Mutant(
         promise="looking changes nothing: a whole training run",
-        file="core/modules/gemm_with_hooks.cpp",
+        file="core/modules/layer/gemm_with_hooks.cpp",
         before="  const RoutingPlan& plan = *context.plan;\n",
         after="  const RoutingPlan& plan = *context.plan;\n"
         "  output = output.nextafter(output + 1);\n",
@@ -129,7 +129,7 @@ PROMISES = (
     ),
     Mutant(
         promise="evaluation updates nothing",
-        file="core/modules/linear_layer.cpp",
+        file="core/modules/layer/linear_layer.cpp",
         before="device, collects_amax, layer.hooks.name());",
         after="device, true, layer.hooks.name());",
         program="linear_test",
@@ -137,7 +137,7 @@ PROMISES = (
     ),
     Mutant(
         promise="a recomputation uses the scales of its first forward",
-        file="core/modules/recomputation.cpp",
+        file="core/modules/shared/recomputation.cpp",
         before="copy[role]->frozen_at(scale.clone())",
         after="copy[role]->frozen_at(scale)",
         program="linear_test",
@@ -258,7 +258,7 @@ PROMISES = (
     ),
     Mutant(
         promise="gradients agree with finite differences: LayerNormMLP in FP64",
-        file="core/modules/activate.cpp",
+        file="core/modules/fused/activate.cpp",
         before="return apply_in_double(activation.function, halves[0]) * halves[1];",
         after="return apply_in_double(activation.function, halves[0]).detach() * halves[1];",
         program="modules_test",
@@ -266,7 +266,7 @@ PROMISES = (
     ),
     Mutant(
         promise="gradients agree with finite differences: LayerNormMLP in FP32",
-        file="core/modules/normalize.cpp",
+        file="core/modules/norm/normalize.cpp",
         before="return {gradients.dx, gradients.dweight,",
         after="return {gradients.dx * 1.02, gradients.dweight,",
         program="modules_test",
@@ -370,7 +370,7 @@ PROMISES = (
     ),
     Mutant(
         promise="FP8 learns as BF16 does, and is not BF16: the losses differ in bits",
-        file="core/modules/forward_context.cpp",
+        file="core/modules/shared/forward_context.cpp",
         before="  if (!quantizes() || recipe->",
         after="  if (!quantizes() || recipe || recipe->",
         program="pytest",

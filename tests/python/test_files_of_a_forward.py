@@ -33,7 +33,7 @@ def entered(build_folder, tmp_path_factory) -> set[str]:
 @pytest.mark.parametrize("folder", MOST_FILES)
 def test_a_watched_forward_is_read_in_few_files(entered, folder):
     files = sorted(file for file in entered if file.startswith(folder))
-    assert "core/modules/linear.cpp" in files
+    assert "core/modules/linear/linear.cpp" in files
     assert len(files) <= MOST_FILES[folder], "\n".join(files)
 
 

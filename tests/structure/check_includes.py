@@ -46,11 +46,21 @@ def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] =
 
 
 RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX + HTTP
+# A kind of module may include these.
+MODULE_PARTS = (
+    "formats ops collectives quantization gemm distributed hook_points modules_shared "
+    "modules_layer modules_module"
+)
+MODULES = (
+    "modules_shared modules_layer modules_module modules_linear modules_norm modules_moe "
+    "modules_attention modules_fused modules_transformer"
+)
+
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
-    "hooks_session statistics record diagnosis engine features"
-)
+    "hooks_session statistics record diagnosis engine features "
+) + MODULES
 
 # docs/architecture.md draws this table; design and picture change with it.
 ROOMS = (
@@ -89,12 +99,63 @@ ROOMS = (
     room(
         "hook_points", "core/hook_points.*", "formats ops collectives quantization gemm", LIBTORCH
     ),
+    # modules, from what all share to whole transformer layers
     room(
-        "modules",
-        "core/modules/*",
+        "modules_shared",
+        "core/modules/shared/*",
         "formats ops collectives quantization gemm distributed hook_points",
         LIBTORCH,
     ),
+    # One linear layer: its operands, its GEMMs with hooks, its autograd function.
+    room(
+        "modules_layer",
+        "core/modules/layer/*",
+        "formats ops collectives quantization gemm distributed hook_points modules_shared",
+        LIBTORCH,
+    ),
+    room(
+        "modules_module",
+        "core/modules/module/*",
+        "quantization distributed collectives modules_shared modules_layer",
+        LIBTORCH,
+    ),
+    room(
+        "modules_linear",
+        "core/modules/linear/*",
+        MODULE_PARTS,
+        LIBTORCH,
+    ),
+    room(
+        "modules_norm",
+        "core/modules/norm/*",
+        MODULE_PARTS,
+        LIBTORCH,
+    ),
+    room(
+        "modules_moe",
+        "core/modules/moe/*",
+        MODULE_PARTS,
+        LIBTORCH,
+    ),
+    room(
+        "modules_attention",
+        "core/modules/attention/*",
+        MODULE_PARTS,
+        LIBTORCH,
+    ),
+    room(
+        "modules_fused",
+        "core/modules/fused/*",
+        MODULE_PARTS + " modules_linear modules_norm",
+        LIBTORCH,
+    ),
+    room(
+        "modules_transformer",
+        "core/modules/transformer/*",
+        MODULE_PARTS + " modules_linear modules_norm modules_fused modules_attention",
+        LIBTORCH,
+    ),
+    room("modules", "core/modules/*", MODULES, LIBTORCH),
     # hooks
     room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
     # The rows of the run file: what features record and sinks write.

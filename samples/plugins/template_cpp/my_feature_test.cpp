@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "features/record/run_reader.h"
 #include "hooks/debug.h"
 

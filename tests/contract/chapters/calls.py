@@ -6,7 +6,7 @@ ROUTING = "hooks/session/layer_routing.cpp"
 CALLER = "python/telens/debug/feature_caller.py"
 CALLS = "python/telens/debug/calls.py"
 MINE = "test_contract_calls.py::"
-OPERANDS = "core/modules/gemm_operands.cpp"
+OPERANDS = "core/modules/layer/gemm_operands.cpp"
 
 STATEMENTS = (
     # ---- routing
@@ -20,7 +20,7 @@ STATEMENTS = (
     Statement(
         "They are made under `no_grad`, too.",
         "test_contract_calls.py::test_a_forward_without_gradients_is_asked_about_and_watched_too",
-        "core/modules/linear_layer.cpp",
+        "core/modules/layer/linear_layer.cpp",
         "context.plan = layer.hooks.begin_forward(",
         "if (at::GradMode::is_enabled()) context.plan = layer.hooks.begin_forward(",
     ),
@@ -352,7 +352,7 @@ STATEMENTS = (
         "Layers hand the `tp_group` and `tp_size` that they were given to every call.",
         "test_tensor_parallel_group.py::"
         "test_layers_hand_the_group_that_they_were_given_to_every_call",
-        "core/modules/linear_layer.cpp",
+        "core/modules/layer/linear_layer.cpp",
         "hooks().set_tensor_parallel(group,",
         "hooks().set_tensor_parallel({},",
     ),

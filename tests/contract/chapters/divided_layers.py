@@ -9,7 +9,7 @@ ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states
 BEHIND_NORMS = (
     "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
 )
-LINEAR_PARALLEL = "core/modules/linear_parallel"
+LINEAR_PARALLEL = "core/modules/layer/linear_parallel"
 
 STATEMENTS = (
     Statement(
@@ -32,7 +32,7 @@ STATEMENTS = (
         "Under sequence parallelism codes and scales are gathered, not values, where no block of "
         "scales lies on two ranks.",
         ONE_BY_ONE,
-        "core/modules/forward_context.cpp",
+        "core/modules/shared/forward_context.cpp",
         "return used == nullptr || can_join_codes(used->mode(), rows);",
         "return used == nullptr;",
     ),
@@ -47,7 +47,7 @@ STATEMENTS = (
     Statement(
         "Delayed scaling without an amax reduction over those ranks is refused there *(ours)*.",
         ONE_BY_ONE,
-        "core/modules/linear_layer.cpp",
+        "core/modules/layer/linear_layer.cpp",
         "  if (!reduces) {\n",
         "  if (false) {\n",
     ),
@@ -72,7 +72,7 @@ STATEMENTS = (
         "TransformerLayer: outputs and gradients are those of the whole layer.",
         "test_parallel_transformer.py::"
         "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
-        "core/modules/multihead_attention.cpp",
+        "core/modules/transformer/multihead_attention.cpp",
         'output ? "row" : "column"',
         'output ? "" : "column"',
     ),
@@ -81,14 +81,14 @@ STATEMENTS = (
         "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
         "of the whole attention.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/ring_attention.cpp",
+        "core/modules/attention/ring_attention.cpp",
         "step.query = {queries_ / 2, queries_ / 2};",
         "step.query = {0, queries_ / 2};",
     ),
     Statement(
         "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/partial_attention.cpp",
+        "core/modules/attention/partial_attention.cpp",
         "const at::Tensor shift = finite_or(lse, 0);",
         "const at::Tensor shift = lse;",
     ),
@@ -97,7 +97,7 @@ STATEMENTS = (
         "the ranks of the first are neighbors.",
         "test_context_parallel_layers.py::"
         "test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones",
-        "core/modules/context_parallel.cpp",
+        "core/modules/attention/context_parallel.cpp",
         "inner.size * outer.rank + inner.rank",
         "outer.size * inner.rank + outer.rank",
     ),
@@ -105,7 +105,7 @@ STATEMENTS = (
         "`set_context_parallel_group` of MultiheadAttention and TransformerLayer reaches the "
         "attention inside, and rotates by the angles of the rank's own positions.",
         "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones",
-        "core/modules/multihead_attention.cpp",
+        "core/modules/transformer/multihead_attention.cpp",
         "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
         "return angles.narrow(0, 0, length);",
     ),

@@ -116,7 +116,7 @@ STATEMENTS = (
     Statement(
         "Its gradients are those of the tensors that it was given *(ours)*.",
         "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
-        "core/modules/attention_shown.h",
+        "core/modules/attention/attention_shown.h",
         "call.show_gradient(TensorName::key_gradient, heads.key, key);",
         "call.show_gradient(TensorName::key_gradient, heads.value, key);",
     ),
@@ -124,7 +124,7 @@ STATEMENTS = (
         "A forward that a checkpoint computes again is recorded once, of an attention by any "
         "checkpoint *(ours)*.",
         "test_attention_watched.py::test_a_forward_that_is_computed_again_is_recorded_once",
-        "core/modules/attention_layer.cpp",
+        "core/modules/attention/attention_layer.cpp",
         "context.recomputation = torch::autograd::get_current_graph_task_id() != -1;",
         "context.recomputation = false;",
     ),
@@ -187,7 +187,7 @@ STATEMENTS = (
     Statement(
         "It alters all six tensors.",
         "AlteringFeaturesTest.fake_quant_alters_outputs_too",
-        "core/modules/gemm_with_hooks.cpp",
+        "core/modules/layer/gemm_with_hooks.cpp",
         "  if (plan.modifies(gemm, name)) {",
         "  if (plan.modifies(gemm, name) && name != TensorName::dgrad) {",
     ),
@@ -241,7 +241,7 @@ STATEMENTS = (
         "A weight that is kept over micro-batches is fake-quantized in every one of them "
         "*(ours: the peer fails at its first update)*.",
         "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
-        "core/modules/gemm_operands.cpp",
+        "core/modules/layer/gemm_operands.cpp",
         "clone_if_aliases(operands, weight);",
         "clone_if_aliases({weight, operands.second}, weight);",
     ),
@@ -278,7 +278,7 @@ STATEMENTS = (
         "Outside of fp8_autocast, also while calibrating, and under another recipe it is an error "
         "that says what runs.",
         "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
-        "core/modules/forward_context.h",
+        "core/modules/shared/forward_context.h",
         "return quantizes() ? quantizers[role].get() : nullptr;",
         "return recipe ? quantizers[role].get() : nullptr;",
     ),
@@ -315,7 +315,7 @@ STATEMENTS = (
     Statement(
         "Weights that are stored in FP8 can be modified like others *(ours)*.",
         "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
-        "core/modules/gemm_operands.cpp",
+        "core/modules/layer/gemm_operands.cpp",
         "  if (weight_modify_mask(context) != 0) {\n    values.tensor",
         "  if (false) {\n    values.tensor",
     ),

@@ -7,14 +7,14 @@ SENT = EXPERTS + "test_two_ranks_send_what_they_must_and_are_refused_what_does_n
 SHARED = EXPERTS + "test_ranks_that_share_the_experts_compute_what_one_process_does"
 ATTENDED = "test_context_parallel.py::test_attention_shared_by_2_ranks_is_the_whole_one"
 LAYERS = "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones"
-PARTIAL = "core/modules/partial_attention.cpp"
+PARTIAL = "core/modules/attention/partial_attention.cpp"
 
 STATEMENTS = (
     Statement(
         "Ranks of `ep_group` that would send each other rows that do not fit (another width, "
         "dtype, probabilities on some, other gradients) all raise one error before they send any.",
         SENT,
-        "core/modules/moe_dispatcher.cpp",
+        "core/modules/moe/moe_dispatcher.cpp",
         "  check_dispatch_claims(kName, all.narrow(1, 0, kDispatchClaims));\n",
         "",
     ),
@@ -37,7 +37,7 @@ STATEMENTS = (
         "Ranks of `cp_group` that are about to attend in different ways (method, format, mask, "
         "sizes, dtypes) all raise one error before they exchange anything.",
         ATTENDED,
-        "core/modules/dot_product_attention_context.cpp",
+        "core/modules/attention/dot_product_attention_context.cpp",
         "  compare_in_context(own, inputs, how);\n",
         "",
     ),
@@ -60,7 +60,7 @@ STATEMENTS = (
         "Under context parallelism keys may have lengths of their own where the mask is not "
         "causal and there is no window; else they are refused.",
         LAYERS,
-        "core/modules/dot_product_attention_context.cpp",
+        "core/modules/attention/dot_product_attention_context.cpp",
         "if ((causal || span.has_window()) && !places.alike) {",
         "if (causal && !places.alike) {",
     ),
@@ -68,7 +68,7 @@ STATEMENTS = (
         "`tp_group` and `cp_group` divide MultiheadAttention and TransformerLayer together.",
         "test_tensor_and_context_parallel.py::"
         "test_layers_divided_by_heads_and_by_sequence_are_the_whole_ones",
-        "core/modules/multihead_attention.cpp",
+        "core/modules/transformer/multihead_attention.cpp",
         "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
         "return angles.narrow(0, 0, length);",
     ),

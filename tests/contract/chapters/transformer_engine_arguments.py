@@ -6,12 +6,12 @@ CROSS_ENTROPY = "test_cross_entropy.py::"
 LOSSES = "python/telens/pytorch/cross_entropy.py"
 DELAYED = "test_delayed_wgrads.py::"
 ROTARY = "test_rotary_embedding.py::"
-TURNS = "core/modules/rotary_embedding.cpp"
+TURNS = "core/modules/attention/rotary_embedding.cpp"
 MLP = "test_mlp_arguments.py::"
 MODULE = "python/telens/pytorch/module.py"
 DPA = "test_fp8_attention.py::"
 MHA = "test_fp8_mha.py::"
-SWITCHES = "core/modules/attention_kernels.cpp"
+SWITCHES = "core/modules/attention/attention_kernels.cpp"
 
 STATEMENTS = (
     Statement(
@@ -41,14 +41,14 @@ STATEMENTS = (
         "An input or a gradient that is changed in place while it waits for `backward_dw` is an "
         "error *(ours)*.",
         "test_delayed_wgrads.py::test_operands_that_are_changed_while_they_wait_are_told",
-        "core/modules/delayed_wgrads.cpp",
+        "core/modules/layer/delayed_wgrads.cpp",
         "if (version == version_) return;",
         "return;",
     ),
     Statement(
         "A gradient that waits for `backward_dw` becomes no leaf's `.grad`.",
         "test_delayed_wgrads.py::test_the_gradient_that_waits_becomes_no_leafs_own",
-        "core/modules/linear_backward.cpp",
+        "core/modules/layer/linear_backward.cpp",
         "plain->is_alias_of(grad_output) ? grad_output : *plain",
         "*plain",
     ),
@@ -56,21 +56,21 @@ STATEMENTS = (
         "`delay_wgrad_compute`: the backward leaves weights' gradients to `backward_dw`, with the "
         "same bits, under every recipe.",
         DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
-        "core/modules/linear_autograd.cpp",
+        "core/modules/layer/linear_autograd.cpp",
         "if (needs.wgrad && arguments.call.delays_wgrad) {",
         "if (false) {",
     ),
     Statement(
         "Each `backward_dw` makes those of the oldest backward.",
         DELAYED + "test_each_call_makes_those_of_the_oldest_backward",
-        "core/modules/delayed_wgrads.cpp",
+        "core/modules/layer/delayed_wgrads.cpp",
         "oldest = waiting_.front().backward;",
         "oldest = waiting_.back().backward;",
     ),
     Statement(
         "Gradients that wait keep no module in memory *(ours)*.",
         DELAYED + "test_what_waits_holds_no_layer_in_memory",
-        "core/modules/linear_backward.cpp",
+        "core/modules/layer/linear_backward.cpp",
         "  own->layer.reset();\n",
         "",
     ),
@@ -99,7 +99,7 @@ STATEMENTS = (
     Statement(
         "`activation` may be glu or clamped_swiglu, with `activation_params`.",
         MLP + "test_composed_activations_are_their_formulas",
-        "core/modules/mlp_activation.cpp",
+        "core/modules/fused/mlp_activation.cpp",
         "at::sigmoid(gate * alpha_)",
         "at::sigmoid(gate)",
     ),
@@ -113,14 +113,14 @@ STATEMENTS = (
     Statement(
         "`parameters_split` refuses parts without rows.",
         "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones",
-        "core/modules/linear_parameters.cpp",
+        "core/modules/linear/linear_parameters.cpp",
         "if (*part.out_features < 1) {",
         "if (*part.out_features < 0) {",
     ),
     Statement(
         "`parameters_split` takes names alone, of equal parts.",
         MLP + "test_parts_named_alone_are_equal_ones",
-        "core/modules/linear_parameters.cpp",
+        "core/modules/linear/linear_parameters.cpp",
         "part.out_features = out_features / parts;",
         "part.out_features = out_features;",
     ),
@@ -134,7 +134,7 @@ STATEMENTS = (
     Statement(
         "It may be 'dequantized': dgrad and wgrad multiply the values of fprop's codes.",
         "test_backward_override.py::test_a_dequantized_backward_multiplies_what_fprop_multiplied",
-        "core/modules/gemm_operands.cpp",
+        "core/modules/layer/gemm_operands.cpp",
         "return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();",
         "return request_.tensor;",
     ),
@@ -142,14 +142,14 @@ STATEMENTS = (
         "A weight cached by a micro-batch without gradients serves no dequantized backward.",
         "test_backward_override.py::"
         "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
-        "core/modules/gemm_operands.cpp",
+        "core/modules/layer/gemm_operands.cpp",
         "return !quantizes && std::get<at::Tensor>(cached).defined() &&",
         "return !quantizes &&",
     ),
     Statement(
         "A weight kept under one backward_override serves no forward under another.",
         "test_backward_override.py::test_a_kept_weight_serves_no_recipe_of_another_override",
-        "core/modules/gemm_operands.cpp",
+        "core/modules/layer/gemm_operands.cpp",
         "dequantized_ == dequantizes(context);",
         "dequantized_ == dequantized_;",
     ),
@@ -164,7 +164,7 @@ STATEMENTS = (
     Statement(
         "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",
         "test_custom_recipe.py::test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart",
-        "core/modules/grouped_linear.cpp",
+        "core/modules/linear/grouped_linear.cpp",
         'set_module_type("grouped_linear")',
         'set_module_type("linear")',
     ),
@@ -181,7 +181,7 @@ STATEMENTS = (
         "Where they leave no kernel, the error names them *(ours)*.",
         "test_attention_switches.py::"
         "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
-        "core/modules/attention_scores.cpp",
+        "core/modules/attention/attention_scores.cpp",
         "if (kernels.restricted()) check_kernel_is_left(",
         "if (false) check_kernel_is_left(",
     ),
@@ -190,7 +190,7 @@ STATEMENTS = (
         "a faster one.",
         "test_attention_ledger.py::"
         "test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash",
-        "core/modules/attention_choice.cpp",
+        "core/modules/attention/attention_choice.cpp",
         "if (speed_without(attention, others) < best) {",
         "if (true) {",
     ),
@@ -198,7 +198,7 @@ STATEMENTS = (
         "`fp8_dpa` casts query, key and value, softmax and output of DotProductAttention, and the "
         "gradients of output, scores and inputs.",
         DPA + "test_current_scaling_is_the_formulas_forward_and_backward",
-        "core/modules/fp8_attention.cpp",
+        "core/modules/attention/fp8_attention.cpp",
         "newest_ = {of_weights.sub_(delta).mul_(weights), std::move(delta)};",
         "newest_ = {of_weights.mul_(weights), std::move(delta)};",
     ),
@@ -206,28 +206,28 @@ STATEMENTS = (
         "Under delayed scaling attention has scales and histories of its own, in Transformer "
         "Engine's slots.",
         DPA + "test_delayed_scaling_takes_each_scale_from_the_amaxes_before",
-        "core/modules/attention_quantization.cpp",
+        "core/modules/attention/attention_quantization.cpp",
         ".d_p = quantizer(kSoftmax, TensorRole::grad_input)",
         ".d_p = quantizer(kOutput, TensorRole::grad_input)",
     ),
     Statement(
         "They are saved in `_extra_state`.",
         DPA + "test_the_state_is_kept_by_state_dict_and_only_where_there_is_any",
-        "core/modules/dot_product_attention.h",
+        "core/modules/attention/dot_product_attention.h",
         "layer_.quantization().set_extra_state(bytes);",
         "static_cast<void>(bytes);",
     ),
     Statement(
         "FP8 attention takes biases, a learnable softmax and padding *(ours)*.",
         DPA + "test_bias_sink_and_padding_are_those_of_the_scores",
-        "core/modules/fp8_scores.cpp",
+        "core/modules/attention/fp8_scores.cpp",
         "if (how_.bias) scores.add_(",
         "if (false) scores.add_(",
     ),
     Statement(
         "A checkpoint around FP8 attention changes no bit, with dropout too.",
         DPA + "test_a_recomputed_attention_has_the_bits_of_a_kept_one",
-        "core/modules/attention_quantization.cpp",
+        "core/modules/attention/attention_quantization.cpp",
         "contexts[group] = recomputation::replay_context(groups_[group].get(), name);",
         "contexts[group].quantizers = groups_[group]->newest_quantizers();",
     ),
@@ -241,21 +241,21 @@ STATEMENTS = (
     Statement(
         "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
         MHA + "test_proj_multiplies_the_codes_of_the_attentions_output",
-        "core/modules/linear_layer.cpp",
+        "core/modules/layer/linear_layer.cpp",
         "follow(TensorRole::input, input_cast);",
         "follow(TensorRole::input, nullptr);",
     ),
     Statement(
         "The projections in front of it multiply the codes of its inputs' gradients.",
         MHA + "test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_history",
-        "core/modules/linear_layer.cpp",
+        "core/modules/layer/linear_layer.cpp",
         "follow(TensorRole::grad_output, gradient_cast);",
         "follow(TensorRole::grad_output, nullptr);",
     ),
     Statement(
         "Behind a rotary embedding or a norm of queries and keys they cast for themselves.",
         MHA + "test_what_lies_between_makes_the_projection_cast_the_gradient_itself",
-        "core/modules/multihead_attention.cpp",
+        "core/modules/transformer/multihead_attention.cpp",
         "hand(query_.get(), changed);",
         "hand(query_.get(), false);",
     ),
@@ -283,7 +283,7 @@ STATEMENTS = (
     Statement(
         "`fp8_grad` of LayerNormLinear rounds the gradient before the norm's backward.",
         "test_fp8_outputs.py::test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward",
-        "core/modules/layer_norm_linear.cpp",
+        "core/modules/fused/layer_norm_linear.cpp",
         ".fp8_grad = inputs.fp8_grad,",
         ".fp8_grad = false,",
     ),

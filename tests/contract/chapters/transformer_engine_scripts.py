@@ -20,11 +20,11 @@ GRAPH = "python/telens/pytorch/graph.py"
 EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 PERMUTED = "test_permutation.py::"
 PERMUTATION = "python/telens/pytorch/permutation.py"
-MAPS = "core/modules/moe_permutation.cpp"
+MAPS = "core/modules/moe/moe_permutation.cpp"
 ATTENTION = "test_attention.py::"
 CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
 CACHES = "python/telens/pytorch/inference_params.py"
-MASKS = "core/modules/attention_mask.cpp"
+MASKS = "core/modules/attention/attention_mask.cpp"
 DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
 STATEMENTS = (
@@ -230,7 +230,7 @@ STATEMENTS = (
     Statement(
         "Gradients of both, of the probabilities too, can be differentiated again *(ours)*.",
         PERMUTED + "test_gradients_are_those_of_finite_differences_and_so_are_theirs",
-        "core/modules/row_exchange_autograd.cpp",
+        "core/modules/moe/row_exchange_autograd.cpp",
         "dweights = ops::row_products(saved[2], grads[0], saved[0]);",
         "dweights = ops::row_products(saved[2], grads[0], saved[0]) * 2;",
     ),
@@ -246,7 +246,7 @@ STATEMENTS = (
         "`MoEDispatcher` *(ours)* brings the experts of a rank the rows that one process with all "
         "experts gives them, bit for bit, and each token the same sum and gradients.",
         "test_moe_dispatcher.py::test_ranks_that_share_the_experts_compute_what_one_process_does",
-        "core/modules/moe_dispatcher.cpp",
+        "core/modules/moe/moe_dispatcher.cpp",
         "view(chunk_sizes.sizes()).t().reshape({-1})",
         "view(chunk_sizes.sizes()).reshape({-1})",
     ),
@@ -276,42 +276,42 @@ STATEMENTS = (
         "`core_attention_bias_type` is pre_scale_bias, post_scale_bias or alibi, with slopes of "
         "one's own.",
         DRAWN,
-        "core/modules/attention_bias.cpp",
+        "core/modules/attention/attention_bias.cpp",
         'type == "pre_scale_bias" ? bias * context.scale : bias',
         "bias",
     ),
     Statement(
         "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
         ATTENTION + "test_a_bias_keeps_its_digits_beside_tensors_in_bf16",
-        "core/modules/attention_scores.cpp",
+        "core/modules/attention/attention_scores.cpp",
         "return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;",
         "return query.scalar_type();",
     ),
     Statement(
         "`softmax_type` is vanilla, off-by-one or learnable, whose `softmax_offset` is trained.",
         DRAWN,
-        "core/modules/attention_scores.cpp",
+        "core/modules/attention/attention_scores.cpp",
         "how.offset ? how.offset->to(mask.scalar_type())",
         "false ? how.offset->to(mask.scalar_type())",
     ),
     Statement(
         "Packed sequences (thd) are attended one by one, with and without gaps between them.",
         DRAWN,
-        "core/modules/packed_sequences.cpp",
+        "core/modules/attention/packed_sequences.cpp",
         "(starts ? *starts : cu_seqlens).narrow(0, 0, batch).unsqueeze(1)",
         "cu_seqlens.narrow(0, 0, batch).unsqueeze(1)",
     ),
     Statement(
         "`return_max_logit` returns each head's largest score that a query sees.",
         DRAWN,
-        "core/modules/attention_scores.cpp",
+        "core/modules/attention/attention_scores.cpp",
         "if (how.mask.blind) mask = mask->masked_fill(*how.mask.blind, kNothing);",
         "",
     ),
     Statement(
         "`checkpoint_core_attention` changes no bit, with dropout.",
         ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits",
-        "core/modules/checkpointed_call.cpp",
+        "core/modules/shared/checkpointed_call.cpp",
         "set_state(generator_, state);",
         "",
     ),
@@ -319,14 +319,14 @@ STATEMENTS = (
         "`qk_norm_type` normalizes each head of query and key, before or after the rotary "
         "embedding.",
         "test_multihead_attention.py::test_query_and_key_are_normalized_head_by_head",
-        "core/modules/multihead_attention.cpp",
+        "core/modules/transformer/multihead_attention.cpp",
         "if (options_.qk_norm_before_rope) normalize(qkv);",
         "normalize(qkv);",
     ),
     Statement(
         "`drop_path_rate` drops whole branches for an index of the first dimension, in training.",
         "test_transformer_attention.py::test_a_path_is_dropped_for_whole_positions_and_only_in_training",
-        "core/modules/transformer_layer.cpp",
+        "core/modules/transformer/transformer_layer.cpp",
         "sizes[0] = x.size(0);",
         "sizes[1] = x.size(1);",
     ),

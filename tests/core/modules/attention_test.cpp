@@ -1,7 +1,7 @@
 // DotProductAttention, MultiheadAttention and the rotary embedding.
-#include "core/modules/multihead_attention.h"
-#include "core/modules/rotary_embedding.h"
-#include "core/modules/state_dict.h"
+#include "core/modules/attention/rotary_embedding.h"
+#include "core/modules/module/state_dict.h"
+#include "core/modules/transformer/multihead_attention.h"
 #include "tests/core/modules/module_reference.h"
 
 namespace telens {

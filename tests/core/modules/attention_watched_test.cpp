@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "core/modules/dot_product_attention.h"
+#include "core/modules/attention/dot_product_attention.h"
 #include "core/ops/attention_statistics.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "core/modules/layer_norm_mlp.h"
+#include "core/modules/fused/layer_norm_mlp.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/delayed_scaling.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/modules/linear.h"
-#include "core/modules/recomputation.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/shared/recomputation.h"
 #include "core/ops/scaling.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/extra_state.h"

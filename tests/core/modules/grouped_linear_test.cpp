@@ -1,13 +1,13 @@
 // GroupedLinear: the bits of separate Linears, whatever the recipe, and parts without rows.
-#include "core/modules/grouped_linear.h"
+#include "core/modules/linear/grouped_linear.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/gemm/gemm.h"
-#include "core/modules/linear.h"
-#include "core/modules/state_dict.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/module/state_dict.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"

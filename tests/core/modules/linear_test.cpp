@@ -1,5 +1,5 @@
 // Linear, outside of FP8 and in it: values, gradients, shapes, errors.
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -8,7 +8,7 @@
 #include <torch/library.h>
 
 #include "core/gemm/gemm.h"
-#include "core/modules/state_dict.h"
+#include "core/modules/module/state_dict.h"
 #include "core/ops/backends.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"

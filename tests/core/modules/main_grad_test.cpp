@@ -1,15 +1,15 @@
 // fuse_wgrad_accumulation: wgrad is added to main_grad inside the GEMM.
-#include "core/modules/main_grad.h"
+#include "core/modules/shared/main_grad.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/modules/grouped_linear.h"
-#include "core/modules/layer_norm_linear.h"
-#include "core/modules/layer_norm_mlp.h"
-#include "core/modules/linear.h"
-#include "core/modules/multihead_attention.h"
+#include "core/modules/fused/layer_norm_linear.h"
+#include "core/modules/fused/layer_norm_mlp.h"
+#include "core/modules/linear/grouped_linear.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/transformer/multihead_attention.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "tests/core/modules/recording_listener.h"

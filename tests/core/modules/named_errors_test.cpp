@@ -1,5 +1,5 @@
 // Errors from far below a layer carry its name and stay of their kind.
-#include "core/modules/named_errors.h"
+#include "core/modules/shared/named_errors.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "core/base/internal_error.h"
-#include "core/modules/layer_norm.h"
-#include "core/modules/linear.h"
-#include "core/modules/rms_norm.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/norm/layer_norm.h"
+#include "core/modules/norm/rms_norm.h"
 #include "core/ops/backends.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/custom_recipe.h"

@@ -1,11 +1,11 @@
 // LayerNorm, RMSNorm, LayerNormLinear and LayerNormMLP.
 #include <ATen/autocast_mode.h>
 
-#include "core/modules/layer_norm.h"
-#include "core/modules/layer_norm_linear.h"
-#include "core/modules/layer_norm_mlp.h"
-#include "core/modules/rms_norm.h"
-#include "core/modules/state_dict.h"
+#include "core/modules/fused/layer_norm_linear.h"
+#include "core/modules/fused/layer_norm_mlp.h"
+#include "core/modules/module/state_dict.h"
+#include "core/modules/norm/layer_norm.h"
+#include "core/modules/norm/rms_norm.h"
 #include "tests/core/modules/module_reference.h"
 
 namespace telens {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "core/gemm/gemm.h"
-#include "core/modules/grouped_linear.h"
-#include "core/modules/layer_norm_linear.h"
-#include "core/modules/layer_norm_mlp.h"
-#include "core/modules/linear.h"
-#include "core/modules/transformer_layer.h"
+#include "core/modules/fused/layer_norm_linear.h"
+#include "core/modules/fused/layer_norm_mlp.h"
+#include "core/modules/linear/grouped_linear.h"
+#include "core/modules/linear/linear.h"
+#include "core/modules/transformer/transformer_layer.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"

@@ -1,9 +1,9 @@
-#include "core/modules/transformer_layer.h"
+#include "core/modules/transformer/transformer_layer.h"
 
 #include <cmath>
 #include <set>
 
-#include "core/modules/state_dict.h"
+#include "core/modules/module/state_dict.h"
 #include "tests/core/modules/module_reference.h"
 
 namespace telens {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "tests/core/modules/recording_listener.h"

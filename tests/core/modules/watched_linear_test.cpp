@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/hook_points.h"
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "tests/core/modules/recording_listener.h"

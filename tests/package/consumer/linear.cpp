@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "core/modules/linear.h"
+#include "core/modules/linear/linear.h"
 
 int main() {
   telens::LinearOptions options;

@@ -1,0 +1,184 @@
+#include "core/modules/attention/attention_choice.h"
+
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "core/modules/attention/attention_kernels.h"
+#include "core/ops/device_traits.h"
+
+namespace telens {
+namespace {
+
+using at::SDPBackend;
+
+// LibTorch throws where kernels are switched on and none of them takes the arguments.
+SDPBackend kernel_of(const ScaledAttention& attention) {
+  try {
+    return static_cast<SDPBackend>(at::_fused_sdp_choice(
+        attention.query, attention.key, attention.value, attention.mask, attention.dropout,
+        attention.is_causal, attention.scale, attention.grouped));
+  } catch (const c10::Error&) {
+    return SDPBackend::error;
+  }
+}
+
+std::string_view kernel_name(SDPBackend kernel) {
+  switch (kernel) {
+    case SDPBackend::flash_attention:
+      return "flash attention";
+    case SDPBackend::efficient_attention:
+      return "memory-efficient attention";
+    case SDPBackend::cudnn_attention:
+      return "cuDNN attention";
+    case SDPBackend::math:
+      return "math attention";
+    default:
+      break;
+  }
+  return "attention of the device";
+}
+
+// Larger is faster; flash and cuDNN count alike, LibTorch chooses between them by the card.
+int speed_of(SDPBackend kernel) {
+  switch (kernel) {
+    case SDPBackend::error:
+      return -1;
+    case SDPBackend::math:
+      return 0;
+    case SDPBackend::efficient_attention:
+      return 1;
+    default:
+      break;
+  }
+  return 2;
+}
+
+// One thing that may rule a kernel out, and how to do without it.
+struct Obstacle {
+  std::string name;
+  std::function<void(ScaledAttention&)> remove;
+};
+
+std::string_view dtype_name(at::ScalarType dtype) {
+  return dtype == at::kFloat ? "FP32" : dtype == at::kDouble ? "FP64" : c10::toString(dtype);
+}
+
+std::string in_words(const std::vector<std::string_view>& names) {
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
+// A tensor to ask about: one head's elements in memory, of that shape.
+at::Tensor like(const at::Tensor& tensor, std::int64_t heads, at::ScalarType dtype) {
+  return at::empty({tensor.size(3)}, tensor.options().dtype(dtype))
+      .expand({tensor.size(0), heads, tensor.size(2), tensor.size(3)});
+}
+
+bool has_gaps(const at::Tensor& tensor) { return tensor.size(3) > 1 && tensor.stride(3) != 1; }
+
+std::vector<Obstacle> obstacles_of(const ScaledAttention& attention, const MaskParts& parts) {
+  std::vector<Obstacle> all;
+  if (attention.dropout != 0) {
+    all.push_back({"attention_dropout", [](ScaledAttention& each) { each.dropout = 0; }});
+  }
+  if (attention.mask) {
+    all.push_back({in_words(parts.all), [](ScaledAttention& each) { each.mask.reset(); }});
+  }
+  if (attention.mask && attention.mask->requires_grad()) {
+    all.push_back({"the gradient of " + in_words(parts.with_gradient), [](ScaledAttention& each) {
+                     if (each.mask) each.mask = each.mask->detach();
+                   }});
+  }
+  if (has_gaps(attention.query) || has_gaps(attention.key) || has_gaps(attention.value)) {
+    all.push_back({"heads whose elements lie apart in memory", [](ScaledAttention& each) {
+                     for (at::Tensor* tensor : {&each.query, &each.key, &each.value}) {
+                       *tensor = like(*tensor, tensor->size(1), tensor->scalar_type());
+                     }
+                   }});
+  }
+  if (attention.grouped) {
+    all.push_back({"fewer heads of keys than of queries", [](ScaledAttention& each) {
+                     const std::int64_t heads = each.query.size(1);
+                     each.key = like(each.key, heads, each.key.scalar_type());
+                     each.value = like(each.value, heads, each.value.scalar_type());
+                     each.grouped = false;
+                   }});
+  }
+  if (attention.key.size(3) != attention.value.size(3)) {
+    all.push_back(
+        {"values of another size than keys", [](ScaledAttention& each) { each.value = each.key; }});
+  }
+  if (!ops::has_flash_alone(attention.query) && attention.query.element_size() > 2) {
+    const std::string dtype(dtype_name(attention.query.scalar_type()));
+    all.push_back({dtype, [](ScaledAttention& each) {
+                     for (at::Tensor* tensor : {&each.query, &each.key, &each.value}) {
+                       *tensor = like(*tensor, tensor->size(1), at::kBFloat16);
+                     }
+                   }});
+  }
+  return all;
+}
+
+int speed_without(ScaledAttention attention, const std::vector<Obstacle>& obstacles) {
+  for (const Obstacle& each : obstacles) each.remove(attention);
+  return speed_of(kernel_of(attention));
+}
+
+// The fewest of them without which there is a faster kernel; empty: it is as fast with all.
+std::vector<Obstacle> culprits_of(const ScaledAttention& attention, const MaskParts& parts,
+                                  int speed) {
+  std::vector<Obstacle> culprits = obstacles_of(attention, parts);
+  const int best = speed_without(attention, culprits);
+  if (best <= speed) return {};
+  for (std::size_t i = 0; i < culprits.size();) {
+    std::vector<Obstacle> others = culprits;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    if (speed_without(attention, others) < best) {
+      ++i;
+    } else {
+      culprits = std::move(others);
+    }
+  }
+  return culprits;
+}
+
+std::string reason_of(const ScaledAttention& attention, const MaskParts& parts, int speed) {
+  std::vector<std::string> reasons = kernels_switched_off(attention.query);
+  std::vector<std::string_view> names;
+  const std::vector<Obstacle> culprits = culprits_of(attention, parts, speed);
+  for (const Obstacle& each : culprits) names.push_back(each.name);
+  if (!names.empty()) {
+    reasons.push_back("no faster one takes " + in_words(names));
+  } else if (reasons.empty()) {
+    reasons.push_back(fmt::format("LibTorch has no faster one for query {} and key {} in {}",
+                                  c10::str(attention.query.sizes()),
+                                  c10::str(attention.key.sizes()),
+                                  dtype_name(attention.query.scalar_type())));
+  }
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+}  // namespace
+
+bool has_kernel(const ScaledAttention& attention) {
+  return kernel_of(attention) != SDPBackend::error;
+}
+
+ops::AttentionChoice choose_kernel(const ScaledAttention& attention, const MaskParts& parts) {
+  const SDPBackend kernel = kernel_of(attention);
+  const int speed = speed_of(kernel);
+  return {.kernel = kernel_name(kernel),
+          .reason = speed < speed_of(SDPBackend::flash_attention)
+                        ? reason_of(attention, parts, speed)
+                        : std::string(),
+          .computed_in = attention.query.scalar_type()};
+}
+
+}  // namespace telens

@@ -1,0 +1,100 @@
+#include "core/modules/attention/attention_quantization.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "core/base/error.h"
+#include "core/modules/shared/recomputation.h"
+#include "core/quantization/extra_state.h"
+
+namespace telens {
+namespace {
+
+// Places in groups_, and so in the order of the slots.
+constexpr std::size_t kQueryKeyValue = 0;
+constexpr std::size_t kOutput = 1;
+constexpr std::size_t kSoftmax = 2;
+
+}  // namespace
+
+AttentionQuantization::AttentionQuantization() {
+  const auto windows = std::make_shared<ModuleWindows>();
+  for (auto& group : groups_) group = std::make_shared<LayerQuantization>(windows);
+}
+
+// GEMM1_OUTPUT, GEMM2_INPUT and GEMM3_OUTPUT forward; GRAD_OUTPUT1, GRAD_INPUT2 and GRAD_INPUT3
+// backward.
+Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::string& name) const {
+  const auto quantizer = [&](std::size_t group, TensorRole role) {
+    return contexts[group].quantizers[role];
+  };
+  return {.quantizers = {.qkv = quantizer(kQueryKeyValue, TensorRole::output),
+                         .s = quantizer(kSoftmax, TensorRole::output),
+                         .o = quantizer(kOutput, TensorRole::input),
+                         .d_o = quantizer(kOutput, TensorRole::grad_input),
+                         .d_p = quantizer(kSoftmax, TensorRole::grad_input),
+                         .d_qkv = quantizer(kQueryKeyValue, TensorRole::grad_output)},
+          .casts = casts_,
+          .region = contexts[0].region,
+          .first_in_region = contexts[0].first_in_region,
+          .name = name};
+}
+
+Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
+                                          const AutocastOptions& options, const at::Device& device,
+                                          bool asks_gradient, const std::string& name) {
+  // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
+  const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
+  Contexts contexts;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    ForwardContext& own = contexts[group];
+    own.recipe = context.recipe;
+    own.region = context.region;
+    own.quantizers = groups_[group]->quantizers(context.recipe, device, trains, name);
+    if (trains) context.region->add(groups_[group], context.recipe, options.group);
+  }
+  if (context.recipe->as_delayed_scaling() != nullptr &&
+      (asks_gradient || recomputation::is_active())) {
+    contexts[0].first_in_region = context.region->claim_first();
+  }
+  for (std::size_t group = 0; group < groups_.size() && recomputation::is_active(); ++group) {
+    recomputation::record_context(groups_[group].get(), contexts[group]);
+  }
+  return of(contexts, name);
+}
+
+Fp8Attention AttentionQuantization::begin_again(const std::string& name) {
+  Contexts contexts;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    contexts[group] = recomputation::replay_context(groups_[group].get(), name);
+    recomputation::record_context(groups_[group].get(), contexts[group]);
+  }
+  return of(contexts, name);
+}
+
+std::vector<LayerQuantization*> AttentionQuantization::groups() {
+  std::vector<LayerQuantization*> all;
+  for (const auto& group : groups_) all.push_back(group.get());
+  return all;
+}
+
+at::Tensor AttentionQuantization::extra_state() const {
+  std::vector<at::Tensor> parts;
+  for (const auto& group : groups_) parts.push_back(group->extra_state());
+  return join_bytes(parts);
+}
+
+void AttentionQuantization::set_extra_state(const at::Tensor& bytes) {
+  std::vector<at::Tensor> parts = split_bytes(bytes);
+  if (parts.empty()) parts.assign(groups_.size(), bytes);
+  if (parts.size() != groups_.size()) {
+    raise<UsageError>(
+        "DotProductAttention: _extra_state holds {} state{}; expected {}: of query, key and value, "
+        "of the output and of the softmax; another module wrote it",
+        parts.size(), parts.size() == 1 ? "" : "s", groups_.size());
+  }
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    groups_[group]->set_extra_state(parts[group]);
+  }
+}
+
+}  // namespace telens

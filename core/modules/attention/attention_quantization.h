@@ -1,0 +1,70 @@
+// The FP8 state of one attention: quantizers of its tensors, and what they remember from one
+// iteration to the next, in the slots that Transformer Engine's DotProductAttention has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/modules/shared/forward_context.h"
+#include "core/quantization/handed_cast.h"
+
+namespace telens {
+
+// Names as in Transformer Engine: S is the softmax of P, the scaled and biased scores.
+struct AttentionQuantizers {
+  std::shared_ptr<Quantizer> qkv;
+  std::shared_ptr<Quantizer> s;
+  std::shared_ptr<Quantizer> o;
+  std::shared_ptr<Quantizer> d_o;
+  std::shared_ptr<Quantizer> d_p;
+  std::shared_ptr<Quantizer> d_qkv;
+};
+
+// Casts that layers around the attention take over (Recipe::fp8_mha).
+struct AttentionCasts {
+  std::shared_ptr<HandedCast> output = std::make_shared<HandedCast>();
+  std::shared_ptr<HandedCast> input_gradients = std::make_shared<HandedCast>();
+};
+
+// One forward in FP8 and its backward.
+struct Fp8Attention {
+  AttentionQuantizers quantizers;
+  AttentionCasts casts;
+  std::shared_ptr<Region> region;
+  bool first_in_region = false;  // its backward ends the backward of the region
+  std::string name;              // the layer's, for messages
+};
+
+class AttentionQuantization {
+ public:
+  AttentionQuantization();
+
+  // How a forward runs under `context`, whose recipe has fp8_dpa. asks_gradient: a backward comes.
+  Fp8Attention begin(const ForwardContext& context, const AutocastOptions& options,
+                     const at::Device& device, bool asks_gradient, const std::string& name);
+  // The same of a forward that a checkpoint computes anew.
+  Fp8Attention begin_again(const std::string& name);
+
+  // The groups of slots: query, key and value; the output; the softmax.
+  std::vector<LayerQuantization*> groups();
+
+  const AttentionCasts& casts() const { return casts_; }
+
+  // Empty before any forward under delayed scaling.
+  at::Tensor extra_state() const;
+  // Throws UsageError on bytes of another module.
+  void set_extra_state(const at::Tensor& bytes);
+
+ private:
+  using Contexts = std::array<ForwardContext, 3>;
+  Fp8Attention of(const Contexts& contexts, const std::string& name) const;
+
+  std::array<std::shared_ptr<LayerQuantization>, 3> groups_;
+  AttentionCasts casts_;
+};
+
+}  // namespace telens

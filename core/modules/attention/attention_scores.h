@@ -1,0 +1,40 @@
+// Attention over [batch, heads, seq, size] by LibTorch's scaled_dot_product_attention, which has
+// masks and additive biases; a term more in the softmax's sum is a key and a value of zeros.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+
+#include "core/modules/attention/attention_mask.h"
+#include "core/ops/attention_choice.h"
+
+namespace telens {
+
+struct ScoredAttention {
+  AttentionMask mask;
+  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcast to all
+  bool has_sink = false;                  // exp(offset) is added to the softmax's sum
+  std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nothing: 0
+  double dropout = 0;
+  double scale = 1;
+  bool grouped = false;  // fewer heads of key and value than of the query
+  // Takes the kernel where it is given; LibTorch is not asked elsewhere.
+  std::shared_ptr<ops::AttentionChoice> choice = {};
+};
+
+struct QueryKeyValueHeads {
+  at::Tensor query;  // [batch, heads, seq_q, size]
+  at::Tensor key;    // [batch, groups, seq_kv, size]
+  at::Tensor value;  // [batch, groups, seq_kv, value size]
+};
+
+// [batch, heads, seq_q, value size]; 0 for queries that see nothing.
+at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how);
+
+// [heads], FP32: the largest score that a query sees, without the sink's; -Inf where none is seen.
+// Takes a few queries at a time, so that no matrix of all scores is made.
+at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention& how);
+
+}  // namespace telens

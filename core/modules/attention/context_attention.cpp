@@ -1,0 +1,116 @@
+#include "core/modules/attention/context_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+
+#include "core/base/error.h"
+#include "core/distributed/exchange_rows.h"
+#include "core/distributed/gather_sequence.h"
+#include "core/modules/attention/ring_attention.h"
+
+namespace telens {
+namespace {
+
+// Part i of x [ranks, ...] goes to rank i.
+at::Tensor exchange_parts(const at::Tensor& x, const ProcessGroupPtr& group) {
+  const std::vector<std::int64_t> one_each(static_cast<std::size_t>(x.size(0)), 1);
+  return exchange_rows(x, {.sent = one_each, .received = one_each}, group);
+}
+
+// [batch, heads, seq, size] of this rank -> [batch, heads / ranks, ranks * seq, size], the chunks
+// in natural order.
+at::Tensor heads_to_sequence(const at::Tensor& x, const ProcessGroupPtr& group) {
+  const std::int64_t ranks = size_of(*group);
+  const at::Tensor parts = x.unflatten(1, {ranks, x.size(1) / ranks}).movedim(1, 0);
+  const at::Tensor got = exchange_parts(parts, group);
+  return to_natural_order(got.movedim(0, 2).flatten(2, 3), 2, ranks);
+}
+
+// The way back.
+at::Tensor sequence_to_heads(const at::Tensor& x, const ProcessGroupPtr& group) {
+  const std::int64_t ranks = size_of(*group);
+  const at::Tensor by_rank = to_rank_order(x, 2, ranks);
+  const at::Tensor parts = by_rank.unflatten(2, {ranks, x.size(2) / ranks}).movedim(2, 0);
+  return exchange_parts(parts, group).movedim(0, 1).flatten(1, 2);
+}
+
+// [batch, groups, seq, size] of each rank -> those of all, in natural order.
+at::Tensor gather_chunks(const at::Tensor& x, const ProcessGroupPtr& group) {
+  const at::Tensor gathered = gather_sequence(x.contiguous().unsqueeze(0), group);
+  return to_natural_order(gathered.movedim(0, 2).flatten(2, 3), 2, size_of(*group));
+}
+
+void check_heads(const QueryKeyValueHeads& heads, const ProcessGroupPtr& group) {
+  const std::int64_t ranks = size_of(*group);
+  if (heads.query.size(1) % ranks != 0 || heads.key.size(1) % ranks != 0) {
+    raise<UsageError>(
+        "DotProductAttention: {} heads in {} groups are not divided by the {} ranks of "
+        "cp_comm_type a2a; give multiples of it (num_attention_heads, num_gqa_groups), or use p2p "
+        "or all_gather",
+        heads.query.size(1), heads.key.size(1), ranks);
+  }
+}
+
+AttentionMask mask_for(const at::Tensor& allowed) {
+  const at::Tensor blind = allowed.any(-1, /*keepdim=*/true).logical_not();
+  return {.allowed = allowed.logical_or(blind), .blind = blind};
+}
+
+// Each of this rank's two chunks looks at the keys of all ranks; under a causal mask at those up to
+// its own end.
+at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttention& how,
+                           const LocalAttention& local) {
+  const ContextRank at = how.parallel.sequence_place();
+  const at::Tensor key = gather_chunks(heads.key, how.parallel.sequence);
+  const at::Tensor value = gather_chunks(heads.value, how.parallel.sequence);
+  const bool masked = how.span.causal || how.span.left >= 0 || how.span.right >= 0 ||
+                      how.query.has_gaps || how.key.has_gaps;
+  ScoredAttention scores{.mask = AttentionMask(),
+                         .dropout = how.dropout,
+                         .scale = how.scale,
+                         .grouped = heads.key.size(1) != heads.query.size(1)};
+  if (!masked) return local.masked({heads.query, key, value}, scores);
+  const at::Tensor positions = how.query.of(at);
+  const std::int64_t chunk = heads.query.size(2) / 2;
+  std::vector<at::Tensor> outputs;
+  for (const bool second : {false, true}) {
+    const std::int64_t first = second ? chunk : 0;
+    const std::int64_t index = second ? at.second_chunk() : at.first_chunk();
+    const std::int64_t keys = how.span.causal ? (index + 1) * chunk : key.size(2);
+    scores.mask = mask_for(allowed_keys(positions.narrow(1, first, chunk),
+                                        how.key.whole.narrow(1, 0, keys), how.span));
+    outputs.push_back(local.masked(
+        {heads.query.narrow(2, first, chunk), key.narrow(2, 0, keys), value.narrow(2, 0, keys)},
+        scores));
+  }
+  return at::cat(outputs, 2);
+}
+
+at::Tensor attend_sequence(const QueryKeyValueHeads& heads, const ContextAttention& how,
+                           const LocalAttention& local) {
+  if (how.parallel.gathers) return attend_gathered(heads, how, local);
+  return attend_in_ring(heads, {.group = how.parallel.sequence,
+                                .query = how.query,
+                                .key = how.key,
+                                .causal = how.span.causal,
+                                .dropout = how.dropout,
+                                .scale = how.scale});
+}
+
+}  // namespace
+
+at::Tensor attend_in_context(const QueryKeyValueHeads& heads, const ContextAttention& how,
+                             const LocalAttention& local) {
+  const ProcessGroupPtr& inner = how.parallel.heads;
+  if (!inner) return attend_sequence(heads, how, local);
+  check_heads(heads, inner);
+  const QueryKeyValueHeads own{heads_to_sequence(heads.query, inner),
+                               heads_to_sequence(heads.key, inner),
+                               heads_to_sequence(heads.value, inner)};
+  const std::int64_t first_head = rank_in(*inner) * own.query.size(1);
+  const at::Tensor attended =
+      how.parallel.sequence ? attend_sequence(own, how, local) : local.whole(own, first_head);
+  return sequence_to_heads(attended, inner);
+}
+
+}  // namespace telens

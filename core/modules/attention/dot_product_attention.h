@@ -1,0 +1,176 @@
+// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), through LibTorch: with Transformer
+// Engine's masks, windows, biases and softmaxes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/modules/attention/attention_arguments.h"
+#include "core/modules/attention/attention_layer.h"
+#include "core/modules/attention/attention_mask.h"
+#include "core/modules/attention/attention_scores.h"
+#include "core/modules/attention/context_parallel.h"
+#include "core/modules/module/module.h"
+
+namespace telens {
+
+struct ContextAttention;
+
+struct DotProductAttentionOptions {
+  std::int64_t num_attention_heads = 0;
+  std::vector<std::int64_t> kv_channels = {};  // one number, or that of keys and that of values
+  std::optional<std::int64_t> num_gqa_groups = {};
+  double attention_dropout = 0.0;
+  std::string qkv_format = "sbhd";
+  std::string attn_mask_type = "causal";
+  std::optional<double> softmax_scale = {};
+  ScoreOptions scores = ScoreOptions();
+  bool return_max_logit = false;
+  std::optional<at::Device> device = {};  // softmax_offset is made here
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = DotProductAttentionOptions;
+    visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
+    visit("kv_channels", &Self::kv_channels,
+          "size of a head: one number, or that of queries and keys and that of values");
+    visit("num_gqa_groups", &Self::num_gqa_groups,
+          "heads of key and value; None: as many as the query's");
+    visit("attention_dropout", &Self::attention_dropout,
+          "probability of dropping an attention weight in training");
+    visit("qkv_format", &Self::qkv_format,
+          "sbhd: [seq, batch, head, dim]; bshd; thd: [tokens, head, dim], packed sequences");
+    visit("attn_mask_type", &Self::attn_mask_type,
+          "no_mask, padding, causal, padding_causal, causal_bottom_right, "
+          "padding_causal_bottom_right or arbitrary");
+    visit("softmax_scale", &Self::softmax_scale, "None: 1 / sqrt(kv_channels)");
+    ScoreOptions::describe_in<Self>(visit, &Self::scores);
+    visit("return_max_logit", &Self::return_max_logit,
+          "returns each head's largest score too, after scale, bias and mask");
+    visit("device", &Self::device, "where softmax_offset is made; None: as other modules");
+  }
+};
+
+struct DotProductAttentionInputs {
+  at::Tensor query_layer;  // [seq_q, batch, heads, kv_channels] in the format sbhd
+  at::Tensor key_layer;    // [seq_kv, batch, groups, kv_channels]
+  at::Tensor value_layer;  // [seq_kv, batch, groups, value channels]
+  std::vector<at::Tensor> attention_mask = {};
+  std::optional<std::string> qkv_format = {};
+  std::optional<std::string> attn_mask_type = {};
+  ScoreArguments scores = ScoreArguments();
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = DotProductAttentionInputs;
+    visit("query_layer", &Self::query_layer, "[seq_q, batch, heads, kv_channels] for sbhd");
+    visit("key_layer", &Self::key_layer, "[seq_kv, batch, groups, kv_channels] for sbhd");
+    visit("value_layer", &Self::value_layer, "[seq_kv, batch, groups, channels] for sbhd");
+    visit("attention_mask", &Self::attention_mask,
+          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or of query and key (or "
+          "cu_seqlens tell); "
+          "arbitrary: broadcast to [batch, heads, seq_q, seq_kv]");
+    visit("qkv_format", &Self::qkv_format, "None: the module's");
+    visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
+    ScoreArguments::describe_in<Self>(visit, &Self::scores);
+  }
+};
+
+class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttentionInputs> {
+ public:
+  using Options = DotProductAttentionOptions;
+
+  explicit DotProductAttention(DotProductAttentionOptions options);
+
+  // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
+  // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
+  // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
+  // whose recipe has fp8_dpa, which takes no FP64 and no context parallelism.
+  Outputs forward(const DotProductAttentionInputs& inputs) override;
+
+  void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
+
+  // Each rank then has two chunks of every sequence (context_order.h), and cu_seqlens are those of
+  // the whole sequences. Arguments that do not go with it are refused by the forward.
+  void set_context_parallel(const ContextParallel& parallel) override {
+    context_ = parallel;
+    first_in_context_ = true;
+  }
+  const ContextParallel& context() const { return context_; }
+
+  // Amax histories and scales of delayed scaling with fp8_dpa; else empty, for Transformer Engine's
+  // checkpoints have the key.
+  at::Tensor extra_state() const override { return layer_.quantization().extra_state(); }
+  void set_extra_state(const at::Tensor& bytes) override {
+    layer_.quantization().set_extra_state(bytes);
+  }
+  std::vector<LayerQuantization*> quantizations() override {
+    return layer_.quantization().groups();
+  }
+
+  // The casts of its output and of the gradients of its inputs, for layers around it.
+  const AttentionCasts& casts() const { return layer_.quantization().casts(); }
+
+  const DotProductAttentionOptions& options() const { return options_; }
+
+ private:
+  // Queries, keys and values of any layout as [batch, heads, seq, size], and their masks.
+  struct Heads {
+    at::Tensor query;
+    at::Tensor key;
+    at::Tensor value;
+    std::vector<at::Tensor> masks;
+    std::int64_t first_head = 0;  // its place in softmax_offset
+  };
+  // Where this rank's chunks lie under context parallelism.
+  struct Places {
+    ContextPositions query;
+    ContextPositions key;
+    bool alike;  // queries and keys lie in the same places
+  };
+  // Packed sequences (thd); the places are set under context parallelism alone.
+  struct Packed {
+    PackedSequences queries;
+    PackedSequences keys;
+    Places places;
+  };
+
+  void check_options() const;
+  void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
+  void check_channels(const DotProductAttentionInputs& inputs) const;
+  AttentionMaskType mask_type(const DotProductAttentionInputs& inputs) const;
+  AttentionSpan span(const AttentionMaskType& type, const DotProductAttentionInputs& inputs) const;
+  double scale(const at::Tensor& query) const;
+  Outputs attend_packed(const DotProductAttentionInputs& inputs);
+  // ([batch, heads, seq, size], largest scores or undefined)
+  std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,
+                                           const DotProductAttentionInputs& inputs,
+                                           const AttentionCall& call);
+
+  static at::Tensor attend_scored(const QueryKeyValueHeads& heads, const ScoredAttention& how,
+                                  bool checkpoint);
+  AttentionCall begin_forward(const DotProductAttentionInputs& inputs);
+
+  Packed packed(const DotProductAttentionInputs& inputs) const;
+
+  // Under context parallelism.
+  void check_context(const DotProductAttentionInputs& inputs) const;
+  // Throws UsageError where ranks of the groups are about to attend in different ways.
+  void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs,
+                          const ContextAttention& how);
+  Places places(const Heads& heads, const DotProductAttentionInputs& inputs) const;
+  at::Tensor attend_divided(const Heads& heads, const Places& places,
+                            const DotProductAttentionInputs& inputs, const AttentionCall& call);
+
+  std::int64_t groups() const;
+
+  DotProductAttentionOptions options_;
+  AttentionLayer layer_;
+  ContextParallel context_;
+  bool first_in_context_ = true;
+  at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
+};
+
+}  // namespace telens

@@ -1,0 +1,31 @@
+// Attention whose tensors are cast to FP8, on every device by the same formulas:
+//
+//   P = Q8 K8^T * scale + bias    Q, K and V are cast under one scale
+//   S = softmax(P), dropped       cast before it meets V
+//   O = S8 V8                     cast
+//   dO                            cast
+//   dV = S8^T dO8,  dS = dO8 V8^T
+//   dP = S (dS - sum(S dS))       cast; S as it was before its cast
+//   dQ = dP8 K8 * scale,  dK = dP8^T Q8 * scale;  they and dV are cast under one scale
+//
+// Products multiply the values of codes, which TF32 holds exactly, and add in FP32; scales are
+// multiplied in afterwards. What is cast is FP32, rounded by nothing before. Heads that share a key
+// add their gradients of it before the cast.
+#pragma once
+
+#include "core/modules/attention/attention_quantization.h"
+#include "core/modules/attention/attention_scores.h"
+
+namespace telens {
+
+// [batch, heads, seq_q, value size] in query's dtype, BF16, FP16 or FP32; values of O's codes.
+// Differentiable once in query, key, value, bias and offset; keeps codes, masks and dropout's
+// choices alone, and makes scores anew in the backward. how.choice takes what it ran in.
+at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const ScoredAttention& how,
+                         const Fp8Attention& fp8);
+
+// The values that the scores are made of, in FP32, for features that look at the scores. Adds
+// nothing to an amax history.
+QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8);
+
+}  // namespace telens

@@ -1,0 +1,98 @@
+// Normalization, then y = x A^T + b.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/modules/layer/linear_layer.h"
+#include "core/modules/linear/linear_parameters.h"
+#include "core/modules/module/module.h"
+#include "core/modules/norm/norm_parameters.h"
+#include "core/modules/shared/parameter_options.h"
+
+namespace telens {
+
+struct LayerNormLinearOptions {
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  double eps = 1e-5;
+  std::string normalization = "LayerNorm";
+  bool bias = true;
+  bool return_bias = false;
+  bool return_layernorm_output = false;
+  bool return_layernorm_output_gathered = false;
+  bool zero_centered_gamma = false;
+  ParameterOptions parameters = ParameterOptions();
+  std::string name = {};
+  std::vector<ParameterPart> parameters_split = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = LayerNormLinearOptions;
+    visit("in_features", &Self::in_features, "size of each input sample");
+    visit("out_features", &Self::out_features, "size of each output sample");
+    visit("eps", &Self::eps, "added to the variance");
+    visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
+    visit("bias", &Self::bias, "adds a learned bias");
+    visit("return_bias", &Self::return_bias,
+          "returns the bias beside the output without it, so that a later operation can add it");
+    visit("return_layernorm_output", &Self::return_layernorm_output,
+          "returns the normalized input too, as the last output");
+    visit("zero_centered_gamma", &Self::zero_centered_gamma,
+          "the norm's weight starts at 0, and 1 + weight is the factor");
+    ParameterOptions::describe_in<Self>(visit, &Self::parameters);
+    visit("name", &Self::name, "name in debug configurations");
+    visit("parameters_split", &Self::parameters_split,
+          "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
+          "names alone: equal parts");
+    ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
+    visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
+          "with sequence_parallel: return_layernorm_output is that of all ranks");
+  }
+};
+
+struct LayerNormLinearInputs {
+  at::Tensor inp;  // [..., in_features]
+  std::optional<bool> is_first_microbatch = {};
+  bool fp8_output = false;
+  bool fp8_grad = false;
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = LayerNormLinearInputs;
+    visit("inp", &Self::inp, "[..., in_features]");
+    visit("is_first_microbatch", &Self::is_first_microbatch,
+          "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
+    visit("fp8_output", &Self::fp8_output, "rounds the output to FP8 values");
+    visit("fp8_grad", &Self::fp8_grad,
+          "rounds the gradient of the normalized input to FP8 values, before the norm's backward");
+  }
+};
+
+// Parameters: layer_norm_weight [in_features], layer_norm_bias [in_features] (not for RMSNorm),
+// weight [out_features, in_features], bias [out_features].
+class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInputs> {
+ public:
+  using Options = LayerNormLinearOptions;
+
+  explicit LayerNormLinear(LayerNormLinearOptions options);
+
+  // (output [..., out_features]; bias if return_bias; normalized input if
+  // return_layernorm_output), in the activation's dtype (torch.autocast's where that is on).
+  Outputs forward(const LayerNormLinearInputs& inputs) override;
+
+  at::Tensor extra_state() const override;
+  void set_extra_state(const at::Tensor& bytes) override;
+  void set_debug_name(const std::string& name) override;
+  std::vector<LinearLayer*> layers() override { return {&operation_}; }
+
+  const LayerNormLinearOptions& options() const { return options_; }
+
+ private:
+  LayerNormLinearOptions options_;
+  NormParameters norm_;
+  LinearParameters linear_;
+  LinearLayer operation_;
+};
+
+}  // namespace telens

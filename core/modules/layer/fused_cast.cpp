@@ -1,0 +1,76 @@
+#include "core/modules/layer/fused_cast.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/ops/plain_tensors.h"
+#include "core/quantization/role_of.h"
+
+namespace telens {
+namespace {
+
+bool touches(const RoutingPlan& plan, TensorName name) {
+  const auto [first, second] = gemms_of(name);
+  const auto touches_for = [&](Gemm gemm) {
+    return plan.modifies(gemm, name) || plan.inspects_quantized(gemm, name) ||
+           plan.runs_in_high_precision(gemm);
+  };
+  return plan.inspects(name) || touches_for(first) || touches_for(second);
+}
+
+// One zero a dtype and device, for the life of the process: placeholders cost no kernel. Reads are
+// safe (torch's anomaly detection reads them): the values are 0.
+at::Tensor shared_zero(const at::Tensor& like) {
+  // A fake tensor, or another subclass, wants its own kind, which must not reach other callers.
+  if (like.key_set().has(c10::DispatchKey::Python)) return at::zeros({1}, like.options());
+  static std::mutex mutex;
+  static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' own tear-down
+  const std::lock_guard lock(mutex);
+  for (const at::Tensor& zero : *zeros) {
+    if (zero.scalar_type() == like.scalar_type() && zero.device() == like.device()) return zero;
+  }
+  const ops::PlainTensors plain;
+  return zeros->emplace_back(at::zeros({1}, like.options()));
+}
+
+}  // namespace
+
+std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, TensorName name,
+                                                bool first_needed, bool second_needed) {
+  if (!context.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
+  if (context.plan && touches(*context.plan, name)) return std::nullopt;
+  const auto [first, second] = gemms_of(name);
+  if ((first_needed && !context.quantizes(first)) ||
+      (second_needed && !context.quantizes(second))) {
+    return std::nullopt;
+  }
+  const Quantizer& quantizer = *context.quantizer(role_of(name));
+  at::Tensor scale = quantizer.known_scale();
+  if (!scale.defined()) return std::nullopt;
+  return ops::KnownScale{.scale = std::move(scale),
+                         .amax = quantizer.running_amax(),
+                         .format = quantizer.format(),
+                         .columnwise = second_needed};
+}
+
+at::Tensor placeholder(at::IntArrayRef sizes, const at::Tensor& like) {
+  return shared_zero(like).expand(sizes);
+}
+
+at::Tensor placeholder_with(c10::intrusive_ptr<FusedGradient> gradient, at::IntArrayRef sizes,
+                            const at::Tensor& like) {
+  at::Tensor carrier = placeholder(sizes, like);
+  carrier.unsafeGetTensorImpl()->set_backend_meta(std::move(gradient));
+  return carrier;
+}
+
+const FusedGradient* fused_gradient(const at::Tensor& tensor) {
+  return tensor.defined()
+             ? dynamic_cast<const FusedGradient*>(tensor.unsafeGetTensorImpl()->get_backend_meta())
+             : nullptr;
+}
+
+}  // namespace telens

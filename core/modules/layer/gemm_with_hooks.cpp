@@ -1,0 +1,124 @@
+#include "core/modules/layer/gemm_with_hooks.h"
+
+#include <utility>
+
+#include "core/quantization/operand.h"
+#include "core/quantization/role_of.h"
+
+namespace telens {
+namespace {
+
+// A session that ends while the operands are built leaves one that a feature has made beside one of
+// another kind. Such a product runs in high precision.
+GemmResult run_watched(const GemmDescription& description, const RoutingPlan& plan) {
+  const bool is_mixed = is_quantized(description.a) != is_quantized(description.b);
+  if (!is_mixed || hook_points::ListenerCall(plan)) return run_gemm(description);
+  const Operand a = plain_values(description.a), b = plain_values(description.b);
+  return run_gemm({.gemm = description.gemm,
+                   .a = a,
+                   .b = b,
+                   .bias = description.bias,
+                   .out_dtype = description.out_dtype,
+                   .layer = description.layer,
+                   .accumulate_into = description.accumulate_into,
+                   .split_accumulator = description.split_accumulator,
+                   .operand_dtype = description.operand_dtype});
+}
+
+void inspect_gemm(GemmLayer& layer, const ForwardContext& context,
+                  const GemmDescription& description, const GemmResult& result,
+                  HookListener& listener) {
+  const auto [a, b] = operands_of(description.gemm);
+  listener.inspect_gemm(layer.hooks, *context.plan,
+                        {.gemm = description.gemm,
+                         .a_name = a,
+                         .b_name = b,
+                         .a = description.a,
+                         .b = description.b,
+                         .bias = description.bias,
+                         .output = result.output,
+                         .recipe = context.quantizes() ? context.recipe.get() : nullptr,
+                         .a_quantizer = context.quantizer(role_of(a)),
+                         .b_quantizer = context.quantizer(role_of(b)),
+                         .split_accumulator = description.split_accumulator,
+                         .choice = result.choice});
+}
+
+TensorName output_of(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::fprop:
+      return TensorName::output;
+    case Gemm::dgrad:
+      return TensorName::dgrad;
+    case Gemm::wgrad:
+      break;
+  }
+  return TensorName::wgrad;
+}
+
+}  // namespace
+
+bool has_output_hooks(const ForwardContext& context, Gemm gemm) {
+  if (!context.plan) return false;
+  const TensorName name = output_of(gemm);
+  return context.plan->modifies(gemm, name) ||
+         (!context.recomputation && context.plan->inspects(name));
+}
+
+at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gemm gemm,
+                            const at::Tensor& bias, at::Tensor output) {
+  if (!has_output_hooks(context, gemm)) return output;
+  const RoutingPlan& plan = *context.plan;
+  const hook_points::ListenerCall listener(plan);
+  if (!listener) return output;  // the session has ended
+  const TensorName name = output_of(gemm);
+  if (plan.modifies(gemm, name)) {
+    const Operand modified = listener->modify_tensor(layer.hooks, plan,
+                                                     {.gemm = gemm,
+                                                      .tensor_name = name,
+                                                      .tensor = output,
+                                                      .default_quantizer = nullptr,
+                                                      .dtype = output.scalar_type()});
+    output = (is_quantized(modified) ? std::get<QuantizedTensor>(modified).dequantize()
+                                     : std::get<at::Tensor>(modified))
+                 .to(output.scalar_type());
+  }
+  if (!context.recomputation && plan.inspects(name)) {
+    listener->inspect_tensor(layer.hooks, plan,
+                             {.tensor_name = name,
+                              .tensor = &output,
+                              .rowwise = nullptr,
+                              .columnwise = nullptr,
+                              .quantizer = nullptr,
+                              .tensor_parallel = layer.hooks.tensor_parallel(),
+                              .bias = bias.defined() ? &bias : nullptr,
+                              .replicated = layer.parallel.replicates(name)});
+  }
+  return output;
+}
+
+at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
+                                const GemmDescription& description) {
+  if (!context.plan) return run_gemm(description).output;
+  GemmResult result = run_watched(description, *context.plan);
+  const hook_points::ListenerCall listener(*context.plan);
+  const bool inspects = !context.recomputation && context.plan->inspects(description.gemm);
+  if (listener && inspects) inspect_gemm(layer, context, description, result, *listener);
+  return std::move(result.output);
+}
+
+at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
+                           const GemmDescription& description) {
+  at::Tensor output = gemm_with_inspection(layer, context, description);
+  if (description.accumulate_into.defined()) return output;
+  return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
+}
+
+at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
+                        bool wanted) {
+  const Quantizer* quantizer = wanted ? context.quantizer(role) : nullptr;
+  if (quantizer == nullptr) return output;
+  return quantizer->quantize(output, {.rowwise = true, .columnwise = false}).dequantize();
+}
+
+}  // namespace telens

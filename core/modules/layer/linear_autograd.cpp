@@ -1,0 +1,205 @@
+#include "core/modules/layer/linear_autograd.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "core/distributed/gather_operand.h"
+#include "core/modules/layer/gemm_with_hooks.h"
+#include "core/modules/layer/linear_backward.h"
+#include "core/modules/shared/backward_errors.h"
+#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/wants_gradient.h"
+#include "core/ops/gemm.h"
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The bias that the GEMM adds, for the GEMM and for the hooks of its output.
+at::Tensor bias_for_gemm(const std::optional<at::Tensor>& bias, const Operand& activation,
+                         at::ScalarType dtype) {
+  if (!bias) return {};
+  const at::Tensor typed = bias->to(dtype);
+  return is_quantized(activation) ? ops::bias_of_16_bits(typed).to(dtype) : typed;
+}
+
+class LinearFunction : public torch::autograd::Function<LinearFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* autograd, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            const LinearArguments* arguments, GradientNeeds needs);
+  static variable_list backward(AutogradContext* autograd, variable_list grad_outputs);
+};
+
+// How the layer is divided in this call. With the whole input given, a column layer sends nothing.
+LinearParallel parallel_in(const LinearArguments& arguments) {
+  return arguments.call.input_is_whole ? LinearParallel() : arguments.layer->parallel;
+}
+
+// The activation as the GEMMs take it.
+struct ActivationOperands {
+  Operand first;          // the whole
+  Operand second;         // for wgrad
+  bool is_shard = false;  // the rows of `second` are this rank's
+};
+
+void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,
+                       const LinearParallel& parallel, GradientNeeds needs,
+                       const ActivationOperands& input, const GemmOperands& weight) {
+  auto backward = c10::make_intrusive<LinearBackward>();
+  variable_list saved;
+  if (needs.wgrad) backward->input = SavedOperand(input.second, saved);
+  backward->input_is_shard = input.is_shard;
+  backward->parallel = parallel;
+  if (needs.dgrad) backward->weight = SavedOperand(weight.second, saved);
+  backward->layer = arguments.layer;
+  backward->context = arguments.context;
+  backward->context.recomputation = false;  // gradients come once, also after a recomputed forward
+  backward->needs = needs;
+  backward->fp8_grad = arguments.call.fp8_grad;
+  backward->input_sizes = arguments.input.sizes().vec();
+  backward->dtype = arguments.input.scalar_type();
+  backward->weight_dtype = arguments.weight.parameter.scalar_type();
+  if (needs.wgrad && arguments.call.accumulates_wgrad) {
+    backward->accumulated = {.weights = parameters_of(arguments.weight),
+                             .overwrite = arguments.call.is_first_microbatch.value_or(false),
+                             .dtype = arguments.input.scalar_type()};
+  }
+  if (needs.wgrad && arguments.call.delays_wgrad) {
+    backward->delayed_weight = arguments.weight.parameter;
+  }
+  backward->bias_dtype =
+      arguments.bias.defined() ? arguments.bias.scalar_type() : arguments.input.scalar_type();
+  if (const auto& cast = arguments.call.gradient_cast) {
+    cast->scale =
+        fused_cast_scale(arguments.context, TensorName::gradient, needs.dgrad, needs.wgrad);
+    cast->bias_dtype = needs.bias ? std::optional(backward->bias_dtype) : std::nullopt;
+    backward->gradient_cast = cast;
+  }
+  autograd->save_for_backward(std::move(saved));
+  autograd->saved_data["linear"] = c10::IValue::make_capsule(std::move(backward));
+}
+
+// The operands of the activation that the layer was given.
+GemmOperands given_operands(const LinearArguments& arguments, GradientNeeds needs) {
+  if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
+  const at::Tensor& input = arguments.input;
+  const at::Tensor matrix = as_matrix(input);
+  return quantize_operand(*arguments.layer, arguments.context,
+                          {.tensor_name = TensorName::activation,
+                           .tensor = matrix,
+                           .dtype = input.scalar_type(),
+                           .second_needed = needs.wgrad,
+                           .gathered = arguments.call.input_is_whole});
+}
+
+// Codes are gathered: in the forward those of fprop, in the backward those of wgrad, of which this
+// rank's are kept. Where a block of rows would lie on two ranks, values are gathered and quantized.
+ActivationOperands activation_operands(const LinearArguments& arguments,
+                                       const LinearParallel& parallel, GradientNeeds needs) {
+  if (!parallel.gathers_input()) {
+    GemmOperands operands = given_operands(arguments, needs);
+    return {std::move(operands.first), std::move(operands.second)};
+  }
+  const std::int64_t columns = arguments.input.size(-1);
+  const std::int64_t rows = columns == 0 ? 0 : arguments.input.numel() / columns;
+  if (!arguments.context.quantizes_by_parts(TensorRole::input, rows)) {
+    const at::Tensor whole = gather_rows(as_matrix(arguments.input), parallel.group).wait();
+    GemmOperands operands = quantize_operand(*arguments.layer, arguments.context,
+                                             {.tensor_name = TensorName::activation,
+                                              .tensor = whole,
+                                              .dtype = arguments.input.scalar_type(),
+                                              .second_needed = needs.wgrad,
+                                              .gathered = true});
+    return {std::move(operands.first), std::move(operands.second)};
+  }
+  GemmOperands own = given_operands(arguments, needs);
+  const bool modified = arguments.context.modifies(Gemm::fprop, TensorName::activation);
+  Operand whole =
+      gather_rowwise({own.first, parallel.group, arguments.layer->name(), modified}).wait();
+  return {std::move(whole), std::move(own.second), /*is_shard=*/true};
+}
+
+// The layer's output of fprop's product, which may be a part of a sum over ranks.
+at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel& parallel,
+                         at::Tensor product, const at::Tensor& bias) {
+  if (parallel.sums_output()) product = parallel.sum(product).wait();
+  if (parallel.adds_bias_to_sum() && bias.defined()) product.add_(bias);
+  return run_output_hooks(*arguments.layer, arguments.context, Gemm::fprop, bias,
+                          std::move(product));
+}
+
+at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& input,
+                                   const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                   const LinearArguments* arguments, GradientNeeds needs) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  GemmLayer& layer = *arguments->layer;
+  const ForwardContext& context = arguments->context;
+  const at::ScalarType dtype = input.scalar_type();
+
+  const LinearParallel parallel = parallel_in(*arguments);
+  const ActivationOperands activation = activation_operands(*arguments, parallel, needs);
+  const GemmOperands weights =
+      weight_operand(layer, context, arguments->weight, arguments->call.is_first_microbatch,
+                     {.tensor_name = TensorName::weight,
+                      .tensor = weight,
+                      .dtype = dtype,
+                      .second_needed = needs.dgrad});
+  const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
+  at::Tensor output =
+      gemm_with_inspection(layer, context,
+                           {.gemm = Gemm::fprop,
+                            .a = activation.first,
+                            .b = weights.first,
+                            .bias = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias,
+                            .out_dtype = dtype,
+                            .layer = layer.name(),
+                            .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+  output = finish_output(*arguments, parallel, std::move(output), typed_bias);
+  output = round_to_fp8(std::move(output), context, TensorRole::output, arguments->call.fp8_output);
+  if (needs.any()) save_for_backward(autograd, *arguments, parallel, needs, activation, weights);
+  if (input.dim() == 2) return output;
+  std::vector<std::int64_t> sizes = input.sizes().vec();
+  if (parallel.gathers_input()) sizes[0] *= parallel.size;
+  if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
+  sizes.back() = output.size(1);
+  return output.view(sizes);
+}
+
+variable_list gradients_of(AutogradContext* autograd, const variable_list& grad_outputs) {
+  const auto holder = autograd->saved_data["linear"].toCapsule();
+  const auto& backward = static_cast<const LinearBackward&>(*holder);
+  refuse_second_derivative(backward.layer->name());
+  const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
+  const variable_list saved = autograd->get_saved_variables();  // a checkpoint recomputes them here
+  // Nothing from here on is differentiable again, and above autograd each operator of ours would be
+  // called with boxed arguments.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const LinearGradients gradients = naming_layer(
+      backward.layer->name(), [&] { return compute_gradients(backward, saved, grad_outputs[0]); });
+  if (backward.context.first_in_region) backward.context.region->update(/*backward=*/true);
+  return {gradients.input, gradients.weight, gradients.bias, at::Tensor(), at::Tensor()};
+}
+
+variable_list LinearFunction::backward(AutogradContext* autograd, variable_list grad_outputs) {
+  return in_backward([&] { return gradients_of(autograd, grad_outputs); });
+}
+
+}  // namespace
+
+at::Tensor apply_linear(const LinearArguments& arguments) {
+  const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
+  const GradientNeeds needs{wants_gradient(arguments.input),
+                            wants_gradient(arguments.weight.parameter),
+                            wants_gradient(arguments.bias)};
+  // An undefined tensor is no variable of a graph.
+  const auto bias = arguments.bias.defined() ? std::optional(arguments.bias) : std::nullopt;
+  return LinearFunction::apply(arguments.input, arguments.weight.parameter, bias, &arguments,
+                               needs);
+}
+
+}  // namespace telens

@@ -1,0 +1,366 @@
+#include "core/modules/layer/linear_layer.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/distributed/compare_ranks.h"
+#include "core/distributed/gather_sequence.h"
+#include "core/modules/layer/altered_operands.h"
+#include "core/modules/shared/activation_dtype.h"
+#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/recomputation.h"
+#include "core/modules/shared/wants_gradient.h"
+#include "core/ops/backends.h"
+#include "core/quantization/tensor_scaling.h"
+
+namespace telens {
+namespace {
+
+// Shape, dtype and device of an activation, which need not be made yet.
+class ActivationMeta {
+ public:
+  ActivationMeta(at::IntArrayRef sizes, const at::Tensor& like) : sizes_(sizes), like_(like) {}
+
+  at::IntArrayRef sizes() const { return sizes_; }
+  std::int64_t numel() const { return c10::multiply_integers(sizes_); }
+  at::ScalarType scalar_type() const { return like_.scalar_type(); }
+  at::Device device() const { return like_.device(); }
+  const at::Tensor& like() const { return like_; }
+
+ private:
+  at::IntArrayRef sizes_;
+  const at::Tensor& like_;
+};
+
+void check_dtypes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight) {
+  const at::ScalarType dtype = input.scalar_type();
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat && dtype != at::kDouble) {
+    raise<ShapeError>("{}: activation has dtype {}; expected BFloat16, Half, Float or Double",
+                      layer, c10::toString(dtype));
+  }
+  if (weight.scalar_type() != dtype && !at::autocast::is_autocast_enabled(input.device().type())) {
+    raise<ShapeError>(
+        "{}: activation has dtype {} and weight {}; outside torch.autocast they must be the same; "
+        "convert one, or use torch.autocast",
+        layer, c10::toString(dtype), c10::toString(weight.scalar_type()));
+  }
+}
+
+void check_shapes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight) {
+  if (input.sizes().empty() || input.sizes().back() != weight.size(1)) {
+    raise<ShapeError>("{}: activation has shape {}; expected [..., {}]", layer,
+                      c10::str(input.sizes()), weight.size(1));
+  }
+  if (input.device() != weight.device()) {
+    raise<ShapeError>("{}: activation is on {} and weight on {}; move one of them", layer,
+                      input.device().str(), weight.device().str());
+  }
+}
+
+// FP8 GEMMs on GPUs take features in multiples of 16, and a run that works here works there. Tokens
+// may be any number: the GEMM pads them (core/quantization/token_padding.h).
+void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
+                      const ActivationMeta& input, const at::Tensor& weight) {
+  if (input.scalar_type() == at::kDouble) {
+    raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float", layer);
+  }
+  std::int64_t alignment = 1;  // a custom recipe may leave tensors in high precision
+  for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::grad_output}) {
+    const Quantizer* quantizer = context.quantizer(role);
+    if (quantizer != nullptr) alignment = std::max(alignment, quantizer->alignment());
+  }
+  if (weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0) {
+    raise<ShapeError>(
+        "{}: weight has shape {}; FP8 GEMMs need both of its dimensions divisible by {}; give the "
+        "layer such features, or run it outside fp8_autocast",
+        layer, c10::str(weight.sizes()), alignment);
+  }
+}
+
+void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel) {
+  if (tensor_parallel.size > 1 && tensor_parallel.group == nullptr) [[unlikely]] {
+    raise<UsageError>(
+        "{}: tp_size is {} and there is no tp_group; call set_tensor_parallel_group before the "
+        "first forward, or give the module tp_group",
+        layer, tensor_parallel.size);
+  }
+}
+
+// Checks the input of a divided sequence, which is its first dimension.
+void check_sequence(const std::string& layer, const LinearParallel& parallel,
+                    const ActivationMeta& input) {
+  if (!parallel.is_divided() || !parallel.sequence) return;
+  if (input.sizes().size() < 2) {
+    raise<ShapeError>(
+        "{}: activation has shape {}; sequence_parallel divides the first dimension of at least "
+        "two",
+        layer, c10::str(input.sizes()));
+  }
+  if (parallel.mode == ParallelMode::row && input.sizes()[0] % parallel.size != 0) {
+    raise<ShapeError>(
+        "{}: activation has shape {}; sequence_parallel scatters its first dimension to {} ranks, "
+        "which must divide it",
+        layer, c10::str(input.sizes()), parallel.size);
+  }
+}
+
+// Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
+// of the layer's newest comparison, which a forward under the same ones does not repeat.
+void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
+                         const AutocastOptions& options,
+                         std::pair<std::string, std::string>& compared) {
+  const DelayedScaling* delayed = options.recipe->as_delayed_scaling();
+  if (delayed == nullptr || !parallel.is_divided() || !parallel.sequence) return;
+  const bool reduces =
+      delayed->reduce_amax && options.group && size_of(*options.group) >= parallel.size;
+  if (!reduces) {
+    raise<UsageError>(
+        "{}: sequence_parallel joins FP8 codes of {} ranks, which delayed scaling must scale "
+        "alike; give fp8_autocast an fp8_group with all ranks of tp_group, and the recipe "
+        "reduce_amax=True",
+        layer, parallel.size);
+  }
+  const std::string& tp_group = name_of(*parallel.group);
+  const std::string& fp8_group = name_of(*options.group);
+  if (compared.first == tp_group && compared.second == fp8_group) return;
+  compare_once_over_ranks(
+      {.subject = layer,
+       .group_name = "tp_group",
+       .text = fmt::format("has the fp8_group '{}'", fp8_group),
+       .mend = "sequence_parallel joins their FP8 codes, which delayed scaling must scale alike; "
+               "give fp8_autocast one fp8_group that holds all ranks of tp_group"},
+      parallel.group);
+  compared = {tp_group, fp8_group};
+}
+
+// A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
+// the recipe, scales and plan of the first forward.
+void check_not_recomputed_unknown(const std::string& layer) {
+  const bool inside_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (inside_backward) {
+    raise<UsageError>(
+        "{}: torch.utils.checkpoint recomputes this FP8 layer without its recipe and scales; use "
+        "telens.pytorch.checkpoint, or pass context_fn=telens.pytorch.checkpoint_context_fn to "
+        "torch's with use_reentrant=False",
+        layer);
+  }
+}
+
+}  // namespace
+
+// Shared with the backwards, which may outlive the layer's module.
+class LinearLayer::State {
+ public:
+  GemmLayer layer;
+  std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
+  std::shared_ptr<const HandedCast> input_cast;
+  std::shared_ptr<const HandedCast> gradient_cast;
+
+  const std::string& name() const { return layer.name(); }
+
+  // Checks the tensors, then decides how this forward runs.
+  ForwardContext begin_checked_forward(const ActivationMeta& input, const LinearCall& call,
+                                       const at::Tensor& weight);
+
+  at::Tensor run_forward(LinearArguments arguments);
+
+ private:
+  ForwardContext begin_forward(const ActivationMeta& input, const LinearCall& call,
+                               const at::Tensor& weight);
+  void enter_recipe(ForwardContext& context, const AutocastOptions& options,
+                    const std::shared_ptr<Region>& region, const at::Device& device);
+  void follow_casts(LayerQuantizers& quantizers) const;
+  bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
+
+  AlteredOperands altered_operands_;
+  std::pair<std::string, std::string> compared_groups_;  // tp_group and fp8_group, by name
+  bool ran_quantized_ = false;                           // the newest forward did
+  bool has_trained_ = false;                             // a forward in training mode ran
+};
+
+ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& input,
+                                                         const LinearCall& call,
+                                                         const at::Tensor& weight) {
+  check_tensor_parallel(name(), layer.hooks.tensor_parallel());
+  check_dtypes(name(), input, weight);
+  check_shapes(name(), input, weight);
+  if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
+  ops::check_runs_on(input.device(), name());
+  ForwardContext context = begin_forward(input, call, weight);
+  const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
+  if (gathers && !context.recomputation) {
+    altered_operands_.compare(context, name(), layer.parallel);
+  }
+  if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
+  return context;
+}
+
+ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,
+                                                 const LinearCall& call, const at::Tensor& weight) {
+  if (recomputation::is_replaying()) {
+    ForwardContext context = recomputation::replay_context(this, name());
+    recomputation::record_context(this, context);
+    return context;
+  }
+  const AutocastState* autocast = current_autocast();
+  const bool under_recipe = autocast != nullptr && autocast->options.enabled;
+  if (under_recipe || ran_quantized_) check_not_recomputed_unknown(name());
+  ForwardContext context;
+  if (autocast != nullptr && (under_recipe || autocast->options.calibrating)) {
+    enter_recipe(context, autocast->options, autocast->region, input.device());
+  }
+  // An empty batch, such as that of an expert without tokens, has nothing to show. It still belongs
+  // to the region: ranks whose experts differ must reduce the same amaxes.
+  const RoutingRequest request{.under_recipe = under_recipe,
+                               .like = &input.like(),
+                               .evaluation = is_evaluation(call, weight),
+                               .training_mode = call.training};
+  if (input.numel() != 0) context.plan = layer.hooks.begin_forward(request);
+  ran_quantized_ = under_recipe;
+  return context;
+}
+
+void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOptions& options,
+                                      const std::shared_ptr<Region>& region,
+                                      const at::Device& device) {
+  context.recipe = options.recipe;
+  context.calibrating = !options.enabled;
+  // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
+  const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
+  const bool collects_amax = trains || context.calibrating;
+  context.quantizers =
+      quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
+  if (context.recipe->fp8_mha) follow_casts(context.quantizers);
+  context.region = region;
+  if (collects_amax) check_shared_scales(name(), layer.parallel, options, compared_groups_);
+  if (collects_amax) region->add(quantization, context.recipe, options.group);
+}
+
+void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
+  const auto follow = [&](TensorRole role, const std::shared_ptr<const HandedCast>& cast) {
+    if (cast && quantizers[role]) quantizers[role] = follow_cast(quantizers[role], cast);
+  };
+  follow(TensorRole::input, input_cast);
+  follow(TensorRole::grad_output, gradient_cast);
+}
+
+// Evaluations are recorded apart from the training. Eval mode alone does not tell: frozen parts of
+// a model are in eval mode inside a training, and some programs train in eval mode throughout,
+// since they have no dropout. So a forward in eval mode belongs to an evaluation where it makes no
+// graph, or where the layer, whose weight is trained, has been in training mode before. A
+// checkpoint's first forward makes no graph either.
+bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor& weight) {
+  if (call.training) {
+    has_trained_ = true;
+    return false;
+  }
+  if (recomputation::is_active()) return false;
+  return !at::GradMode::is_enabled() || (has_trained_ && weight.requires_grad());
+}
+
+at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
+  ForwardContext& context = arguments.context;
+  const bool asks_gradient = wants_gradient(arguments.input) ||
+                             wants_gradient(arguments.weight.parameter) ||
+                             wants_gradient(arguments.bias);
+  if (context.region && !context.recomputation && context.recipe->as_delayed_scaling() != nullptr &&
+      (asks_gradient || recomputation::is_active())) {
+    context.first_in_region = context.region->claim_first();
+  }
+  if (recomputation::is_active() && !context.recomputation) {
+    recomputation::record_context(this, context);
+  }
+  return apply_linear(arguments);
+}
+
+LinearLayer::LinearLayer(std::string name, std::string kind) : state_(std::make_shared<State>()) {
+  state_->layer.kind = std::move(kind);
+  if (!name.empty()) hooks().set_name(std::move(name));
+}
+
+at::Tensor LinearLayer::operator()(const at::Tensor& input, const Weight& weight,
+                                   const at::Tensor& bias, const LinearCall& call) {
+  return naming_layer(state_->name(), [&] {
+    const at::Tensor activation = to_activation_dtype(input);
+    ForwardContext context =
+        state_->begin_checked_forward({activation.sizes(), activation}, call, weight.parameter);
+    return state_->run_forward(
+        {activation, weight, bias, call, {state_, &state_->layer}, std::move(context)});
+  });
+}
+
+at::Tensor LinearLayer::operator()(const ActivationSource& input, const Weight& weight,
+                                   const at::Tensor& bias, const LinearCall& call) {
+  return naming_layer(state_->name(), [&] {
+    const ActivationMeta meta(input.sizes, input.like);
+    ForwardContext context = state_->begin_checked_forward(meta, call, weight.parameter);
+    const std::shared_ptr<GemmLayer> layer(state_, &state_->layer);
+    const bool needs_wgrad = wants_gradient(weight.parameter);
+    auto scale = fused_cast_scale(context, TensorName::activation, true, needs_wgrad);
+    if (!scale || meta.numel() == 0) {
+      return state_->run_forward(
+          {input.make(nullptr), weight, bias, call, layer, std::move(context)});
+    }
+    FusedCast cast{.scale = std::move(*scale)};
+    const at::Tensor placeholder = input.make(&cast);
+    const QuantizedTensor codes =
+        under_scale(std::move(cast.codes), cast.scale.scale, cast.scale.format, meta.scalar_type());
+    return state_->run_forward(
+        {placeholder, weight, bias, call, layer, std::move(context), &codes});
+  });
+}
+
+void LinearLayer::set_parallel(LinearParallel parallel) {
+  state_->layer.parallel = std::move(parallel);
+  set_tensor_parallel_group(state_->layer.parallel.group);
+}
+
+const LinearParallel& LinearLayer::parallel() const { return state_->layer.parallel; }
+
+void LinearLayer::set_tensor_parallel_group(const ProcessGroupPtr& group) {
+  LinearParallel& parallel = state_->layer.parallel;
+  if (group && parallel.is_divided() && size_of(*group) != parallel.size) {
+    raise<UsageError>("{}: tp_group has {} ranks; the layer is divided among tp_size={}",
+                      state_->name(), size_of(*group), parallel.size);
+  }
+  parallel.group = group;
+  hooks().set_tensor_parallel(group, parallel.size);
+  // The tensors of which each rank quantizes some rows of a whole.
+  if (parallel.gathers_input()) quantization().reduce_amaxes_over(TensorRole::input, group);
+  if (parallel.gathers_gradient()) {
+    quantization().reduce_amaxes_over(TensorRole::grad_output, group);
+  }
+}
+
+bool LinearLayer::run_delayed_wgrad() {
+  return naming_layer(state_->name(), [&] {
+    return state_->layer.delayed_wgrads.run_oldest({state_, &state_->layer});
+  });
+}
+
+LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
+
+void LinearLayer::take_input_cast(std::shared_ptr<const HandedCast> cast) {
+  state_->input_cast = std::move(cast);
+}
+
+void LinearLayer::take_gradient_cast(std::shared_ptr<const HandedCast> cast) {
+  state_->gradient_cast = std::move(cast);
+}
+
+void LinearLayer::join(const std::shared_ptr<ModuleWindows>& windows) {
+  state_->quantization = std::make_shared<LayerQuantization>(windows);
+}
+
+at::Tensor gather_normalized(const at::Tensor& normalized, const LinearLayer& layer,
+                             LinearCall& call) {
+  call.input_is_whole = true;
+  return gather_sequence(normalized, layer.parallel().group);
+}
+
+LayerQuantization& LinearLayer::quantization() { return *state_->quantization; }
+const LayerQuantization& LinearLayer::quantization() const { return *state_->quantization; }
+
+}  // namespace telens

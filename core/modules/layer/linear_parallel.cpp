@@ -1,0 +1,68 @@
+#include "core/modules/layer/linear_parallel.h"
+
+#include "core/base/error.h"
+
+namespace telens {
+namespace {
+
+ParallelMode parallel_mode_from_name(const char* module, const std::string& name) {
+  if (name.empty()) return ParallelMode::none;
+  if (name == "column") return ParallelMode::column;
+  if (name == "row") return ParallelMode::row;
+  raise<UsageError>("{}: parallel_mode is '{}'; expected None, column or row", module, name);
+}
+
+}  // namespace
+
+std::int64_t divide(const char* module, const char* what, std::int64_t size, std::int64_t parts) {
+  if (size % parts != 0) {
+    raise<UsageError>(
+        "{}: {} is {}, which {} tensor-parallel ranks cannot divide; give it a "
+        "multiple of tp_size",
+        module, what, size, parts);
+  }
+  return size / parts;
+}
+
+LinearParallel linear_parallel(const char* module, ParameterOptions& options) {
+  options.settle_tensor_parallel_size(module);
+  options.sequence_parallel = options.sequence_parallel && options.tp_size > 1;
+  return {.mode = parallel_mode_from_name(module, options.parallel_mode),
+          .sequence = options.sequence_parallel,
+          .size = options.tp_size,
+          .group = options.tp_group};
+}
+
+std::int64_t LinearParallel::own_in_features(const char* module, std::int64_t in_features) const {
+  return mode == ParallelMode::row ? divide(module, "in_features", in_features, size) : in_features;
+}
+
+std::int64_t LinearParallel::own_out_features(const char* module, std::int64_t out_features) const {
+  return mode == ParallelMode::column ? divide(module, "out_features", out_features, size)
+                                      : out_features;
+}
+
+bool LinearParallel::is_before_or_behind(TensorName name) const {
+  const bool before = name == TensorName::activation || name == TensorName::dgrad;
+  const bool behind = name == TensorName::output || name == TensorName::gradient;
+  return mode == ParallelMode::column ? before : behind;
+}
+
+ParameterPlacement LinearParallel::weight_placement() const {
+  if (mode == ParallelMode::none) return {};
+  return {.partition_dim = mode == ParallelMode::row ? 1 : 0};
+}
+
+ParameterPlacement LinearParallel::bias_placement() const {
+  switch (mode) {
+    case ParallelMode::column:
+      return {.partition_dim = 0};
+    case ParallelMode::row:
+      return {.sequence_parallel = sequence};
+    case ParallelMode::none:
+      break;
+  }
+  return {};
+}
+
+}  // namespace telens

@@ -1,0 +1,98 @@
+// y_i = x_i A_i^T + b_i for consecutive parts of one input: the experts of a mixture, for example.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/modules/layer/linear_layer.h"
+#include "core/modules/linear/linear_parameters.h"
+#include "core/modules/module/module.h"
+#include "core/modules/module/named_layers.h"
+#include "core/modules/shared/parameter_options.h"
+
+namespace telens {
+
+struct GroupedLinearOptions {
+  std::int64_t num_gemms = 0;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  bool bias = true;
+  bool return_bias = false;
+  ParameterOptions parameters = ParameterOptions();
+  std::string name = {};
+  std::optional<std::int64_t> first_gemm = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = GroupedLinearOptions;
+    visit("num_gemms", &Self::num_gemms, "how many linear maps");
+    visit("in_features", &Self::in_features, "size of each input sample");
+    visit("out_features", &Self::out_features, "size of each output sample");
+    visit("bias", &Self::bias, "each map adds a learned bias");
+    visit("return_bias", &Self::return_bias,
+          "returns (output without biases, list of biases) so that a later operation can add them");
+    ParameterOptions::describe_in<Self>(visit, &Self::parameters);
+    visit("name", &Self::name, "name in debug configurations: the layers are <name>.gemm_<i>");
+    ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
+    visit("first_gemm", &Self::first_gemm,
+          "the first map's number in names of layers, that of a rank's first expert; None: 0");
+  }
+};
+
+struct GroupedLinearInputs {
+  at::Tensor inp;                      // [sum(m_splits), in_features]
+  std::vector<std::int64_t> m_splits;  // rows of each map's part; 0: nothing goes through it
+  std::optional<bool> is_first_microbatch = {};
+
+  template <typename Visitor>
+  static void describe(Visitor&& visit) {
+    using Self = GroupedLinearInputs;
+    visit("inp", &Self::inp, "[sum(m_splits), in_features]");
+    visit("m_splits", &Self::m_splits, "how many rows of inp go through each map, in order");
+    visit("is_first_microbatch", &Self::is_first_microbatch,
+          "True: quantize the weights and keep them; False: use the kept ones; None: neither");
+  }
+};
+
+// Parameters: weight0, weight1, ... [out_features, in_features], bias0, bias1, ... [out_features].
+// Each map is a layer of its own: it has its own quantizers, amax history and kept weight.
+class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
+ public:
+  using Options = GroupedLinearOptions;
+
+  // In Python whatever follows the output is one list, as Transformer Engine returns the biases.
+  static constexpr bool kListsBiases = true;
+
+  explicit GroupedLinear(GroupedLinearOptions options);
+
+  // (output [sum(m_splits), out_features]; bias0, bias1, ... if return_bias), in the activation's
+  // dtype (torch.autocast's where that is on). An input of more dimensions is taken as a matrix of
+  // its last one, and the output gets the others back. Throws ShapeError where m_splits does not
+  // fit num_gemms or inp.
+  Outputs forward(const GroupedLinearInputs& inputs) override;
+
+  at::Tensor extra_state() const override;
+  void set_extra_state(const at::Tensor& bytes) override;
+  void set_debug_name(const std::string& name) override;
+  std::vector<LinearLayer*> layers() override;
+
+  const GroupedLinearOptions& options() const { return options_; }
+
+ private:
+  struct Map {
+    LinearParameters parameters;
+    LinearLayer operation;
+  };
+
+  void check(const GroupedLinearInputs& inputs) const;
+
+  GroupedLinearOptions options_;
+  std::int64_t in_features_ = 0;  // this rank's
+  std::int64_t out_features_ = 0;
+  NamedLayers layers_;
+  std::vector<Map> maps_;
+};
+
+}  // namespace telens

@@ -1,0 +1,162 @@
+#include "core/modules/linear/linear_parameters.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// True if the tensors lie in memory as at::cat would put them.
+bool are_adjacent(at::TensorList parts) {
+  const at::Tensor& first = parts.front();
+  std::int64_t offset = first.storage_offset();
+  return std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) {
+    const bool follows = part.has_storage() && part.storage().is_alias_of(first.storage()) &&
+                         part.scalar_type() == first.scalar_type() && part.is_contiguous() &&
+                         part.storage_offset() == offset;
+    offset += part.numel();
+    return follows;
+  });
+}
+
+// cat(parts, 0), without a copy where the parts are adjacent.
+class JoinFunction : public torch::autograd::Function<JoinFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, at::TensorList parts) {
+    context->set_materialize_grads(false);
+    std::vector<std::int64_t> rows;
+    for (const at::Tensor& part : parts) rows.push_back(part.size(0));
+    context->saved_data["rows"] = rows;
+    if (!are_adjacent(parts)) return at::cat(parts, 0);
+
+    const at::Tensor& first = parts.front();
+    std::vector<std::int64_t> sizes = first.sizes().vec();
+    sizes[0] = 0;
+    for (const std::int64_t part : rows) sizes[0] += part;
+    at::Tensor joined = at::empty({0}, first.options())
+                            .set_(first.storage(), first.storage_offset(), sizes, first.strides());
+    // A view that was made below autograd counts versions by itself; the backward must notice an
+    // in-place change of the parts, which are views of one tensor and so share their counter.
+    torch::autograd::impl::set_version_counter(joined,
+                                               torch::autograd::impl::version_counter(first));
+    return joined;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto rows = context->saved_data["rows"].toIntVector();
+    if (!grads[0].defined()) return variable_list(rows.size());  // it comes later, or not at all
+    return grads[0].split_with_sizes(rows, 0);
+  }
+};
+
+void check_split(const char* module, const std::vector<ParameterPart>& split,
+                 std::int64_t out_features) {
+  std::int64_t rows = 0;
+  for (const ParameterPart& part : split) {
+    if (!part.out_features) {
+      raise<UsageError>(
+          "{}: the part '{}' of parameters_split has no number of rows, and others have one; give "
+          "all of them a number, or none",
+          module, part.name);
+    }
+    if (*part.out_features < 1) {
+      raise<UsageError>(
+          "{}: the part '{}' of parameters_split has {} rows; expected 1 or more, or names alone "
+          "for equal parts",
+          module, part.name, *part.out_features);
+    }
+    rows += *part.out_features;
+  }
+  if (!split.empty() && rows != out_features) {
+    raise<UsageError>("{}: the parts of parameters_split have {} rows; expected out_features, {}",
+                      module, rows, out_features);
+  }
+}
+
+}  // namespace
+
+void settle_split(const char* module, std::vector<ParameterPart>& split,
+                  std::int64_t out_features) {
+  const auto shares = [](const ParameterPart& part) { return !part.out_features; };
+  if (split.empty() || !std::ranges::all_of(split, shares)) {
+    return check_split(module, split, out_features);
+  }
+  const auto parts = std::ssize(split);
+  if (out_features % parts != 0) {
+    raise<UsageError>(
+        "{}: parameters_split names {} equal parts, which do not divide out_features, {}; give "
+        "their sizes by name",
+        module, parts, out_features);
+  }
+  for (ParameterPart& part : split) part.out_features = out_features / parts;
+}
+
+LinearParametersOptions own_parameters(const char* module, LinearParametersOptions whole,
+                                       const LinearParallel& parallel) {
+  LinearParametersOptions own = std::move(whole);
+  own.in_features = parallel.own_in_features(module, own.in_features);
+  own.out_features = parallel.own_out_features(module, own.out_features);
+  if (parallel.mode == ParallelMode::column) {
+    for (ParameterPart& part : own.split) {
+      const std::string what = "the part '" + part.name + "' of parameters_split";
+      part.out_features = divide(module, what.c_str(), *part.out_features, parallel.size);
+    }
+  }
+  return own;
+}
+
+void LinearParameters::make(const LinearParametersOptions& options,
+                            const ParameterOptions& parameters,
+                            const RegisterWeight& register_weight,
+                            const RegisterTensor& register_tensor) {
+  const at::Tensor weight = parameters.make_weight({options.out_features, options.in_features});
+  const at::Tensor bias =
+      options.bias ? parameters.make_constant({options.out_features}, 0) : at::Tensor();
+  const std::size_t parts = std::max<std::size_t>(1, options.split.size());
+  weights_.resize(parts);
+  biases_.resize(parts);
+  if (options.split.empty()) {
+    register_weight("weight", weights_[0], weight);
+    if (options.bias) register_tensor("bias", biases_[0], bias);
+    return;
+  }
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::string& name = options.split[i].name;
+    const std::int64_t rows = *options.split[i].out_features;
+    register_weight(name + "_weight", weights_[i], weight.narrow(0, row, rows).detach());
+    if (options.bias)
+      register_tensor(name + "_bias", biases_[i], bias.narrow(0, row, rows).detach());
+    row += rows;
+  }
+}
+
+Weight LinearParameters::weight() const {
+  if (weights_.size() == 1) return weights_[0];
+  std::vector<at::Tensor> parts;
+  for (const Weight& weight : weights_) {
+    if (weight.quantized) {
+      raise<UsageError>(
+          "a weight that is split into several parameters cannot be stored in FP8; make the module "
+          "with fuse_qkv_params=True");
+    }
+    parts.push_back(weight.parameter);
+  }
+  at::Tensor joined = JoinFunction::apply(at::TensorList(parts));
+  return {.parameter = std::move(joined), .quantized = std::nullopt, .parts = std::move(parts)};
+}
+
+at::Tensor LinearParameters::bias() const {
+  if (biases_.size() == 1) return biases_[0];
+  if (!biases_[0].defined()) return {};
+  return JoinFunction::apply(at::TensorList(biases_));
+}
+
+}  // namespace telens

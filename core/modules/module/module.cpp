@@ -1,0 +1,82 @@
+#include "core/modules/module/module.h"
+
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/modules/layer/linear_layer.h"
+
+namespace telens {
+
+void Module::set_tensor(const std::string& name, at::Tensor tensor,
+                        std::optional<QuantizedTensor> quantized) {
+  if (const auto weight = weight_slots_.find(name); weight != weight_slots_.end()) {
+    *weight->second = {tensor, std::move(quantized)};
+  } else if (const auto slot = tensor_slots_.find(name); slot != tensor_slots_.end()) {
+    *slot->second = tensor;
+  } else {
+    std::string known;
+    for (const auto& [other, unused] : weight_slots_) {
+      known += " " + other;
+    }
+    for (const auto& [other, unused] : tensor_slots_) {
+      known += " " + other;
+    }
+    raise<UsageError>("{} has no tensor {}; it has:{}", this->name(), name, known);
+  }
+  if (at::Tensor* parameter = parameters_.find(name)) {
+    *parameter = std::move(tensor);
+  }
+}
+
+ParameterPlacement Module::placement(const std::string& name) const {
+  const auto found = placements_.find(name);
+  return found == placements_.end() ? ParameterPlacement() : found->second;
+}
+
+void Module::set_extra_state(const at::Tensor& bytes) {
+  if (bytes.numel() != 0) {
+    raise<UsageError>("{} keeps no extra state; got {} bytes", name(), bytes.numel());
+  }
+}
+
+std::vector<LayerQuantization*> Module::quantizations() {
+  std::vector<LayerQuantization*> own;
+  for (LinearLayer* layer : layers()) own.push_back(&layer->quantization());
+  return own;
+}
+
+void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
+  for (LinearLayer* layer : layers()) {
+    layer->set_tensor_parallel_group(group);
+  }
+  for (const auto& child : children()) {
+    if (auto* module = dynamic_cast<Module*>(child.get())) module->set_tensor_parallel_group(group);
+  }
+}
+
+bool Module::backward_dw() {
+  const std::vector<LinearLayer*> own = layers();
+  bool any = false;
+  for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
+    any |= (*layer)->run_delayed_wgrad();
+  }
+  return any;
+}
+
+void Module::set_context_parallel(const ContextParallel& parallel) {
+  for (const auto& child : children()) {
+    if (auto* module = dynamic_cast<Module*>(child.get())) module->set_context_parallel(parallel);
+  }
+}
+
+void Module::register_slot(std::string name, at::Tensor& slot, at::Tensor value) {
+  slot = register_parameter(name, std::move(value));
+  tensor_slots_.emplace(std::move(name), &slot);
+}
+
+void Module::register_weight(std::string name, Weight& slot, at::Tensor value) {
+  slot.parameter = register_parameter(name, std::move(value));
+  weight_slots_.emplace(std::move(name), &slot);
+}
+
+}  // namespace telens

@@ -1,0 +1,154 @@
+#include "core/modules/moe/moe_dispatcher.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "core/distributed/compare_ranks.h"
+#include "core/distributed/exchange_rows.h"
+#include "core/modules/shared/dispatch_claims.h"
+#include "core/ops/dispatcher.h"
+
+namespace telens {
+namespace {
+
+constexpr const char* kName = "MoEDispatcher";
+
+using Optional = std::optional<at::Tensor>;
+
+// Chunks of a matrix of chunks, row by row -> column by column.
+struct Transposed {
+  at::Tensor sizes;
+  at::Tensor order;
+};
+
+Transposed transposed(const at::Tensor& chunk_sizes) {
+  const std::int64_t chunks = chunk_sizes.numel();
+  return {chunk_sizes.reshape({-1}),
+          at::arange(chunks, at::kLong).view(chunk_sizes.sizes()).t().reshape({-1})};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> permute(const at::Tensor& hidden,
+                                                       const Optional& probs,
+                                                       const at::Tensor& routing_map,
+                                                       std::int64_t rows) {
+  using Signature = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
+      const at::Tensor&, const Optional&, const at::Tensor&, std::int64_t, const Optional&,
+      std::int64_t);
+  static const auto handle = ops::find_operator<Signature>("telens::moe_permute_mask");
+  return handle.call(hidden, probs, routing_map, rows, std::nullopt, -1);
+}
+
+at::Tensor unpermute(const at::Tensor& rows, const WayBack& way_back) {
+  using Signature =
+      at::Tensor(const at::Tensor&, const at::Tensor&, const Optional&, const Optional&);
+  static const auto handle = ops::find_operator<Signature>("telens::moe_unpermute_mask");
+  return handle.call(rows, way_back.row_id_map, way_back.weights, std::nullopt);
+}
+
+std::tuple<at::Tensor, at::Tensor> sort_chunks(const at::Tensor& rows, const Optional& probs,
+                                               const Transposed& chunks) {
+  using Signature = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const Optional&,
+                                                       const at::Tensor&, const at::Tensor&);
+  static const auto handle = ops::find_operator<Signature>("telens::moe_sort_chunks");
+  return handle.call(rows, probs, chunks.sizes, chunks.order);
+}
+
+std::vector<std::int64_t> numbers_of(const at::Tensor& x) {
+  const at::Tensor host = x.contiguous();
+  const auto* numbers = host.const_data_ptr<std::int64_t>();
+  return {numbers, numbers + host.numel()};
+}
+
+}  // namespace
+
+MoEDispatcher::MoEDispatcher(std::int64_t num_experts, ProcessGroupPtr group)
+    : num_experts_(num_experts), group_(std::move(group)), ranks_(group_ ? size_of(*group_) : 1) {
+  if (num_experts < 1 || num_experts % ranks_ != 0) {
+    raise<UsageError>(
+        "{}: num_experts is {}; expected a multiple of {}, the size of ep_group: each rank has "
+        "equally many experts",
+        kName, num_experts, ranks_);
+  }
+}
+
+std::int64_t MoEDispatcher::first_expert() const {
+  return group_ ? rank_in(*group_) * num_local_experts() : 0;
+}
+
+// `first`: the first call of this kind, which all ranks compare.
+void MoEDispatcher::compare(std::string text, bool& first) const {
+  static const std::string subject = kName;
+  compare_once_over_ranks(
+      {.subject = subject,
+       .group_name = "ep_group",
+       .text = std::move(text),
+       .mend = "give all of its ranks layers of the same sizes, under the same autocast"},
+      group_, std::exchange(first, false));
+}
+
+void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_map) {
+  if (hidden.dim() != 2 || routing_map.dim() != 2 || routing_map.size(0) != hidden.size(0) ||
+      routing_map.size(1) != num_experts_) {
+    raise<ShapeError>(
+        "{}: hidden is {} and routing_map {}; expected [tokens, hidden] and [tokens, {}], the "
+        "number of experts",
+        kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
+  }
+  if (ranks_ == 1) return;
+  // The numbers themselves are gathered, and as many as there are experts.
+  compare(fmt::format("sends rows to {} experts", num_experts_), first_dispatch_);
+}
+
+// int64 [ranks, experts] on the host; own: [experts].
+at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own,
+                                          const DispatchClaims& claims) const {
+  if (ranks_ == 1) return own.view({1, num_experts_}).cpu();
+  const at::Tensor ours = at::tensor(at::IntArrayRef(claims), at::kLong).to(own.device());
+  const at::Tensor row = at::cat({ours, own}).view({1, kDispatchClaims + num_experts_});
+  const at::Tensor all = gather_rows(row, group_).wait().cpu();
+  check_dispatch_claims(kName, all.narrow(1, 0, kDispatchClaims));
+  return all.narrow(1, kDispatchClaims, num_experts_);
+}
+
+DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
+                                         const std::optional<at::Tensor>& probs) {
+  check(hidden, routing_map);
+  const at::Tensor routed = routing_map.to(at::kBool);
+  const at::Tensor counts = counts_of_ranks(routed.sum(0), dispatch_claims(hidden, probs));
+  const std::int64_t rank = group_ ? rank_in(*group_) : 0;
+  const at::Tensor own = counts[rank].view({ranks_, num_local_experts()});
+  const at::Tensor local = counts.narrow(1, first_expert(), num_local_experts());
+
+  DispatchedTokens made;
+  made.m_splits = numbers_of(local.sum(0));
+  auto [rows, row_probs, row_id_map] = permute(hidden, probs, routed, own.sum().item().toLong());
+  made.way_back.row_id_map = row_id_map;
+  if (ranks_ > 1) {
+    made.way_back.rows = {numbers_of(own.sum(1)), numbers_of(local.sum(1))};
+    made.way_back.chunk_sizes = local.contiguous();
+    rows = exchange_rows(rows, made.way_back.rows, group_);
+    Optional travelled;
+    if (probs) travelled = exchange_rows(row_probs, made.way_back.rows, group_);
+    std::tie(rows, row_probs) = sort_chunks(rows, travelled, transposed(local));
+  }
+  made.tokens = std::move(rows);
+  if (probs) made.probs = std::move(row_probs);
+  return made;
+}
+
+at::Tensor MoEDispatcher::combine(const at::Tensor& rows, const WayBack& way_back) {
+  if (ranks_ == 1) return unpermute(rows, way_back);
+  compare(fmt::format("gives rows of {} {} back", rows.size(1), c10::toString(rows.scalar_type())),
+          first_combine_);
+  const at::Tensor by_rank =
+      std::get<0>(sort_chunks(rows, std::nullopt, transposed(way_back.chunk_sizes.t())));
+  return unpermute(exchange_rows(by_rank, way_back.rows.reversed(), group_), way_back);
+}
+
+}  // namespace telens

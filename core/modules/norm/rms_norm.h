@@ -1,0 +1,27 @@
+// y = x / sqrt(mean(x^2) + eps) * weight, over the last dimensions
+// (https://arxiv.org/abs/1910.07467).
+#pragma once
+
+#include "core/modules/module/module.h"
+#include "core/modules/norm/norm_inputs.h"
+
+namespace telens {
+
+// Parameter: weight [*normalized_shape].
+class TELENS_EXPORT RMSNorm : public CallableModule<NormInputs> {
+ public:
+  using Options = NormModuleOptions;
+
+  explicit RMSNorm(NormModuleOptions options);
+
+  // The input's shape, in its dtype (torch.autocast's where that is on).
+  Outputs forward(const NormInputs& inputs) override;
+
+  const NormModuleOptions& options() const { return options_; }
+
+ private:
+  NormModuleOptions options_;
+  at::Tensor weight_;
+};
+
+}  // namespace telens

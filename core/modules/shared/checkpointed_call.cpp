@@ -1,0 +1,143 @@
+#include "core/modules/shared/checkpointed_call.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <mutex>
+
+#include "core/modules/shared/second_derivative.h"
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The second call needs these besides its inputs.
+struct FirstCall : torch::CustomClassHolder {
+  TensorFunction function;
+  at::Generator generator;
+  at::Tensor random_state;  // undefined: it draws nothing
+};
+
+at::Tensor state_of(at::Generator& generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator& generator, const at::Tensor& state) {
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Sets the generator to the state of the first call, and back again, after an error too.
+class RandomStateGuard {
+ public:
+  RandomStateGuard(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)) {
+    if (!state.defined()) return;
+    present_ = state_of(generator_);
+    set_state(generator_, state);
+  }
+  ~RandomStateGuard() {
+    if (present_.defined()) set_state(generator_, present_);
+  }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+  RandomStateGuard(RandomStateGuard&&) = delete;
+  RandomStateGuard& operator=(RandomStateGuard&&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor present_;
+};
+
+// The same values, outside of the graph around, which want gradients as the originals do.
+variable_list detached_leaves(at::TensorList inputs) {
+  variable_list leaves;
+  for (const at::Tensor& input : inputs) {
+    leaves.push_back(input.detach().set_requires_grad(input.requires_grad()));
+  }
+  return leaves;
+}
+
+struct CallOptions {
+  bool draws;
+  bool with_grad;  // the caller has gradients on; a function of autograd has them off
+};
+
+class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const TensorFunction& function,
+                            const CallOptions& options, at::TensorList inputs) {
+    auto first = c10::make_intrusive<FirstCall>();
+    first->function = function;
+    if (options.draws) {
+      first->generator = at::globalContext().defaultGenerator(inputs[0].device());
+      first->random_state = state_of(first->generator);
+    }
+    context->saved_data["call"] = c10::IValue::make_capsule(std::move(first));
+    context->save_for_backward(inputs.vec());
+    // With the gradients that the second call has: LibTorch chooses kernels by them, and another
+    // would give other bits. The graph goes with the result's handle.
+    const at::AutoGradMode with_grad(options.with_grad);
+    return function(detached_leaves(inputs)).detach();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    refuse_second_derivative("checkpoint_core_attention");
+    const auto holder = context->saved_data["call"].toCapsule();
+    auto& first = static_cast<FirstCall&>(*holder);
+    const variable_list inputs = detached_leaves(context->get_saved_variables());
+    variable_list wanted;
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
+    }
+    at::Tensor result;
+    {
+      const RandomStateGuard same_numbers(first.generator, first.random_state);
+      const at::AutoGradMode with_grad(true);
+      result = first.function(inputs);
+    }
+    // Without keys there are inputs that the result does not depend on.
+    const variable_list made =
+        result.requires_grad()
+            ? torch::autograd::grad({result}, wanted, {grads[0]}, std::nullopt,
+                                    /*create_graph=*/false, /*allow_unused=*/true)
+            : variable_list(wanted.size());
+    variable_list all(2);  // the function's and the options'
+    std::size_t next = 0;
+    for (const at::Tensor& input : inputs) {
+      all.push_back(input.requires_grad() ? made[next++] : at::Tensor());
+    }
+    return all;
+  }
+};
+
+}  // namespace
+
+at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
+                             bool draws) {
+  // Functions of autograd take no undefined tensors.
+  std::vector<at::Tensor> given;
+  std::vector<bool> is_given;
+  for (const at::Tensor& input : inputs) {
+    is_given.push_back(input.defined());
+    if (input.defined()) given.push_back(input);
+  }
+  const TensorFunction of_given = [function, is_given](const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> all(is_given.size());
+    auto next = tensors.begin();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (is_given[i]) all[i] = *next++;
+    }
+    return function(all);
+  };
+  return CheckpointedCall::apply(
+      of_given, CallOptions{.draws = draws, .with_grad = at::GradMode::is_enabled()},
+      at::TensorList(given));
+}
+
+}  // namespace telens

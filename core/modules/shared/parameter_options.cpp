@@ -1,0 +1,54 @@
+#include "core/modules/shared/parameter_options.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/core/DefaultDtype.h>
+
+#include "core/ops/backends.h"
+
+namespace telens {
+namespace {
+
+// Transformer Engine's: normal with mean 0 and this standard deviation.
+constexpr double kInitialDeviation = 0.023;
+
+at::TensorOptions placement_of(const ParameterOptions& options) {
+  const at::ScalarType dtype =
+      options.params_dtype.value_or(c10::get_default_dtype_as_scalartype());
+  return at::TensorOptions().dtype(dtype).device(
+      options.device.value_or(default_device(at::hasCUDA())));
+}
+
+}  // namespace
+
+at::Device default_device(bool has_gpu) {
+  // A build without CUDA lacks the kernels, whatever LibTorch and the machine have.
+  return has_gpu && ops::runs_on(at::kCUDA) ? at::kCUDA : at::kCPU;
+}
+
+void ParameterOptions::settle_tensor_parallel_size(const char* module) {
+  if (tp_group) tp_size = size_of(*tp_group);
+  if (tp_size < 1) {
+    raise<UsageError>("{}: tp_size is {}; expected at least 1, the number of ranks", module,
+                      tp_size);
+  }
+}
+
+at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
+  at::Tensor weight = at::empty(sizes, placement_of(*this));
+  const at::NoGradGuard no_grad;
+  if (init_method) {
+    init_method(weight);
+  } else {
+    weight.normal_(0, kInitialDeviation);
+  }
+  return weight;
+}
+
+at::Tensor ParameterOptions::make_constant(at::IntArrayRef sizes, double value) const {
+  return at::full(sizes, value, placement_of(*this));
+}
+
+}  // namespace telens

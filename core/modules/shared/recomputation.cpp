@@ -1,0 +1,80 @@
+#include "core/modules/shared/recomputation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace telens {
+namespace {
+
+struct ActiveScope {
+  std::shared_ptr<RecomputationTape> tape;
+  RecomputationScope::Mode mode;
+};
+
+std::vector<ActiveScope>& scopes() {
+  static thread_local std::vector<ActiveScope> active;
+  return active;
+}
+
+bool replays(const ActiveScope& scope) { return scope.mode == RecomputationScope::Mode::replay; }
+
+// Quantizers whose scales stay as they are now, and which add nothing to an amax history.
+LayerQuantizers frozen(const LayerQuantizers& quantizers) {
+  LayerQuantizers copy = quantizers;
+  for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::output}) {
+    const at::Tensor scale = copy[role] ? copy[role]->known_scale() : at::Tensor();
+    if (scale.defined()) copy[role] = copy[role]->frozen_at(scale.clone());
+  }
+  return copy;
+}
+
+}  // namespace
+
+void RecomputationTape::append(const void* layer, ForwardContext context) {
+  entries_.push_back({layer, std::move(context)});
+}
+
+ForwardContext RecomputationTape::next(const void* layer, const std::string& name) {
+  if (position_ >= entries_.size() || entries_[position_].layer != layer) {
+    raise<UsageError>(
+        "{}: the recomputation of a checkpointed function runs other layers than its first "
+        "forward did; make the function run the same layers each time",
+        name);
+  }
+  return entries_[position_++].context;
+}
+
+RecomputationScope::RecomputationScope(std::shared_ptr<RecomputationTape> tape, Mode mode) {
+  if (mode == Mode::replay) {
+    tape->rewind();
+  }
+  scopes().push_back({std::move(tape), mode});
+}
+
+RecomputationScope::~RecomputationScope() { scopes().pop_back(); }
+
+namespace recomputation {
+
+bool is_active() { return !scopes().empty(); }
+
+bool is_replaying() { return std::any_of(scopes().begin(), scopes().end(), replays); }
+
+ForwardContext replay_context(const void* layer, const std::string& name) {
+  const auto innermost = std::find_if(scopes().rbegin(), scopes().rend(), replays);
+  ForwardContext context = innermost->tape->next(layer, name);
+  context.recomputation = true;
+  return context;
+}
+
+void record_context(const void* layer, const ForwardContext& context) {
+  ForwardContext kept = context;
+  kept.quantizers = frozen(context.quantizers);
+  for (const ActiveScope& scope : scopes()) {
+    if (!replays(scope)) {
+      scope.tape->append(layer, kept);
+    }
+  }
+}
+
+}  // namespace recomputation
+}  // namespace telens

@@ -1,0 +1,56 @@
+// Activation recomputation (checkpoint): the second forward runs in the context of the first one
+// (recipe, scales, routing plan) and must leave no second trace.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/modules/shared/forward_context.h"
+
+namespace telens {
+
+// The contexts of the layers that ran inside one checkpointed function, in order.
+class TELENS_EXPORT RecomputationTape {
+ public:
+  void append(const void* layer, ForwardContext context);
+  // The context of the next layer in order. Throws UsageError if another layer was there the first
+  // time.
+  ForwardContext next(const void* layer, const std::string& name);
+  void rewind() { position_ = 0; }
+
+ private:
+  struct Entry {
+    const void* layer;
+    ForwardContext context;
+  };
+  std::vector<Entry> entries_;
+  std::size_t position_ = 0;
+};
+
+// While it lives, this thread's layers write their contexts to the tape, or take them from it.
+class TELENS_EXPORT RecomputationScope {
+ public:
+  enum class Mode { record, replay };
+
+  RecomputationScope(std::shared_ptr<RecomputationTape> tape, Mode mode);
+  ~RecomputationScope();
+  RecomputationScope(const RecomputationScope&) = delete;
+  RecomputationScope& operator=(const RecomputationScope&) = delete;
+};
+
+namespace recomputation {
+
+// True inside any scope of this thread; true inside a replaying one.
+bool is_active();
+bool is_replaying();
+
+// The context that the innermost replaying scope has for the layer. `layer`: its identity.
+ForwardContext replay_context(const void* layer, const std::string& name);
+
+// Writes the context to every recording scope, with its scales as they are now.
+void record_context(const void* layer, const ForwardContext& context);
+
+}  // namespace recomputation
+}  // namespace telens
