@@ -1,6 +1,8 @@
 // Tensors that an attention shows in any layout, and checks that the layouts share.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include "core/modules/attention/attention_layer.h"
 #include "core/modules/attention/dot_product_attention.h"
 #include "core/modules/shared/activation_dtype.h"
