@@ -9,6 +9,7 @@ ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states
 BEHIND_NORMS = (
     "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
 )
+SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
 LINEAR_PARALLEL = "core/modules/layer/linear_parallel"
 
 STATEMENTS = (
@@ -75,6 +76,22 @@ STATEMENTS = (
         "core/modules/transformer/multihead_attention.cpp",
         'output ? "row" : "column"',
         'output ? "" : "column"',
+    ),
+    Statement(
+        "FSDP2 shards and gathers weights that `fp8_model_init` stores under one scale as codes; "
+        "they train as whole ones do.",
+        SHARDED,
+        "python/telens/pytorch/tensor/sharded_codes.py",
+        "    torch.distributed.all_reduce(bits, torch.distributed.ReduceOp.MAX, group=group)\n",
+        "",
+    ),
+    Statement(
+        "DCP writes and reads codes and scales of such weights bit for bit, between shards and "
+        "whole weights.",
+        SHARDED,
+        "python/telens/pytorch/tensor/sharded_codes.py",
+        '"narrow_tensor_by_index": "_shard", "read_data": "checkpoint",',
+        "",
     ),
     Statement(
         "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "

@@ -25,6 +25,7 @@ from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
+from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -168,8 +169,15 @@ class QuantizedTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-class Float8Tensor(OneScaleData, QuantizedTensor):
+class Float8Tensor(WithShardedCodes, OneScaleData, QuantizedTensor):
     """FP8 with one scale."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        answered = answer(func, args, kwargs or {})
+        return (
+            super().__torch_dispatch__(func, types, args, kwargs) if answered is None else answered
+        )
 
 
 class Float8BlockwiseQTensor(BlockData, QuantizedTensor):
