@@ -3,7 +3,7 @@
 
     python samples/moe.py --config debug.yaml --log-dir logs --recipe delayed
     torchrun --nproc-per-node 2 samples/moe.py --ep 2
-    torchrun --nproc-per-node 4 samples/moe.py --ep 2 --tp 2
+    torchrun --nproc-per-node 4 samples/moe.py --ep 2 --tp 2 --sp
 
 Each expert is a layer of its own in configurations and in `telens stats`, on whichever rank it is:
 layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options are those of
@@ -104,6 +104,7 @@ class Mixture(torch.nn.Module):
 
     def __init__(self, options: argparse.Namespace, ranks: Ranks) -> None:
         super().__init__()
+        self.ranks = ranks
         hidden = options.hidden
         self.embedding = torch.nn.Parameter(torch.randn(256, hidden) * 0.02)
         angles = te.RotaryPositionEmbedding(hidden // options.heads)(options.sequence)
@@ -113,8 +114,8 @@ class Mixture(torch.nn.Module):
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]."""
-        hidden = torch.nn.functional.embedding(data, self.embedding)
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --sp of this rank's rows."""
+        hidden = self.ranks.own_sequence(torch.nn.functional.embedding(data, self.embedding))
         for layer in self.layers:
             hidden = layer(hidden, self.angles[: data.size(0)])
         return self.head(self.norm(hidden))
@@ -142,6 +143,9 @@ def main() -> None:
         "--ep", type=int, default=1, help="ranks that share the experts, and the batch"
     )
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each attention")
+    parser.add_argument(
+        "--sp", action="store_true", help="they divide the sequence between attentions too"
+    )
     options = parser.parse_args()
     if not 1 <= options.top_k <= options.experts:
         raise telens.UsageError(
@@ -151,7 +155,12 @@ def main() -> None:
         raise telens.UsageError(
             "--save and --resume want one rank (--ep 1 --tp 1): no rank has it all"
         )
-    ranks = Ranks(tp=options.tp, dp=options.ep, options=f"--tp {options.tp} --ep {options.ep}")
+    ranks = Ranks(
+        tp=options.tp,
+        sequence_parallel=options.sp,
+        dp=options.ep,
+        options=f"--tp {options.tp} --ep {options.ep}",
+    )
     train(options, make_mixture, ranks)
     ranks.finish()
 

@@ -145,15 +145,12 @@ class Ranks:
 
     def total_loss(self, share: torch.Tensor) -> float:
         """The mean loss of all tokens, of each rank's share of it."""
-        total = share.detach().clone()
-        if self.sequence_parallel:
-            dist.all_reduce(total, group=self.tp_group)
-        if self.dp * self.cp > 1:
-            dist.all_reduce(total, group=self.dp_group)
-        return total.item()
+        return self.total(share.detach().clone()).item()
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks that share the batch or a sequence."""
+        """The sum over the ranks that have other tokens."""
+        if self.sequence_parallel:
+            dist.all_reduce(numbers, group=self.tp_group)
         if self.dp * self.cp > 1:
             dist.all_reduce(numbers, group=self.dp_group)
         return numbers
@@ -161,12 +158,11 @@ class Ranks:
     def add_gradients(self, model: torch.nn.Module) -> None:
         """Adds up what ranks have of each gradient; layers leave this to their owner."""
         for parameter in model.parameters():
-            if not getattr(parameter, "allreduce", True):  # an expert gets all ranks' tokens
-                continue
             is_divided = getattr(parameter, "tensor_model_parallel", False)
             if self.sequence_parallel and not is_divided:  # that of this rank's rows
                 dist.all_reduce(parameter.grad, group=self.tp_group)
-            if self.dp * self.cp > 1:
+            # An expert got the tokens of all ranks that share the batch.
+            if self.dp * self.cp > 1 and getattr(parameter, "allreduce", True):
                 dist.all_reduce(parameter.grad, group=self.dp_group)
 
     def finish(self) -> None:

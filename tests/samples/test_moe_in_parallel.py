@@ -1,4 +1,4 @@
-"""samples/moe.py by torchrun, --ep 2 and --tp 2: the losses of one rank, statistics by expert."""
+"""samples/moe.py by torchrun, --ep 2, --tp 2, --sp: the losses of one rank, and by expert."""
 
 import os
 import struct
@@ -14,7 +14,7 @@ import telens
 
 STEPS = 30
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-DIVIDED = {1: [], 2: ["--ep", "2"], 4: ["--ep", "2", "--tp", "2"]}  # by the number of ranks
+DIVIDED = {1: [], 2: ["--ep", "2"], 4: ["--ep", "2", "--tp", "2", "--sp"]}  # by the number of ranks
 SAMPLE = str(ROOT / "samples/moe.py")
 
 
@@ -58,6 +58,12 @@ def test_ranks_that_share_the_experts_learn_what_one_does(watched, ranks):
     assert (several - alone).abs().max() < 2e-2
 
 
+def test_ranks_that_share_each_sequence_learn_what_one_does(watched, tmp_path):
+    found = losses(tmp_path, "--recipe", "fp32", "--tp", "2", "--sp", "--ep", "1", ranks=2)
+    assert abs(found[0] - watched[1][0][0]) < 1e-5
+    assert (found - watched[1][0]).abs().max() < 2e-2
+
+
 def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
     rows = telens.open_run(watched[2][1]).records(tensor="activation", statistic="numel")
     first = rows[rows["iteration"] == 0]
@@ -78,8 +84,9 @@ def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
     assert "layers.0.experts.fc1.gemm_3" in shown.stdout
 
 
-def test_two_ranks_learn_in_fp8(tmp_path):
-    done = train(tmp_path, "--recipe", "delayed")
+@pytest.mark.parametrize("divided", [[], ["--ep", "1", "--tp", "2", "--sp"]])
+def test_two_ranks_learn_in_fp8(tmp_path, divided):
+    done = train(tmp_path, "--recipe", "delayed", *divided)
     assert done.returncode == 0, done.stderr
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("mean loss")]
     assert float(line.split(":")[1].split()[0]) < 4.7  # all bytes alike: 5.55
