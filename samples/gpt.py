@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import math
 import pathlib
 import struct
@@ -298,16 +299,32 @@ def report(last: list[float], bigram_entropy: float, options: argparse.Namespace
         )
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells of an option that there is not which one is near."""
+
+    def parse_args(self, args: list[str] | None = None, namespace: object = None) -> object:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            options = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(name, options, 1)
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            self.error(f"there is no option {name}{hint}")
+        return found
+
+
 def make_parser(
     description: str = "Trains a byte-level GPT of TELens modules on real text.",
 ) -> argparse.ArgumentParser:
     """The options that every model has."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--config", default="", help="debug configuration (YAML)")
-    parser.add_argument("--log-dir", default=".", help="folder of what the session records")
+    parser.add_argument(
+        "--log-dir", default="telens_runs", help="folder of what the session records"
+    )
     parser.add_argument(
         "--recipe", default="delayed", choices=RECIPES, help="precision of the linear layers"
     )

@@ -24,7 +24,11 @@ class Loader {
 
   std::vector<Section> load(const Value& root) {
     std::vector<Section> sections;
-    if (root.is_null()) return sections;
+    if (root.is_null()) {
+      errors_.warn(root.location(),
+                   "it is empty and watches nothing; add a section, or give \"\" for no config");
+      return sections;
+    }
     if (!root.is_map()) {
       errors_.add(root.location(), "a config must be a mapping of sections, not {}",
                   describe(root));

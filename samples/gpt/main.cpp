@@ -4,8 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "core/base/error.h"
+#include "hooks/config/suggestions.h"
 #include "training.h"
 
 namespace {
@@ -57,6 +60,20 @@ void add_size_options(CLI::App& app, gpt::TrainingOptions& options) {
       ->capture_default_str();
 }
 
+// The first option that there is not, and which one is near it; else what the parser says.
+std::string mistake_in(const CLI::App& app, const CLI::ParseError& error) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& argument : app.remaining()) {
+    if (!argument.starts_with('-')) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    return fmt::format("there is no option {}{}", name, telens::config::suggestion(name, known));
+  }
+  return error.what();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,7 +84,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kWrongUse;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "gpt: {}; `gpt --help` explains\n", mistake_in(app, error));
+    return kWrongUse;
   }
   try {
     gpt::train(options);

@@ -1,6 +1,7 @@
 """Numbers of a training that go into the run: by debug.step, and by a watched optimizer."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -27,6 +28,18 @@ def test_step_records_any_number_under_its_name(tmp_path):
         "grad_norm": {0: 3.0},
         "tokens": {1: 7.0},
     }
+
+
+def test_a_misspelt_loss_is_recorded_and_warned_of(tmp_path):
+    with debug.session(log_dir=tmp_path), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        debug.step(lss=1.0)
+        debug.step(2.0, loss2=1.0, lr=0.1)
+        debug.step(lm_loss=1.0, lr=0.1)
+    (only,) = [str(each.message) for each in warned]
+    assert only.startswith("debug.step: lss=1.0 is recorded under that name, and there is no loss")
+    assert "did you mean 'loss'" in only
+    assert scalars(tmp_path)["lss"] == {0: 1.0}
 
 
 def test_step_names_the_scalar_that_is_no_number(tmp_path):

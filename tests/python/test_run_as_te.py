@@ -110,6 +110,7 @@ def ran(tmp_path_factory):
         "as_module": ["-m", "trains"],
         "nowhere": ["nowhere.py"],
         "wrong_config": ["--config", "nowhere.yaml", "trains.py"],
+        "log_dir_alone": ["--log-dir", "logs", "nowhere.py"],
     }
     for name in SCRIPTS:
         if name not in ("beside.py", *command_lines):
@@ -209,6 +210,9 @@ def test_what_cannot_be_stepped_or_begun_is_said(ran):
         "status": 2,
     }
     assert ran[1]["wrong_config"]["status"] == 2
+    told = "telens.run_as_te: --log-dir: without --config nothing is recorded there\n"
+    assert ran[1]["log_dir_alone"]["err"].startswith(told)
+    assert told not in ran[1]["as_module"]["err"]
 
 
 # ---------------------------------------------------------------------- clients that others wrote

@@ -25,18 +25,21 @@ section:
 """
 
 
-def start(command: list[str], *options: object) -> subprocess.CompletedProcess[str]:
+def start(
+    command: list[str], *options: object, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     packages = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [*command, *SMALL, *map(str, options)],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
 
 
-def run(command: list[str], *options: object) -> str:
-    result = start(command, *options)
+def run(command: list[str], *options: object, folder: Path | None = None) -> str:
+    result = start(command, *options, folder=folder)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -60,6 +63,20 @@ def test_a_sample_that_can_record_nothing_says_so_and_trains(tmp_path, sample):
     printed = run(sample, "--steps", 1, "--config", config, "--log-dir", tmp_path / "a file")
     assert "nothing could be recorded in" in printed
     assert "bigram entropy of the text" in printed
+
+
+def test_a_misspelt_option_is_told_of_its_neighbor():
+    misspelt = start(PYTHON_SAMPLE, "--stps", 1)
+    assert misspelt.returncode == 2
+    assert "there is no option --stps (did you mean '--steps'?)" in misspelt.stderr
+
+
+@pytest.mark.parametrize("sample", [PYTHON_SAMPLE, CPP_SAMPLE])
+def test_a_run_without_a_log_dir_goes_to_the_folder_that_git_ignores(tmp_path, sample):
+    (tmp_path / "debug.yaml").write_text(CONFIG)
+    run(sample, "--steps", 1, "--config", "debug.yaml", folder=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"debug.yaml", "telens_runs"}
+    assert "/telens_runs/" in (PROJECT_ROOT / ".gitignore").read_text().split()
 
 
 def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):

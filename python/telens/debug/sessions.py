@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 import os
 import pathlib
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -133,11 +135,23 @@ def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tens
     if _C.debug.is_initialized():
         for name, value in scalars.items():
             _C.debug.record(name, arguments.number("debug.step", name, value))
+            if loss is None and _looks_like_loss(name):
+                warnings.warn(
+                    f"debug.step: {name}={value} is recorded under that name, and there is no loss "
+                    "(did you mean 'loss'?)",
+                    UserWarning,
+                    stacklevel=2,
+                )
     exits.note_step()
     layer_names.note_step()
     ranks.tell_of_a_late_group()
     model_state.show()
     _C.debug.step(arguments.number("debug.step", "loss", loss) if recorded else None)
+
+
+def _looks_like_loss(name: str) -> bool:
+    """A letter is missing, wrong or too many."""
+    return len(name) <= 5 and bool(difflib.get_close_matches(name.lower(), ["loss"], 1, 0.75))
 
 
 def end_debug() -> None:

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="YAML", help="debug configuration to watch it with")
-    parser.add_argument("--log-dir", default=".", metavar="FOLDER", help="where the run goes")
+    parser.add_argument("--log-dir", metavar="FOLDER", help="where the run goes (default: .)")
     parser.add_argument(
         "--feature-dir",
         action="append",
@@ -77,10 +77,15 @@ def _session_of(options: argparse.Namespace) -> contextlib.AbstractContextManage
     if options.config is None:
         if options.feature_dir:
             raise UsageError("--feature-dir: features are run by a session; give its --config too")
+        if options.log_dir is not None:
+            print(
+                "telens.run_as_te: --log-dir: without --config nothing is recorded there",
+                file=sys.stderr,
+            )
         return contextlib.nullcontext()
     from telens.run_as_te.watching import SessionOptions, watching
 
-    return watching(SessionOptions(options.config, options.log_dir, options.feature_dir))
+    return watching(SessionOptions(options.config, options.log_dir or ".", options.feature_dir))
 
 
 def _run_script(path: str, arguments: list[str]) -> None:

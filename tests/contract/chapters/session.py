@@ -80,7 +80,14 @@ STATEMENTS = (
         "An empty config file is no error.",
         "ConfigFile.that_is_empty_selects_nothing",
         "hooks/config/load.cpp",
-        "if (root.is_null()) return sections;",
+        "if (root.is_null()) {",
+        "if (false) {",
+    ),
+    Statement(
+        "It is warned of, with its name *(ours)*.",
+        "ConfigFile.that_is_empty_selects_nothing",
+        "hooks/config/load.cpp",
+        "it is empty and watches nothing; ",
         "",
     ),
     Statement(
@@ -287,6 +294,13 @@ STATEMENTS = (
         SESSIONS,
         '            _C.debug.record(name, arguments.number("debug.step", name, value))',
         '            arguments.number("debug.step", name, value)',
+    ),
+    Statement(
+        "A misspelt `loss=` of a `step` without a loss is warned of *(ours)*.",
+        "test_recorded_scalars.py::test_a_misspelt_loss_is_recorded_and_warned_of",
+        SESSIONS,
+        "            if loss is None and _looks_like_loss(name):",
+        "            if False:",
     ),
     Statement(
         "`watch_optimizer(optimizer, every)` keeps `lr`, `grad_norm` and `update_to_weight` of an "

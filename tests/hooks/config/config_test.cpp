@@ -311,7 +311,9 @@ TEST(ConfigFile, that_is_missing_is_an_error_that_names_it) {
 TEST(ConfigFile, that_is_empty_selects_nothing) {
   const std::string path = ::testing::TempDir() + "telens_empty_config.yaml";
   std::ofstream(path).close();
-  EXPECT_THAT(load_config_file(path, shared_descriptions()).sections(), IsEmpty());
+  const Config config = load_config_file(path, shared_descriptions());
+  EXPECT_THAT(config.sections(), IsEmpty());
+  EXPECT_THAT(config.warnings(), ElementsAre(HasSubstr("it is empty and watches nothing")));
   std::remove(path.c_str());
 }
 
