@@ -66,7 +66,8 @@ void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t co
   constexpr std::uint64_t kRead = 2;  // a rank that comes here has read all texts of two before
   c10d::Store& store = *group.getStore();
   const int own = group.getRank();
-  const std::string text = fmt::format("{}\n{}", claim.subject, claim.text);
+  const std::string said = claim.details ? claim.text + claim.details() : claim.text;
+  const std::string text = fmt::format("{}\n{}", claim.subject, said);
   store.set(key_of(comparison, own), bytes_of(text));
   if (comparison >= kRead) store.deleteKey(key_of(comparison - kRead, own));
   for (int rank = 0; rank < group.getSize(); ++rank) {
@@ -77,7 +78,7 @@ void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t co
     const std::string theirs = other.substr(end + 1);
     const std::string subject = other.substr(0, end);
     raise<UsageError>("{}: rank {} of {} {}, rank {} {}{}; {}", claim.subject, own,
-                      claim.group_name, claim.text, rank, theirs,
+                      claim.group_name, said, rank, theirs,
                       subject == claim.subject ? "" : " in " + subject, claim.mend);
   }
 }

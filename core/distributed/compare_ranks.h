@@ -5,6 +5,7 @@
 // already on its way to the next collective, where it would take ours for that one.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/distributed/process_group.h"
@@ -17,6 +18,9 @@ struct RankClaim {
   const char* group_name;      // the argument's, "tp_group"
   std::string text;
   const char* mend;
+  // More of the sentence, made only where ranks compare: contents that differ in each call, which
+  // make no text that is compared anew. Empty: there is no more.
+  std::function<std::string()> details = {};
 };
 
 // Throws UsageError where the texts of two ranks differ, or where a rank does not call this within

@@ -40,4 +40,13 @@ at::Tensor PartedCast::codes(const at::Tensor& part) {
   return ops::quantize_fp8(part, scale_, ops::if_defined(quantizer_->running_amax()), format());
 }
 
+std::vector<at::Tensor> cast_together(PartedCast& cast, const std::vector<at::Tensor>& tensors) {
+  if (cast.looks_first()) {
+    for (const at::Tensor& tensor : tensors) cast.look(tensor);
+  }
+  std::vector<at::Tensor> codes;
+  for (const at::Tensor& tensor : tensors) codes.push_back(cast.codes(tensor));
+  return codes;
+}
+
 }  // namespace telens

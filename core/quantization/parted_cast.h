@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/quantization/quantizer.h"
 
@@ -30,5 +31,8 @@ class PartedCast {
   at::Tensor scale_;
   at::Tensor amax_;  // that of the parts looked at; undefined: none
 };
+
+// The codes of several tensors under one scale.
+std::vector<at::Tensor> cast_together(PartedCast& cast, const std::vector<at::Tensor>& tensors);
 
 }  // namespace telens

@@ -65,9 +65,18 @@ class Casts:
     backward: type = E5M2
     amaxes: dict[str, tuple[float, float]] = field(default_factory=dict)  # that the casts saw
 
+    def form(self, name: str) -> type:
+        return self.backward if name.startswith("d") else self.forward
+
     def __call__(self, name: str, *parts: Known) -> list[tuple[Known, float]]:
         """(codes, 1 / scale) of parts that are cast under one scale."""
-        form = self.backward if name.startswith("d") else self.forward
+        scale = self.scale_of(name, *parts)
+        inverse = float(np.float32(1) / np.float32(scale[0]))
+        return [(self.under(name, part, scale), inverse) for part in parts]
+
+    def scale_of(self, name: str, *parts: Known) -> tuple[float, float]:
+        """The scale that the parts together are cast with, and the share that it may be off."""
+        form = self.form(name)
         bounds = np.array([part.amax() for part in parts if part.mid.size]).max(0, initial=0)
         low, high, middle = bounds if np.ndim(bounds) else (0, 0, 0)
         self.amaxes[name] = (low, high)
@@ -75,14 +84,15 @@ class Casts:
         if scale is None:
             scale = np.float32(LARGEST[form]) / np.float32(middle) if middle else np.float32(1)
             slack = (high - low) / middle + 2 * ULP if high > low else 0.0
-        inverse = float(np.float32(1) / np.float32(scale))
-        made = []
-        for part in parts:
-            wide = part.rounded(slack)
-            ends = codes(wide.mid - wide.rad, scale, form), codes(wide.mid + wide.rad, scale, form)
-            middles = Known((ends[0] + ends[1]) / 2, np.abs(ends[1] - ends[0]) / 2)
-            made.append((middles.rounded(slack), inverse))
-        return made
+        return scale, slack
+
+    def under(self, name: str, part: Known, scale: tuple[float, float]) -> Known:
+        """The codes of a part under a scale."""
+        value, slack = scale
+        wide, form = part.rounded(slack), self.form(name)
+        ends = codes(wide.mid - wide.rad, value, form), codes(wide.mid + wide.rad, value, form)
+        middles = Known((ends[0] + ends[1]) / 2, np.abs(ends[1] - ends[0]) / 2)
+        return middles.rounded(slack)
 
 
 def softmax(p: Known, sink: np.ndarray | None) -> tuple[Known, np.ndarray]:

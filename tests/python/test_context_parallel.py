@@ -1,6 +1,7 @@
 """Attention that ranks share along the sequence (context parallelism) beside the whole one."""
 
 import copy
+import dataclasses
 import itertools
 import pickle
 
@@ -8,10 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from context_helpers import (
+    BATCH,
     HEADS,
     LENGTHS,
+    SEQ,
     SIZE,
     Case,
+    attend,
+    close,
     compare,
     make,
     places,
@@ -23,7 +28,6 @@ from distributed_workers import run_ranks
 
 import telens
 import telens.pytorch as te
-from telens.common.recipe import Float8CurrentScaling
 
 COMMS = ("p2p", "all_gather", "a2a")
 DTYPES = (torch.float64, torch.bfloat16)
@@ -63,8 +67,10 @@ def two_ranks(rank: int) -> None:
     compare(Case("a2a", options={"softmax_type": "off-by-one"}), rank, 2, dist.group.WORLD)
     learnable_softmax(rank)
     copies(rank)
+    biases(rank, 2)
     sums_of_two_dtypes(rank)
     ranks_that_differ(rank)
+    other_lengths(rank)
     refusals(rank)
 
 
@@ -114,6 +120,57 @@ def refused(match: str, case: Case, **more) -> None:
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs, **more)
 
 
+# Mask, layout, groups, type and sizes: a bias of a batch and heads, of heads, of neither, of keys.
+BIASES = [
+    ("causal", "sbhd", HEADS, "post_scale_bias", (BATCH, HEADS, SEQ, SEQ)),
+    ("no_mask", "bshd", 2, "post_scale_bias", (1, HEADS, SEQ, SEQ)),
+    ("padding_causal", "sbhd", HEADS, "pre_scale_bias", (SEQ, SEQ)),
+    ("causal", "bshd", 2, "post_scale_bias", (1, 1, 1, SEQ)),
+]
+
+
+def biases(rank: int, size: int) -> None:
+    """A rank has the rows of its own queries; what all rows share is a sum over the ranks."""
+    generator = torch.Generator().manual_seed(3)
+    for mask, layout, groups, kind, sizes in BIASES:
+        case = Case("p2p", mask, layout, groups)
+        whole, (dim, here) = whole_tensors(case), places(layout, rank, size)
+        bias = torch.randn(sizes, generator=generator)
+        rows = here if sizes[-2] > 1 else torch.tensor([0])
+        found = []
+        for parts, own_bias, more in (
+            (whole, bias.clone(), {}),
+            ([x.index_select(dim, here) for x in whole], bias.index_select(-2, rows),
+             {"cp_group": dist.group.WORLD}),
+        ):  # fmt: skip
+            own_bias.requires_grad_()
+            call = {"core_attention_bias_type": kind, "core_attention_bias": own_bias}
+            biased = dataclasses.replace(case, call=call)
+            found.append([*attend(biased, make(biased, **more), parts), own_bias.grad])
+        (*expected, of_whole), (*actual, of_own) = found
+        for name, own, right in zip(("output", "dq", "dk", "dv"), actual, expected, strict=True):
+            close(own, right.index_select(dim, here), (mask, kind, name))
+        if sizes[-2] == 1:
+            dist.all_reduce(of_own)
+        close(of_own, of_whole.index_select(-2, rows), (mask, kind, "gradient of the bias"))
+
+
+def other_lengths(rank: int) -> None:
+    """What cu_seqlens hold is compared where the rest is: in an attention's first call."""
+    x = [each[:SIZE] for each in whole_tensors(Case("p2p"))[:3]]
+    mine, theirs = [30, 17 - rank], [30, 16 + rank]
+    attention = make(Case("p2p", "padding"), cp_group=dist.group.WORLD)
+    match = rf"cu_seqlens_q \[0, 30, {sum(mine)}\], rank {1 - rank} .* \[0, 30, {sum(theirs)}\];"
+    with pytest.raises(telens.UsageError, match=match):
+        attention(*x, cu_seqlens_q=sums(mine))
+    packed = torch.zeros(40, HEADS, SIZE), torch.zeros(40, HEADS, SIZE), torch.zeros(40, HEADS, 24)
+    lengths = [4] * 19 + [3 + rank]
+    attention = make(Case("p2p", "padding", "thd"), cp_group=dist.group.WORLD)
+    match = r"\[0, 4, .*, \.\.\.\] of 21 numbers with the digest"
+    with pytest.raises(telens.UsageError, match=match):
+        attention(*packed, cu_seqlens_q=sums(lengths), cu_seqlens_q_padded=sums([4] * 20))
+
+
 def sums_of_two_dtypes(rank: int) -> None:
     """cu_seqlens_q and cu_seqlens_kv with one content are alike, whatever integers they are."""
     case = Case("p2p", "padding_causal", call={"cu_seqlens_kv": sums(LENGTHS).long()})
@@ -153,9 +210,23 @@ def refusals(rank: int) -> None:
     mask = torch.zeros(1, 1, SIZE, SIZE, dtype=torch.bool)
     refused("arbitrary does not go with", Case("a2a", "arbitrary"), attention_mask=mask)
     refused("give cu_seqlens_q, the sums of the whole", Case("a2a", "padding"))
-    refused("a bias of the scores does not go with", Case("p2p"), core_attention_bias_type="alibi")
-    with te.autocast(recipe=Float8CurrentScaling(fp8_dpa=True)):
-        refused("fp8_dpa. does not go with context parallelism", Case("p2p"))
+    refused("alibi does not go .*; in Transformer Engine neither", Case("p2p"),
+            core_attention_bias_type="alibi")  # fmt: skip
+    shape = r"core_attention_bias is \[16, 16\]; under .* = \[2, 4, 16, 32\], and that has all"
+    with pytest.raises(telens.ShapeError, match=shape):
+        make(Case("p2p"), cp_group=dist.group.WORLD)(
+            *(x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]),
+            core_attention_bias=torch.zeros(SIZE, SIZE),
+            core_attention_bias_type="post_scale_bias",
+        )
+    biased = {"core_attention_bias_type": "post_scale_bias"}
+    for comm in ("all_gather", "a2a"):
+        refused("core_attention_bias under all_gather, a2a or .* use cp_comm_type p2p", Case(comm),
+                core_attention_bias=torch.zeros(SIZE, SEQ), **biased)  # fmt: skip
+    refused("core_attention_bias of packed sequences .thd. does not",
+            Case("p2p", "padding", "thd"), cu_seqlens_q=sums([32]), **biased)  # fmt: skip
+    refused("core_attention_bias_type post_scale_bias needs core_attention_bias", Case("p2p"),
+            **biased)  # fmt: skip
     refused("return_max_logit does not go", Case("a2a", options={"return_max_logit": True}))
     refused("4 heads in 1 groups are not divided by the 2 ranks", Case("a2a", groups=1))
     refused("15 positions on a context-parallel rank; expected an even", Case("p2p"), positions=15)
@@ -177,6 +248,7 @@ def four_ranks(rank: int) -> None:
     levels = two_levels(rank)
     for case in cases(["a2a+p2p"]):
         compare(case, rank, 4, levels)
+    biases(rank, 4)
     for comm in COMMS:
         for mask, layout in (("causal", "sbhd"), ("no_mask", "bshd"), ("padding_causal", "thd")):
             compare(Case(comm, mask, layout), rank, 4, dist.group.WORLD)

@@ -81,6 +81,39 @@ def transformer(comm: str, size: int, group: object = None) -> None:
     compare(whole, own, "bshd", size, ("TransformerLayer", comm))
 
 
+def decoder(comm: str, padded: bool) -> None:
+    """Its cross attention sees 48 places of the encoder, whose chunks are longer than its own."""
+    torch.manual_seed(1)
+    made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "layer_type": "decoder"}
+    made |= {"attn_input_format": "bshd", "device": "cpu"}
+    made |= {"enc_dec_attn_mask_type": "padding" if padded else "no_mask"}
+    made |= {"self_attn_mask_type": "padding_causal" if padded else "causal"}
+    lengths = {"cu_seqlens_q": sums([30, 17]), "cu_seqlens_kv": sums([41, 5])} if padded else {}
+    whole, own = (te.TransformerLayer(HIDDEN, FFN, HEADS, **made) for _ in range(2))
+    own.load_state_dict(whole.state_dict())
+    own.set_context_parallel_group(dist.group.WORLD, None, None, comm)
+    generator = torch.Generator().manual_seed(1)
+    x, gradient, seen = (
+        torch.randn(BATCH, length, HIDDEN, generator=generator) for length in (SEQ, SEQ, 48)
+    )
+    here, there = (torch.tensor(chunks_of(dist.get_rank(), 2, length)) for length in (SEQ, 48))
+    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(48)
+    cut = (x[:, here], seen[:, there], gradient[:, here])
+    found = []
+    for layer, parts in ((whole, (x, seen, gradient)), (own, cut)):
+        hidden, encoded = (part.clone().requires_grad_() for part in parts[:2])
+        out = layer(hidden, encoder_output=encoded, rotary_pos_emb=angles, **lengths)
+        out.backward(parts[2])
+        found.append((out.detach(), hidden.grad, encoded.grad))
+    for name, at, right, actual in zip(
+        ("output", "dgrad", "the encoder's"), (here, here, there), *found, strict=True
+    ):
+        close(actual, right[:, at], ("decoder", comm, padded, name))
+    for name, parameter in own.named_parameters():
+        total = sum_over_ranks(parameter.grad, dist.group.WORLD)
+        close(total, whole.get_parameter(name).grad, ("decoder", comm, padded, name))
+
+
 def short_angles(rank: int) -> None:
     layer = te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, device="cpu")
     layer.set_context_parallel_group(dist.group.WORLD)
@@ -271,6 +304,8 @@ def two_ranks(rank: int) -> None:
         attention(comm, "sbhd", 2, dist.group.WORLD, 2)
         attention(comm, "thd", HEADS, dist.group.WORLD, 2)
         transformer(comm, 2)
+        decoder(comm, padded=comm != "p2p")
+    decoder("p2p", padded=True)
     short_angles(rank)
     dropouts(rank)
     checkpoints_of_dropout(rank)

@@ -27,6 +27,14 @@ class AttentionCall {
   // How its tensors are cast; nothing: it runs in high precision.
   const std::optional<Fp8Attention>& fp8() const { return fp8_; }
 
+  // The same for one of several attentions that a forward is made of under context parallelism:
+  // the backward of none of them ends the backward of the region.
+  AttentionCall part() const {
+    AttentionCall copy = *this;
+    if (copy.fp8_) copy.fp8_->first_in_region = false;
+    return copy;
+  }
+
   bool inspects(TensorName tensor) const { return plan_ != nullptr && plan_->inspects(tensor); }
 
   // Where a feature wants to see them, and not where a forward is computed a second time.

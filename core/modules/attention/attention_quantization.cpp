@@ -36,6 +36,7 @@ Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::stri
           .casts = casts_,
           .region = contexts[0].region,
           .first_in_region = contexts[0].first_in_region,
+          .hands_casts = contexts[0].recipe->fp8_mha,
           .name = name};
 }
 

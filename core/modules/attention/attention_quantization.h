@@ -36,6 +36,7 @@ struct Fp8Attention {
   AttentionCasts casts;
   std::shared_ptr<Region> region;
   bool first_in_region = false;  // its backward ends the backward of the region
+  bool hands_casts = false;      // Recipe::fp8_mha
   std::string name;              // the layer's, for messages
 };
 

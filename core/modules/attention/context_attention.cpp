@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/distributed/exchange_rows.h"
 #include "core/distributed/gather_sequence.h"
+#include "core/modules/attention/fp8_ring_attention.h"
 #include "core/modules/attention/ring_attention.h"
 
 namespace telens {
@@ -89,12 +90,14 @@ at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttenti
 at::Tensor attend_sequence(const QueryKeyValueHeads& heads, const ContextAttention& how,
                            const LocalAttention& local) {
   if (how.parallel.gathers) return attend_gathered(heads, how, local);
-  return attend_in_ring(heads, {.group = how.parallel.sequence,
-                                .query = how.query,
-                                .key = how.key,
-                                .causal = how.span.causal,
-                                .dropout = how.dropout,
-                                .scale = how.scale});
+  const RingAttention ring{.group = how.parallel.sequence,
+                           .query = how.query,
+                           .key = how.key,
+                           .causal = how.span.causal,
+                           .dropout = how.dropout,
+                           .scale = how.scale,
+                           .bias = how.bias};
+  return how.fp8 ? attend_in_fp8_ring(heads, ring, *how.fp8) : attend_in_ring(heads, ring);
 }
 
 }  // namespace

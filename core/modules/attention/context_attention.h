@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 
+#include "core/modules/attention/attention_quantization.h"
 #include "core/modules/attention/attention_scores.h"
 #include "core/modules/attention/context_mask.h"
 #include "core/modules/attention/context_order.h"
@@ -19,6 +21,8 @@ struct ContextAttention {
   SeenSpan span = {};
   double dropout = 0;
   double scale = 1;
+  std::optional<at::Tensor> bias = {};   // a ring's alone, as RingAttention has it
+  std::optional<Fp8Attention> fp8 = {};  // how the ring casts; LocalAttention knows for itself
 };
 
 // Attention in one process: of some heads over whole sequences, or of some queries to all keys that

@@ -220,15 +220,8 @@ AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs
       wants_gradient(inputs.query_layer) || wants_gradient(inputs.key_layer) ||
       wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
       wants_gradient(or_undefined(inputs.scores.core_attention_bias));
-  AttentionCall call = layer_.begin_forward(
+  return layer_.begin_forward(
       {.query = inputs.query_layer, .training = is_training(), .asks_gradient = asks_gradient});
-  if (call.fp8() && context_.is_divided()) {
-    raise<UsageError>(
-        "{}: FP8 attention (fp8_dpa) does not go with context parallelism (cp_group); give the "
-        "recipe fp8_dpa=False, or leave the sequence whole",
-        call.fp8()->name);
-  }
-  return call;
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {

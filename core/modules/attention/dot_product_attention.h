@@ -87,7 +87,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
   // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
   // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
-  // whose recipe has fp8_dpa, which takes no FP64 and no context parallelism.
+  // whose recipe has fp8_dpa, which takes no FP64.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }

@@ -2,13 +2,20 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "core/base/fnv1a.h"
 #include "core/distributed/compare_ranks.h"
+#include "core/modules/attention/attention_bias.h"
 #include "core/modules/attention/context_attention.h"
 #include "core/modules/attention/dot_product_attention.h"
+#include "core/modules/attention/fp8_attention.h"
+#include "core/modules/attention/fp8_context.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/wants_gradient.h"
 
@@ -28,6 +35,40 @@ std::string claim_of(const char* name, const at::Tensor& heads) {
                      wants_gradient(heads) ? " with a gradient" : "");
 }
 
+// A few numbers as they are; of more the first ones, and a digest of all.
+std::string claim_of_sums(const char* name, const std::optional<at::Tensor>& sums) {
+  constexpr std::size_t kMost = 17;
+  constexpr std::size_t kFirst = 8;
+  if (!sums) return {};
+  const at::Tensor host = sums->to(at::kCPU, at::kLong).contiguous();
+  const std::span numbers(host.const_data_ptr<std::int64_t>(),
+                          static_cast<std::size_t>(host.numel()));
+  const std::string all = fmt::format("{}", fmt::join(numbers, ", "));
+  if (numbers.size() <= kMost) return fmt::format(", {} [{}]", name, all);
+  return fmt::format(", {} [{}, ...] of {} numbers with the digest {:016x}", name,
+                     fmt::join(numbers.first(kFirst), ", "), numbers.size(), fnv1a(all));
+}
+
+// [batch or 1, heads or 1, this rank's queries or 1, keys of all ranks]
+at::Tensor checked_bias(at::Tensor bias, const QueryKeyValueHeads& heads, std::int64_t ranks) {
+  const std::array expected{heads.query.size(0), heads.query.size(1), heads.query.size(2),
+                            heads.key.size(2) * ranks};
+  const at::IntArrayRef given = bias.sizes();
+  bool fits = bias.dim() >= 1 && bias.dim() <= 4 && given.back() == expected.back();
+  for (std::int64_t dim = -1; fits && dim >= -bias.dim(); --dim) {
+    fits = bias.size(dim) == 1 || bias.size(dim) == expected[static_cast<std::size_t>(4 + dim)];
+  }
+  if (!fits) {
+    raise<ShapeError>(
+        "DotProductAttention: core_attention_bias is {}; under context parallelism (cp_group) "
+        "expected one that broadcasts to [batch, heads, queries of this rank, keys of all ranks] = "
+        "{}, and that has all of the keys",
+        c10::str(given), expected);
+  }
+  while (bias.dim() < 4) bias = bias.unsqueeze(0);
+  return bias;
+}
+
 const char* comm_type_of(const ContextParallel& context) {
   if (context.heads) return context.sequence ? "a2a+p2p" : "a2a";
   return context.gathers ? "all_gather" : "p2p";
@@ -43,12 +84,21 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
                                              const ContextAttention& how) {
   static const std::string subject = "DotProductAttention";
   const std::string text = fmt::format(
-      "attends by {} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
-      "[batch, heads, seq, size] {}, {}, {}",
-      comm_type_of(how.parallel), inputs.qkv_format.value_or(options_.qkv_format),
+      "attends by {}{} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
+      "[batch, heads, seq, size] {}, {}, {}{}",
+      comm_type_of(how.parallel), how.fp8 ? " in FP8" : "",
+      inputs.qkv_format.value_or(options_.qkv_format),
       inputs.attn_mask_type.value_or(options_.attn_mask_type), how.span.left, how.span.right,
       how.dropout, claim_of("query", heads.query), claim_of("key", heads.key),
-      claim_of("value", heads.value));
+      claim_of("value", heads.value),
+      how.bias ? ", " + claim_of("core_attention_bias", *how.bias) : "");
+  const ScoreArguments& scores = inputs.scores;
+  const auto contents = [&] {
+    return claim_of_sums("cu_seqlens_q", scores.cu_seqlens_q) +
+           claim_of_sums("cu_seqlens_kv", scores.cu_seqlens_kv) +
+           claim_of_sums("cu_seqlens_q_padded", scores.cu_seqlens_q_padded) +
+           claim_of_sums("cu_seqlens_kv_padded", scores.cu_seqlens_kv_padded);
+  };
   const bool first = std::exchange(first_in_context_, false);
   for (const ProcessGroupPtr& group : {how.parallel.heads, how.parallel.sequence}) {
     if (!group) continue;
@@ -56,7 +106,8 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
                              .group_name = "cp_group",
                              .text = text,
                              .mend = "give all of its ranks the same arguments and equal parts of "
-                                     "the sequences, under the same autocast"},
+                                     "the sequences, under the same autocast",
+                             .details = contents},
                             group, first);
   }
 }
@@ -71,8 +122,21 @@ void DotProductAttention::check_context(const DotProductAttentionInputs& inputs)
   if (type.padding && (!inputs.scores.cu_seqlens_q || !inputs.attention_mask.empty())) {
     refuse("an attention_mask", "give cu_seqlens_q, the sums of the whole sequences' lengths");
   }
+  if (is_alibi(inputs.scores.core_attention_bias_type)) {
+    refuse(
+        "core_attention_bias_type alibi",
+        "in Transformer Engine neither: give -slope * distance as core_attention_bias of the type "
+        "post_scale_bias, under cp_comm_type p2p");
+  }
   if (inputs.scores.core_attention_bias_type != "no_bias") {
-    refuse("a bias of the scores", "use core_attention_bias_type no_bias");
+    if (!context_.is_ring() || context_.heads) {
+      refuse("core_attention_bias under all_gather, a2a or a2a+p2p",
+             "in Transformer Engine neither: use cp_comm_type p2p");
+    }
+    if (inputs.qkv_format.value_or(options_.qkv_format) == "thd") {
+      refuse("core_attention_bias of packed sequences (thd)",
+             "they have no matrix of scores in common: use sbhd or bshd");
+    }
   }
   if (options_.return_max_logit) refuse("return_max_logit", "leave it out");
   const bool only_heads = context_.heads && !context_.sequence;
@@ -134,12 +198,24 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
     TORCH_WARN_ONCE("checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores ",
                     "are made anew in the backward anyway, and dropout's choices are kept");
   }
-  const ContextAttention how{.parallel = context_,
-                             .query = places.query,
-                             .key = places.key,
-                             .span = {.causal = causal, .left = span.left, .right = span.right},
-                             .dropout = dropout,
-                             .scale = scale(heads.query)};
+  ContextAttention how{.parallel = context_,
+                       .query = places.query,
+                       .key = places.key,
+                       .span = {.causal = causal, .left = span.left, .right = span.right},
+                       .dropout = dropout,
+                       .scale = scale(heads.query)};
+  how.bias = attention_bias(
+      inputs.scores, {.heads = options_.num_attention_heads, .scale = how.scale, .distances = {}});
+  const std::optional<Fp8Attention>& fp8 = call.fp8();
+  if (fp8 && how.bias) {
+    raise<UsageError>(
+        "{}: core_attention_bias does not go with FP8 attention (fp8_dpa) under context "
+        "parallelism "
+        "(cp_group), in Transformer Engine neither; give the recipe fp8_dpa=False",
+        fp8->name);
+  }
+  const AttentionCall part = call.part();
+  how.fp8 = part.fp8();
   const LocalAttention local{.whole =
                                  [&](const QueryKeyValueHeads& own, std::int64_t first_head) {
                                    Heads whole{.query = own.query,
@@ -150,18 +226,21 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                    if (type.padding) {
                                      whole.masks = {places.query.padding(), places.key.padding()};
                                    }
-                                   return attend(whole, inputs, call).first;
+                                   return attend(whole, inputs, part).first;
                                  },
                              .masked =
                                  [&](const QueryKeyValueHeads& own, const ScoredAttention& scores) {
+                                   if (part.fp8()) return attend_in_fp8(own, scores, *part.fp8());
                                    return attend_scored(own, scores,
                                                         inputs.scores.checkpoint_core_attention);
                                  }};
   const QueryKeyValueHeads own{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
+  if (how.bias) how.bias = checked_bias(*how.bias, own, context_.place().size);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   compare_in_context(own, inputs, how);
-  return attend_in_context(own, how, local);
+  if (!fp8) return attend_in_context(own, how, local);
+  return end_output(attend_in_context(with_ended_gradients(own, *fp8), how, local), *fp8);
 }
 
 }  // namespace telens

@@ -49,16 +49,6 @@ enum Kept : std::uint8_t {
   kUndropped
 };
 
-// The three tensors' codes under one scale.
-std::vector<at::Tensor> cast_together(PartedCast& cast, const std::vector<at::Tensor>& tensors) {
-  if (cast.looks_first()) {
-    for (const at::Tensor& tensor : tensors) cast.look(tensor);
-  }
-  std::vector<at::Tensor> codes;
-  for (const at::Tensor& tensor : tensors) codes.push_back(cast.codes(tensor));
-  return codes;
-}
-
 at::Tensor decoded(const at::Tensor& codes, FormatId format) {
   return ops::decode_fp8(codes, format, at::kFloat);
 }
@@ -318,13 +308,17 @@ variable_list Fp8AttentionFunction::backward(AutogradContext* context, variable_
 
 }  // namespace
 
-at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const ScoredAttention& how,
-                         const Fp8Attention& fp8) {
-  if (heads.query.scalar_type() == at::kDouble) {
+void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8) {
+  if (query.scalar_type() == at::kDouble) {
     raise<ShapeError>(
         "{}: query has dtype Double; FP8 attention (fp8_dpa) takes BFloat16, Half or Float",
         fp8.name);
   }
+}
+
+at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const ScoredAttention& how,
+                         const Fp8Attention& fp8) {
+  check_dtype_for_fp8(heads.query, fp8);
   if (how.choice) {
     *how.choice = {.kernel = "FP8 attention by formulas",
                    .computed_in = at::kFloat,

@@ -24,6 +24,9 @@ namespace telens {
 at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const ScoredAttention& how,
                          const Fp8Attention& fp8);
 
+// Throws ShapeError for FP64.
+void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8);
+
 // The values that the scores are made of, in FP32, for features that look at the scores. Adds
 // nothing to an amax history.
 QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8);

@@ -14,6 +14,8 @@ struct PartialScores {
   std::optional<at::Tensor> kept = {};     // boolean [batch, heads, seq_q, seq_kv]: dropout's
   double keep = 1;                         // probability of it
   double scale = 1;
+  std::optional<at::Tensor> factor = {};  // FP32, 1 element, in the place of scale: that of codes
+  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcast to all of them
 };
 
 struct PartialHeads {
@@ -39,8 +41,26 @@ struct AttentionGradients {
   at::Tensor lse;     // that of all keys
 };
 
-// Adds the gradients of these heads to those in `into`.
+struct PartialGradients {
+  PartialHeads heads;
+  std::optional<at::Tensor> bias = {};  // the bias's sizes; nothing: there is none
+};
+
+// Adds the gradients of these heads, and of their bias, to those in `into`.
 void add_partial_gradients(const PartialHeads& heads, const PartialScores& scores,
-                           const AttentionGradients& gradients, const PartialHeads& into);
+                           const AttentionGradients& gradients, const PartialGradients& into);
+
+// Parts of the above for attentions that cast what lies between. The queries are some rows of those
+// that the scores belong to, from `first` on.
+
+// [batch, heads, queries, seq_kv], scaled and biased; -Inf where a key is not seen.
+at::Tensor partial_scores(const at::Tensor& query, const at::Tensor& key, const PartialScores& how,
+                          std::int64_t first);
+
+// Dropout of weights, or of their gradients, of these queries.
+void drop_partly(at::Tensor& weights, const PartialScores& how, std::int64_t first);
+
+// -Inf, which a query has that sees no key, in the shape of another number.
+at::Tensor lse_or(const at::Tensor& lse, double instead);
 
 }  // namespace telens

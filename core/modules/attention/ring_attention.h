@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "core/distributed/process_group.h"
 #include "core/modules/attention/attention_scores.h"
 #include "core/modules/attention/context_order.h"
@@ -17,6 +19,9 @@ struct RingAttention {
   bool causal = false;  // queries and keys then lie alike
   double dropout = 0;
   double scale = 1;
+  // [batch or 1, heads or 1, seq_q or 1, seq_kv], added to scaled scores: of this rank's queries
+  // and all ranks' keys in their natural order.
+  std::optional<at::Tensor> bias = {};
 };
 
 // heads: this rank's chunks, [batch, heads, seq, size]; the result is of the query's dtype. Sums

@@ -98,7 +98,7 @@ STATEMENTS = (
         "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
         "of the whole attention.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/attention/ring_attention.cpp",
+        "core/modules/attention/ring_steps.cpp",
         "step.query = {queries_ / 2, queries_ / 2};",
         "step.query = {0, queries_ / 2};",
     ),
@@ -106,7 +106,7 @@ STATEMENTS = (
         "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
         "core/modules/attention/partial_attention.cpp",
-        "const at::Tensor shift = finite_or(lse, 0);",
+        "const at::Tensor shift = lse_or(lse, 0);",
         "const at::Tensor shift = lse;",
     ),
     Statement(

@@ -46,7 +46,7 @@ STATEMENTS = (
         "dropout kept.",
         LAYERS,
         PARTIAL,
-        "    drop(of_weights, kept, how.keep);\n",
+        "    drop_partly(of_weights, how, first);\n",
         "",
     ),
     Statement(
@@ -63,6 +63,45 @@ STATEMENTS = (
         "core/modules/attention/dot_product_attention_context.cpp",
         "if ((causal || span.has_window()) && !places.alike) {",
         "if (causal && !places.alike) {",
+    ),
+    Statement(
+        "With them they compare what `cu_seqlens` hold.",
+        ATTENDED,
+        "core/modules/attention/dot_product_attention_context.cpp",
+        ".details = contents}",
+        ".details = {}}",
+    ),
+    Statement(
+        "Under p2p `core_attention_bias` has the rows of the rank's own queries and the keys of "
+        "all ranks, and a gradient.",
+        ATTENDED,
+        "core/modules/attention/ring_steps.cpp",
+        ".of_all_keys = {owner * keys_, keys_},",
+        ".of_all_keys = {at_.rank * keys_, keys_},",
+    ),
+    Statement(
+        "Under context parallelism a decoder's cross attention sees an encoder's chunks.",
+        LAYERS,
+        "core/modules/attention/ring_steps.cpp",
+        "step.key.of(how_.key.of({owner, at_.size}), 1)",
+        "step.key.of(how_.key.of(at_), 1)",
+    ),
+    Statement(
+        "FP8 attention goes with context parallelism: under p2p keys and values travel as codes, "
+        "with the scale that their rank made them with.",
+        "test_fp8_context_parallel.py::"
+        "test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas",
+        "core/modules/attention/fp8_ring_attention.cpp",
+        "const at::Tensor key_scale_inv = CodeTravelers::scale_inv(present);",
+        "const at::Tensor key_scale_inv = scale_inv_;",
+    ),
+    Statement(
+        "Its casts are those of each step of the ring, as in Transformer Engine.",
+        "test_fp8_context_parallel.py::"
+        "test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas",
+        "core/modules/attention/fp8_ring_attention.cpp",
+        "if (saved[kRingOutputScaleInv].defined()) round_together(made, kept.fp8);",
+        "",
     ),
     Statement(
         "`tp_group` and `cp_group` divide MultiheadAttention and TransformerLayer together.",

@@ -1,0 +1,87 @@
+#include "core/modules/attention/fp8_context.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "core/modules/shared/backward_errors.h"
+#include "core/modules/shared/named_errors.h"
+#include "core/ops/quantize.h"
+#include "core/quantization/parted_cast.h"
+
+namespace telens {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct KeptCasts final : torch::CustomClassHolder {
+  explicit KeptCasts(Fp8Attention kept) : fp8(std::move(kept)) {}
+  Fp8Attention fp8;
+};
+
+variable_list ended(const Fp8Attention& fp8, variable_list gradients) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (fp8.hands_casts) {
+    PartedCast cast(fp8.quantizers.d_qkv);
+    const std::vector<at::Tensor> codes = cast_together(cast, gradients);
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      gradients[i] = ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(),
+                                         gradients[i].scalar_type());
+    }
+    fp8.casts.input_gradients->scale = cast.scale();
+  }
+  if (fp8.first_in_region) fp8.region->update(/*backward=*/true);
+  return gradients;
+}
+
+class EndedGradientsFunction : public torch::autograd::Function<EndedGradientsFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const at::Tensor& query,
+                               const at::Tensor& key, const at::Tensor& value,
+                               const Fp8Attention* fp8) {
+    context->saved_data["fp8"] = c10::IValue::make_capsule(c10::make_intrusive<KeptCasts>(*fp8));
+    return {query.alias(), key.alias(), value.alias()};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto holder = context->saved_data["fp8"].toCapsule();
+    const Fp8Attention& fp8 = static_cast<const KeptCasts&>(*holder).fp8;
+    return in_backward([&] {
+      return naming_layer(fp8.name, [&] {
+        variable_list all = ended(fp8, std::move(gradients));
+        all.emplace_back();
+        return all;
+      });
+    });
+  }
+};
+
+class EndedOutputFunction : public torch::autograd::Function<EndedOutputFunction> {
+ public:
+  static at::Tensor forward(AutogradContext*, const at::Tensor& output, const Fp8Attention* fp8) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    PartedCast cast(fp8->quantizers.o);
+    const at::Tensor codes = cast.codes(output);
+    fp8->casts.output->scale = cast.scale();
+    return ops::dequantize_fp8(codes, cast.scale_inv(), cast.format(), output.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+}  // namespace
+
+QueryKeyValueHeads with_ended_gradients(const QueryKeyValueHeads& heads, const Fp8Attention& fp8) {
+  const variable_list same =
+      EndedGradientsFunction::apply(heads.query, heads.key, heads.value, &fp8);
+  return {same[0], same[1], same[2]};
+}
+
+at::Tensor end_output(const at::Tensor& output, const Fp8Attention& fp8) {
+  return fp8.hands_casts ? EndedOutputFunction::apply(output, &fp8) : output;
+}
+
+}  // namespace telens

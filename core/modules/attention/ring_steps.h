@@ -1,0 +1,81 @@
+// The steps in which a rank's queries see the keys and values that travel round a ring.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/distributed/collectives.h"
+#include "core/modules/attention/ring_attention.h"
+
+namespace telens {
+
+// Keys and values, or their gradients, as the one tensor that travels.
+class Travelers {
+ public:
+  Travelers(const at::Tensor& key, const at::Tensor& value)
+      : key_sizes_(key.sizes().vec()), value_sizes_(value.sizes().vec()) {}
+
+  static at::Tensor pack(const at::Tensor& key, const at::Tensor& value);
+  at::Tensor key(const at::Tensor& packed) const;
+  at::Tensor value(const at::Tensor& packed) const;
+
+ private:
+  std::int64_t key_numel() const { return c10::multiply_integers(key_sizes_); }
+
+  std::vector<std::int64_t> key_sizes_;
+  std::vector<std::int64_t> value_sizes_;
+};
+
+// A range of places of this rank's two chunks.
+struct RingPart {
+  std::int64_t first;
+  std::int64_t count;
+
+  at::Tensor of(const at::Tensor& x, std::int64_t dim = 2) const {
+    return x.narrow(dim, first, count);
+  }
+};
+
+// One step: some queries look at some keys of the rank that owns them.
+struct RingStep {
+  RingPart query;
+  RingPart key;
+  RingPart of_all_keys;  // the same keys among those of all ranks, rank by rank
+  std::optional<at::Tensor> allowed;
+
+  // The part of a bias whose keys lie rank by rank, or of its gradient.
+  std::optional<at::Tensor> of_bias(const std::optional<at::Tensor>& bias) const;
+};
+
+// The steps of one rank, in the forward and in the backward. Refers to `how`.
+class Ring {
+ public:
+  // Lengths of this rank's queries and keys.
+  Ring(const RingAttention& how, std::int64_t queries, std::int64_t keys);
+
+  std::int64_t steps() const { return at_.size; }
+  RingStep step(std::int64_t index) const;
+
+  PendingTensor pass(const at::Tensor& x, RingChannel channel) const {
+    return pass_to_next_rank(x, how_.group, channel);
+  }
+
+  // A bias with the keys in the order in which ranks have them, and back.
+  std::optional<at::Tensor> rank_by_rank(const std::optional<at::Tensor>& bias,
+                                         at::ScalarType dtype) const;
+  at::Tensor in_natural_order(const at::Tensor& bias) const;
+
+  // Dropout's choices for a step, boolean [batch, heads, queries, keys]; nothing without dropout.
+  std::optional<at::Tensor> draw_kept(const at::Tensor& query, const at::Tensor& key) const;
+
+ private:
+  const RingAttention& how_;
+  std::int64_t queries_;
+  std::int64_t keys_;
+  ContextRank at_;
+};
+
+}  // namespace telens
