@@ -1,5 +1,6 @@
 // DotProductAttention of packed sequences (thd).
 #include <ATen/ops/equal.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/where.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

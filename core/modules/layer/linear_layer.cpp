@@ -1,5 +1,6 @@
 #include "core/modules/layer/linear_layer.h"
 
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "core/modules/shared/main_grad.h"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
