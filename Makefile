@@ -31,8 +31,8 @@ DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
-.PHONY: help setup configure build demo test test-structure test-cpp test-python test-package \
-        test-cuda-build test-clients test-tables test-paddle bench \
+.PHONY: help setup setup-build configure build demo test test-structure test-cpp test-python \
+        test-package test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
         fuzz-files format lint tidy asan tsan install clean
 
@@ -42,7 +42,10 @@ help:  ## this list
 setup:  ## install what is missing: Debian packages through apt, Python packages into .venv
 	@cmake/setup/setup.sh
 
-configure: setup
+setup-build:
+	@cmake/setup/setup.sh build
+
+configure: setup-build
 	@[ -f build/build.ninja -a -z "$(CUDA)" ] || cmake --preset release $(CUDA:%=-DTELENS_CUDA=%)
 
 build: configure  ## compile everything into build/ (CUDA=ON: for GPUs too); the command is build/bin/telens
@@ -63,26 +66,26 @@ test: setup  ## every test and check, as CI runs it
 test-structure: setup  ## include arrows, formatting, machine paths
 	@$(PYTHON) -m pytest -q tests/structure
 
-test-cpp: build  ## the C++ tests
+test-cpp: setup build  ## the C++ tests
 	@ctest --preset release --parallel $(JOBS)
 
-test-python: build  ## the Python tests
+test-python: setup build  ## the Python tests
 	@$(PYTHON) -m pytest -q tests/python tests/samples
 
 # Beside .venv and not in it, where only these tests look: torch and the like are those of .venv.
-test-clients: build  ## install Lightning from PyPI into build/clients and train with other libraries' own code
+test-clients: setup build  ## install Lightning from PyPI into build/clients and train with other libraries' own code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients -r tests/python/clients/requirements.txt
 	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py
 
 # Beside .venv, too: with pyarrow pandas keeps texts in another way, here in all that read runs.
-test-tables: build  ## install pyarrow and DuckDB from PyPI into build/tables (80 MB) and test what reads runs
+test-tables: setup build  ## install pyarrow and DuckDB from PyPI into build/tables (80 MB) and test what reads runs
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/tables -r tests/tables/requirements.txt
 	@PYTHONPATH=build/tables $(PYTHON) -m pytest -q tests/tables tests/python/test_run_questions.py
 
-test-package: build  ## find_package(telens) and pip install
+test-package: setup build  ## find_package(telens) and pip install
 	@$(PYTHON) -m pytest -q tests/package
 
-test-paddle: build  ## telens.paddle's tests, in an environment of their own (installs PaddlePaddle: 850 MB)
+test-paddle: setup build  ## telens.paddle's tests, in an environment of their own (installs PaddlePaddle: 850 MB)
 	@cmake/setup/paddle.sh
 	@OMP_NUM_THREADS=1 build-paddle/venv/bin/python -m pytest -q tests/paddle
 
@@ -97,16 +100,16 @@ tsan: setup  ## the C++ tests of threads of our own that need no LibTorch, under
 	@cmake --build --preset tsan --parallel $(JOBS) --target tests_with_threads
 	@ctest --preset tsan --parallel $(JOBS) --label-regex '^threads$$'
 
-bench: build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
+bench: setup build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
 	@$(PYTHON) benchmarks/run.py
 
-bench-quick: build  ## every benchmark, briefly, judging nothing
+bench-quick: setup build  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
 # No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In
 # build/, of which nothing else is compiled anew; CUDA=OFF leads back.
 test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the C++ tests there
-	@$(MAKE) --no-print-directory build CUDA=ON
+	@$(MAKE) --no-print-directory setup build CUDA=ON
 	@TELENS_CUDA=ON $(PYTHON) -m pytest -q tests/python/test_cuda_build.py
 	@printf '%s\n' build/tests/*_test | xargs -P $(JOBS) -I{} sh -c \
 		'{} --gtest_brief=1 >{}.log 2>&1 || { cat {}.log; echo "failed in a build with CUDA: {}"; exit 1; }'
@@ -125,11 +128,11 @@ gpu-check:  ## on a machine with a GPU: build, CUDA tests, benchmarks, sanitizer
 gpu-rehearsal:  ## what each ten minutes of gpu-check would do, and how much is to be carried; no GPU
 	@$(GPU_CHECK) --rehearse
 
-mutants: build  ## break what each promise hangs on, and see its test notice (ONLY="words")
+mutants: setup build  ## break what each promise hangs on, and see its test notice (ONLY="words")
 	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
 
 FAULT_SEEDS ?= 101 102 103
-faults: build  ## plant faults in small trainings and count which `telens diagnose` finds (FAULT_SEEDS)
+faults: setup build  ## plant faults in small trainings and count which `telens diagnose` finds (FAULT_SEEDS)
 	@PYTHONPATH=build/python OMP_NUM_THREADS=1 $(PYTHON) samples/faults/campaign.py build/faults --seeds $(FAULT_SEEDS)
 	@PYTHONPATH=build/python $(PYTHON) samples/faults/judge.py build/faults --verbose
 
@@ -137,7 +140,7 @@ fuzz: setup  ## made-up configs and run files for what reads them (FUZZ_SECONDS 
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)
 	@$(MAKE) --no-print-directory fuzz-files
 
-fuzz-files: build  ## FUZZ_FILES damaged run files through every subcommand and Python's reader
+fuzz-files: setup build  ## FUZZ_FILES damaged run files through every subcommand and Python's reader
 	@[ -f build-campaign/build.ninja ] || cmake --preset campaign
 	@cmake --build build-campaign --parallel $(JOBS) --target all_commands write_run write_histograms
 	@nice -n 10 $(PYTHON) tests/fuzz/campaign.py --build build-campaign --python build/python --files $(FUZZ_FILES)

@@ -2,6 +2,8 @@
 # Installs what TELens needs and the machine lacks: Debian packages through apt, Python packages
 # into .venv. A second run finds everything in place and does nothing.
 #
+# setup.sh [build]: `build`: only what building and using it needs, without that of tests and checks.
+#
 # Environment: TELENS_PYTHON  the interpreter of .venv; default: the system's, not one that a
 #                             version manager has put first in PATH.
 set -euo pipefail
@@ -9,7 +11,18 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 logs=$root/build/setup
 venv=$root/.venv
-stamp=$venv/telens-python-packages.txt
+lists=(packages test-packages)
+case "${1:-}" in
+  '') ;;
+  build) lists=(packages) ;;
+  *)
+    printf 'error: setup.sh %s: expected nothing, or build\n' "$1" >&2
+    exit 2
+    ;;
+esac
+
+debian_lists=("${lists[@]/#/$here/debian-}")
+debian_lists=("${debian_lists[@]/%/.txt}")
 
 say() { printf '== %s\n' "$*" >&2; }
 fail() {
@@ -39,7 +52,7 @@ as_root() {
 
 missing_debian_packages() {
   local name
-  sed -e 's/#.*//' "$here/debian-packages.txt" | while read -r name; do
+  sed -e 's/#.*//' "${debian_lists[@]}" | while read -r name; do
     [ -z "$name" ] && continue
     # Answers "ii" or "hi" where the package, or one that provides it, is installed.
     dpkg-query -W -f '${db:Status-Abbrev}\n' "$name" 2>/dev/null | grep -q '^.i' || echo "$name"
@@ -84,7 +97,12 @@ check_other_system() {
 }
 
 install_python_packages() {
-  cmp -s "$here/python-packages.txt" "$stamp" && return
+  local list missing=()
+  # Each list that was installed is kept in .venv.
+  for list in "${lists[@]}"; do
+    cmp -s "$here/python-$list.txt" "$venv/telens-python-$list.txt" || missing+=("$list")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
   local python=${TELENS_PYTHON:-/usr/bin/python3}
   command -v "$python" >/dev/null || python=python3
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
@@ -94,9 +112,12 @@ install_python_packages() {
     logged venv "$python" -m venv "$venv" || fail "$python cannot create .venv"
   fi
   say "installing Python packages into .venv (torch is large: several GB)"
-  logged pip "$venv/bin/pip" install -r "$here/python-packages.txt" ||
-    fail "pip could not install the packages of cmake/setup/python-packages.txt"
-  cp "$here/python-packages.txt" "$stamp"
+  # All that are wanted, so that no package of one list is exchanged for what another cannot use.
+  local wanted=()
+  for list in "${lists[@]}"; do wanted+=(-r "$here/python-$list.txt"); done
+  logged pip "$venv/bin/pip" install "${wanted[@]}" ||
+    fail "pip could not install the packages of cmake/setup/$(printf 'python-%s.txt ' "${missing[@]}")"
+  for list in "${missing[@]}"; do cp "$here/python-$list.txt" "$venv/telens-python-$list.txt"; done
 }
 
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then

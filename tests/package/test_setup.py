@@ -61,7 +61,7 @@ class Sandbox:
         (self.bin / name).write_text(f"#!{shutil.which('bash')}\n{body}\n")
         (self.bin / name).chmod(0o755)
 
-    def run(self) -> subprocess.CompletedProcess:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess:
         """Runs the script with nothing but the sandbox's commands."""
         environment = {
             "PATH": str(self.bin),
@@ -71,7 +71,7 @@ class Sandbox:
         }
         script = self.root / "cmake" / "setup" / "setup.sh"
         return subprocess.run(
-            [shutil.which("bash"), str(script)],
+            [shutil.which("bash"), str(script), *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -83,6 +83,13 @@ class Sandbox:
         lines = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
         return [" ".join(line.split()[:2]) for line in lines if "--simulate" not in line]
+
+    def lists_given_to_pip(self) -> list[list[str]]:
+        """The requirements files of each call of pip since the last question."""
+        lines = (self.root / "calls").read_text().splitlines()
+        (self.root / "calls").write_text("")
+        calls = [line.split() for line in lines if line.startswith("pip install")]
+        return [[Path(word).name for word in words if word.endswith(".txt")] for words in calls]
 
 
 @pytest.fixture
@@ -97,6 +104,28 @@ def test_a_fresh_machine_fetches_the_lists_and_installs_everything_once(debian):
     assert debian.calls() == ["apt-get update", "apt-get install", "pip install"]
     assert "ninja-build" in (debian.root / "installed").read_text().split()
     assert debian.run().returncode == 0
+    assert debian.calls() == []
+
+
+def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debian):
+    assert debian.run("build").returncode == 0
+    installed = (debian.root / "installed").read_text().split()
+    assert "ninja-build" in installed
+    assert "valgrind" not in installed
+    assert debian.lists_given_to_pip() == [["python-packages.txt"]]
+    assert debian.run("build").returncode == 0
+    assert debian.calls() == []
+    assert debian.run().returncode == 0
+    assert "valgrind" in (debian.root / "installed").read_text().split()
+    assert debian.lists_given_to_pip() == [["python-packages.txt", "python-test-packages.txt"]]
+    assert debian.run("build").returncode == 0
+    assert debian.calls() == []
+
+
+def test_an_unknown_part_is_refused(debian):
+    done = debian.run("biuld")
+    assert done.returncode == 2
+    assert "setup.sh biuld: expected nothing, or build" in done.stderr
     assert debian.calls() == []
 
 
