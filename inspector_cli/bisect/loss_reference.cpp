@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
+#include "inspector_cli/terminal/number_text.h"
 
 namespace telens::cli {
 namespace {
@@ -66,7 +67,7 @@ LossVerdict LossReference::judge(const std::string& log_dir) const {
     expected += both[i].second / static_cast<double>(compared);
   }
   return {own - expected <= tolerance_ * std::abs(expected),
-          fmt::format("loss {:.5g}, reference {:.5g}", own, expected)};
+          fmt::format("loss {}, reference {}", number_text(own, 5), number_text(expected, 5))};
 }
 
 }  // namespace telens::cli

@@ -116,6 +116,11 @@ void Trials::write_state() const {
   write_file(state_path(), state.dump(1) + "\n");
 }
 
+void Trials::forget() const {
+  std::error_code ignored;  // a folder that cannot be written was told before
+  fs::remove(state_path(), ignored);
+}
+
 const Trial& Trials::run(const Choice& choice) {
   // The first run's configuration has kCandidatesSection besides, and else nothing.
   std::string config = config_of(choice);

@@ -43,6 +43,9 @@ class Trials {
   // also records what the GEMMs ran in. Throws UsageError, Interrupted.
   const Trial& run(const Choice& choice);
 
+  // Removes the state, so that the next start runs everything anew.
+  void forget() const;
+
   // The folder that the trial's runs are recorded into.
   std::string log_dir_of(const Trial& trial) const;
   // The file with what the trial's programs have printed.

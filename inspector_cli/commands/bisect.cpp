@@ -19,8 +19,8 @@
 #include "inspector_cli/bisect/search.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/layer_names.h"
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
@@ -181,17 +181,14 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
   fmt::print("{}\n{}", coloured(path, Colour::bold), yaml);
 }
 
-void search(const BisectOptions& options) {
-  Trials trials(trial_options(options), show_trial);
-  if (trials.taken_over() > 0) {
-    fmt::print("{} runs of {} count again\n", trials.taken_over(), options.folder);
-  }
+// The layers to look at, after the two runs that show that there is something to find.
+std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options) {
   const Trial first = trials.run({});
   if (first.passed) {
     fmt::print("Nothing to find: the command passes as it is ({}).\n", first.reason);
     throw BadRun();
   }
-  const auto candidates = find_candidates(options, trials.log_dir_of(first));
+  std::vector<Candidate> candidates = find_candidates(options, trials.log_dir_of(first));
   const Choice all = all_of(candidates);
   if (!options.config.empty()) check_config(options, all);
   const Trial last = trials.run(all);
@@ -202,6 +199,23 @@ void search(const BisectOptions& options) {
         "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
         candidates.size(), printable(last.reason), config::kConfigVariable, trials.output_of(last));
     throw BadRun();
+  }
+  return candidates;
+}
+
+void search(const BisectOptions& options) {
+  Trials trials(trial_options(options), show_trial);
+  if (trials.taken_over() > 0) {
+    fmt::print("{} runs of {} count again\n", trials.taken_over(), options.folder);
+  }
+  std::vector<Candidate> candidates;
+  try {
+    candidates = begin_search(trials, options);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (...) {  // nothing to go on with: what the user mends may be the command or its program
+    trials.forget();
+    throw;
   }
   const SearchResult result = Search(trials, candidates, options.depth, tell_stage).find();
   show_result(result, options, trials.count());

@@ -19,6 +19,7 @@
 #include "inspector_cli/report/run_difference.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/json.h"
+#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -114,10 +115,10 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
   } else {
     const Divergence& first = all.front();
     fmt::print(
-        "The runs part in iteration {}: {} is {:.4g} in A and {:.4g} in B, {:.3g} % apart; "
+        "The runs part in iteration {}: {} is {} in A and {} in B, {:.3g} % apart; "
         "{:.3g} % is to be expected.\n",
-        first.first, where(first, facts), first.a, first.b, 100 * first.difference,
-        100 * first.tolerance);
+        first.first, where(first, facts), number_text(first.a), number_text(first.b),
+        100 * first.difference, 100 * first.tolerance);
     if (all.size() > 1) fmt::print("It spreads to {} more:\n\n", all.size() - 1);
     Table table({"iteration", "layer", "tensor", "gemm", "quantity", "A", "B", "difference %",
                  "tolerance %"});

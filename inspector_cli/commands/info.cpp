@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +17,7 @@
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
@@ -133,11 +133,6 @@ void print_totals(const record::RunReader& run) {
                               counted(run.names(Dictionary::statistic).size(), "statistic")));
 }
 
-// A NaN has no sign that means anything.
-std::string value_text(double value) {
-  return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value);
-}
-
 void print_scalars(const record::RunReader& run) {
   struct Course {
     record::Scalar first, last;
@@ -149,8 +144,9 @@ void print_scalars(const record::RunReader& run) {
   }
   for (const auto& [name, course] : courses) {
     line(printable(run.names(Dictionary::word)[name]),
-         fmt::format("{} at iteration {}, {} at {}", value_text(course.first.value),
-                     course.first.iteration, value_text(course.last.value), course.last.iteration));
+         fmt::format("{} at iteration {}, {} at {}", number_text(course.first.value, 6),
+                     course.first.iteration, number_text(course.last.value, 6),
+                     course.last.iteration));
   }
 }
 

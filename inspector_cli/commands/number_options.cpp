@@ -1,4 +1,4 @@
-#include "inspector_cli/commands/whole_number.h"
+#include "inspector_cli/commands/number_options.h"
 
 #include <fmt/format.h>
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
 

@@ -10,7 +10,7 @@
 #include "features/statistics/histogram_name.h"
 #include "hooks/config/python_regex.h"
 #include "hooks/config/suggestions.h"
-#include "inspector_cli/commands/whole_number.h"
+#include "inspector_cli/commands/number_options.h"
 
 namespace telens::cli {
 namespace {

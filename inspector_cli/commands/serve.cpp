@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"

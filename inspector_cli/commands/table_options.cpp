@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "inspector_cli/commands/choice.h"
-#include "inspector_cli/commands/whole_number.h"
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {

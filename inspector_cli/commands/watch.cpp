@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/followed_run.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_view.h"

@@ -9,10 +9,10 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
-#include "inspector_cli/commands/whole_number.h"
 #include "inspector_cli/report/offline_casts.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/table.h"

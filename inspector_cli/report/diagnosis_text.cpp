@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <vector>
 
 #include "core/base/printable.h"
 #include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
+#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -26,10 +26,6 @@ using diagnosis::Ranked;
 constexpr std::size_t kIndent = 3;
 constexpr std::size_t kNameWidth = 10;
 constexpr std::size_t kMostConsequences = 4;
-
-std::string number(double value) {
-  return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value);
-}
 
 // Lines of whole words: what stands between blanks, as in a command, is not broken where it fits.
 std::vector<std::string> lines_of(const std::string& text, std::size_t width) {
@@ -86,7 +82,7 @@ std::string evidence_text(const Evidence& evidence) {
   }
   const std::string what = evidence.what.empty() ? "" : fmt::format(" ({})", evidence.what);
   return printable(fmt::format("{} {}{} in iteration {}", evidence.statistic,
-                               number(evidence.value), what, evidence.iteration));
+                               number_text(evidence.value), what, evidence.iteration));
 }
 
 std::string evidence_of(const Finding& finding) {

@@ -11,6 +11,7 @@
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/worst_blocks.h"
+#include "inspector_cli/terminal/number_text.h"
 
 namespace telens::cli {
 namespace {
@@ -33,8 +34,8 @@ std::string evidence_of(const Finding& finding) {
   std::string text;
   for (const diagnosis::Evidence& each : finding.evidence) {
     const std::string what = each.what.empty() ? "" : fmt::format(" ({})", each.what);
-    text += fmt::format("{}{} {:.4g}{} in iteration {}", text.empty() ? "" : "; ", each.statistic,
-                        each.value, what, each.iteration);
+    text += fmt::format("{}{} {}{} in iteration {}", text.empty() ? "" : "; ", each.statistic,
+                        number_text(each.value), what, each.iteration);
   }
   return text;
 }

@@ -21,6 +21,7 @@
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"
 #include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table_text.h"
 
 namespace telens::cli {
@@ -140,7 +141,7 @@ RunView view_of(const record::RunReader& run) {
 std::string progress_text(const RunView& view) {
   if (!view.last_iteration) return "nothing yet";
   std::string text = fmt::format("iteration {}", *view.last_iteration);
-  if (!view.losses.empty()) text += fmt::format(", loss {:.5g}", view.losses.back().value);
+  if (!view.losses.empty()) text += ", loss " + number_text(view.losses.back().value, 5);
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "hooks/config/suggestions.h"
+#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table_text.h"
 
 namespace telens::cli {
@@ -105,9 +106,7 @@ bool sorts_before(const Cell& a, const Cell& b) {
 std::string short_text(const Cell& cell) {
   if (const auto* text = std::get_if<std::string>(&cell)) return printable(*text);
   if (const auto* count = std::get_if<std::int64_t>(&cell)) return fmt::format("{}", *count);
-  if (const auto* value = std::get_if<double>(&cell)) {
-    return std::isnan(*value) ? "nan" : fmt::format("{:.4g}", *value);  // for a NaN of either sign
-  }
+  if (const auto* value = std::get_if<double>(&cell)) return number_text(*value);
   return "";
 }
 

@@ -257,6 +257,21 @@ def test_without_a_session_the_layers_have_to_be_named(bisect, tmp_path):
                    "TELENS_CONFIG", "--layers")  # fmt: skip
 
 
+@pytest.mark.parametrize(("needs", "code"), [(["another"], 1), ([], 1)], ids=["fails", "passes"])
+def test_a_search_that_could_not_begin_leaves_its_folder_free(bisect, needs, code):
+    bisect.run({"needs": needs}, "--depth", "layer", code=code)
+    out, _ = bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
+    assert "count again" not in out
+    assert bisect.result() == whole(LAYERS[2])
+
+
+def test_a_first_run_without_layers_leaves_its_folder_free(bisect, tmp_path):
+    command = [COMMAND, "bisect", "--dir", str(bisect.dir), "--", "false"]
+    subprocess.run(command, capture_output=True, text=True, timeout=60)
+    bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
+    assert bisect.result() == whole(LAYERS[2])
+
+
 def test_a_folder_of_another_search_is_refused(bisect):
     bisect.run({"needs": [LAYERS[1]]}, "--depth", "layer")
     expect_refusal(bisect.run({"needs": [LAYERS[2]]}, code=2), "another command", "--dir")
