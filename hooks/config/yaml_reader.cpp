@@ -297,6 +297,20 @@ std::string_view without_mark(std::string_view yaml) {
   return yaml.starts_with(kMark) ? yaml.substr(kMark.size()) : yaml;
 }
 
+// The tab in the indentation of the line at which yaml-cpp stumbled; it says "illegal map value".
+std::optional<YAML::Mark> indenting_tab(std::string_view yaml, const YAML::Mark& mark) {
+  for (int line = 0; line < mark.line; ++line) {
+    const std::size_t end = yaml.find('\n');
+    if (end == std::string_view::npos) return std::nullopt;
+    yaml.remove_prefix(end + 1);
+  }
+  const std::size_t blanks = yaml.find_first_not_of(' ');
+  if (blanks == std::string_view::npos || yaml[blanks] != '\t') return std::nullopt;
+  YAML::Mark tab = mark;
+  tab.column = static_cast<int>(blanks);
+  return tab;
+}
+
 }  // namespace
 
 Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors) {
@@ -329,6 +343,10 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
     if (const auto unclosed = builder.unclosed_bracket(error.mark)) {
       errors.add(builder.locate(*unclosed), "not valid YAML: the '{}' that begins here has no '{}'",
                  unclosed->bracket, unclosed->expected);
+      return {};
+    }
+    if (const auto tab = indenting_tab(is_utf8 ? without_mark(yaml) : "", error.mark)) {
+      errors.add(builder.locate(*tab), "not valid YAML: a tab indents this line; expected blanks");
       return {};
     }
     errors.add(builder.locate(error.mark), "not valid YAML: {}", error.msg);

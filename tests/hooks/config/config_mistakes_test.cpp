@@ -20,6 +20,11 @@ constexpr Mistake kMistakes[] = {
      "f.yaml:5:5: section 's': unknown feature of the namespace 'transformer_engine' "
      "'Wach' (did you mean 'Watch'?); expected one of 'Modify', 'Alter', 'Scale', "
      "'Watch', 'Gemms', 'Layer', 'Own'"},
+    {"    MyOutliers: {enabled: True}",
+     "f.yaml:5:5: section 's': unknown feature of the namespace 'transformer_engine' "
+     "'MyOutliers'; expected one of 'Modify', 'Alter', 'Scale', 'Watch', 'Gemms', 'Layer', 'Own'; "
+     "a plugin's own needs the plugin: feature_dirs of initialize(), or its name by "
+     "--plugin-feature of the command"},
     {"    Free: {enabled: True}",
      "f.yaml:5:5: section 's': the namespace 'transformer_engine' has no feature "
      "'Free'; it belongs under 'base:'"},
