@@ -34,7 +34,7 @@ FUZZ_FILES   ?= 20000
 .PHONY: help setup setup-build configure build demo test test-structure test-cpp test-python \
         test-package test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
-        fuzz-files format lint tidy asan tsan install clean
+        fuzz-files format lint tidy asan tsan tsan-quick install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -94,11 +94,16 @@ asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and 
 	@cmake --build --preset asan --parallel $(JOBS)
 	@ctest --preset asan --parallel $(JOBS)
 
-# Others' threads are those of LibTorch, which is not instrumented.
+# LibTorch is not instrumented, so its threads are no subject here.
+TSAN_TESTS ?= threads_quick threads_slow
 tsan: setup  ## the C++ tests of threads of our own that need no LibTorch, under ThreadSanitizer
 	@[ -f build-tsan/build.ninja ] || cmake --preset tsan
-	@cmake --build --preset tsan --parallel $(JOBS) --target tests_with_threads
-	@ctest --preset tsan --parallel $(JOBS) --label-regex '^threads$$'
+	@cmake --build --preset tsan --parallel $(JOBS) --target $(TSAN_TESTS)
+	@ctest --preset tsan --parallel $(JOBS) \
+		--label-regex '^($(subst $(eval) ,|,$(strip $(TSAN_TESTS))))$$'
+
+tsan-quick:  ## those of them that take seconds, as CI does
+	@$(MAKE) --no-print-directory tsan TSAN_TESTS=threads_quick
 
 bench: setup build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
 	@$(PYTHON) benchmarks/run.py

@@ -124,10 +124,11 @@ function(telens_use_precompiled_headers name)
 endfunction()
 
 # telens_test(<name> SOURCES <file>... [LIBRARIES <target>...] [PROPERTIES <property> <value>...]
-# [THREADS]): a GoogleTest program, with properties of its test in CTest. A test of libtelens.so is left
-# out of a build without LibTorch. THREADS: `make tsan` runs it; it has the label `threads`.
+# [THREADS quick|slow]): a GoogleTest program, with properties of its test in CTest. A test of
+# libtelens.so is left out of a build without LibTorch. THREADS: `make tsan` runs it, `make tsan-quick`
+# where it is quick; it has the label threads_quick or threads_slow.
 function(telens_test name)
-  cmake_parse_arguments(arg "THREADS" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(arg "" "THREADS" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
   if("telens" IN_LIST arg_LIBRARIES AND NOT TARGET telens)
     return()
   endif()
@@ -142,11 +143,12 @@ function(telens_test name)
     telens_use_precompiled_headers(${name} telens_base TEST)
   endif()
   if(arg_THREADS)
-    list(APPEND arg_PROPERTIES LABELS threads)
-    if(NOT TARGET tests_with_threads)
-      add_custom_target(tests_with_threads)
+    set(_threads threads_${arg_THREADS})
+    list(APPEND arg_PROPERTIES LABELS ${_threads})
+    if(NOT TARGET ${_threads})
+      add_custom_target(${_threads})
     endif()
-    add_dependencies(tests_with_threads ${name})
+    add_dependencies(${_threads} ${name})
   endif()
   telens_add_test(${name} ${arg_PROPERTIES})
 endfunction()

@@ -49,6 +49,9 @@ stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" test
 stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" \
   make --no-print-directory asan JOBS="$jobs"
 drop build-asan
+stage "C++ tests of threads under ThreadSanitizer (without LibTorch)" \
+  make --no-print-directory tsan-quick JOBS="$jobs"
+drop build-tsan
 if stage "build, CUDA $cuda" make --no-print-directory build CUDA="$cuda" JOBS="$jobs"; then
   stage "C++ tests" ctest --preset release --parallel "$jobs"
   TELENS_CUDA="$cuda" stage "Python tests" side_by_side tests/python
