@@ -150,14 +150,15 @@ class Loader {
       }
     }
     const std::string near = suggestion(entry.key, names);
-    errors_.add(entry.key_location, "unknown {} '{}'{}; expected one of {}{}",
-                is_bare ? "feature or namespace"
-                        : fmt::format("feature of the namespace '{}'", feature_namespace),
-                entry.key, near, quoted_list(names),
-                is_bare || !near.empty()
-                    ? ""
-                    : "; a plugin's own needs the plugin: feature_dirs of initialize(), or its name "
-                      "by --plugin-feature of the command");
+    errors_.add(
+        entry.key_location, "unknown {} '{}'{}; expected one of {}{}",
+        is_bare ? "feature or namespace"
+                : fmt::format("feature of the namespace '{}'", feature_namespace),
+        entry.key, near, quoted_list(names),
+        is_bare || !near.empty()
+            ? ""
+            : "; a plugin's own needs the plugin: feature_dirs of initialize(), or its name "
+              "by --plugin-feature of the command");
   }
 
   void check_features(const Section& section) {

@@ -92,7 +92,9 @@ TEST(YamlReader, names_a_tab_that_indents) {
   constexpr std::string_view kTab = ": not valid YAML: a tab indents this line; expected blanks";
   EXPECT_EQ(json_of("a:\n\tb: 1\n"), fmt::format("f.yaml:2:1{}", kTab));
   EXPECT_EQ(json_of("a:\n  b:\n  \tc: 1\n"), fmt::format("f.yaml:3:3{}", kTab));
-  EXPECT_EQ(json_of("\xef\xbb\xbf" "a: {\n\tb: 1}\n"), R"({"a": {"b": 1}})");
+  EXPECT_EQ(json_of("\xef\xbb\xbf"
+                    "a: {\n\tb: 1}\n"),
+            R"({"a": {"b": 1}})");
 }
 
 TEST(YamlReader, what_has_its_end_is_as_ever) {
