@@ -335,7 +335,8 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
       errors.add(rest.root().location(),
                  "a second YAML document ('---'); a config is one document");
     }
-    return first;
+    // An empty text has no node with a place of its own.
+    return first.is_null() ? Value(first, builder.locate(YAML::Mark())) : first;
   } catch (const RefusedYaml& error) {
     errors.add(builder.locate(error.mark), "{}", error.msg);
     return {};

@@ -151,7 +151,9 @@ def test_a_plan_that_does_nothing_says_so(telens, tmp_path, layers):
     config = tmp_path / "empty.yaml"
     config.touch()
     result = telens("plan", config, "--layers", layers)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0
+    (warning,) = result.stderr.splitlines()
+    assert f"{config}:1:1: it is empty and watches nothing" in warning
     assert result.stdout.endswith("0 of 4 layers have features\nnothing is recorded\n")
 
 
