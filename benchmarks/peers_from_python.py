@@ -36,6 +36,28 @@ def attention():
     return {"telens": lambda: ours(*inputs), "torch": lambda: theirs(*inputs)}
 
 
+def masked_attention():
+    """A long sample, a tenth of it padding, under padding_causal; LibTorch gets the whole mask."""
+    heads, sequence, length = 2, 4096, 3700
+    ours = te.DotProductAttention(
+        heads, SIZE, qkv_format="bshd", attn_mask_type="padding_causal", device="cpu"
+    )
+    inputs = [drawn(1, sequence, heads, SIZE, dtype=torch.float32) for _ in range(3)]
+    padding = torch.arange(sequence).view(1, 1, 1, sequence) >= length
+    own = ~padding & ~padding.transpose(2, 3)
+    seen = torch.ones(sequence, sequence).tril().bool() & own
+
+    def theirs(*tensors):
+        parts = (tensor.transpose(1, 2) for tensor in tensors)
+        out = torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=seen)
+        return out.transpose(1, 2).flatten(2)
+
+    return {
+        "telens": lambda: ours(*inputs, attention_mask=padding),
+        "torch": lambda: theirs(*inputs),
+    }
+
+
 def grouped_linear():
     """The products of 8 experts: one module, a loop over eight, one Linear of all rows."""
     grouped = te.GroupedLinear(EXPERTS, HIDDEN, HIDDEN, bias=False, device="cpu")
@@ -109,6 +131,7 @@ def llama_layer():
 
 ROWS_OF = {
     "attention": attention,
+    "masked attention": masked_attention,
     "grouped linear": grouped_linear,
     "permute": permutation,
     "llama layer": llama_layer,

@@ -9,6 +9,9 @@ from rows.group import Group
 
 PEERS = {  # row of peers_from_python.py: name, peer, the most of its time
     "attention": [("causal attention over LibTorch's SDPA, FP32", "torch", 1.0)],
+    "masked attention": [
+        ("padded causal attention of 4,096 tokens over LibTorch's SDPA, FP32", "torch", 1.0)
+    ],
     "grouped linear": [
         ("GroupedLinear of 8 experts over a loop of torch.nn.Linear, FP32", "loop", 1.0),
         ("GroupedLinear of 8 experts over one Linear of all rows, FP32", "one Linear", 1.1),

@@ -13,6 +13,7 @@ struct AttentionChoice {
   std::string reason = {};       // why not a faster one; "": there is none
   // The dtype in which the kernel gets queries, keys and values.
   at::ScalarType computed_in = at::kFloat;
+  std::string_view widened_by = "the mask of scores is in this dtype";  // where it is not theirs
   // The FP8 format that the recipe casts them to (fp8_dpa); "": it casts none.
   std::string_view cast_to = {};
 };

@@ -57,6 +57,27 @@ struct Range {
   std::int64_t first, queries;
 };
 
+// Masks and biases are made for more scores than are made themselves: their blocks read every key.
+constexpr std::int64_t kScoresOfPart = 8 * kScoresOfBlock;
+
+// Calls with blocks of `most` scores, of which there are some.
+template <typename Call>
+void for_ranges(const AttentionScores& scores, std::int64_t most, const Call& call) {
+  const std::int64_t batch = scores.query.size(0);
+  const std::int64_t queries = scores.query.size(2);
+  const std::int64_t of_query = scores.query.size(1) * scores.key.size(2);
+  const std::int64_t most_queries = std::clamp<std::int64_t>(most / of_query, 1, queries);
+  const std::int64_t most_samples = std::clamp<std::int64_t>(most / (of_query * queries), 1, batch);
+  for (std::int64_t sample = 0; sample < batch; sample += most_samples) {
+    for (std::int64_t first = 0; first < queries; first += most_queries) {
+      call(Range{.sample = sample,
+                 .samples = std::min(most_samples, batch - sample),
+                 .first = first,
+                 .queries = std::min(most_queries, queries - first)});
+    }
+  }
+}
+
 // The part of what is broadcast to [batch, heads, seq_q, seq_kv].
 at::Tensor part_of(const at::Tensor& tensor, const Range& range) {
   at::Tensor part = tensor;
@@ -89,6 +110,17 @@ class Sums {
   void add_extremes(const at::Tensor& smallest, const at::Tensor& largest) {
     min_ = at::fmin(min_, smallest.to(at::kDouble));
     max_ = at::fmax(max_, largest.to(at::kDouble));
+  }
+
+  // Words of other scores, to be words again.
+  void add_words(const at::Tensor& words) {
+    const auto some = [&](std::int64_t first, std::int64_t count) {
+      return words.narrow(0, first, count);
+    };
+    counts_ += at::cat({some(0, kScoreCounts), some(kTensorSumsWords, kRowCounts)});
+    entropies_ += some(kTensorSumsWords + kRowCounts, 2).view(at::kDouble);
+    min_ = at::fmin(min_, some(kScoreCounts, 1).view(at::kDouble)[0]);
+    max_ = at::fmax(max_, some(kScoreCounts + 1, 1).view(at::kDouble)[0]);
   }
 
   at::Tensor words() const {
@@ -257,19 +289,8 @@ at::Tensor computed(const AttentionScores& scores) {
   const at::ScalarType dtype = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor keys =
       scores.key.to(dtype).repeat_interleave(heads / scores.key.size(1), 1).transpose(-1, -2);
-  const std::int64_t of_query = heads * scores.key.size(2);
-  const std::int64_t most_queries = std::clamp<std::int64_t>(kScoresOfBlock / of_query, 1, queries);
-  const std::int64_t most_samples =
-      std::clamp<std::int64_t>(kScoresOfBlock / (of_query * queries), 1, batch);
-  for (std::int64_t sample = 0; sample < batch; sample += most_samples) {
-    for (std::int64_t first = 0; first < queries; first += most_queries) {
-      const Range range{.sample = sample,
-                        .samples = std::min(most_samples, batch - sample),
-                        .first = first,
-                        .queries = std::min(most_queries, queries - first)};
-      Block(scores, keys, range).add_to(sums);
-    }
-  }
+  for_ranges(scores, kScoresOfBlock,
+             [&](const Range& range) { Block(scores, keys, range).add_to(sums); });
   return sums.words();
 }
 
@@ -301,6 +322,17 @@ at::Tensor attention_statistics_meta(const at::Tensor& query, const at::Tensor& 
 }  // namespace
 
 at::Tensor attention_statistics(const AttentionScores& scores) {
+  if (scores.part) {
+    check(scores);
+    const at::NoGradGuard no_grad;
+    Sums sums(scores.query);
+    if (scores.query.numel() == 0 || scores.key.size(2) == 0) return computed(scores);
+    for_ranges(scores, kScoresOfPart, [&](const Range& range) {
+      sums.add_words(attention_statistics(
+          scores.part(range.sample, range.samples, range.first, range.queries)));
+    });
+    return sums.words();
+  }
   static const auto op =
       find_operator<decltype(attention_statistics_by_torch)>("telens::attention_statistics");
   return op.call(scores.query, scores.key, scores.allowed, scores.blind, scores.bias, scores.offset,

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "core/base/error.h"
@@ -23,6 +24,11 @@ struct AttentionScores {
   bool is_causal = false;                  // query i sees keys 0..i, beside `allowed`
   bool has_sink = false;                   // exp(offset) is added to the softmax's sum
   double scale = 1;
+  // Where masks and biases are made for some samples and queries at a time: all scores of these,
+  // with `allowed`, `blind` and `bias` set and `is_causal` unset. They are unset in what has it.
+  std::function<AttentionScores(std::int64_t sample, std::int64_t samples, std::int64_t query,
+                                std::int64_t queries)>
+      part = {};
 };
 
 inline constexpr std::int64_t kScoresOfBlock = std::int64_t{1} << 19;

@@ -116,6 +116,8 @@ TORCH_LIBRARY(telens, library) {
       "Tensor(a!)? amax, int format, bool columnwise, ScalarType? bias_dtype) "
       "-> (Tensor codes, Tensor transposed, Tensor dbias)");
   library.def("bias_gradient(Tensor grad, ScalarType dtype) -> Tensor");
+  library.def(
+      "keyed_dropout_(Tensor(a!) weights, int seed, float probability, int[] place) -> Tensor(a!)");
   library.def("spread_rows(Tensor x, Tensor places, Tensor? weights, int rows) -> Tensor");
   library.def("combine_rows(Tensor x, Tensor places, Tensor? weights) -> Tensor");
   library.def("row_products(Tensor x, Tensor y, Tensor places) -> Tensor");

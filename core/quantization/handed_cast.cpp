@@ -1,9 +1,17 @@
 #include "core/quantization/handed_cast.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "core/quantization/delayed_scaling.h"
 
 namespace telens {
 namespace {
+
+// More calls than run at one time; a backward's is never asked for again.
+constexpr std::size_t kMostHanded = 64;
 
 class FollowingQuantizer final : public Quantizer {
  public:
@@ -13,8 +21,9 @@ class FollowingQuantizer final : public Quantizer {
   // The work with the quantizer that counts now.
   template <typename Work>
   auto with(const Work& work) const {
-    if (!cast_->scale.defined()) return work(*own_);
-    return work(DelayedScalingQuantizer(format(), cast_->scale, at::Tensor(), usage()));
+    const at::Tensor scale = cast_->scale();
+    if (!scale.defined()) return work(*own_);
+    return work(DelayedScalingQuantizer(format(), scale, at::Tensor(), usage()));
   }
 
   ScalingMode mode() const override { return own_->mode(); }
@@ -32,10 +41,11 @@ class FollowingQuantizer final : public Quantizer {
     return std::make_shared<FollowingQuantizer>(*this);
   }
   at::Tensor known_scale() const override {
-    return cast_->scale.defined() ? cast_->scale : own_->known_scale();
+    const at::Tensor scale = cast_->scale();
+    return scale.defined() ? scale : own_->known_scale();
   }
   at::Tensor running_amax() const override {
-    return cast_->scale.defined() ? at::Tensor() : own_->running_amax();
+    return cast_->scale().defined() ? at::Tensor() : own_->running_amax();
   }
   std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const override {
     return std::make_shared<DelayedScalingQuantizer>(format(), std::move(scale), at::Tensor(),
@@ -49,6 +59,27 @@ class FollowingQuantizer final : public Quantizer {
 };
 
 }  // namespace
+
+HandedCast::Call HandedCast::this_call() {
+  return {std::this_thread::get_id(), torch::autograd::get_current_graph_task_id()};
+}
+
+void HandedCast::hand(const at::Tensor& scale) {
+  const Call call = this_call();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(handed_, [&](const Handed& each) { return each.call == call; });
+  if (!scale.defined()) return;
+  if (handed_.size() == kMostHanded) handed_.erase(handed_.begin());
+  handed_.push_back({call, scale});
+}
+
+at::Tensor HandedCast::scale() const {
+  const Call call = this_call();
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(handed_.begin(), handed_.end(),
+                                  [&](const Handed& each) { return each.call == call; });
+  return found == handed_.end() ? at::Tensor() : found->scale;
+}
 
 std::shared_ptr<Quantizer> follow_cast(std::shared_ptr<Quantizer> own,
                                        std::shared_ptr<const HandedCast> cast) {

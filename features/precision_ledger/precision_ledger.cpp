@@ -171,9 +171,9 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
     add(fmt::format("{} requested", name), cast ? codes : element_of(entry.given));
     add(fmt::format("{} ran", name), cast ? codes : element_of(entry.choice.computed_in));
     add(fmt::format("{} {}", name, widened ? "fallback" : "cause"),
-        widened ? "the mask of scores is in this dtype"
-        : cast  ? "the recipe's fp8_dpa"
-                : "as it came");
+        widened ? entry.choice.widened_by
+        : cast  ? std::string_view("the recipe's fp8_dpa")
+                : std::string_view("as it came"));
   }
   add("kernel", entry.choice.kernel);
   if (!entry.choice.reason.empty()) add("kernel cause", entry.choice.reason);

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/modules/attention/attention_arguments.h"
 #include "core/modules/linear/linear_parameters.h"
 #include "python/bindings/process_group.h"
 
@@ -59,6 +60,8 @@ std::string python_type_name() {
     return "torch.distributed.ProcessGroup | None";
   } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>>) {
     return "Callable[[torch.Tensor], object] | None";
+  } else if constexpr (std::is_same_v<T, ScoreCallback>) {
+    return "Callable[..., torch.Tensor] | None";
   } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
     return "int | Sequence[int]";
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
@@ -180,7 +183,8 @@ bool same_value(const T& a, const T& b) {
     return a.is_same(b);
   } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
     return a.has_value() == b.has_value() && (!a || a->is_same(*b));
-  } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>>) {
+  } else if constexpr (std::is_same_v<T, std::function<void(at::Tensor)>> ||
+                       std::is_same_v<T, ScoreCallback>) {
     return static_cast<bool>(a) == static_cast<bool>(b);
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(),

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/modules/attention/rotary_embedding.h"
+#include "core/modules/attention/score_block.h"
 #include "core/modules/module_list.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
@@ -185,6 +186,16 @@ void bind_modules(py::module_& module) {
         return types;
       },
       "Every module class of the C++ core.");
+  module.def(
+      "set_score_blocks",
+      [](std::int64_t most_whole, std::int64_t of_block) {
+        const BlockLimits before = block_limits();
+        block_limits() = {.most_whole = most_whole, .of_block = of_block};
+        return py::make_tuple(before.most_whole, before.of_block);
+      },
+      py::arg("most_whole"), py::arg("of_block"),
+      "For tests: how many scores of an attention stand in memory on a CPU at most, and how many "
+      "one block has; returns what was set before.");
   module.def("rotary_angles", &rotary_angles, py::arg("max_seq_len"), py::arg("dim"),
              py::arg("base"), "Angles [max_seq_len, 1, 1, dim], FP32.");
   module.def(

@@ -29,8 +29,7 @@ ONLY_NEUTRAL = (
     "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad ub_name "
     "ub_tp_comm_overlap symmetric_ar_type single_grouped_weight single_grouped_bias "
     "use_grouped_tensor out dgrad_out seq_length micro_batch_size fast_zero_fill "
-    "pad_between_seqs bf16_backward score_mod score_mod_bprop score_mod_tensors "
-    "score_mod_bprop_tensors"
+    "pad_between_seqs bf16_backward"
 )
 
 # {test: arguments of whatever module}
@@ -91,6 +90,9 @@ OF_ANY_MODULE = {
         "checkpoint_core_attention attention_dropout"
     ),
     CACHED: "inference_params layer_number",
+    "test_score_mod.py::test_it_is_the_formula_in_blocks_of_any_size": (
+        "score_mod score_mod_bprop score_mod_tensors score_mod_bprop_tensors"
+    ),
     "test_context_parallel.py::test_attention_shared_by_4_ranks_is_the_whole_one": (
         "cp_group cp_global_ranks cp_comm_type"
     ),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from attention_cases import Case
+from score_blocks import in_blocks
 
 import telens.pytorch as te
 
@@ -10,21 +11,21 @@ CASES = 2000
 PAGE = 50
 
 
-def check(case):
-    out, largest, grads = case.expected()
+def check(case, expected):
+    out, largest, grads = expected
     actual, actual_largest, actual_grads = case.actual()
     # Sums of at most 10 scores of at most 40 in FP32: 2^-24 * 40 * 10 of numbers around 1.
     close = {"rtol": 1e-4, "atol": 1e-4, "check_dtype": False}
     torch.testing.assert_close(actual, out, **close, msg=lambda text: f"{case.of}\n{text}")
     torch.testing.assert_close(actual_largest, largest, **close)
-    for name, grad, expected in zip(
+    for name, grad, wanted in zip(
         ["q", "k", "v", "bias", "sink"], actual_grads, grads, strict=True
     ):
         if grad is None:
             assert name in ("bias", "sink")
             continue
         torch.testing.assert_close(
-            grad, torch.zeros_like(grad).double() if expected is None else expected, **close,
+            grad, torch.zeros_like(grad).double() if wanted is None else wanted, **close,
             msg=lambda text, name=name: f"{name} of {case.of}\n{text}",
         )  # fmt: skip
 
@@ -32,7 +33,12 @@ def check(case):
 @pytest.mark.parametrize("first", range(0, CASES, PAGE))
 def test_drawn_cases_are_those_of_fp64(first):
     for number in range(first, first + PAGE):
-        check(Case(number))
+        case = Case(number)
+        expected = case.expected()
+        check(case, expected)
+        if number % 2 == 0:  # from one query of one head at a time to all of a case
+            with in_blocks(1 + number % 97):
+                check(case, expected)
 
 
 def test_a_bias_keeps_its_digits_beside_tensors_in_bf16():

@@ -1,5 +1,8 @@
 """fp8_mha: the projections around an attention take its codes and round nothing a second time."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -114,6 +117,27 @@ def test_with_fp8_dpa_alone_projections_cast_for_themselves():
         step(attention, number, DelayedScaling(amax_history_len=1, fp8_dpa=True))
     assert attention.proj.fp8_meta["scaling_fwd"].scale[0] != 1
     assert attention.qkv.fp8_meta["scaling_bwd"].scale[0] != 1
+
+
+def test_threads_hand_each_its_own_scales():
+    attention = make_attention()
+    inputs = [(torch.randn(16, 2, 64) * size).bfloat16() for size in (1, 64)]
+
+    def forward(x):
+        with te.autocast(recipe=Float8CurrentScaling(fp8_mha=True)):
+            return attention(x)
+
+    alone = [forward(x) for x in inputs]
+    both = threading.Barrier(2, timeout=60)
+
+    def wait(*call):
+        both.wait()
+
+    # Each attention has cast its output before either projection takes it.
+    attention.core_attention.register_forward_hook(wait)
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(forward, inputs))
+    assert all(map(torch.equal, alone, together))
 
 
 @pytest.mark.parametrize("between", ["rope", "norm"])

@@ -168,6 +168,7 @@ FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "cp_global_ranks",
     "cp_stream", "cp_comm_type", "fast_zero_fill", "inference_params",
     "qkv_layer", "kv_layer", "qkv_interleave_dim",  # test_packed_heads.py
+    "score_mod_tensors", "score_mod_bprop_tensors",  # test_score_mod.py
 }  # fmt: skip
 OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
             "ub_bulk_wgrad"}  # fmt: skip

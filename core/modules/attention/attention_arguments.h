@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,11 @@ namespace telens {
 
 // (left, right): query i sees keys i - left .. i + right; -1: no limit.
 using WindowSize = std::vector<std::int64_t>;
+
+// A function of scaled scores of one block, FP32 (FP64 for FP64) [samples, heads, queries, keys],
+// to others of the same shape. place: sample, head, query and key of the first score, then the
+// sizes of all scores, [batch, heads, seq_q, seq_kv].
+using ScoreCallback = std::function<at::Tensor(at::Tensor, std::vector<std::int64_t> place)>;
 
 // The arguments of a constructor.
 struct ScoreOptions {

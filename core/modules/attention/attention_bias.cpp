@@ -1,5 +1,6 @@
 #include "core/modules/attention/attention_bias.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
 
@@ -21,7 +22,34 @@ at::Tensor slopes_by_head(const at::Tensor& slopes, std::int64_t heads) {
   return slopes.to(at::kFloat).view({-1, heads, 1, 1});
 }
 
+// True where the type takes a tensor, which is then there.
+bool check_arguments(const ScoreArguments& arguments) {
+  const std::string& type = arguments.core_attention_bias_type;
+  const bool alibi = is_alibi(type);
+  const bool wants_tensor = !alibi && type != "no_bias";
+  if (wants_tensor != arguments.core_attention_bias.has_value()) {
+    raise<UsageError>("core_attention_bias_type {} {} core_attention_bias", type,
+                      wants_tensor ? "needs" : "takes no");
+  }
+  if (arguments.alibi_slopes && !alibi) {
+    raise<UsageError>("core_attention_bias_type {} takes no alibi_slopes", type);
+  }
+  return wants_tensor;
+}
+
+// Scaled scores get the bias that unscaled ones would have got.
+double factor_of(const ScoreArguments& arguments, double scale) {
+  return arguments.core_attention_bias_type == "pre_scale_bias" ? scale : 1;
+}
+
 }  // namespace
+
+std::optional<at::Tensor> given_bias(const ScoreArguments& arguments, double scale) {
+  if (!check_arguments(arguments)) return std::nullopt;
+  const double factor = factor_of(arguments, scale);
+  const at::Tensor& bias = *arguments.core_attention_bias;
+  return factor == 1 ? bias : bias * factor;
+}
 
 at::Tensor alibi_slopes(std::int64_t heads, const at::Device& device) {
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
@@ -48,27 +76,47 @@ bool is_alibi(const std::string& bias_type) {
   return false;
 }
 
-std::optional<at::Tensor> attention_bias(const ScoreArguments& arguments,
-                                         const BiasContext& context) {
-  const std::string& type = arguments.core_attention_bias_type;
-  const bool alibi = is_alibi(type);
-  const bool wants_tensor = type == "pre_scale_bias" || type == "post_scale_bias";
-  if (wants_tensor != arguments.core_attention_bias.has_value()) {
-    raise<UsageError>("core_attention_bias_type {} {} core_attention_bias", type,
-                      wants_tensor ? "needs" : "takes no");
+BiasRule::BiasRule(const ScoreArguments& arguments, const AttentionSizes& sizes, double scale,
+                   const at::Device& device) {
+  is_alibi_ = is_alibi(arguments.core_attention_bias_type);
+  const bool wants_tensor = check_arguments(arguments);
+  if (wants_tensor) {
+    source_ = *arguments.core_attention_bias;
+    factor_ = factor_of(arguments, scale);
+  } else if (is_alibi_) {
+    const at::Tensor given = arguments.alibi_slopes.value_or(at::Tensor());
+    source_ =
+        slopes_by_head(given.defined() ? given : alibi_slopes(sizes.heads, device), sizes.heads);
   }
-  if (arguments.alibi_slopes && !alibi) {
-    raise<UsageError>("core_attention_bias_type {} takes no alibi_slopes", type);
+  if (source_.defined()) {
+    check_broadcast(
+        "DotProductAttention: the bias of the scores (core_attention_bias, "
+        "alibi_slopes)",
+        source_.sizes(), sizes);
   }
-  if (alibi) {
-    const at::Tensor slopes = arguments.alibi_slopes.value_or(at::Tensor()).defined()
-                                  ? *arguments.alibi_slopes
-                                  : alibi_slopes(context.heads, context.distances.device());
-    return -slopes_by_head(slopes, context.heads) * context.distances.abs();
-  }
-  if (!wants_tensor) return std::nullopt;
-  const at::Tensor& bias = *arguments.core_attention_bias;
-  return type == "pre_scale_bias" ? bias * context.scale : bias;
+}
+
+at::Tensor BiasRule::part(const ScoreBlock& block, const MaskRule& mask) const {
+  if (!source_.defined()) return {};
+  const at::Tensor own = block.of_scores(source_);
+  if (is_alibi_) return -own * mask.distances(block).abs();
+  return factor_ == 1 ? own : own * factor_;
+}
+
+std::optional<at::Tensor> BiasRule::whole(const ScoreShape& shape, const MaskRule& mask) const {
+  if (!source_.defined()) return std::nullopt;
+  return part(whole_block(shape), mask);
+}
+
+std::vector<std::int64_t> BiasRule::sizes(const MaskRule& mask) const {
+  return is_alibi_ ? at::infer_size(source_.sizes(), mask.distance_sizes()) : source_.sizes().vec();
+}
+
+void BiasRule::add_gradient(const at::Tensor& into, const at::Tensor& of_scores,
+                            const ScoreBlock& block, const MaskRule& mask) const {
+  const at::Tensor own = block.of_scores(into);
+  const at::Tensor of_bias = is_alibi_ ? of_scores * mask.distances(block).abs() : of_scores;
+  own.add_(of_bias.sum_to_size(own.sizes()), is_alibi_ ? -1 : factor_);
 }
 
 }  // namespace telens

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/modules/attention/attention_arguments.h"
+#include "core/modules/attention/mask_rule.h"
 
 namespace telens {
 
@@ -14,18 +16,45 @@ namespace telens {
 // that is no larger than heads, 2^(-8 k / n) for k = 1 .. n, then 2^(-4 k / n) for odd k.
 at::Tensor alibi_slopes(std::int64_t heads, const at::Device& device);
 
-struct BiasContext {
-  std::int64_t heads;
-  double scale;          // factor of Q K^T
-  at::Tensor distances;  // diagonal_distances(); of alibi alone
-};
-
 // True for "alibi". Throws UsageError for a name that is none of the four.
 bool is_alibi(const std::string& bias_type);
 
-// The bias of scaled scores, broadcast to [batch, heads, seq_q, seq_kv]; nothing for no_bias.
-// Throws UsageError if a bias is missing, or given where none is taken.
-std::optional<at::Tensor> attention_bias(const ScoreArguments& arguments,
-                                         const BiasContext& context);
+// core_attention_bias as a term of scaled scores; nothing where the type is no_bias. Throws
+// UsageError if a bias is missing, or given where none is taken.
+std::optional<at::Tensor> given_bias(const ScoreArguments& arguments, double scale);
+
+// The bias of scaled scores as its rule: it is made for one block at a time, or whole.
+class BiasRule {
+ public:
+  BiasRule() = default;  // adds nothing
+
+  // sizes: with the heads. scale: the factor of Q K^T. Throws as given_bias, and ShapeError if the
+  // bias does not broadcast to the scores.
+  BiasRule(const ScoreArguments& arguments, const AttentionSizes& sizes, double scale,
+           const at::Device& device);
+
+  explicit operator bool() const { return source_.defined(); }
+
+  // The tensor that may be learned: core_attention_bias, or the slopes as [1 or batch, heads, 1,
+  // 1].
+  const at::Tensor& source() const { return source_; }
+  void set_source(const at::Tensor& source) { source_ = source; }
+
+  // Broadcast to [samples, heads, queries, keys]; undefined: nothing is added.
+  at::Tensor part(const ScoreBlock& block, const MaskRule& mask) const;
+  std::optional<at::Tensor> whole(const ScoreShape& shape, const MaskRule& mask) const;
+  // That the whole bias would have.
+  std::vector<std::int64_t> sizes(const MaskRule& mask) const;
+
+  // Adds a block's part of the source's gradient to `into`, of the source's shape. of_scores:
+  // gradient of the biased scores, [samples, heads, queries, keys].
+  void add_gradient(const at::Tensor& into, const at::Tensor& of_scores, const ScoreBlock& block,
+                    const MaskRule& mask) const;
+
+ private:
+  at::Tensor source_ = {};
+  bool is_alibi_ = false;
+  double factor_ = 1;
+};
 
 }  // namespace telens

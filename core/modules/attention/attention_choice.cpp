@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "core/modules/attention/attention_kernels.h"
+#include "core/base/error.h"
 #include "core/ops/device_traits.h"
 
 namespace telens {
@@ -167,8 +167,34 @@ std::string reason_of(const ScaledAttention& attention, const MaskParts& parts, 
 
 }  // namespace
 
-bool has_kernel(const ScaledAttention& attention) {
-  return kernel_of(attention) != SDPBackend::error;
+MaskParts mask_parts(const MaskSources& sources) {
+  MaskParts parts;
+  if (sources.has_mask) parts.all.push_back("the mask");
+  const auto add = [&](std::string_view name, const std::optional<at::Tensor>& tensor) {
+    parts.all.push_back(name);
+    if (tensor && tensor->requires_grad()) parts.with_gradient.push_back(name);
+  };
+  if (sources.bias) add("the bias", sources.bias);
+  if (sources.has_sink) {
+    add(sources.offset ? "softmax_offset" : "the softmax's sink", sources.offset);
+  }
+  return parts;
+}
+
+bool is_flash(const ScaledAttention& attention) {
+  return kernel_of(attention) == SDPBackend::flash_attention;
+}
+
+void check_kernel_is_left(const ScaledAttention& attention,
+                          const AllowedAttentionKernels& kernels) {
+  if (!kernels.restricted() || kernel_of(attention) != SDPBackend::error) return;
+  raise<UsageError>(
+      "no attention kernel is left that takes query {} and key {}{}{}: others are switched off by "
+      "NVTE_FLASH_ATTN, NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN, NVTE_ALLOW_NONDETERMINISTIC_ALGO or "
+      "torch.backends.cuda; {} allows the one that takes everything",
+      c10::str(attention.query.sizes()), c10::str(attention.key.sizes()),
+      attention.mask ? " with a mask" : "", attention.dropout != 0 ? " with dropout" : "",
+      setting_for_math());
 }
 
 ops::AttentionChoice choose_kernel(const ScaledAttention& attention, const MaskParts& parts) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/modules/attention/attention_kernels.h"
 #include "core/ops/attention_choice.h"
 
 namespace telens {
@@ -30,8 +31,21 @@ struct MaskParts {
   std::vector<std::string_view> with_gradient = {};
 };
 
-// True if a kernel takes it that is not switched off.
-bool has_kernel(const ScaledAttention& attention);
+// The parts of a mask.
+struct MaskSources {
+  bool has_mask = false;
+  std::optional<at::Tensor> bias = {};
+  bool has_sink = false;
+  std::optional<at::Tensor> offset = {};  // the sink's, where it is learned
+};
+MaskParts mask_parts(const MaskSources& sources);
+
+// True if LibTorch would take flash attention.
+bool is_flash(const ScaledAttention& attention);
+
+// Throws UsageError where kernels are restricted and none is left that takes the attention:
+// LibTorch's own error names no variable.
+void check_kernel_is_left(const ScaledAttention& attention, const AllowedAttentionKernels& kernels);
 
 // Asks LibTorch and runs nothing. Where the answer is not one of its fastest kernels, it is asked
 // again without what may rule them out.

@@ -81,8 +81,11 @@ bool AttentionLayer::is_evaluation(const Request& request) {
 // as it is.
 void AttentionLayer::enter_recipe(ForwardContext& context) {
   const AutocastState* autocast = current_autocast();
-  const bool quantizes =
-      autocast != nullptr && autocast->options.enabled && autocast->options.recipe->fp8_dpa;
+  std::shared_ptr<const Recipe> recipe;
+  if (autocast != nullptr && autocast->options.enabled && autocast->options.recipe->fp8_dpa) {
+    recipe = state_->recipes.of(autocast->options.recipe);
+  }
+  const bool quantizes = recipe != nullptr;
   const bool inside_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (inside_backward && (quantizes || state_->ran_quantized)) {
     raise<UsageError>(
@@ -93,7 +96,7 @@ void AttentionLayer::enter_recipe(ForwardContext& context) {
   }
   state_->ran_quantized = quantizes;
   if (!quantizes) return;
-  context.recipe = autocast->options.recipe;
+  context.recipe = std::move(recipe);
   context.region = autocast->region;
 }
 
@@ -127,7 +130,7 @@ std::optional<Fp8Attention> AttentionLayer::quantizers_of(const ForwardContext& 
   AttentionQuantization& quantization = state_->quantization;
   if (recomputation::is_replaying()) return quantization.begin_again(name());
   return quantization.begin(context, current_autocast()->options, request.query.device(),
-                            request.asks_gradient, name());
+                            has_fp8_backward() && request.asks_gradient(), name());
 }
 
 AttentionCall AttentionLayer::begin_forward(const Request& request) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "core/modules/attention/attention_quantization.h"
+#include "core/modules/attention/attention_recipe.h"
 #include "core/modules/shared/forward_context.h"
 #include "core/ops/attention_choice.h"
 #include "core/ops/attention_statistics.h"
@@ -65,9 +67,9 @@ class AttentionLayer {
   AttentionLayer() : state_(std::make_shared<State>()) {}
 
   struct Request {
-    const at::Tensor& query;  // as it came; an empty one is shown to no feature
-    bool training;            // the module's mode
-    bool asks_gradient;       // a backward comes
+    const at::Tensor& query;                  // as it came; an empty one is shown to no feature
+    bool training;                            // the module's mode
+    c10::function_ref<bool()> asks_gradient;  // a backward comes; asked where it is in FP8
   };
   // Without a session, or while nothing is due, one compare. In FP8 under a recipe with fp8_dpa;
   // throws UsageError where a checkpoint of torch's own computes such a forward anew.
@@ -81,6 +83,7 @@ class AttentionLayer {
   struct State {
     LayerHooks hooks{{}, LayerKind::attention};
     AttentionQuantization quantization;
+    AttentionRecipes recipes;
     bool has_trained = false;    // a forward in training mode ran
     bool ran_quantized = false;  // the newest forward did
   };

@@ -49,6 +49,7 @@ struct AttentionSizes {
   std::int64_t batch;
   std::int64_t seq_q;
   std::int64_t seq_kv;
+  std::int64_t heads = 1;
 };
 
 // Arguments of scaled_dot_product_attention.
@@ -60,17 +61,5 @@ struct AttentionMask {
   // zero, so that neither they nor their gradients say anything.
   std::optional<at::Tensor> blind{};
 };
-
-// masks: as DotProductAttention's attention_mask. Throws UsageError if the type needs a mask that
-// is not there, ShapeError if one has a shape or dtype that the type does not take.
-AttentionMask make_attention_mask(const AttentionMaskType& type, const AttentionSpan& span,
-                                  const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
-                                  const at::Device& device);
-
-// How far each key lies behind its query's diagonal: [seq_q, seq_kv], or [batch, 1, seq_q, seq_kv]
-// with padding. Masks as above.
-at::Tensor diagonal_distances(const AttentionMaskType& type, const AttentionSpan& span,
-                              const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
-                              const at::Device& device);
 
 }  // namespace telens

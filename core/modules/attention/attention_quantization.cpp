@@ -16,7 +16,8 @@ constexpr std::size_t kSoftmax = 2;
 
 }  // namespace
 
-AttentionQuantization::AttentionQuantization() {
+void AttentionQuantization::make_groups() {
+  if (groups_[0]) return;
   const auto windows = std::make_shared<ModuleWindows>();
   for (auto& group : groups_) group = std::make_shared<LayerQuantization>(windows);
 }
@@ -43,6 +44,7 @@ Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::stri
 Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
                                           const AutocastOptions& options, const at::Device& device,
                                           bool asks_gradient, const std::string& name) {
+  make_groups();
   // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
   const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
   Contexts contexts;
@@ -73,6 +75,7 @@ Fp8Attention AttentionQuantization::begin_again(const std::string& name) {
 }
 
 std::vector<LayerQuantization*> AttentionQuantization::groups() {
+  make_groups();
   std::vector<LayerQuantization*> all;
   for (const auto& group : groups_) all.push_back(group.get());
   return all;
@@ -80,7 +83,9 @@ std::vector<LayerQuantization*> AttentionQuantization::groups() {
 
 at::Tensor AttentionQuantization::extra_state() const {
   std::vector<at::Tensor> parts;
-  for (const auto& group : groups_) parts.push_back(group->extra_state());
+  for (const auto& group : groups_) {
+    if (group) parts.push_back(group->extra_state());
+  }
   return join_bytes(parts);
 }
 
@@ -93,6 +98,7 @@ void AttentionQuantization::set_extra_state(const at::Tensor& bytes) {
         "of the output and of the softmax; another module wrote it",
         parts.size(), parts.size() == 1 ? "" : "s", groups_.size());
   }
+  make_groups();
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     groups_[group]->set_extra_state(parts[group]);
   }

@@ -40,10 +40,9 @@ struct Fp8Attention {
   std::string name;              // the layer's, for messages
 };
 
+// Makes its slots when they are first needed: most attentions run in high precision.
 class AttentionQuantization {
  public:
-  AttentionQuantization();
-
   // How a forward runs under `context`, whose recipe has fp8_dpa. asks_gradient: a backward comes.
   Fp8Attention begin(const ForwardContext& context, const AutocastOptions& options,
                      const at::Device& device, bool asks_gradient, const std::string& name);
@@ -62,9 +61,10 @@ class AttentionQuantization {
 
  private:
   using Contexts = std::array<ForwardContext, 3>;
+  void make_groups();
   Fp8Attention of(const Contexts& contexts, const std::string& name) const;
 
-  std::array<std::shared_ptr<LayerQuantization>, 3> groups_;
+  std::array<std::shared_ptr<LayerQuantization>, 3> groups_ = {};  // all made, or none
   AttentionCasts casts_;
 };
 

@@ -1,17 +1,13 @@
 #include "core/modules/attention/attention_scores.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "core/base/error.h"
@@ -36,14 +32,9 @@ std::optional<at::Tensor> boolean_mask(const QueryKeyValueHeads& heads,
   return how.mask.is_causal ? std::optional(causal_mask(heads)) : how.mask.allowed;
 }
 
-// FP64 for FP64, else FP32: BF16 has too few digits for a distance times a slope.
-at::ScalarType bias_dtype(const at::Tensor& query) {
-  return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 // [..., heads or 1, seq_q, seq_kv], -Inf where nothing is seen.
 at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
-  const at::ScalarType dtype = bias_dtype(heads.query);
+  const at::ScalarType dtype = mask_dtype(heads.query);
   const std::optional<at::Tensor> seen = boolean_mask(heads, how);
   at::Tensor bias = how.bias ? how.bias->to(dtype)
                              : at::zeros({heads.query.size(2), heads.key.size(2)},
@@ -72,31 +63,6 @@ at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) 
   return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
 }
 
-// Throws UsageError where no kernel takes these. Called only where some are switched off:
-// LibTorch's own error names no variable.
-void check_kernel_is_left(const ScaledAttention& attention) {
-  if (has_kernel(attention)) return;
-  raise<UsageError>(
-      "no attention kernel is left that takes query {} and key {}{}{}: others are switched off by "
-      "NVTE_FLASH_ATTN, NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN, NVTE_ALLOW_NONDETERMINISTIC_ALGO or "
-      "torch.backends.cuda; {} allows the one that takes everything",
-      c10::str(attention.query.sizes()), c10::str(attention.key.sizes()),
-      attention.mask ? " with a mask" : "", attention.dropout != 0 ? " with dropout" : "",
-      setting_for_math());
-}
-
-MaskParts parts_of(const ScoredAttention& how) {
-  MaskParts parts;
-  if (how.mask.allowed || how.mask.is_causal) parts.all.push_back("the mask");
-  const auto add = [&](std::string_view name, const std::optional<at::Tensor>& tensor) {
-    parts.all.push_back(name);
-    if (tensor && tensor->requires_grad()) parts.with_gradient.push_back(name);
-  };
-  if (how.bias) add("the bias", how.bias);
-  if (how.has_sink) add(how.offset ? "softmax_offset" : "the softmax's sink", how.offset);
-  return parts;
-}
-
 // Kernels off the CPU take an additive mask of the query's dtype alone: they refuse a wider one, or
 // read its bits as the narrower. The scores are then computed in the mask's dtype, for a rounded
 // mask would lose a distance's digits.
@@ -117,14 +83,24 @@ at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional
                               .scale = how.scale,
                               .grouped = how.grouped};
   const AllowedAttentionKernels kernels(taken.query);
-  if (kernels.restricted()) check_kernel_is_left(taken);
-  if (how.choice) *how.choice = choose_kernel(taken, parts_of(how));
+  check_kernel_is_left(taken, kernels);
+  if (how.choice) {
+    *how.choice =
+        choose_kernel(taken, mask_parts({.has_mask = how.mask.allowed || how.mask.is_causal,
+                                         .bias = how.bias,
+                                         .has_sink = how.has_sink,
+                                         .offset = how.offset}));
+  }
   return at::scaled_dot_product_attention(taken.query, taken.key, taken.value, mask, how.dropout,
                                           is_causal, how.scale, how.grouped)
       .to(dtype);
 }
 
 }  // namespace
+
+at::ScalarType mask_dtype(const at::Tensor& query) {
+  return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
   std::optional<at::Tensor> mask = how.mask.allowed;
@@ -141,34 +117,6 @@ at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& 
         how.mask);
   }
   return without_blind(scaled_attention(heads, mask, causal, how), how.mask);
-}
-
-at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
-  const at::NoGradGuard no_grad;
-  constexpr std::int64_t kQueries = 128;
-  const at::ScalarType dtype = bias_dtype(heads.query);
-  const std::int64_t count = heads.query.size(1);
-  const at::Tensor keys =
-      heads.key.to(dtype)
-          .repeat_interleave(count / std::max<std::int64_t>(1, heads.key.size(1)), 1)
-          .transpose(-1, -2);
-  at::Tensor largest = at::full({count}, kNothing, heads.query.options().dtype(at::kFloat));
-  if (heads.key.size(2) == 0 || heads.query.numel() == 0) return largest;
-  std::optional<at::Tensor> mask;
-  if (how.bias || how.mask.allowed || how.mask.is_causal) {
-    mask = additive_mask(heads, how);
-    if (how.mask.blind) mask = mask->masked_fill(*how.mask.blind, kNothing);
-  }
-  for (std::int64_t first = 0; first < heads.query.size(2); first += kQueries) {
-    const std::int64_t queries = std::min(kQueries, heads.query.size(2) - first);
-    at::Tensor scores =
-        at::matmul(heads.query.narrow(2, first, queries).to(dtype), keys) * how.scale;
-    if (mask) {
-      scores = scores + (mask->size(-2) == 1 ? *mask : mask->narrow(-2, first, queries));
-    }
-    largest = at::maximum(largest, scores.amax({0, 2, 3}).to(at::kFloat));
-  }
-  return largest;
 }
 
 }  // namespace telens

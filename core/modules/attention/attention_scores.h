@@ -30,11 +30,11 @@ struct QueryKeyValueHeads {
   at::Tensor value;  // [batch, groups, seq_kv, value size]
 };
 
+// The dtype of what is added to scores: FP64 for FP64, else FP32, for BF16 has too few digits for a
+// distance times a slope.
+at::ScalarType mask_dtype(const at::Tensor& query);
+
 // [batch, heads, seq_q, value size]; 0 for queries that see nothing.
 at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how);
-
-// [heads], FP32: the largest score that a query sees, without the sink's; -Inf where none is seen.
-// Takes a few queries at a time, so that no matrix of all scores is made.
-at::Tensor largest_scores(const QueryKeyValueHeads& heads, const ScoredAttention& how);
 
 }  // namespace telens

@@ -3,16 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "core/modules/attention/attention_bias.h"
-#include "core/modules/attention/attention_scores.h"
+#include "core/modules/attention/attention_path.h"
+#include "core/modules/attention/attention_rules.h"
 #include "core/modules/attention/attention_shown.h"
 #include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/packed_sequences.h"
 #include "core/modules/attention/qkv_format.h"
-#include "core/modules/shared/checkpointed_call.h"
 #include "core/modules/shared/parameter_options.h"
 #include "core/modules/shared/probability.h"
 #include "core/modules/shared/wants_gradient.h"
@@ -21,7 +19,6 @@
 namespace telens {
 namespace {
 
-using ops::if_defined;
 using ops::or_undefined;
 
 constexpr const char* kVanilla = "vanilla";
@@ -34,51 +31,34 @@ std::optional<at::Tensor> offset_of(const at::Tensor& offset, std::int64_t first
   return offset.size(1) == heads ? offset : offset.narrow(1, first, heads);
 }
 
-// The same bits as attend_heads, with nothing kept for the backward but what comes in.
-at::Tensor attend_checkpointed(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
-  return checkpointed_call(
-      [how = ScoredAttention{.mask = how.mask,
-                             .has_sink = how.has_sink,
-                             .dropout = how.dropout,
-                             .scale = how.scale,
-                             .grouped = how.grouped,
-                             .choice = how.choice}](const std::vector<at::Tensor>& inputs) {
-        ScoredAttention again = how;
-        again.bias = if_defined(inputs[3]);
-        again.offset = if_defined(inputs[4]);
-        return attend_heads({inputs[0], inputs[1], inputs[2]}, again);
-      },
-      {heads.query, heads.key, heads.value, or_undefined(how.bias), or_undefined(how.offset)},
-      how.dropout != 0);
+ScoreFunction function_of(const ScoreCallback& callback, const char* name,
+                          const ScoreShape& shape) {
+  if (!callback) return {};
+  return [=](const at::Tensor& scores, const ScoreBlock& block) {
+    const at::Tensor made = callback(scores, {block.sample, block.head(), block.query, block.key,
+                                              shape.batch, shape.heads, shape.queries, shape.keys});
+    if (!made.defined() || made.sizes() != scores.sizes()) {
+      raise<ShapeError>("DotProductAttention: {} returned {} for scores {}; expected their shape",
+                        name, made.defined() ? c10::str(made.sizes()) : "nothing",
+                        c10::str(scores.sizes()));
+    }
+    return made.to(scores.scalar_type());
+  };
 }
 
-void check_bias(const at::Tensor& bias, const at::Tensor& query, const AttentionSizes& sizes) {
-  const std::array expected{sizes.batch, query.size(1), sizes.seq_q, sizes.seq_kv};
-  const std::int64_t missing = std::ssize(expected) - bias.dim();
-  bool fits = bias.dim() >= 2 && missing >= 0;
-  for (std::int64_t dim = 0; fits && dim < bias.dim(); ++dim) {
-    const std::int64_t size = bias.size(dim);
-    fits = size == 1 || size == expected[static_cast<std::size_t>(dim + missing)];
+// In FP8, whose backward NVTE_FP8_DPA_BWD may leave to high precision.
+at::Tensor attend_cast(const QueryKeyValueHeads& heads, const AttentionRules& rules,
+                       const Fp8Attention& fp8) {
+  if (has_fp8_backward()) return attend_in_fp8(heads, rules, fp8);
+  if (rules.dropout != 0) {
+    raise<UsageError>(
+        "{}: NVTE_FP8_DPA_BWD=0 does not go with attention_dropout: the backward in high precision "
+        "would drop other weights; make the module with 0, or unset the variable",
+        fp8.name);
   }
-  if (!fits) {
-    raise<ShapeError>(
-        "DotProductAttention: the bias of the scores (core_attention_bias, alibi_slopes) is {}; "
-        "expected one that broadcasts to [batch, heads, seq_q, seq_kv] = {}",
-        bias.sizes(), expected);
-  }
-}
-
-// The scores as the operator of their statistics takes them.
-ops::AttentionScores scores_of(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
-  return {.query = heads.query,
-          .key = heads.key,
-          .allowed = how.mask.allowed,
-          .blind = how.mask.blind,
-          .bias = how.bias,
-          .offset = how.offset,
-          .is_causal = how.mask.is_causal,
-          .has_sink = how.has_sink,
-          .scale = how.scale};
+  AttentionRules backward = rules;
+  backward.choice.reset();
+  return attend_as([&] { return attend_in_fp8(heads, rules, fp8); }, heads, backward);
 }
 
 }  // namespace
@@ -172,56 +152,113 @@ double DotProductAttention::scale(const at::Tensor& query) const {
 
 at::Tensor DotProductAttention::attend_scored(const QueryKeyValueHeads& heads,
                                               const ScoredAttention& how, bool checkpoint) {
-  return checkpoint ? attend_checkpointed(heads, how) : attend_heads(heads, how);
+  const AttentionRules rules{.mask = MaskRule(how.mask, {.batch = heads.query.size(0),
+                                                         .seq_q = heads.query.size(2),
+                                                         .seq_kv = heads.key.size(2),
+                                                         .heads = heads.query.size(1)}),
+                             .dropout = how.dropout,
+                             .scale = how.scale,
+                             .grouped = how.grouped};
+  return attend_ruled(heads, rules, checkpoint);
+}
+
+// It goes with the arguments that Transformer Engine takes beside it.
+void DotProductAttention::check_score_mod(const DotProductAttentionInputs& inputs,
+                                          const std::string& format) const {
+  if (!inputs.score_mod && !inputs.score_mod_bprop) return;
+  const auto refuse = [](bool refused, const char* what, const char* instead) {
+    if (refused) {
+      raise<UsageError>("DotProductAttention: {} does not go with score_mod; {}", what, instead);
+    }
+  };
+  if (!inputs.score_mod) {
+    raise<UsageError>(
+        "DotProductAttention: score_mod_bprop is the gradient of score_mod, which is "
+        "not given");
+  }
+  const AttentionMaskType type = mask_type(inputs);
+  refuse(type.padding || type.arbitrary || type.causality != Causality::none, "an attn_mask_type",
+         "give no_mask, and hide scores in score_mod by -inf");
+  refuse(span(type, inputs).has_window(), "a window_size", "hide scores in score_mod by -inf");
+  refuse(inputs.scores.core_attention_bias_type != "no_bias", "a core_attention_bias_type",
+         "add the bias in score_mod");
+  refuse(options_.scores.softmax_type != kVanilla, "a softmax_type",
+         "make the module with vanilla");
+  refuse(options_.attention_dropout != 0, "attention_dropout", "make the module with 0");
+  refuse(options_.return_max_logit, "return_max_logit", "make the module without it");
+  refuse(inputs.scores.checkpoint_core_attention, "checkpoint_core_attention",
+         "leave it out, the backward makes the scores anew");
+  refuse(context_.is_divided(), "context parallelism (cp_group)", "leave the sequence whole");
+  refuse(format == "thd", "qkv_format thd", "use sbhd or bshd");
+}
+
+AttentionRules DotProductAttention::rules(const Heads& heads,
+                                          const DotProductAttentionInputs& inputs) const {
+  const AttentionMaskType type = mask_type(inputs);
+  const AttentionSizes sizes{.batch = heads.query.size(0),
+                             .seq_q = heads.query.size(2),
+                             .seq_kv = heads.key.size(2),
+                             .heads = heads.query.size(1)};
+  const at::Device device = heads.query.device();
+  const double scale = this->scale(heads.query);
+  const ScoreShape shape = score_shape(heads.query, heads.key);
+  return {.mask = MaskRule(type, span(type, inputs), heads.masks, sizes, device),
+          .bias = BiasRule(inputs.scores, sizes, scale, device),
+          .change = {.function = function_of(inputs.score_mod, "score_mod", shape),
+                     .gradient = function_of(inputs.score_mod_bprop, "score_mod_bprop", shape)},
+          .has_sink = options_.scores.softmax_type != kVanilla,
+          .offset = offset_of(softmax_offset_, heads.first_head, heads.query.size(1)),
+          .dropout = is_training() ? options_.attention_dropout : 0.0,
+          .scale = scale,
+          .grouped = groups() != options_.num_attention_heads};
 }
 
 std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
     const Heads& heads, const DotProductAttentionInputs& inputs, const AttentionCall& call) {
-  const ScoreArguments& scores = inputs.scores;
-  const AttentionMaskType type = mask_type(inputs);
-  const AttentionSpan span = this->span(type, inputs);
-  const AttentionSizes sizes{
-      .batch = heads.query.size(0), .seq_q = heads.query.size(2), .seq_kv = heads.key.size(2)};
-  const at::Device device = heads.query.device();
-  const double scale = this->scale(heads.query);
-  at::Tensor distances;
-  if (is_alibi(scores.core_attention_bias_type)) {
-    distances = diagonal_distances(type, span, heads.masks, sizes, device);
-  }
-  const ScoredAttention how{
-      .mask = make_attention_mask(type, span, heads.masks, sizes, device),
-      .bias = attention_bias(
-          scores, {.heads = options_.num_attention_heads, .scale = scale, .distances = distances}),
-      .has_sink = options_.scores.softmax_type != kVanilla,
-      .offset = offset_of(softmax_offset_, heads.first_head, heads.query.size(1)),
-      .dropout = is_training() ? options_.attention_dropout : 0.0,
-      .scale = scale,
-      .grouped = groups() != options_.num_attention_heads,
-      .choice = call.asked_choice()};
-  if (how.bias) check_bias(*how.bias, heads.query, sizes);
+  AttentionRules rules = this->rules(heads, inputs);
+  rules.choice = call.asked_choice();
   const QueryKeyValueHeads qkv{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
   // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const std::optional<Fp8Attention>& fp8 = call.fp8();
-  at::Tensor attended = fp8 ? attend_in_fp8(qkv, how, *fp8)
-                            : attend_scored(qkv, how, scores.checkpoint_core_attention);
-  call.show_choice(qkv.query, how.choice);
+  if (fp8 && rules.change) {
+    raise<UsageError>(
+        "{}: FP8 attention (fp8_dpa) does not go with score_mod; give the recipe fp8_dpa=False",
+        fp8->name);
+  }
+  at::Tensor attended = fp8 ? attend_cast(qkv, rules, *fp8)
+                            : attend_ruled(qkv, rules, inputs.scores.checkpoint_core_attention);
+  call.show_choice(qkv.query, rules.choice);
   const bool shown = call.inspects(TensorName::scores);
   if (!shown && !options_.return_max_logit) return {std::move(attended), at::Tensor()};
   const QueryKeyValueHeads scored = fp8 ? cast_heads(qkv, *fp8) : qkv;
-  if (shown) call.show_scores(scores_of(scored, how));
+  if (shown && rules.change) {
+    TORCH_WARN_ONCE(
+        "scores of attention under score_mod are shown to no feature: what it makes of ",
+        "them is not read a second time");
+  } else if (shown) {
+    call.show_scores(scores_for_statistics(scored, rules));
+  }
   return {std::move(attended),
-          options_.return_max_logit ? largest_scores(scored, how) : at::Tensor()};
+          options_.return_max_logit ? largest_scores(scored, rules) : at::Tensor()};
 }
 
 AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs& inputs) {
-  const bool asks_gradient =
-      wants_gradient(inputs.query_layer) || wants_gradient(inputs.key_layer) ||
-      wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
-      wants_gradient(or_undefined(inputs.scores.core_attention_bias));
-  return layer_.begin_forward(
+  const auto asks_gradient = [&] {
+    return wants_gradient(inputs.query_layer) || wants_gradient(inputs.key_layer) ||
+           wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
+           wants_gradient(or_undefined(inputs.scores.core_attention_bias));
+  };
+  AttentionCall call = layer_.begin_forward(
       {.query = inputs.query_layer, .training = is_training(), .asks_gradient = asks_gradient});
+  if (call.fp8() && context_.is_divided() && !has_fp8_backward()) {
+    raise<UsageError>(
+        "{}: NVTE_FP8_DPA_BWD=0 does not go with context parallelism (cp_group); unset it, or give "
+        "the recipe fp8_dpa=False",
+        call.fp8()->name);
+  }
+  return call;
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
@@ -233,6 +270,7 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
         context_.lost);
   }
   check_qkv_format(format);
+  check_score_mod(inputs, format);
   if (format == "thd") return attend_packed(inputs);
   const std::int64_t batch_dim = batch_dim_of(format);
   const std::int64_t seq_dim = 1 - batch_dim;

@@ -10,7 +10,7 @@
 #include "core/modules/attention/attention_arguments.h"
 #include "core/modules/attention/attention_layer.h"
 #include "core/modules/attention/attention_mask.h"
-#include "core/modules/attention/attention_scores.h"
+#include "core/modules/attention/attention_rules.h"
 #include "core/modules/attention/context_parallel.h"
 #include "core/modules/module/module.h"
 
@@ -61,6 +61,8 @@ struct DotProductAttentionInputs {
   std::optional<std::string> qkv_format = {};
   std::optional<std::string> attn_mask_type = {};
   ScoreArguments scores = ScoreArguments();
+  ScoreCallback score_mod = {};
+  ScoreCallback score_mod_bprop = {};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -75,6 +77,12 @@ struct DotProductAttentionInputs {
     visit("qkv_format", &Self::qkv_format, "None: the module's");
     visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
+    visit(
+        "score_mod", &Self::score_mod,
+        "makes the softmax's argument of the scaled scores, where there is no mask, bias, dropout "
+        "or FP8; in Python score_mod(graph, score, tensors)");
+    visit("score_mod_bprop", &Self::score_mod_bprop,
+          "makes the scores' gradient of that of score_mod's result; None: autograd does");
   }
 };
 
@@ -138,11 +146,13 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   };
 
   void check_options() const;
+  void check_score_mod(const DotProductAttentionInputs& inputs, const std::string& format) const;
   void check(const DotProductAttentionInputs& inputs, std::int64_t batch_dim) const;
   void check_channels(const DotProductAttentionInputs& inputs) const;
   AttentionMaskType mask_type(const DotProductAttentionInputs& inputs) const;
   AttentionSpan span(const AttentionMaskType& type, const DotProductAttentionInputs& inputs) const;
   double scale(const at::Tensor& query) const;
+  AttentionRules rules(const Heads& heads, const DotProductAttentionInputs& inputs) const;
   Outputs attend_packed(const DotProductAttentionInputs& inputs);
   // ([batch, heads, seq, size], largest scores or undefined)
   std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,

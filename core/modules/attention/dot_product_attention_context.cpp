@@ -204,8 +204,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                        .span = {.causal = causal, .left = span.left, .right = span.right},
                        .dropout = dropout,
                        .scale = scale(heads.query)};
-  how.bias = attention_bias(
-      inputs.scores, {.heads = options_.num_attention_heads, .scale = how.scale, .distances = {}});
+  how.bias = given_bias(inputs.scores, how.scale);
   const std::optional<Fp8Attention>& fp8 = call.fp8();
   if (fp8 && how.bias) {
     raise<UsageError>(
@@ -230,7 +229,8 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                  },
                              .masked =
                                  [&](const QueryKeyValueHeads& own, const ScoredAttention& scores) {
-                                   if (part.fp8()) return attend_in_fp8(own, scores, *part.fp8());
+                                   if (part.fp8())
+                                     return attend_in_fp8(own, rules_of(own, scores), *part.fp8());
                                    return attend_scored(own, scores,
                                                         inputs.scores.checkpoint_core_attention);
                                  }};

@@ -14,14 +14,14 @@
 #pragma once
 
 #include "core/modules/attention/attention_quantization.h"
-#include "core/modules/attention/attention_scores.h"
+#include "core/modules/attention/attention_rules.h"
 
 namespace telens {
 
 // [batch, heads, seq_q, value size] in query's dtype, BF16, FP16 or FP32; values of O's codes.
-// Differentiable once in query, key, value, bias and offset; keeps codes, masks and dropout's
-// choices alone, and makes scores anew in the backward. how.choice takes what it ran in.
-at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const ScoredAttention& how,
+// Differentiable once in query, key, value, bias and offset; keeps codes, and small attentions
+// dropout's choices, and makes scores anew in the backward. rules.choice takes what it ran in.
+at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                          const Fp8Attention& fp8);
 
 // Throws ShapeError for FP64.

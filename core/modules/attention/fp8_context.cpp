@@ -29,7 +29,7 @@ variable_list ended(const Fp8Attention& fp8, variable_list gradients) {
       gradients[i] = ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(),
                                          gradients[i].scalar_type());
     }
-    fp8.casts.input_gradients->scale = cast.scale();
+    fp8.casts.input_gradients->hand(cast.scale());
   }
   if (fp8.first_in_region) fp8.region->update(/*backward=*/true);
   return gradients;
@@ -63,7 +63,7 @@ class EndedOutputFunction : public torch::autograd::Function<EndedOutputFunction
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     PartedCast cast(fp8->quantizers.o);
     const at::Tensor codes = cast.codes(output);
-    fp8->casts.output->scale = cast.scale();
+    fp8->casts.output->hand(cast.scale());
     return ops::dequantize_fp8(codes, cast.scale_inv(), cast.format(), output.scalar_type());
   }
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/modules/attention/fp8_attention.h"
-#include "core/modules/attention/fp8_scores.h"
 #include "core/modules/attention/partial_attention.h"
+#include "core/modules/attention/query_rows.h"
 #include "core/modules/attention/ring_steps.h"
 #include "core/modules/shared/backward_errors.h"
 #include "core/modules/shared/named_errors.h"

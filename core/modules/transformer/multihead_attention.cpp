@@ -304,7 +304,7 @@ void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
 // layers then cast them anew.
 void MultiheadAttention::hand_gradient_casts(const MultiheadAttentionInputs& inputs) {
   const AttentionCasts& casts = core_attention_->casts();
-  casts.output->scale.reset();
+  casts.output->forget();
   const bool changed = !inputs.rotary_pos_emb.empty() || !options_.qk_norm_type.empty();
   const auto hand = [&](Module* projection, bool is_changed) {
     if (projection == nullptr) return;

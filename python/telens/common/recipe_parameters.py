@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,8 @@ class MMParams:
         check_fields(self)
 
 
+# Another recipe of attention than the autocast's (core/modules/attention/attention_recipe.h).
+ATTENTION_RECIPE = "NVTE_DPA_FP8_RECIPE"
 ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
 SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
 
@@ -157,11 +160,12 @@ def _check_attention(recipe: Any) -> None:
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name, False)
         # A value of another kind is refused as such.
-        if value in (True,) and not (recipe.delayed() or recipe.float8_current_scaling()):
+        one_scale = recipe.delayed() or recipe.float8_current_scaling()
+        if value in (True,) and not one_scale and ATTENTION_RECIPE not in os.environ:
             raise _C.UsageError(
                 f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it False "
-                "(attention runs in high precision), or use DelayedScaling or "
-                "Float8CurrentScaling, whose tensors have one scale"
+                "(attention runs in high precision), use DelayedScaling or Float8CurrentScaling, "
+                f"whose tensors have one scale, or set {ATTENTION_RECIPE} to one of these two"
             )
 
 

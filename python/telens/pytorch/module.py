@@ -31,6 +31,7 @@ from telens.pytorch.neutral_arguments import (
 from telens.pytorch.packed_heads import is_packed, unpacked
 from telens.pytorch.positional_arguments import warn_of_positions
 from telens.pytorch.rng_tracker import fork_dropout, fork_of
+from telens.pytorch.score_graph import ARGUMENTS, with_score_mod
 from telens.pytorch.tensor import initial_parameter
 from telens.pytorch.transformer_engine_state import (
     is_transformer_engine_state,
@@ -38,6 +39,7 @@ from telens.pytorch.transformer_engine_state import (
 )
 
 EXTRA_STATE = "_extra_state"
+_SCORE_MOD = frozenset(ARGUMENTS)
 # Options that say where parameters are made; later on the parameters themselves tell.
 _PLACEMENT = ("device", "params_dtype")
 
@@ -55,6 +57,8 @@ class Module(WithContextParallel, torch.nn.Module):
     # Arguments that are accepted only at values that change nothing; set in each subclass.
     _neutral_arguments: ClassVar[dict[str, NeutralArgument]] = {}
     _neutral_of_forward: ClassVar[dict[str, NeutralArgument]] = {}
+    # Arguments of forward that are not for the C++ class as they are.
+    _heeded_in_python: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Not super(): some of these are torch's own classes too (_LIKE_TORCH), which would make
@@ -87,7 +91,9 @@ class Module(WithContextParallel, torch.nn.Module):
 
     @mark_graph_break
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs and not self._neutral_of_forward.keys().isdisjoint(kwargs):
+        if kwargs and not self._heeded_in_python.isdisjoint(kwargs):
+            if not _SCORE_MOD.isdisjoint(kwargs):
+                kwargs = with_score_mod(f"{self._type.name}.forward", kwargs)
             if "qkv_layer" in self._neutral_of_forward and is_packed(kwargs):
                 args, kwargs = unpacked(f"{self._type.name}.forward", args, kwargs)
             if kwargs.get("inference_params") is not None:
@@ -330,6 +336,8 @@ def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
             "_type": module_type,
             "_neutral_arguments": constructor_arguments(module_type.name),
             "_neutral_of_forward": forward_arguments(module_type.name),
+            "_heeded_in_python": frozenset(forward_arguments(module_type.name))
+            | (_SCORE_MOD if _takes(module_type.inputs, "score_mod") else frozenset()),
             "__module__": module_name,
             "__doc__": _documentation(module_type),
             **attributes,

@@ -1,8 +1,8 @@
 """Arguments of Transformer Engine that are taken at the values that change nothing, and no others.
 
 Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), cp_group and
-its like (context_parallel.py), qkv_layer and kv_layer (packed_heads.py), and LayerNormMLP's
-checkpoint (module.py).
+its like (context_parallel.py), qkv_layer and kv_layer (packed_heads.py), score_mod
+(score_graph.py), and LayerNormMLP's checkpoint (module.py).
 
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
@@ -93,9 +93,6 @@ _A = NeutralArgument
 _OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
 _HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
 _CONTEXT = "it is no process group"
-_SCORES = (
-    "it is a function of cuDNN's graphs; core_attention_bias adds to scores, attention_mask hides"
-)
 
 _ALL = [
     # ---- tensor and sequence parallelism
@@ -158,11 +155,9 @@ _ALL = [
     _A("fp8_output", False, "False", "attention in FP8 is not there yet"),
     _A("bf16_backward", False, "False", "attention in FP8 is not there yet"),
     _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
-    *(
-        _A(name, None, "None", _SCORES)
-        for name in ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bprop_tensors")
-    ),
-    # Where one is given it is unpacked before this table is asked.
+    # Where one is given it is taken before this table is asked (score_graph.py, packed_heads.py).
+    _A("score_mod_tensors", None, "a dict of tensors that score_mod gets, or None", ""),
+    _A("score_mod_bprop_tensors", None, "the same of score_mod_bprop", ""),
     _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value", ""),
     _A("kv_layer", None, "a tensor [..., 2, groups, size] in place of key and value", ""),
     _A("qkv_interleave_dim", -3, "-3, or -2 where heads stand in front of the 3 or 2", "", (),
@@ -191,9 +186,8 @@ _CONSTRUCTORS = {
 }
 _FORWARDS = {
     "GroupedLinear": "out dgrad_out",
-    "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits score_mod "
-    "score_mod_bprop score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer "
-    "qkv_interleave_dim",
+    "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits "
+    "score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer qkv_interleave_dim",
     "MultiheadAttention": _ATTENTION_FORWARD,
     "TransformerLayer": _ATTENTION_FORWARD,
 }

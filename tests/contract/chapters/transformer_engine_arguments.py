@@ -11,6 +11,10 @@ MLP = "test_mlp_arguments.py::"
 MODULE = "python/telens/pytorch/module.py"
 DPA = "test_fp8_attention.py::"
 MHA = "test_fp8_mha.py::"
+BLOCKS = "test_blocked_attention.py::"
+RECIPE = "test_attention_recipe.py::"
+CHANGES = "test_score_mod.py::"
+MASK_RULE = "core/modules/attention/mask_rule.cpp"
 SWITCHES = "core/modules/attention/attention_kernels.cpp"
 
 STATEMENTS = (
@@ -181,9 +185,9 @@ STATEMENTS = (
         "Where they leave no kernel, the error names them *(ours)*.",
         "test_attention_switches.py::"
         "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
-        "core/modules/attention/attention_scores.cpp",
-        "if (kernels.restricted()) check_kernel_is_left(",
-        "if (false) check_kernel_is_left(",
+        "core/modules/attention/attention_choice.cpp",
+        "kernel_of(attention) != SDPBackend::error) return;",
+        "true) return;",
     ),
     Statement(
         "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
@@ -220,9 +224,9 @@ STATEMENTS = (
     Statement(
         "FP8 attention takes biases, a learnable softmax and padding *(ours)*.",
         DPA + "test_bias_sink_and_padding_are_those_of_the_scores",
-        "core/modules/attention/fp8_scores.cpp",
-        "if (how_.bias) scores.add_(",
-        "if (false) scores.add_(",
+        "core/modules/attention/attention_rules.cpp",
+        "if (bias.defined()) scores.add_(bias);",
+        "",
     ),
     Statement(
         "A checkpoint around FP8 attention changes no bit, with dropout too.",
@@ -235,8 +239,8 @@ STATEMENTS = (
         "Recipes of block scales refuse `fp8_dpa` and `fp8_mha` by name *(ours)*.",
         DPA + "test_recipes_whose_tensors_have_many_scales_refuse_fp8_attention",
         "python/telens/common/recipe_parameters.py",
-        "if value in (True,) and not (",
-        "if False and not (",
+        "if value in (True,) and not one_scale",
+        "if False and not one_scale",
     ),
     Statement(
         "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
@@ -265,6 +269,95 @@ STATEMENTS = (
         "features/precision_ledger/precision_ledger.cpp",
         "const bool cast = !entry.choice.cast_to.empty();",
         "const bool cast = false;",
+    ),
+    Statement(
+        "On a CPU no attention has a matrix of more than 2,048 x 2,048 scores in memory, whatever "
+        "its mask, bias, softmax or dropout *(ours)*.",
+        BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
+        "core/modules/attention/attention_path.cpp",
+        "if (runs_in_blocks(heads, rules)) return attend_in_blocks(heads, rules);",
+        "",
+    ),
+    Statement(
+        "FP8 attention has none either.",
+        BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
+        "core/modules/attention/fp8_attention.cpp",
+        ".scores_of_block = scores_of_block(heads.query),",
+        ".scores_of_block = std::int64_t{1} << 40,",
+    ),
+    Statement(
+        "Attention in blocks drops the same weights whatever their size *(ours)*.",
+        BLOCKS + "test_dropout_is_the_same_in_blocks_of_any_size",
+        "core/modules/attention/score_dropout.cpp",
+        ".query = block.query,",
+        ".query = 0,",
+    ),
+    Statement(
+        "A mask that is changed in place between the forward in blocks and its backward is an "
+        "error *(ours)*.",
+        BLOCKS + "test_a_mask_that_was_changed_before_the_backward_is_an_error",
+        MASK_RULE,
+        "version_of(hidden_) != version_) {",
+        "false) {",
+    ),
+    Statement(
+        "A mask of type arbitrary that does not broadcast to the scores is an error *(ours)*.",
+        BLOCKS + "test_a_mask_that_does_not_broadcast_is_an_error",
+        MASK_RULE,
+        '    check_broadcast("attention_mask", masks.front().sizes(), sizes);\n',
+        "",
+    ),
+    Statement(
+        "`score_mod(graph, score, tensors)` changes scores, on every device, by the operations of "
+        "cuDNN's graph or by torch's *(ours: Transformer Engine needs cuDNN's frontend)*.",
+        CHANGES + "test_it_is_the_formula_in_blocks_of_any_size",
+        "python/telens/pytorch/score_graph.py",
+        "first, count = self._firsts[axis], input.shape[axis]",
+        "first, count = 0, input.shape[axis]",
+    ),
+    Statement(
+        "`score_mod_bprop` takes the place of autograd.",
+        CHANGES + "test_a_gradient_that_is_given_is_used",
+        "core/modules/attention/blocked_attention.cpp",
+        "if (rules_.change.gradient) return rules_.change.gradient(of_scores, block);",
+        "if (rules_.change.gradient) return of_scores;",
+    ),
+    Statement(
+        "What does not go with `score_mod` in Transformer Engine is refused by name.",
+        CHANGES + "test_what_does_not_go_with_it_is_refused_by_name",
+        "core/modules/attention/dot_product_attention.cpp",
+        'refuse(options_.attention_dropout != 0, "attention_dropout", "make the module with 0");',
+        "",
+    ),
+    Statement(
+        "Threads that run one MultiheadAttention under `fp8_mha` at the same time hand on their "
+        "own scales *(ours)*.",
+        MHA + "test_threads_hand_each_its_own_scales",
+        "core/quantization/handed_cast.cpp",
+        "return {std::this_thread::get_id(), torch::autograd::get_current_graph_task_id()};",
+        "return {};",
+    ),
+    Statement(
+        "`NVTE_DPA_FP8_RECIPE` and its options choose another recipe for attention than the "
+        "autocast's.",
+        RECIPE + "test_attention_has_the_bits_of_the_recipe_that_the_variable_names",
+        "core/modules/attention/attention_recipe.cpp",
+        "made->amax_history_len = history_length();",
+        "",
+    ),
+    Statement(
+        "With it recipes of block scales take `fp8_dpa`.",
+        RECIPE + "test_a_recipe_of_block_scales_may_have_another_for_attention",
+        "python/telens/common/recipe_parameters.py",
+        " and ATTENTION_RECIPE not in os.environ",
+        "",
+    ),
+    Statement(
+        "`NVTE_FP8_DPA_BWD=0` leaves the backward of FP8 attention to high precision.",
+        RECIPE + "test_a_backward_may_be_in_high_precision",
+        "core/modules/attention/dot_product_attention.cpp",
+        "if (has_fp8_backward()) return attend_in_fp8(",
+        "if (true) return attend_in_fp8(",
     ),
     Statement(
         "`qkv_layer` and `kv_layer` hold query, key and value in one tensor.",

@@ -24,7 +24,7 @@ MAPS = "core/modules/moe/moe_permutation.cpp"
 ATTENTION = "test_attention.py::"
 CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
 CACHES = "python/telens/pytorch/inference_params.py"
-MASKS = "core/modules/attention/attention_mask.cpp"
+MASKS = "core/modules/attention/mask_rule.cpp"
 DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
 STATEMENTS = (
@@ -261,7 +261,7 @@ STATEMENTS = (
         "Attention takes `window_size`, with every mask.",
         DRAWN,
         MASKS,
-        "if (span.left >= 0) limit(distances >= -span.left);",
+        "if (left_ >= 0) hide(keys < queries - left_);",
         "",
     ),
     Statement(
@@ -277,8 +277,8 @@ STATEMENTS = (
         "one's own.",
         DRAWN,
         "core/modules/attention/attention_bias.cpp",
-        'type == "pre_scale_bias" ? bias * context.scale : bias',
-        "bias",
+        '== "pre_scale_bias" ? scale : 1;',
+        '== "pre_scale_bias" ? 1 : 1;',
     ),
     Statement(
         "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
@@ -304,9 +304,9 @@ STATEMENTS = (
     Statement(
         "`return_max_logit` returns each head's largest score that a query sees.",
         DRAWN,
-        "core/modules/attention/attention_scores.cpp",
-        "if (how.mask.blind) mask = mask->masked_fill(*how.mask.blind, kNothing);",
-        "",
+        "core/modules/attention/attention_rules.cpp",
+        "return hidden.defined() ? scores.masked_fill_(hidden, kUnseen) : scores;",
+        "return scores;",
     ),
     Statement(
         "`checkpoint_core_attention` changes no bit, with dropout.",

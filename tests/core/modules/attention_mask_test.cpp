@@ -1,5 +1,5 @@
 // Masks of attention against their definition, position by position.
-#include "core/modules/attention/attention_mask.h"
+#include "core/modules/attention/mask_rule.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -70,8 +70,9 @@ bool sees(const std::string& type, const Sequences& queries, const Sequences& ke
 void expect_definition(const std::string& type, const Sequences& queries, const Sequences& keys,
                        const std::vector<at::Tensor>& masks) {
   const AttentionSizes sizes{kBatch, queries.length, keys.length};
-  const AttentionMask mask = make_attention_mask(mask_type_from_name(type), AttentionSpan(), masks,
-                                                 sizes, at::Device(at::kCPU));
+  const AttentionMask mask =
+      MaskRule(mask_type_from_name(type), AttentionSpan(), masks, sizes, at::Device(at::kCPU))
+          .whole();
   at::Tensor allowed = at::ones({queries.length, keys.length}, at::kBool);
   if (mask.is_causal) allowed = allowed.tril();
   if (mask.allowed) {

@@ -1,0 +1,294 @@
+#include "core/modules/attention/blocked_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+#include <utility>
+
+#include "core/modules/attention/score_dropout.h"
+#include "core/modules/shared/activation_dtype.h"
+#include "core/modules/shared/backward_errors.h"
+#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/second_derivative.h"
+#include "core/ops/optional_tensor.h"
+
+namespace telens {
+namespace {
+
+using ops::if_defined;
+using ops::or_undefined;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr const char* kName = "DotProductAttention";
+constexpr const char* kKept = "blocked_attention";
+
+// A backward needs these beside tensors; autograd keeps those that are learned.
+struct KeptAttention final : torch::CustomClassHolder {
+  AttentionRules rules;
+  ScoreDropout dropout;
+};
+
+// The order of what save_for_backward keeps.
+enum Saved : std::uint8_t {
+  kSavedQuery,
+  kSavedKey,
+  kSavedValue,
+  kSavedBias,
+  kSavedOffset,
+  kSavedOutput,
+  kSavedLogSum
+};
+
+at::Tensor finite_or(const at::Tensor& x, double instead) {
+  return x.masked_fill(x == -kInfinity, instead);
+}
+
+// The scores of queries and keys in the dtype that sums are made in.
+class Attention {
+ public:
+  Attention(const QueryKeyValueHeads& heads, const AttentionRules& rules,
+            const ScoreDropout& dropout)
+      : query_(to_accumulation_dtype(heads.query)),
+        key_(to_accumulation_dtype(heads.key)),
+        value_(to_accumulation_dtype(heads.value)),
+        rules_(rules),
+        dropout_(dropout),
+        ruled_(rules) {
+    if (rules.has_sink) {
+      sink_ = rules.offset ? rules.offset->to(query_.scalar_type())
+                           : at::zeros({1, 1, 1, 1}, query_.options());
+    }
+  }
+
+  at::TensorOptions options() const { return query_.options(); }
+  bool changes() const { return static_cast<bool>(rules_.change); }
+  ScoreShape shape() const { return score_shape(query_, key_); }
+
+  template <typename Call>
+  void for_blocks(const Call& call) {
+    BlockedScores blocks{.shape = shape(), .scores_of_block = scores_of_block(query_)};
+    // A changed score may be one of a hidden key.
+    if (!rules_.change) {
+      blocks.keys = [&](const ScoreBlock& block) { return rules_.mask.keys(block); };
+    }
+    for_score_blocks(blocks, call);
+  }
+
+  at::Tensor scaled_query(const ScoreBlock& block) const {
+    return block.of_queries(query_) * rules_.scale;
+  }
+  at::Tensor key(const ScoreBlock& block) const { return block.of_keys(key_); }
+  at::Tensor value(const ScoreBlock& block) const { return block.of_keys(value_); }
+  // [1, heads or 1, 1, 1]; undefined: there is none
+  at::Tensor sink(const ScoreBlock& block) const {
+    return sink_.defined() ? block.of_scores(sink_) : sink_;
+  }
+
+  // [samples, heads, queries, keys], before rules are applied.
+  at::Tensor plain_scores(const ScoreBlock& block) const {
+    return products_of(block, scaled_query(block), key(block));
+  }
+  at::Tensor ruled(const at::Tensor& scores, const ScoreBlock& block) {
+    return ruled_(scores, block);
+  }
+  void drop(const at::Tensor& weights, const ScoreBlock& block) const {
+    dropout_.apply(weights, block);
+  }
+
+ private:
+  at::Tensor query_;
+  at::Tensor key_;
+  at::Tensor value_;
+  const AttentionRules& rules_;
+  const ScoreDropout& dropout_;
+  RuledScores ruled_;
+  at::Tensor sink_;
+};
+
+// weights: [samples, heads, queries, keys], of a block: sums of its values.
+at::Tensor weighted(const at::Tensor& weights, const at::Tensor& rows, const ScoreBlock& block) {
+  return groups_by_head(at::matmul(heads_by_group(weights, block.groups), rows), block.heads());
+}
+
+// Writes the block's part of the output, and of the logarithm of its softmax's sum, which is -Inf
+// where a query sees nothing.
+void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& output,
+               const at::Tensor& log_sum) {
+  at::Tensor weights = attention.ruled(attention.plain_scores(block), block);
+  at::Tensor largest = weights.amax(-1, /*keepdim=*/true);
+  const at::Tensor blind = largest == -kInfinity;
+  const at::Tensor sink = attention.sink(block);
+  if (sink.defined()) largest = at::maximum(largest, sink);
+  const at::Tensor shift = finite_or(largest, 0);
+  // A user's function may return a tensor of the user's.
+  weights = (attention.changes() ? weights.sub(shift) : weights.sub_(shift)).exp_();
+  at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
+  if (sink.defined()) sum.add_((sink - shift).exp_());
+  block.of_queries(log_sum).copy_(sum.log().add_(shift).masked_fill_(blind, -kInfinity));
+  attention.drop(weights, block);
+  block.of_queries(output).copy_(
+      weighted(weights, attention.value(block), block).div_(sum).masked_fill_(blind, 0));
+}
+
+// The gradients of one attention, block by block.
+class Gradients {
+ public:
+  // output_gradient, output: [batch, heads, seq_q, value size], log_sum: [batch, heads, seq_q, 1]
+  Gradients(const KeptAttention& kept, const variable_list& saved, const at::Tensor& gradient);
+
+  void compute();
+
+  variable_list all() const { return {query_, key_, value_, bias_, offset_}; }
+
+ private:
+  at::Tensor weights_of(const ScoreBlock& block, at::Tensor& plain, at::Tensor& changed);
+  void add(const ScoreBlock& block);
+  at::Tensor before_change(const at::Tensor& of_scores, const at::Tensor& plain,
+                           const at::Tensor& changed, const ScoreBlock& block) const;
+
+  AttentionRules rules_;
+  Attention attention_;
+  at::Tensor output_gradient_;
+  at::Tensor delta_;    // [batch, heads, seq_q, 1]: sum of the output times its gradient
+  at::Tensor log_sum_;  // where a query sees nothing, infinity
+  at::Tensor query_, key_, value_, bias_, offset_;
+};
+
+Gradients::Gradients(const KeptAttention& kept, const variable_list& saved,
+                     const at::Tensor& gradient)
+    : rules_(with_learned(kept.rules, saved[kSavedBias], saved[kSavedOffset])),
+      attention_({saved[kSavedQuery], saved[kSavedKey], saved[kSavedValue]}, rules_, kept.dropout),
+      output_gradient_(
+          gradient.to(attention_.options()).masked_fill(saved[kSavedLogSum] == -kInfinity, 0)),
+      delta_((output_gradient_ * saved[kSavedOutput]).sum(-1, /*keepdim=*/true)),
+      log_sum_(finite_or(saved[kSavedLogSum], kInfinity)) {
+  const auto zeros = [&](const at::Tensor& like) {
+    return at::zeros(like.sizes(), attention_.options());
+  };
+  query_ = zeros(saved[kSavedQuery]);
+  key_ = zeros(saved[kSavedKey]);
+  value_ = zeros(saved[kSavedValue]);
+  if (saved[kSavedBias].defined() && saved[kSavedBias].requires_grad())
+    bias_ = zeros(saved[kSavedBias]);
+  if (saved[kSavedOffset].defined()) offset_ = zeros(saved[kSavedOffset]);
+}
+
+// With a change, autograd follows from `plain` to `changed`.
+at::Tensor Gradients::weights_of(const ScoreBlock& block, at::Tensor& plain, at::Tensor& changed) {
+  at::Tensor scores = attention_.plain_scores(block);
+  if (!rules_.change) {
+    scores = attention_.ruled(scores, block);
+    return scores.sub_(block.of_queries(log_sum_)).exp_();
+  }
+  const at::AutoGradMode follows(!rules_.change.gradient);
+  plain = scores.detach().requires_grad_(at::GradMode::is_enabled());
+  changed = attention_.ruled(plain, block);
+  return changed.detach().sub(block.of_queries(log_sum_)).exp_();
+}
+
+at::Tensor Gradients::before_change(const at::Tensor& of_scores, const at::Tensor& plain,
+                                    const at::Tensor& changed, const ScoreBlock& block) const {
+  if (!rules_.change) return of_scores;
+  if (rules_.change.gradient) return rules_.change.gradient(of_scores, block);
+  if (!changed.requires_grad()) return at::zeros_like(of_scores);
+  return torch::autograd::grad({changed}, {plain}, {of_scores.expand_as(changed)})[0];
+}
+
+void Gradients::add(const ScoreBlock& block) {
+  at::Tensor plain, changed;
+  const at::Tensor weights = weights_of(block, plain, changed);
+  const at::Tensor of_output = heads_by_group(block.of_queries(output_gradient_), block.groups);
+  at::Tensor dropped = weights;
+  at::Tensor of_weights = groups_by_head(
+      at::matmul(of_output, attention_.value(block).transpose(-1, -2)), block.heads());
+  if (rules_.dropout != 0) {
+    dropped = weights.clone(at::MemoryFormat::Contiguous);
+    attention_.drop(dropped, block);
+    attention_.drop(of_weights, block);
+  }
+  const auto by_key = [&](const at::Tensor& x, const at::Tensor& rows) {
+    return at::matmul(heads_by_group(x, block.groups).transpose(-1, -2), rows);
+  };
+  block.of_keys(value_).add_(by_key(dropped, of_output));
+  const at::Tensor delta = block.of_queries(delta_);
+  if (offset_.defined()) {
+    const at::Tensor own = block.of_scores(offset_);
+    const at::Tensor share = (attention_.sink(block) - block.of_queries(log_sum_)).exp_();
+    own.sub_(share.mul_(delta).sum_to_size(own.sizes()));
+  }
+  const at::Tensor of_scores =
+      before_change(of_weights.sub_(delta).mul_(weights), plain, changed, block);
+  if (bias_.defined()) rules_.bias.add_gradient(bias_, of_scores, block, rules_.mask);
+  block.of_queries(query_).copy_(
+      weighted(of_scores, attention_.key(block), block).mul_(rules_.scale));
+  block.of_keys(key_).add_(
+      by_key(of_scores, heads_by_group(attention_.scaled_query(block), block.groups)));
+}
+
+void Gradients::compute() {
+  attention_.for_blocks([&](const ScoreBlock& block) { add(block); });
+}
+
+class BlockedAttention : public torch::autograd::Function<BlockedAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& query,
+                            const at::Tensor& key, const at::Tensor& value,
+                            const std::optional<at::Tensor>& bias,
+                            const std::optional<at::Tensor>& offset, const AttentionRules* rules) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto kept = c10::make_intrusive<KeptAttention>();
+    kept->dropout = ScoreDropout::seeded(rules->dropout);
+    Attention attention({query, key, value}, *rules, kept->dropout);
+    const ScoreShape shape = attention.shape();
+    const at::Tensor output =
+        at::zeros({shape.batch, shape.heads, shape.queries, value.size(3)}, attention.options());
+    const at::Tensor log_sum =
+        at::zeros({shape.batch, shape.heads, shape.queries, 1}, attention.options());
+    attention.for_blocks(
+        [&](const ScoreBlock& block) { attend_to(attention, block, output, log_sum); });
+    kept->rules = without_learned(*rules);
+    context->save_for_backward(
+        {query, key, value, or_undefined(bias), or_undefined(offset), output, log_sum});
+    context->saved_data[kKept] = c10::IValue::make_capsule(std::move(kept));
+    return output.to(query.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return in_backward([&] {
+      return naming_layer(kName, [&] {
+        refuse_second_derivative(kName);
+        const auto holder = context->saved_data[kKept].toCapsule();
+        const auto& kept = static_cast<const KeptAttention&>(*holder);
+        kept.rules.mask.check_unchanged();
+        const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+        const variable_list saved = context->get_saved_variables();
+        Gradients made(kept, saved, gradients[0]);
+        made.compute();
+        variable_list all = made.all();
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (all[i].defined()) all[i] = all[i].to(saved[i].scalar_type());
+        }
+        all.resize(all.size() + 1);  // the rules
+        return all;
+      });
+    });
+  }
+};
+
+}  // namespace
+
+at::Tensor attend_in_blocks(const QueryKeyValueHeads& heads, const AttentionRules& rules) {
+  return BlockedAttention::apply(heads.query, heads.key, heads.value,
+                                 if_defined(rules.bias.source()), rules.offset, &rules);
+}
+
+}  // namespace telens

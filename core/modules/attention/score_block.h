@@ -1,0 +1,92 @@
+// The scores of an attention in blocks, so that no matrix of all of them is ever made.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "core/base/error.h"
+
+namespace telens {
+
+struct ScoreShape {
+  std::int64_t batch;
+  std::int64_t heads;
+  std::int64_t groups;  // heads of the keys; they divide the heads
+  std::int64_t queries;
+  std::int64_t keys;
+
+  std::int64_t heads_of_group() const { return heads / groups; }
+  std::int64_t scores() const { return batch * heads * queries * keys; }
+};
+
+// query: [batch, heads, seq_q, size], key: [batch, groups, seq_kv, size]
+ScoreShape score_shape(const at::Tensor& query, const at::Tensor& key);
+
+// Some samples, groups of heads, queries and keys.
+struct ScoreBlock {
+  std::int64_t sample, samples;
+  std::int64_t group, groups;
+  std::int64_t query, queries;
+  std::int64_t key, keys;
+  std::int64_t heads_of_group;
+
+  std::int64_t head() const { return group * heads_of_group; }
+  std::int64_t heads() const { return groups * heads_of_group; }
+
+  // Views of this block: of [batch, heads, seq_q, n], of [batch, groups, seq_kv, n], and of what
+  // is broadcast to [batch, heads, seq_q, seq_kv].
+  at::Tensor of_queries(const at::Tensor& x) const;
+  at::Tensor of_keys(const at::Tensor& x) const;
+  at::Tensor of_scores(const at::Tensor& x) const;
+
+  bool operator==(const ScoreBlock&) const = default;
+};
+
+ScoreBlock whole_block(const ScoreShape& shape);
+
+// [query block] [key block]^T of the block: [samples, heads, queries, keys], one product for all
+// heads that share a key.
+at::Tensor products_of(const ScoreBlock& block, const at::Tensor& query, const at::Tensor& key);
+
+// [samples, heads, n, size] -> [samples, groups, heads of a group * n, size], and back.
+at::Tensor heads_by_group(const at::Tensor& x, std::int64_t groups);
+at::Tensor groups_by_head(const at::Tensor& x, std::int64_t heads);
+
+// The first of some keys, and the one behind the last.
+struct KeyRange {
+  std::int64_t first;
+  std::int64_t last;
+};
+
+struct BlockedScores {
+  ScoreShape shape;
+  std::int64_t scores_of_block;
+  // The keys that some queries of some samples may see; no other key is in the block. Not called:
+  // all of them.
+  std::function<KeyRange(const ScoreBlock&)> keys = {};
+};
+
+// Calls with blocks of at least one key and no more than scores_of_block scores, unless one query
+// of one group has more. All queries of all heads come exactly once; nothing comes where there are
+// no scores.
+void for_score_blocks(const BlockedScores& blocks,
+                      const std::function<void(const ScoreBlock&)>& call);
+
+// How attention is cut.
+struct BlockLimits {
+  // Numbers of scores, of all heads: more of them do not stand in memory at one time on a CPU
+  // (16 MiB of FP32).
+  std::int64_t most_whole = std::int64_t{2048} * 2048;
+  // A block's: it stays in the second-level cache while the softmax goes over it.
+  std::int64_t of_block = std::int64_t{1} << 19;
+};
+
+// Those of the process; tests make them small.
+TELENS_EXPORT BlockLimits& block_limits();
+
+// The scores of one block on query's device: another device than a CPU wants larger ones.
+std::int64_t scores_of_block(const at::Tensor& query);
+
+}  // namespace telens
