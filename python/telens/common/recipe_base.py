@@ -12,6 +12,7 @@ from telens.common.field_types import check_fields
 from telens.common.recipe_parameters import (
     DEQUANTIZED,
     attention_in_fp8,
+    check_attention,
     check_unsupported,
 )
 
@@ -86,7 +87,10 @@ class Recipe:
     def _native(self) -> _C.Recipe:
         """The C++ recipe; the same object as long as no field changes."""
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return _make_native(type(self), values)
+        native = _make_native(type(self), values)
+        if native.fp8_dpa:
+            check_attention(self)  # which goes by a variable too
+        return native
 
     def _new_native(self) -> _C.Recipe:
         """A C++ recipe of all fields; _make_native knows those of its class."""

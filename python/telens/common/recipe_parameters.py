@@ -143,7 +143,7 @@ def check_unsupported(recipe: Any) -> None:
                 f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it "
                 f"{default!r} ({instead})"
             )
-    _check_attention(recipe)
+    check_attention(recipe)
     _check_backward_override(recipe)
 
 
@@ -156,7 +156,8 @@ def attention_in_fp8(recipe: Any) -> tuple[bool, bool]:
     return mha or bool(getattr(recipe, "fp8_dpa", False)), mha
 
 
-def _check_attention(recipe: Any) -> None:
+def check_attention(recipe: Any) -> None:
+    """Throws UsageError where the recipe asks for an attention in FP8 that it cannot make."""
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name, False)
         # A value of another kind is refused as such.
