@@ -89,7 +89,7 @@ class Recipe:
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         native = _make_native(type(self), values)
         if native.fp8_dpa:
-            check_attention(self)  # which goes by a variable too
+            check_attention(self)  # it goes by a variable too
         return native
 
     def _new_native(self) -> _C.Recipe:
