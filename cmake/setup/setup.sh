@@ -112,14 +112,25 @@ install_python_packages() {
     logged venv "$python" -m venv "$venv" || fail "$python cannot create .venv"
   fi
   say "installing Python packages into .venv (torch is large: several GB)"
-  # All that are wanted, so that no package of one list is exchanged for what another cannot use.
+  # With the lists that were installed before, so that no package of theirs is exchanged for what
+  # they cannot use.
   local wanted=()
-  for list in "${lists[@]}"; do wanted+=(-r "$here/python-$list.txt"); done
+  for list in packages test-packages; do
+    if [[ " ${lists[*]} " == *" $list "* ]] || [ -e "$venv/telens-python-$list.txt" ]; then
+      wanted+=(-r "$here/python-$list.txt")
+    fi
+  done
   logged pip "$venv/bin/pip" install "${wanted[@]}" ||
     fail "pip could not install the packages of cmake/setup/$(printf 'python-%s.txt ' "${missing[@]}")"
   for list in "${missing[@]}"; do cp "$here/python-$list.txt" "$venv/telens-python-$list.txt"; done
 }
 
+# Two at a time, as under make -j, would meet in apt and in .venv.
+if command -v flock >/dev/null; then
+  mkdir -p "$logs"
+  exec 9>"$logs/lock"
+  flock 9
+fi
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   install_debian_packages
 else

@@ -213,8 +213,10 @@ void search(const BisectOptions& options) {
     candidates = begin_search(trials, options);
   } catch (const Interrupted&) {
     throw;
-  } catch (...) {  // nothing to go on with: what the user mends may be the command or its program
-    trials.forget();
+  } catch (...) {
+    // Nothing to go on with: what the user mends may be the command or its program.
+    constexpr std::size_t kBeforeSearch = 2;
+    if (trials.taken_over() <= kBeforeSearch) trials.forget();
     throw;
   }
   const SearchResult result = Search(trials, candidates, options.depth, tell_stage).find();

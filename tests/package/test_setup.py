@@ -122,6 +122,15 @@ def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debia
     assert debian.calls() == []
 
 
+def test_a_build_after_the_tests_asks_pip_for_both_lists(debian):
+    debian.run()
+    debian.calls()
+    with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
+        packages.write("rich\n")
+    debian.run("build")
+    assert debian.lists_given_to_pip() == [["python-packages.txt", "python-test-packages.txt"]]
+
+
 def test_an_unknown_part_is_refused(debian):
     done = debian.run("biuld")
     assert done.returncode == 2

@@ -265,6 +265,14 @@ def test_a_search_that_could_not_begin_leaves_its_folder_free(bisect, needs, cod
     assert bisect.result() == whole(LAYERS[2])
 
 
+def test_a_search_that_had_begun_is_kept_where_its_start_fails(bisect, tmp_path):
+    bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
+    state = (bisect.dir / "state.json").read_text()
+    bisect.names.unlink()  # what --layers names
+    expect_refusal(bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer", code=2), "names.txt")
+    assert (bisect.dir / "state.json").read_text() == state
+
+
 def test_a_first_run_without_layers_leaves_its_folder_free(bisect, tmp_path):
     command = [COMMAND, "bisect", "--dir", str(bisect.dir), "--", "false"]
     subprocess.run(command, capture_output=True, text=True, timeout=60)
