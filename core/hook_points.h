@@ -141,6 +141,15 @@ struct InspectPostquantizeCall {
   TensorParallel tensor_parallel;
 };
 
+// The overlap of a layer's GEMM where nothing watches it (Userbuffers).
+struct GemmOverlapNote {
+  std::string_view method;      // "ring_exchange"
+  std::string_view collective;  // "all-gather of the activation"
+  std::int64_t parts = 1;       // that it is cut into
+  std::int64_t bytes = 0;       // that this rank sends
+  std::string_view hindrance;   // why it runs in one part, after or before the collective; or ""
+};
+
 // A GEMM that has just run.
 struct InspectGemmCall {
   Gemm gemm;
@@ -156,6 +165,7 @@ struct InspectGemmCall {
   const Quantizer* b_quantizer;
   bool split_accumulator;  // for quantized operands (MMParams)
   ops::GemmChoice choice;
+  const GemmOverlapNote* overlap = nullptr;  // nullptr: the layer has asked for none
 };
 
 // An attention that has just run.

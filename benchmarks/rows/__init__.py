@@ -10,6 +10,7 @@ from rows import (
     fp8_linear,
     histogram,
     many_ranks,
+    overlap,
     paddle_linear,
     peer_statistics,
     python_linear,
@@ -44,6 +45,7 @@ GROUPS = (
     query.GROUP,
     diagnose.GROUP,
     rank_exchange.GROUP,
+    overlap.GROUP,
     many_ranks.GROUP,
     config.GROUP,
 )

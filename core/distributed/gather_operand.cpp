@@ -1,7 +1,12 @@
 #include "core/distributed/gather_operand.h"
 
+#include <ATen/ops/cat.h>
+
 #include <memory>
 #include <utility>
+#include <vector>
+
+#include "core/distributed/collective_watch.h"
 
 namespace telens {
 namespace {
@@ -81,6 +86,32 @@ PendingOperand gather_quantized(const OperandShard& shard, const QuantizedTensor
   });
 }
 
+// The tensors of some rows that are sent: values, or codes with the scales of their blocks.
+std::vector<at::Tensor> sent_parts(
+    const Operand& rows, QuantizedData QuantizedTensor::*orientation = &QuantizedTensor::rowwise) {
+  const auto* tensor = std::get_if<QuantizedTensor>(&rows);
+  if (tensor == nullptr) return {std::get<at::Tensor>(rows)};
+  const QuantizedData& data = tensor->*orientation;
+  if (tensor->mode == ScalingMode::tensor) return {data.codes};
+  return {data.codes, data.scale_inv};
+}
+
+// An operand of `ranks` times as many rows as `own`, rowwise, of such tensors.
+Operand of_parts(const Operand& own, const std::vector<at::Tensor>& parts, std::int64_t ranks) {
+  const auto* tensor = std::get_if<QuantizedTensor>(&own);
+  if (tensor == nullptr) return parts[0];
+  QuantizedTensor made = without_data(*tensor, ranks);
+  made.rowwise = {parts[0], parts.size() > 1 ? parts[1] : tensor->rowwise.scale_inv,
+                  tensor->rowwise.tensor_scale};
+  return made;
+}
+
+void check_joins_rowwise(const OperandShard& shard) {
+  if (const auto* tensor = std::get_if<QuantizedTensor>(&shard.operand)) {
+    check_joins(shard, *tensor, tensor->rowwise);
+  }
+}
+
 PendingOperand gather_plain(const at::Tensor& values, const ProcessGroupPtr& group) {
   auto rows = std::make_shared<PendingTensor>(gather_rows(values, group));
   return PendingOperand([rows]() -> Operand { return rows->wait(); });
@@ -97,6 +128,52 @@ PendingOperand gather_rowwise(const OperandShard& shard) {
   if (tensor == nullptr) return gather_plain(std::get<at::Tensor>(shard.operand), shard.group);
   return gather_quantized(shard, *tensor, &QuantizedTensor::rowwise,
                           [&](const at::Tensor& x) { return gather_rows(x, shard.group); });
+}
+
+void use_rows_in_ring(const OperandShard& shard, const UseRows& use) {
+  check_joins_rowwise(shard);
+  const std::int64_t ranks = size_of(*shard.group);
+  const std::int64_t own = rank_in(*shard.group);
+  std::vector<at::Tensor> parts = sent_parts(shard.operand);
+  for (std::int64_t step = 0; step < ranks; ++step) {
+    std::vector<PendingTensor> next;
+    if (step + 1 < ranks) {
+      for (const at::Tensor& part : parts) {
+        next.push_back(pass_to_next_rank(part, shard.group, RingChannel::values));
+      }
+    }
+    use((own - step + ranks) % ranks, of_parts(shard.operand, parts, 1));
+    for (std::size_t i = 0; i < next.size(); ++i) parts[i] = next[i].wait();
+  }
+}
+
+Operand gather_rowwise_in_ring(const OperandShard& shard) {
+  const std::int64_t ranks = size_of(*shard.group);
+  std::vector<CollectiveWatch::OnResult> on_results;
+  for (const at::Tensor& part : sent_parts(shard.operand)) {
+    on_results.push_back(collective_watches::begin({CollectiveKind::gather, part, shard.group}));
+  }
+  std::vector<std::vector<at::Tensor>> by_part(on_results.size());
+  for (auto& of_ranks : by_part) of_ranks.resize(static_cast<std::size_t>(ranks));
+  use_rows_in_ring(shard, [&](std::int64_t rank, const Operand& rows) {
+    const std::vector<at::Tensor> parts = sent_parts(rows);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      by_part[i][static_cast<std::size_t>(rank)] = parts[i];
+    }
+  });
+  std::vector<at::Tensor> whole;
+  for (std::size_t i = 0; i < by_part.size(); ++i) {
+    whole.push_back(at::cat(by_part[i], 0));
+    if (on_results[i]) on_results[i](whole.back());
+  }
+  return of_parts(shard.operand, whole, ranks);
+}
+
+std::int64_t bytes_of_rows(const Operand& rows, bool columnwise) {
+  std::size_t bytes = 0;
+  const auto orientation = columnwise ? &QuantizedTensor::columnwise : &QuantizedTensor::rowwise;
+  for (const at::Tensor& part : sent_parts(rows, orientation)) bytes += part.nbytes();
+  return static_cast<std::int64_t>(bytes);
 }
 
 PendingOperand gather_columnwise(const OperandShard& shard) {

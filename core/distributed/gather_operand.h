@@ -41,4 +41,16 @@ struct OperandShard {
 PendingOperand gather_rowwise(const OperandShard& shard);
 PendingOperand gather_columnwise(const OperandShard& shard);
 
+// The rows of one rank, for the GEMM that takes them rowwise.
+using UseRows = std::function<void(std::int64_t rank, const Operand& rows)>;
+
+// The same rowwise operand in parts, by a ring: each rank's rows travel on from rank to rank, and
+// while those of the next one come `use` gets what is there, this rank's first.
+void use_rows_in_ring(const OperandShard& shard, const UseRows& use);
+// All of them at once, by the same messages: of ranks some may do this and others that.
+Operand gather_rowwise_in_ring(const OperandShard& shard);
+
+// The size of what is sent of some rows, values or codes with the scales of their blocks.
+std::int64_t bytes_of_rows(const Operand& rows, bool columnwise);
+
 }  // namespace telens

@@ -23,6 +23,13 @@ TokenPadding padding_of(const InspectGemmCall& call) {
   return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
 }
 
+std::string words_of(const GemmOverlapNote& note) {
+  std::string words = fmt::format("{}: {}", note.method, note.collective);
+  if (note.parts > 1) words += fmt::format(" in {} parts", note.parts);
+  if (!note.hindrance.empty()) words += fmt::format(", not now: {}", note.hindrance);
+  return words;
+}
+
 Cause cause_in_recipe(const Recipe& recipe, Gemm gemm) {
   if (!recipe.override_linear_precision.of(gemm)) return Cause::not_in_recipe;
   return gemm != Gemm::fprop && recipe.dequantized_backward ? Cause::dequantized
@@ -78,7 +85,9 @@ GemmState state_of(const InspectGemmCall& call, std::span<const Alteration> alte
           .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
           .choice = call.choice,
           .output = call.output.scalar_type(),
-          .padding = padding_of(call)};
+          .padding = padding_of(call),
+          .overlap = call.overlap == nullptr ? std::string() : words_of(*call.overlap),
+          .overlapped_bytes = call.overlap == nullptr ? 0 : call.overlap->bytes};
 }
 
 std::string reason_of(const OperandState& state) {

@@ -1,6 +1,7 @@
 // One GEMM as it ran, as the ledger tells of it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,8 @@ struct GemmState {
   ops::GemmChoice choice;
   at::ScalarType output = at::kBFloat16;
   TokenPadding padding;
+  std::string overlap = {};           // with what, and how; "": the layer has asked for none
+  std::int64_t overlapped_bytes = 0;  // that this rank sends; batches of other lengths send others
 
   // Padded tokens are compared by their multiple: batches of other lengths are no new state.
   std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
@@ -52,7 +55,7 @@ struct GemmState {
   bool operator==(const GemmState& other) const {
     return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
            choice.reason == other.choice.reason && output == other.output &&
-           padded_to_multiple_of() == other.padded_to_multiple_of();
+           padded_to_multiple_of() == other.padded_to_multiple_of() && overlap == other.overlap;
   }
 };
 

@@ -139,6 +139,10 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
     add("padding", fmt::format("tokens to a multiple of {}, at first {} to {}", padding.multiple,
                                padding.tokens, padding.padded));
   }
+  if (!state.overlap.empty()) {
+    add("overlap",
+        fmt::format("{}; at first {} bytes sent", state.overlap, state.overlapped_bytes));
+  }
   add("output ran", element_of(state.output));
 }
 

@@ -82,12 +82,15 @@ struct OperandRow {
   std::size_t place = 0;  // in the order of first running
 };
 
-// With the reason where it is not the fastest one, and with what was padded for it.
+// With the reason where it is not the fastest one, with what was padded for it, and with what it
+// overlaps.
 std::string kernel_of(const GemmState& state) {
   const std::string cause = state.detail("kernel cause");
   const std::string padding = state.detail("padding");
+  const std::string overlap = state.detail("overlap");
   return state.detail("kernel") + (cause.empty() ? "" : fmt::format(" ({})", cause)) +
-         (padding.empty() ? "" : fmt::format(", {}", padding));
+         (padding.empty() ? "" : fmt::format(", {}", padding)) +
+         (overlap.empty() ? "" : fmt::format(", overlaps: {}", overlap));
 }
 
 // Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.

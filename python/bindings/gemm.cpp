@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/gemm/gemm.h"
 #include "core/ops/gemm_choice.h"
 
 namespace telens::python {
@@ -20,6 +21,13 @@ void bind_gemm(py::module_& module) {
       },
       "(kernel, reason) of the newest GEMM of this thread: which kernel ran, and why not the "
       "fastest one; an empty reason: it is the fastest one.");
+  module.def(
+      "gemm_counts",
+      [] {
+        const GemmCounts counts = gemm_counts();
+        return std::pair(counts.quantized, counts.high_precision);
+      },
+      "(quantized, in high precision): the GEMMs that this process has run so far.");
 }
 
 }  // namespace telens::python

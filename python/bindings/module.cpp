@@ -21,6 +21,7 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_features(module);
   telens::python::bind_gemm(module);
   telens::python::bind_collectives(module);
+  telens::python::bind_userbuffers(module);
   telens::python::bind_statistics(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);

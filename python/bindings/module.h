@@ -30,6 +30,7 @@ void bind_plan(pybind11::module_& module);         // plans a configuration with
 void bind_features(pybind11::module_& module);     // feature classes written in Python
 void bind_gemm(pybind11::module_& module);         // the kernel that the newest GEMM chose
 void bind_collectives(pybind11::module_& module);  // messages that divided layers have sent
+void bind_userbuffers(pybind11::module_& module);  // GEMMs that overlap with communication
 void bind_statistics(pybind11::module_& module);   // statistics defined or requested in Python
 void bind_layer_calls(pybind11::module_& module);  // the seven calls, for self-instrumented layers
 

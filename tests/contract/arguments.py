@@ -18,6 +18,7 @@ DIVIDED_HEADS = (
 BEHIND_NORMS = (
     "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
 )
+OVERLAPPED = "test_userbuffers.py::test_overlapped_layers_are_the_plain_ones_on_2_ranks"
 LAYER = "ATransformerLayer."
 TRANSFORMER = "test_transformer_attention.py::"
 CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
@@ -26,8 +27,7 @@ SEEDS = "test_seed_arguments.py::"
 
 # Arguments of constructors and forwards that are taken at the values that change nothing.
 ONLY_NEUTRAL = (
-    "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad ub_name "
-    "ub_tp_comm_overlap symmetric_ar_type single_grouped_weight single_grouped_bias "
+    "symmetric_ar_type single_grouped_weight single_grouped_bias "
     "use_grouped_tensor out dgrad_out seq_length micro_batch_size fast_zero_fill "
     "pad_between_seqs bf16_backward"
 )
@@ -56,6 +56,11 @@ OF_ANY_MODULE = {
     "test_mlp_arguments.py::test_composed_activations_are_their_formulas": "activation_params",
     "test_mlp_arguments.py::test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits": "checkpoint",
     "test_moe_dispatcher.py::test_experts_are_named_by_their_number_among_all": "first_gemm",
+    OVERLAPPED: (
+        "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad ub_name"
+    ),
+    "test_userbuffers.py::"
+    "test_messages_products_refusals_and_whole_layers_on_2_ranks": "ub_tp_comm_overlap",
     DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
     BEHIND_NORMS: "return_layernorm_output_gathered",
     DIVIDED_HEADS: "set_parallel_mode",
@@ -126,6 +131,10 @@ OF_ANY_MODULE = {
 
 # {test: functions, classes and methods of telens.pytorch}
 FUNCTIONS = {
+    "test_userbuffer_settings.py::"
+    "test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name": (
+        "initialize_ub destroy_ub UserBufferQuantizationMode"
+    ),
     "test_training.py::test_regions_nest_and_the_innermost_decides": "autocast fp8_autocast",
     "test_training.py::test_calibrating_collects_amaxes_in_high_precision": "calibrating",
     "test_distributed.py::test_amaxes_are_reduced_over_the_group": "fp8_group",

@@ -170,18 +170,15 @@ FREE = {
     "qkv_layer", "kv_layer", "qkv_interleave_dim",  # test_packed_heads.py
     "score_mod_tensors", "score_mod_bprop_tensors",  # test_score_mod.py
 }  # fmt: skip
-OVERLAPS = {"ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
-            "ub_bulk_wgrad"}  # fmt: skip
 
 
-def refused(name: str, arguments) -> list[str]:
-    free = FREE | (OVERLAPS if name == "TransformerLayer" else set())
-    return [each for each in arguments if each not in free]
+def refused(arguments) -> list[str]:
+    return [each for each in arguments if each not in FREE]
 
 
 @pytest.mark.parametrize(
     ("name", "argument"),
-    [(name, each) for name in PEER for each in refused(name, constructor_arguments(name))],
+    [(name, each) for name in PEER for each in refused(constructor_arguments(name))],
 )
 def test_another_value_is_refused_by_the_name_of_the_argument(name, argument):
     value = WRONG.get(argument, True)
@@ -193,7 +190,7 @@ def test_another_value_is_refused_by_the_name_of_the_argument(name, argument):
 
 @pytest.mark.parametrize(
     ("name", "argument"),
-    [(name, each) for name in PEER_FORWARDS for each in refused(name, forward_arguments(name))],
+    [(name, each) for name in PEER_FORWARDS for each in refused(forward_arguments(name))],
 )
 def test_another_value_in_a_forward_is_refused_by_the_name_of_the_argument(name, argument):
     module = make(name)

@@ -9,12 +9,13 @@ LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name) {
   check_epsilon("LayerNormLinear", "eps", options_.eps);
   settle_split("LayerNormLinear", options_.parameters_split, options_.out_features);
-  const LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
+  LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
   if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
     raise<UsageError>(
         "LayerNormLinear: parallel_mode row would normalize this rank's features alone; use "
         "LayerNorm, then Linear with parallel_mode row");
   }
+  parallel.ask_for_overlap("LayerNormLinear", options_.overlap, options_.parameters);
   operation_.set_parallel(parallel);
   const auto register_norm = [&](std::string name, at::Tensor& slot, at::Tensor value) {
     place(name, parallel.norm_placement());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/modules/layer/linear_layer.h"
+#include "core/modules/layer/overlap_switches.h"
 #include "core/modules/linear/linear_parameters.h"
 #include "core/modules/module/module.h"
 #include "core/modules/norm/norm_parameters.h"
@@ -25,6 +26,7 @@ struct LayerNormLinearOptions {
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
   std::vector<ParameterPart> parameters_split = {};
+  OverlapSwitches overlap = OverlapSwitches();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -48,6 +50,7 @@ struct LayerNormLinearOptions {
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
           "with sequence_parallel: return_layernorm_output is that of all ranks");
+    OverlapSwitches::describe_named_in<Self>(visit, &Self::overlap);
   }
 };
 

@@ -19,6 +19,8 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
     column.mode = ParallelMode::column;
     row.mode = ParallelMode::row;
   }
+  column.ask_for_overlap("LayerNormMLP", options_.overlap.named("fc1"), options_.parameters);
+  row.ask_for_overlap("LayerNormMLP", options_.overlap.named("fc2"), options_.parameters);
   fc1_.set_parallel(column);
   fc2_.set_parallel(row);
   const std::int64_t hidden = options_.hidden_size;

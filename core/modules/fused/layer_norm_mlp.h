@@ -6,6 +6,7 @@
 
 #include "core/modules/fused/mlp_activation.h"
 #include "core/modules/layer/linear_layer.h"
+#include "core/modules/layer/overlap_switches.h"
 #include "core/modules/module/module.h"
 #include "core/modules/module/named_layers.h"
 #include "core/modules/norm/norm_parameters.h"
@@ -29,6 +30,7 @@ struct LayerNormMLPOptions {
   bool set_parallel_mode = false;
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
+  OverlapSwitches overlap = OverlapSwitches();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -58,6 +60,7 @@ struct LayerNormMLPOptions {
           "with sequence_parallel: return_layernorm_output is that of all ranks");
     visit("activation_params", &Self::activation_params,
           "of clamped_swiglu: limit (7), alpha (1.702), glu_linear_offset (1)");
+    OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
 };
 

@@ -63,7 +63,7 @@ std::vector<at::Tensor> parameters_of(const Weight& weight) {
 
 at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                             const AccumulatedWgrad& target, const Operand& gradient,
-                            const Operand& input) {
+                            const Operand& input, const GemmOverlapNote* overlap) {
   const std::vector<MainGrad> targets = main_grads(target, layer.name());
   if (target.dtype == at::kDouble) {
     raise<UsageError>(
@@ -86,7 +86,8 @@ at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                        .layer = layer.name(),
                        .accumulate_into = product_first ? at::Tensor() : targets.front().buffer,
                        .split_accumulator = context.uses_split_accumulator(Gemm::wgrad),
-                       .operand_dtype = target.dtype});
+                       .operand_dtype = target.dtype},
+                      overlap);
   if (product_first && can_add) {
     TORCH_WARN_ONCE(
         "while a debug session runs, layers with fuse_wgrad_accumulation whose wgrad it may watch "

@@ -25,6 +25,6 @@ std::vector<at::Tensor> parameters_of(const Weight& weight);
 // changes no bit.
 at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                             const AccumulatedWgrad& target, const Operand& gradient,
-                            const Operand& input);
+                            const Operand& input, const GemmOverlapNote* overlap = nullptr);
 
 }  // namespace telens

@@ -27,7 +27,7 @@ GemmResult run_watched(const GemmDescription& description, const RoutingPlan& pl
 
 void inspect_gemm(GemmLayer& layer, const ForwardContext& context,
                   const GemmDescription& description, const GemmResult& result,
-                  HookListener& listener) {
+                  const GemmOverlapNote* overlap, HookListener& listener) {
   const auto [a, b] = operands_of(description.gemm);
   listener.inspect_gemm(layer.hooks, *context.plan,
                         {.gemm = description.gemm,
@@ -41,7 +41,8 @@ void inspect_gemm(GemmLayer& layer, const ForwardContext& context,
                          .a_quantizer = context.quantizer(role_of(a)),
                          .b_quantizer = context.quantizer(role_of(b)),
                          .split_accumulator = description.split_accumulator,
-                         .choice = result.choice});
+                         .choice = result.choice,
+                         .overlap = overlap});
 }
 
 TensorName output_of(Gemm gemm) {
@@ -97,19 +98,25 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
   return output;
 }
 
+bool is_inspected(const ForwardContext& context, Gemm gemm) {
+  return context.plan && !context.recomputation && context.plan->inspects(gemm);
+}
+
 at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
-                                const GemmDescription& description) {
+                                const GemmDescription& description,
+                                const GemmOverlapNote* overlap) {
   if (!context.plan) return run_gemm(description).output;
   GemmResult result = run_watched(description, *context.plan);
   const hook_points::ListenerCall listener(*context.plan);
-  const bool inspects = !context.recomputation && context.plan->inspects(description.gemm);
-  if (listener && inspects) inspect_gemm(layer, context, description, result, *listener);
+  if (listener && is_inspected(context, description.gemm)) {
+    inspect_gemm(layer, context, description, result, overlap, *listener);
+  }
   return std::move(result.output);
 }
 
 at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
-                           const GemmDescription& description) {
-  at::Tensor output = gemm_with_inspection(layer, context, description);
+                           const GemmDescription& description, const GemmOverlapNote* overlap) {
+  at::Tensor output = gemm_with_inspection(layer, context, description, overlap);
   if (description.accumulate_into.defined()) return output;
   return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }

@@ -8,7 +8,11 @@ namespace telens {
 
 // The first half of gemm_with_hooks: run_gemm and inspect_gemm.
 at::Tensor gemm_with_inspection(GemmLayer& layer, const ForwardContext& context,
-                                const GemmDescription& description);
+                                const GemmDescription& description,
+                                const GemmOverlapNote* overlap = nullptr);
+
+// True if inspect_gemm will be called for it.
+bool is_inspected(const ForwardContext& context, Gemm gemm);
 
 // The second half: the hooks of a GEMM's output. Of a product that is summed over ranks they see
 // the sum. `bias`: what fprop has added; may be undefined.
@@ -22,7 +26,8 @@ bool has_output_hooks(const ForwardContext& context, Gemm gemm);
 // inspect_tensor on the result. A product that was added to accumulate_into passes no output hooks.
 // A recomputed fprop is observed no second time.
 at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
-                           const GemmDescription& description);
+                           const GemmDescription& description,
+                           const GemmOverlapNote* overlap = nullptr);
 
 // An output rounded to the FP8 values of its quantizer, where the caller asked for it.
 at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,

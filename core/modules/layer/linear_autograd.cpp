@@ -7,6 +7,8 @@
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/layer/linear_backward.h"
+#include "core/modules/layer/overlap_notes.h"
+#include "core/modules/layer/overlapped_gemm.h"
 #include "core/modules/shared/backward_errors.h"
 #include "core/modules/shared/named_errors.h"
 #include "core/modules/shared/second_derivative.h"
@@ -42,9 +44,10 @@ LinearParallel parallel_in(const LinearArguments& arguments) {
 
 // The activation as the GEMMs take it.
 struct ActivationOperands {
-  Operand first;          // the whole
-  Operand second;         // for wgrad
-  bool is_shard = false;  // the rows of `second` are this rank's
+  Operand first;            // the whole
+  Operand second;           // for wgrad
+  bool is_shard = false;    // the rows of `second` are this rank's
+  bool takes_ring = false;  // those of `first` too: the others' come beside fprop
 };
 
 void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,
@@ -97,10 +100,17 @@ GemmOperands given_operands(const LinearArguments& arguments, GradientNeeds need
                            .gathered = arguments.call.input_is_whole});
 }
 
+OperandShard activation_shard(const LinearArguments& arguments, const LinearParallel& parallel,
+                              const Operand& rows) {
+  return {rows, parallel.group, arguments.layer->name(),
+          arguments.context.modifies(Gemm::fprop, TensorName::activation)};
+}
+
 // Codes are gathered: in the forward those of fprop, in the backward those of wgrad, of which this
 // rank's are kept. Where a block of rows would lie on two ranks, values are gathered and quantized.
 ActivationOperands activation_operands(const LinearArguments& arguments,
-                                       const LinearParallel& parallel, GradientNeeds needs) {
+                                       const LinearParallel& parallel, GradientNeeds needs,
+                                       bool overlaps) {
   if (!parallel.gathers_input()) {
     GemmOperands operands = given_operands(arguments, needs);
     return {std::move(operands.first), std::move(operands.second)};
@@ -118,16 +128,34 @@ ActivationOperands activation_operands(const LinearArguments& arguments,
     return {std::move(operands.first), std::move(operands.second)};
   }
   GemmOperands own = given_operands(arguments, needs);
-  const bool modified = arguments.context.modifies(Gemm::fprop, TensorName::activation);
-  Operand whole =
-      gather_rowwise({own.first, parallel.group, arguments.layer->name(), modified}).wait();
+  if (overlaps) return {std::move(own.first), std::move(own.second), true, true};
+  Operand whole = gather_rowwise(activation_shard(arguments, parallel, own.first)).wait();
   return {std::move(whole), std::move(own.second), /*is_shard=*/true};
 }
 
-// The layer's output of fprop's product, which may be a part of a sum over ranks.
+// fprop's product, of a row layer summed over ranks.
+at::Tensor fprop_product(const LinearArguments& arguments, const LinearParallel& parallel,
+                         const ActivationOperands& activation,
+                         const std::optional<OverlapSettings>& overlap,
+                         const GemmDescription& description) {
+  GemmLayer& layer = *arguments.layer;
+  const ForwardContext& context = arguments.context;
+  if (activation.takes_ring) {
+    return gemm_beside_gather(layer, context, description,
+                              activation_shard(arguments, parallel, activation.first));
+  }
+  if (overlap && parallel.sums_output()) {
+    return gemm_beside_scatter(layer, context, description, *overlap, parallel.group);
+  }
+  const auto values = static_cast<std::int64_t>(arguments.input.nbytes());
+  const auto note = NotedGemm{parallel, context, Gemm::fprop}.of_gathered_values(values);
+  const at::Tensor product = gemm_with_inspection(layer, context, description, or_null(note));
+  return parallel.sums_output() ? parallel.sum(product).wait() : product;
+}
+
+// The layer's output of fprop's product.
 at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel& parallel,
                          at::Tensor product, const at::Tensor& bias) {
-  if (parallel.sums_output()) product = parallel.sum(product).wait();
   if (parallel.adds_bias_to_sum() && bias.defined()) product.add_(bias);
   return run_output_hooks(*arguments.layer, arguments.context, Gemm::fprop, bias,
                           std::move(product));
@@ -142,7 +170,9 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   const at::ScalarType dtype = input.scalar_type();
 
   const LinearParallel parallel = parallel_in(*arguments);
-  const ActivationOperands activation = activation_operands(*arguments, parallel, needs);
+  const auto overlap = overlap_of(parallel, Gemm::fprop, context, layer);
+  const ActivationOperands activation =
+      activation_operands(*arguments, parallel, needs, overlap.has_value());
   const GemmOperands weights =
       weight_operand(layer, context, arguments->weight, arguments->call.is_first_microbatch,
                      {.tensor_name = TensorName::weight,
@@ -150,15 +180,16 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
                       .dtype = dtype,
                       .second_needed = needs.dgrad});
   const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
+  const at::Tensor added = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias;
   at::Tensor output =
-      gemm_with_inspection(layer, context,
-                           {.gemm = Gemm::fprop,
-                            .a = activation.first,
-                            .b = weights.first,
-                            .bias = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias,
-                            .out_dtype = dtype,
-                            .layer = layer.name(),
-                            .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+      fprop_product(*arguments, parallel, activation, overlap,
+                    {.gemm = Gemm::fprop,
+                     .a = activation.first,
+                     .b = weights.first,
+                     .bias = added,
+                     .out_dtype = dtype,
+                     .layer = layer.name(),
+                     .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
   output = finish_output(*arguments, parallel, std::move(output), typed_bias);
   output = round_to_fp8(std::move(output), context, TensorRole::output, arguments->call.fp8_output);
   if (needs.any()) save_for_backward(autograd, *arguments, parallel, needs, activation, weights);

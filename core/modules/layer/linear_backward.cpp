@@ -4,6 +4,8 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
+#include "core/modules/layer/overlap_notes.h"
+#include "core/modules/layer/overlapped_gemm.h"
 #include "core/modules/shared/main_grad.h"
 #include "core/ops/gemm.h"
 
@@ -12,16 +14,32 @@ namespace {
 
 using torch::autograd::variable_list;
 
-at::Tensor product(const LinearBackward& backward, Gemm gemm, const Operand& left,
-                   const Operand& right) {
-  return gemm_with_inspection(*backward.layer, backward.context,
-                              {.gemm = gemm,
-                               .a = left,
-                               .b = right,
-                               .bias = {},
-                               .out_dtype = backward.dtype,
-                               .layer = backward.layer->name(),
-                               .split_accumulator = backward.context.uses_split_accumulator(gemm)});
+GemmDescription description_of(const LinearBackward& backward, Gemm gemm, const Operand& left,
+                               const Operand& right) {
+  static const at::Tensor no_bias;
+  return {.gemm = gemm,
+          .a = left,
+          .b = right,
+          .bias = no_bias,
+          .out_dtype = backward.dtype,
+          .layer = backward.layer->name(),
+          .split_accumulator = backward.context.uses_split_accumulator(gemm)};
+}
+
+std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
+  return overlap_of(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
+}
+
+// The note of what runs beside wgrad: the sum of dgrad, or a gather that began before dgrad.
+std::optional<GemmOverlapNote> note_of_wgrad(const LinearBackward& backward,
+                                             std::int64_t gathered_bytes) {
+  const bool column = backward.parallel.mode == ParallelMode::column;
+  if (!backward.needs.dgrad || (!column && gathered_bytes == 0)) return std::nullopt;
+  const std::int64_t dgrad_bytes = c10::multiply_integers(backward.input_sizes) *
+                                   backward.parallel.size *
+                                   static_cast<std::int64_t>(c10::elementSize(backward.dtype));
+  return NotedGemm{backward.parallel, backward.context, Gemm::wgrad}.beside(
+      column ? dgrad_bytes : gathered_bytes);
 }
 
 at::Tensor output_hooks(const LinearBackward& backward, Gemm gemm, at::Tensor output) {
@@ -35,21 +53,30 @@ struct OutputGradient {
   at::Tensor bias;
   PendingOperand whole_first = {};
   PendingOperand whole_second = {};
+  bool takes_ring = false;  // operands.first is this rank's rows: the others' come beside dgrad
+  // Sent by this rank: of the values, where those were gathered, and of wgrad's operand.
+  std::int64_t bytes_of_values = 0;
+  std::int64_t bytes_of_second = 0;
 
   Operand first() { return whole_first ? whole_first.wait() : operands.first; }
   Operand second() { return whole_second ? whole_second.wait() : operands.second; }
 };
 
+OperandShard gradient_shard(const LinearBackward& backward, Gemm gemm, const Operand& rows) {
+  return {rows, backward.parallel.group, backward.layer->name(),
+          backward.context.modifies(gemm, TensorName::gradient)};
+}
+
 void gather(OutputGradient& gradient, const LinearBackward& backward) {
-  const auto shard = [&](Gemm gemm, const Operand& operand) {
-    return OperandShard{operand, backward.parallel.group, backward.layer->name(),
-                        backward.context.modifies(gemm, TensorName::gradient)};
-  };
-  if (backward.needs.dgrad) {
-    gradient.whole_first = gather_rowwise(shard(Gemm::dgrad, gradient.operands.first));
+  gradient.takes_ring = backward.needs.dgrad && dgrad_overlap(backward).has_value();
+  if (backward.needs.dgrad && !gradient.takes_ring) {
+    gradient.whole_first =
+        gather_rowwise(gradient_shard(backward, Gemm::dgrad, gradient.operands.first));
   }
   if (backward.needs.wgrad) {
-    gradient.whole_second = gather_columnwise(shard(Gemm::wgrad, gradient.operands.second));
+    gradient.bytes_of_second = bytes_of_rows(gradient.operands.second, /*columnwise=*/true);
+    gradient.whole_second =
+        gather_columnwise(gradient_shard(backward, Gemm::wgrad, gradient.operands.second));
   }
 }
 
@@ -72,7 +99,10 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
     const bool gathers = backward.parallel.gathers_gradient();
     const bool by_parts =
         backward.context.quantizes_by_parts(TensorRole::grad_output, grad.size(0));
-    if (gathers && !by_parts) grad = gather_rows(grad, backward.parallel.group).wait();
+    if (gathers && !by_parts) {
+      gradient.bytes_of_values = static_cast<std::int64_t>(grad.nbytes());
+      grad = gather_rows(grad, backward.parallel.group).wait();
+    }
     gradient.operands = quantize_operand(*backward.layer, backward.context,
                                          {.tensor_name = TensorName::gradient,
                                           .tensor = grad,
@@ -97,6 +127,9 @@ class SavedInput {
 
   Operand wait() { return whole_ ? whole_.wait() : own_; }
 
+  // That this rank sends.
+  std::int64_t bytes() const { return whole_ ? bytes_of_rows(own_, /*columnwise=*/true) : 0; }
+
  private:
   Operand own_;
   PendingOperand whole_;
@@ -106,10 +139,10 @@ class SavedInput {
 // for which they wait; otherwise wgrad runs meanwhile.
 class PendingDgrad {
  public:
-  PendingDgrad(const LinearBackward& backward, const Operand& gradient, const Operand& weight)
-      : backward_(backward) {
-    const at::Tensor dgrad = product(backward, Gemm::dgrad, gradient, weight);
-    sum_ = backward.parallel.sums_dgrad() ? backward.parallel.sum(dgrad) : PendingTensor(dgrad);
+  // sent_meanwhile: the bytes that this rank sends of wgrad's input.
+  PendingDgrad(const LinearBackward& backward, OutputGradient& gradient, const Operand& weight,
+               std::int64_t sent_meanwhile)
+      : backward_(backward), sum_(begin(backward, gradient, weight, sent_meanwhile)) {
     if (has_output_hooks(backward.context, Gemm::dgrad)) {
       sum_ = PendingTensor(output_hooks(backward, Gemm::dgrad, sum_.wait()));
     }
@@ -121,17 +154,40 @@ class PendingDgrad {
   }
 
  private:
+  static PendingTensor begin(const LinearBackward& backward, OutputGradient& gradient,
+                             const Operand& weight, std::int64_t sent_meanwhile) {
+    const Operand left = gradient.first();
+    const GemmDescription description = description_of(backward, Gemm::dgrad, left, weight);
+    const auto overlap = dgrad_overlap(backward);
+    if (gradient.takes_ring) {
+      return PendingTensor(gemm_beside_gather(*backward.layer, backward.context, description,
+                                              gradient_shard(backward, Gemm::dgrad, left)));
+    }
+    if (overlap && overlap->is_reduce_scatter) {
+      return PendingTensor(gemm_beside_scatter(*backward.layer, backward.context, description,
+                                               *overlap, backward.parallel.group));
+    }
+    const NotedGemm gemm{backward.parallel, backward.context, Gemm::dgrad};
+    auto note = gemm.of_gathered_values(gradient.bytes_of_values);
+    if (!note && sent_meanwhile != 0) note = gemm.beside(sent_meanwhile);
+    const at::Tensor dgrad =
+        gemm_with_inspection(*backward.layer, backward.context, description, or_null(note));
+    return backward.parallel.sums_dgrad() ? backward.parallel.sum(dgrad) : PendingTensor(dgrad);
+  }
+
   const LinearBackward& backward_;
   PendingTensor sum_;
 };
 
 at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradient,
-                           const Operand& input) {
+                           const Operand& input, const std::optional<GemmOverlapNote>& note) {
   if (backward.accumulated) {
     return accumulate_wgrad(*backward.layer, backward.context, backward.accumulated, gradient,
-                            input);
+                            input, or_null(note));
   }
-  at::Tensor wgrad = product(backward, Gemm::wgrad, gradient, input);
+  at::Tensor wgrad =
+      gemm_with_inspection(*backward.layer, backward.context,
+                           description_of(backward, Gemm::wgrad, gradient, input), or_null(note));
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 
@@ -171,7 +227,7 @@ void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Ope
         {
           const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
           const at::AutoDispatchBelowADInplaceOrView below_autograd;
-          wgrad = weight_gradient(*own, gradient, input);
+          wgrad = weight_gradient(*own, gradient, input, std::nullopt);
         }
         deliver_gradient(own->delayed_weight, wgrad);
       });
@@ -187,12 +243,13 @@ LinearGradients compute_gradients(const LinearBackward& backward, const variable
   if (backward.needs.wgrad) input.emplace(backward, saved);
   std::optional<PendingDgrad> dgrad;
   if (backward.needs.dgrad) {
-    dgrad.emplace(backward, gradient.first(), backward.weight.restore(saved));
+    dgrad.emplace(backward, gradient, backward.weight.restore(saved), input ? input->bytes() : 0);
   }
   if (input && backward.delayed_weight.defined()) {
     delay_weight_gradient(backward, gradient.second(), input->wait(), grad_output);
   } else if (input) {
-    gradients.weight = weight_gradient(backward, gradient.second(), input->wait());
+    gradients.weight = weight_gradient(backward, gradient.second(), input->wait(),
+                                       note_of_wgrad(backward, gradient.bytes_of_second));
   }
   if (dgrad) gradients.input = dgrad->wait();
   return gradients;

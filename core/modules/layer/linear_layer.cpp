@@ -9,6 +9,7 @@
 #include "core/distributed/compare_ranks.h"
 #include "core/distributed/gather_sequence.h"
 #include "core/modules/layer/altered_operands.h"
+#include "core/modules/layer/linear_overlap.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/named_errors.h"
 #include "core/modules/shared/recomputation.h"
@@ -177,8 +178,9 @@ class LinearLayer::State {
 
   AlteredOperands altered_operands_;
   std::pair<std::string, std::string> compared_groups_;  // tp_group and fp8_group, by name
-  bool ran_quantized_ = false;                           // the newest forward did
-  bool has_trained_ = false;                             // a forward in training mode ran
+  bool compared_overlap_ = false;
+  bool ran_quantized_ = false;  // the newest forward did
+  bool has_trained_ = false;    // a forward in training mode ran
 };
 
 ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& input,
@@ -193,6 +195,9 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
   if (gathers && !context.recomputation) {
     altered_operands_.compare(context, name(), layer.parallel);
+    if (layer.parallel.overlap && !std::exchange(compared_overlap_, true)) {
+      layer.parallel.overlap->compare(name(), layer.parallel.group);
+    }
   }
   if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
   return context;

@@ -1,6 +1,7 @@
 #include "core/modules/layer/linear_parallel.h"
 
 #include "core/base/error.h"
+#include "core/modules/layer/linear_overlap.h"
 
 namespace telens {
 namespace {
@@ -31,6 +32,18 @@ LinearParallel linear_parallel(const char* module, ParameterOptions& options) {
           .sequence = options.sequence_parallel,
           .size = options.tp_size,
           .group = options.tp_group};
+}
+
+void LinearParallel::ask_for_overlap(const char* module, const OverlapSwitches& switches,
+                                     const ParameterOptions& options) {
+  overlap = LinearOverlap::make(module, switches, *this);
+  if (overlap && options.delay_wgrad_compute && mode == ParallelMode::column &&
+      overlap->kind(Gemm::wgrad) == OverlapKind::beside) {
+    raise<UsageError>(
+        "{}: ub_bulk_wgrad scatters a sum beside the wgrad of the backward, which "
+        "delay_wgrad_compute leaves for later; switch one of them off",
+        module);
+  }
 }
 
 std::int64_t LinearParallel::own_in_features(const char* module, std::int64_t in_features) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/base/names.h"
@@ -16,13 +17,17 @@
 
 namespace telens {
 
+class LinearOverlap;
+struct OverlapSwitches;
+
 enum class ParallelMode : std::uint8_t { none, column, row };
 
 struct LinearParallel {
   ParallelMode mode = ParallelMode::none;
-  bool sequence = false;  // only with more than one rank
-  std::int64_t size = 1;  // ranks
-  ProcessGroupPtr group;  // may come after construction
+  bool sequence = false;                              // only with more than one rank
+  std::int64_t size = 1;                              // ranks
+  ProcessGroupPtr group;                              // may come after construction
+  std::shared_ptr<const LinearOverlap> overlap = {};  // nullptr: no GEMM overlaps as a setting says
 
   bool is_divided() const { return mode != ParallelMode::none && size > 1; }
   bool gathers_input() const { return mode == ParallelMode::column && sequence; }
@@ -49,6 +54,11 @@ struct LinearParallel {
   ParameterPlacement bias_placement() const;
   // Norm weights are whole on each rank; under sequence parallelism gradients are partial sums.
   ParameterPlacement norm_placement() const { return {.sequence_parallel = sequence}; }
+
+  // Settles `overlap`. Throws UsageError where the switches cannot be followed
+  // (LinearOverlap::make).
+  void ask_for_overlap(const char* module, const OverlapSwitches& switches,
+                       const ParameterOptions& options);
 
   // Begins to sum the partial product of all ranks, [rows, features]; with sequence parallelism a
   // rank gets its own rows.

@@ -10,7 +10,8 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
                       options_.in_features, options_.out_features);
   }
   settle_split("Linear", options_.parameters_split, options_.out_features);
-  const LinearParallel parallel = linear_parallel("Linear", options_.parameters);
+  LinearParallel parallel = linear_parallel("Linear", options_.parameters);
+  parallel.ask_for_overlap("Linear", options_.overlap, options_.parameters);
   operation_.set_parallel(parallel);
   parameters_.make(
       own_parameters("Linear",

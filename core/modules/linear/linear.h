@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/modules/layer/linear_layer.h"
+#include "core/modules/layer/overlap_switches.h"
 #include "core/modules/linear/linear_parameters.h"
 #include "core/modules/module/module.h"
 #include "core/modules/shared/parameter_options.h"
@@ -21,6 +22,7 @@ struct LinearOptions {
       ParameterOptions();  // dtype, device and initialization, common to all modules
   std::string name = {};   // in debug configurations
   std::vector<ParameterPart> parameters_split = {};
+  OverlapSwitches overlap = OverlapSwitches();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -35,6 +37,7 @@ struct LinearOptions {
           "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
           "names alone: equal parts");
     ParameterOptions::describe_linear_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
+    OverlapSwitches::describe_named_in<LinearOptions>(visit, &LinearOptions::overlap);
   }
 };
 

@@ -37,6 +37,12 @@ ParameterOptions projection_parameters(const MultiheadAttentionOptions& options,
   return parameters;
 }
 
+// Keys and values of a cross attention overlap with nothing.
+OverlapSwitches overlap_of(std::string_view child, const MultiheadAttentionOptions& options) {
+  if (child == "key_value") return {};
+  return options.overlap.named(child == "proj" ? "proj" : "qkv");
+}
+
 // ALiBi's slopes go by a head's place among those of all ranks, of which `own` are this one's.
 ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::int64_t own,
                                const LinearParallel& parallel, const at::Device& device) {
@@ -184,7 +190,8 @@ void MultiheadAttention::make_query_projection(std::int64_t out_features,
                           .return_layernorm_output = options_.return_layernorm_output,
                           .zero_centered_gamma = options_.zero_centered_gamma,
                           .parameters = projection_parameters(options_, false),
-                          .parameters_split = std::move(split)}));
+                          .parameters_split = std::move(split),
+                          .overlap = options_.overlap.named("qkv")}));
 }
 
 std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::int64_t in_features,
@@ -197,7 +204,8 @@ std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::
                                     .bias = options_.bias,
                                     .return_bias = output && options_.return_bias,
                                     .parameters = projection_parameters(options_, output),
-                                    .parameters_split = std::move(split)}));
+                                    .parameters_split = std::move(split),
+                                    .overlap = overlap_of(child, options_)}));
 }
 
 std::int64_t MultiheadAttention::head_size() const {

@@ -9,6 +9,7 @@
 #include "core/modules/attention/dot_product_attention.h"
 #include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/fused/layer_norm_linear.h"
+#include "core/modules/layer/overlap_switches.h"
 #include "core/modules/linear/linear.h"
 #include "core/modules/module/module.h"
 #include "core/modules/norm/norm_inputs.h"
@@ -45,6 +46,7 @@ struct MultiheadAttentionOptions {
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
   std::string name = {};
+  OverlapSwitches overlap = OverlapSwitches();
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -95,6 +97,7 @@ struct MultiheadAttentionOptions {
     visit("set_parallel_mode", &Self::set_parallel_mode,
           "divides the heads among the ranks of tp_group: the projections of query, key and value "
           "by column, proj by row");
+    OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
 };
 

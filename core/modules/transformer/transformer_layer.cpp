@@ -97,7 +97,8 @@ MultiheadAttentionOptions TransformerLayer::attention_options(bool cross) const 
           .qk_norm_before_rope = options_.qk_norm_before_rope,
           .rotary_pos_interleaved = options_.rotary_pos_interleaved,
           .parameters = options_.parameters,
-          .set_parallel_mode = options_.set_parallel_mode};
+          .set_parallel_mode = options_.set_parallel_mode,
+          .overlap = overlap()};
 }
 
 LayerNormMLPOptions TransformerLayer::mlp_options() const {
@@ -112,7 +113,12 @@ LayerNormMLPOptions TransformerLayer::mlp_options() const {
           .return_layernorm_output = options_.apply_residual_connection_post_layernorm,
           .zero_centered_gamma = options_.zero_centered_gamma,
           .set_parallel_mode = options_.set_parallel_mode,
-          .parameters = options_.parameters};
+          .parameters = options_.parameters,
+          .overlap = overlap()};
+}
+
+OverlapSwitches TransformerLayer::overlap() const {
+  return options_.ub_tp_comm_overlap ? options_.overlap : OverlapSwitches();
 }
 
 void TransformerLayer::make_output_norm() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/modules/fused/layer_norm_mlp.h"
+#include "core/modules/layer/overlap_switches.h"
 #include "core/modules/module/module.h"
 #include "core/modules/norm/layer_norm.h"
 #include "core/modules/norm/rms_norm.h"
@@ -52,6 +53,8 @@ struct TransformerLayerOptions {
   ParameterOptions parameters = ParameterOptions();
   bool set_parallel_mode = false;
   std::string name = {};
+  bool ub_tp_comm_overlap = false;
+  OverlapSwitches overlap = {.ag = true, .rs = true, .bulk_dgrad = true, .bulk_wgrad = true};
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -113,6 +116,9 @@ struct TransformerLayerOptions {
     visit("set_parallel_mode", &Self::set_parallel_mode,
           "divides heads and ffn_hidden_size among the ranks of tp_group");
     visit("activation_params", &Self::activation_params, "as LayerNormMLP's");
+    visit("ub_tp_comm_overlap", &Self::ub_tp_comm_overlap,
+          "communication overlaps with GEMMs, as the other ub_* arguments say");
+    OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
 };
 
@@ -168,6 +174,7 @@ class TELENS_EXPORT TransformerLayer : public CallableModule<TransformerLayerInp
   void check_options() const;
   MultiheadAttentionOptions attention_options(bool cross) const;
   LayerNormMLPOptions mlp_options() const;
+  OverlapSwitches overlap() const;
   void make_output_norm();
 
   // residual + x after hidden_dropout and, where it is a branch's, drop_path_rate

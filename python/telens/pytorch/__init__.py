@@ -25,6 +25,7 @@ from telens.pytorch import (
     transformer,
     transformer_engine_export,
     transformer_engine_state,
+    userbuffers,
 )
 from telens.pytorch.checkpointing import *  # noqa: F403
 from telens.pytorch.conversion import *  # noqa: F403
@@ -45,6 +46,7 @@ from telens.pytorch.stored_histories import *  # noqa: F403
 from telens.pytorch.tensor import *  # noqa: F403
 from telens.pytorch.transformer_engine_export import *  # noqa: F403
 from telens.pytorch.transformer_engine_state import *  # noqa: F403
+from telens.pytorch.userbuffers import *  # noqa: F403
 
 __all__ = [
     "DType",
@@ -72,4 +74,5 @@ __all__ = [
     *tensor.__all__,
     *transformer_engine_export.__all__,
     *transformer_engine_state.__all__,
+    *userbuffers.__all__,
 ]

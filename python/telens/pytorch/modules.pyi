@@ -32,6 +32,12 @@ class Linear(Module):
     sequence_parallel: bool
     delay_wgrad_compute: bool
     parallel_mode: str | None
+    ub_overlap_ag: bool
+    ub_overlap_rs: bool
+    ub_overlap_rs_dgrad: bool
+    ub_bulk_dgrad: bool
+    ub_bulk_wgrad: bool
+    ub_name: str | None
     def __init__(
         self,
         in_features: int,
@@ -49,15 +55,15 @@ class Linear(Module):
         sequence_parallel: bool = False,
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        ub_name: str | None = None,
         *,
         get_rng_state_tracker: Any = None,
-        ub_overlap_ag: Any = False,
-        ub_overlap_rs: Any = False,
-        ub_overlap_rs_dgrad: Any = False,
-        ub_bulk_dgrad: Any = False,
-        ub_bulk_wgrad: Any = False,
         rng_tracker_name: Any = None,
-        ub_name: Any = None,
         symmetric_ar_type: Any = None,
         save_original_input: Any = False,
     ) -> None: ...
@@ -212,6 +218,12 @@ class LayerNormLinear(Module):
     delay_wgrad_compute: bool
     parallel_mode: str | None
     return_layernorm_output_gathered: bool
+    ub_overlap_ag: bool
+    ub_overlap_rs: bool
+    ub_overlap_rs_dgrad: bool
+    ub_bulk_dgrad: bool
+    ub_bulk_wgrad: bool
+    ub_name: str | None
     def __init__(
         self,
         in_features: int,
@@ -234,14 +246,14 @@ class LayerNormLinear(Module):
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         return_layernorm_output_gathered: bool = False,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        ub_name: str | None = None,
         *,
         get_rng_state_tracker: Any = None,
-        ub_overlap_ag: Any = False,
-        ub_overlap_rs: Any = False,
-        ub_overlap_rs_dgrad: Any = False,
-        ub_bulk_dgrad: Any = False,
-        ub_bulk_wgrad: Any = False,
-        ub_name: Any = None,
         symmetric_ar_type: Any = None,
     ) -> None: ...
     def forward(
@@ -279,6 +291,11 @@ class LayerNormMLP(Module):
     set_parallel_mode: bool
     return_layernorm_output_gathered: bool
     activation_params: Mapping[str, float] | None
+    ub_overlap_ag: bool
+    ub_overlap_rs: bool
+    ub_overlap_rs_dgrad: bool
+    ub_bulk_dgrad: bool
+    ub_bulk_wgrad: bool
     def __init__(
         self,
         hidden_size: int,
@@ -303,13 +320,13 @@ class LayerNormMLP(Module):
         set_parallel_mode: bool = False,
         return_layernorm_output_gathered: bool = False,
         activation_params: Mapping[str, float] | None = None,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
         *,
         get_rng_state_tracker: Any = None,
-        ub_overlap_ag: Any = False,
-        ub_overlap_rs: Any = False,
-        ub_overlap_rs_dgrad: Any = False,
-        ub_bulk_dgrad: Any = False,
-        ub_bulk_wgrad: Any = False,
         seq_length: Any = None,
         micro_batch_size: Any = None,
         symmetric_ar_type: Any = None,
@@ -473,6 +490,11 @@ class MultiheadAttention(Module):
     sequence_parallel: bool
     delay_wgrad_compute: bool
     set_parallel_mode: bool
+    ub_overlap_ag: bool
+    ub_overlap_rs: bool
+    ub_overlap_rs_dgrad: bool
+    ub_bulk_dgrad: bool
+    ub_bulk_wgrad: bool
     def __init__(
         self,
         hidden_size: int,
@@ -512,15 +534,15 @@ class MultiheadAttention(Module):
         sequence_parallel: bool = False,
         delay_wgrad_compute: bool = False,
         set_parallel_mode: bool = False,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
         *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        ub_overlap_ag: Any = False,
-        ub_overlap_rs: Any = False,
-        ub_overlap_rs_dgrad: Any = False,
-        ub_bulk_dgrad: Any = False,
-        ub_bulk_wgrad: Any = False,
     ) -> None: ...
     def forward(
         self,
@@ -616,6 +638,12 @@ class TransformerLayer(Module):
     delay_wgrad_compute: bool
     set_parallel_mode: bool
     activation_params: Mapping[str, float] | None
+    ub_tp_comm_overlap: bool
+    ub_overlap_ag: bool
+    ub_overlap_rs: bool
+    ub_overlap_rs_dgrad: bool
+    ub_bulk_dgrad: bool
+    ub_bulk_wgrad: bool
     def __init__(
         self,
         hidden_size: int,
@@ -663,16 +691,16 @@ class TransformerLayer(Module):
         delay_wgrad_compute: bool = False,
         set_parallel_mode: bool = False,
         activation_params: Mapping[str, float] | None = None,
+        ub_tp_comm_overlap: bool = False,
+        ub_overlap_ag: bool = True,
+        ub_overlap_rs: bool = True,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = True,
+        ub_bulk_wgrad: bool = True,
         *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        ub_overlap_ag: Any = True,
-        ub_overlap_rs: Any = True,
-        ub_overlap_rs_dgrad: Any = False,
-        ub_bulk_dgrad: Any = True,
-        ub_bulk_wgrad: Any = True,
-        ub_tp_comm_overlap: Any = False,
     ) -> None: ...
     def forward(
         self,

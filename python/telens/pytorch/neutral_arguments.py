@@ -64,11 +64,6 @@ def _is_margin(value: Any, given: Given) -> bool:
     return all(type(each) is int and each >= 0 for each in values)
 
 
-def _without(*names: str) -> Callable[[Any, Given], bool]:
-    """Any value where none of these arguments is given another than None or False."""
-    return lambda value, given: not any(given.get(name) for name in names)
-
-
 def _is_callable(value: Any, given: Given) -> bool:
     return callable(value)
 
@@ -90,7 +85,7 @@ def _is_one_rank_alone(value: Any, given: Given) -> bool:
 
 
 _A = NeutralArgument
-_OVERLAP = "communication overlapped with GEMMs (userbuffers) is not there yet"
+_OVERLAP = "a grouped GEMM overlaps with no communication"
 _HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
 _CONTEXT = "it is no process group"
 
@@ -112,14 +107,9 @@ _ALL = [
     _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),
     _A("micro_batch_size", None, "any value: it is only a hint", "", (), _any_value),
     # ---- overlap
-    *(
-        _A(name, False, "False", _OVERLAP)
-        for name in (
-            "ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad",
-            "ub_bulk_wgrad", "ub_tp_comm_overlap",
-        )
-    ),
-    _A("ub_name", None, "any value: it names buffers that are not there", "", (), _any_value),
+    _A("ub_overlap_ag", False, "False", _OVERLAP),
+    _A("ub_overlap_rs", False, "False", _OVERLAP),
+    _A("ub_name", None, "any value: nothing overlaps", "", (), _any_value),
     # ---- how GEMMs are run and what they keep
     _A(
         "save_original_input", False, "any boolean: the backward keeps the quantized input",
@@ -166,23 +156,22 @@ _ALL = [
 _BY_NAME = {each.name: each for each in _ALL}
 
 _TRACKER = "get_rng_state_tracker "
-_UB = "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad "
 _BLOCK = "seq_length micro_batch_size "
 _ATTENTION_FORWARD = "fast_zero_fill inference_params pad_between_seqs "
 _CONSTRUCTORS = {
-    "Linear": _TRACKER + _UB + "rng_tracker_name ub_name symmetric_ar_type save_original_input",
+    "Linear": _TRACKER + "rng_tracker_name symmetric_ar_type save_original_input",
     "GroupedLinear": _TRACKER + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
     "save_original_input single_grouped_weight single_grouped_bias "
     "use_grouped_tensor",
     "LayerNorm": "sm_margin",
     "RMSNorm": "sm_margin",
-    "LayerNormLinear": _TRACKER + _UB + "ub_name symmetric_ar_type",
-    "LayerNormMLP": _TRACKER + _UB + "seq_length micro_batch_size symmetric_ar_type checkpoint",
+    "LayerNormLinear": _TRACKER + "symmetric_ar_type",
+    "LayerNormMLP": _TRACKER + "seq_length micro_batch_size symmetric_ar_type checkpoint",
     "DotProductAttention": _TRACKER
     + "sequence_parallel tp_size tp_group layer_number attention_type cp_group "
     "cp_global_ranks cp_stream cp_comm_type name",
-    "MultiheadAttention": _TRACKER + _BLOCK + _UB,
-    "TransformerLayer": _TRACKER + _BLOCK + _UB + "ub_tp_comm_overlap",
+    "MultiheadAttention": _TRACKER + _BLOCK,
+    "TransformerLayer": _TRACKER + _BLOCK,
 }
 _FORWARDS = {
     "GroupedLinear": "out dgrad_out",
@@ -191,23 +180,6 @@ _FORWARDS = {
     "MultiheadAttention": _ATTENTION_FORWARD,
     "TransformerLayer": _ATTENTION_FORWARD,
 }
-# Where a module's default is another, or more changes nothing.
-_OF_ONE_MODULE = {
-    **{
-        ("TransformerLayer", name): _A(
-            name, default, "any value without ub_tp_comm_overlap", _OVERLAP, (),
-            _without("ub_tp_comm_overlap"),
-        )
-        for name, default in {
-            "ub_overlap_ag": True,
-            "ub_overlap_rs": True,
-            "ub_overlap_rs_dgrad": False,
-            "ub_bulk_dgrad": True,
-            "ub_bulk_wgrad": True,
-        }.items()
-    },
-}  # fmt: skip
-
 # Other names of arguments that are there: hidden_size is Transformer Engine's former one, dtype the
 # one that it has by now.
 _ALIASES = {
@@ -216,18 +188,18 @@ _ALIASES = {
 }
 
 
-def _arguments(module: str, names: str) -> dict[str, NeutralArgument]:
-    return {name: _OF_ONE_MODULE.get((module, name), _BY_NAME[name]) for name in names.split()}
+def _arguments(names: str) -> dict[str, NeutralArgument]:
+    return {name: _BY_NAME[name] for name in names.split()}
 
 
 def constructor_arguments(module: str) -> dict[str, NeutralArgument]:
     """Those of a module's constructor."""
-    return _arguments(module, _CONSTRUCTORS.get(module, ""))
+    return _arguments(_CONSTRUCTORS.get(module, ""))
 
 
 def forward_arguments(module: str) -> dict[str, NeutralArgument]:
     """Those of a module's forward."""
-    return _arguments(module, _FORWARDS.get(module, ""))
+    return _arguments(_FORWARDS.get(module, ""))
 
 
 def without_aliases(

@@ -13,6 +13,7 @@ PACKAGES = {
 
 _LAYERS = "telens.pytorch.modules"
 _TENSOR = "telens.pytorch.tensor"
+_USERBUFFERS = "telens.pytorch.userbuffers"
 _API = "telens.debug"
 
 # Module of theirs -> modules of ours that answer for it, the first that has a name first. A module
@@ -45,8 +46,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.pytorch.float8_tensor": (f"{_TENSOR}.float8_tensor",),
     "transformer_engine.pytorch.fp8": ("telens.pytorch.fp8",),
     "transformer_engine.pytorch.graph": ("telens.pytorch.graph",),
-    "transformer_engine.pytorch.module": (_LAYERS,),
-    "transformer_engine.pytorch.module.base": ("telens.pytorch.module_base",),
+    "transformer_engine.pytorch.module": (_LAYERS, _USERBUFFERS),
+    "transformer_engine.pytorch.module.base": ("telens.pytorch.module_base", _USERBUFFERS),
     "transformer_engine.pytorch.module.fp8_padding": ("telens.pytorch.permutation",),
     "transformer_engine.pytorch.module.fp8_unpadding": ("telens.pytorch.permutation",),
     "transformer_engine.pytorch.module.grouped_linear": (_LAYERS,),
@@ -86,7 +87,6 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 
 _OPTIMIZERS = "torch.optim has them: AdamW(fused=True) and SGD(fused=True)"
-_USERBUFFERS = "communication overlapped with GEMMs (userbuffers) is not there yet"
 
 # Advice for names that they have and we lack.
 ADVICE = {
@@ -94,9 +94,6 @@ ADVICE = {
     "FusedSGD": _OPTIMIZERS,
     "optimizers": _OPTIMIZERS,
     "ops": "its sequences of fusible operations are not there; the modules are",
-    "initialize_ub": _USERBUFFERS,
-    "destroy_ub": _USERBUFFERS,
-    "UserBufferQuantizationMode": _USERBUFFERS,
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",

@@ -9,6 +9,8 @@ ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states
 BEHIND_NORMS = (
     "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
 )
+OVERLAPS = "test_userbuffers.py::"
+OVERLAPPED_GEMM = "core/modules/layer/overlapped_gemm.cpp"
 SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
 LINEAR_PARALLEL = "core/modules/layer/linear_parallel"
 
@@ -76,6 +78,48 @@ STATEMENTS = (
         "core/modules/transformer/multihead_attention.cpp",
         'output ? "row" : "column"',
         'output ? "" : "column"',
+    ),
+    Statement(
+        "After `initialize_ub` layers with `ub_*` arguments cut their GEMMs into parts, and "
+        "beside the product of one part rows of others travel; results are those without, bit for "
+        "bit where sums are exact.",
+        OVERLAPS + "test_messages_products_refusals_and_whole_layers_on_2_ranks",
+        OVERLAPPED_GEMM,
+        "  if (is_inspected(context, gemm)) return kWatched;",
+        "  return kWatched;",
+    ),
+    Statement(
+        "`ring_exchange` passes each rank's rows round, or sums of a rank's rows that each adds "
+        "its own to.",
+        OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_4_ranks",
+        OVERLAPPED_GEMM,
+        "(own - 1 - step + 2 * ranks) % ranks",
+        "(own + 1 + step) % ranks",
+    ),
+    Statement(
+        "`pipeline` scatters the sum of as many parts of each rank's rows as `num_splits` says.",
+        OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_2_ranks",
+        OVERLAPPED_GEMM,
+        "        .narrow(1, begin, count)\n",
+        "        .narrow(1, share - begin - count, count)\n",
+    ),
+    Statement(
+        "A rank that watches a GEMM runs it whole and sends the same messages; PrecisionLedger has "
+        "the method, the parts and the bytes *(ours)*.",
+        "test_userbuffers_watched.py::"
+        "test_a_watched_gemm_runs_whole_with_the_same_bits_messages_and_a_row_that_says_so",
+        "features/precision_ledger/precision_ledger.cpp",
+        "  if (!state.overlap.empty()) {\n",
+        "  if (false) {\n",
+    ),
+    Statement(
+        "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; what does not "
+        "fit is refused by name *(ours)*.",
+        "test_userbuffer_settings.py::"
+        "test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name",
+        "core/distributed/userbuffer_settings.cpp",
+        ".num_sm = ring ? 1 : 16,",
+        ".num_sm = ring ? 16 : 1,",
     ),
     Statement(
         "FSDP2 shards and gathers weights that `fp8_model_init` stores under one scale as codes; "

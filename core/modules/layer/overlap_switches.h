@@ -1,0 +1,47 @@
+// The arguments by which a module asks for overlaps of its GEMMs (userbuffers.h), Transformer
+// Engine's names.
+#pragma once
+
+#include <string>
+
+namespace telens {
+
+struct OverlapSwitches {
+  bool ag = false;
+  bool rs = false;
+  bool rs_dgrad = false;
+  bool bulk_dgrad = false;
+  bool bulk_wgrad = false;
+  std::string name = {};  // a linear layer has one: "qkv", "proj", "fc1" or "fc2"
+
+  OverlapSwitches named(const char* ub_name) const {
+    OverlapSwitches switches = *this;
+    switches.name = ub_name;
+    return switches;
+  }
+
+  // Where a struct of options describes itself.
+  template <typename Owner, typename Visitor>
+  static void describe_in(Visitor&& visit, OverlapSwitches Owner::*member) {
+    visit.nested(
+        "ub_overlap_ag", member, &OverlapSwitches::ag,
+        "with sequence_parallel and initialize_ub: a column layer gathers its input beside "
+        "its fprop, a row layer its output's gradient beside its dgrad");
+    visit.nested("ub_overlap_rs", member, &OverlapSwitches::rs,
+                 "a row layer scatters its output's sum beside its fprop");
+    visit.nested("ub_overlap_rs_dgrad", member, &OverlapSwitches::rs_dgrad,
+                 "a column layer scatters its dgrad's sum beside its dgrad, in place of ub_bulk_*");
+    visit.nested("ub_bulk_dgrad", member, &OverlapSwitches::bulk_dgrad,
+                 "a column layer gathers wgrad's input beside its dgrad");
+    visit.nested("ub_bulk_wgrad", member, &OverlapSwitches::bulk_wgrad,
+                 "a column layer scatters its dgrad's sum beside its wgrad");
+  }
+  template <typename Owner, typename Visitor>
+  static void describe_named_in(Visitor&& visit, OverlapSwitches Owner::*member) {
+    describe_in<Owner>(visit, member);
+    visit.nested("ub_name", member, &OverlapSwitches::name,
+                 "whose settings of initialize_ub the layer takes: qkv, proj, fc1 or fc2");
+  }
+};
+
+}  // namespace telens
