@@ -268,7 +268,7 @@ def test_a_search_that_could_not_begin_leaves_its_folder_free(bisect, needs, cod
 def test_a_search_that_had_begun_is_kept_where_its_start_fails(bisect, tmp_path):
     bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
     state = (bisect.dir / "state.json").read_text()
-    bisect.names.unlink()  # what --layers names
+    bisect.names.unlink()  # the file of --layers
     expect_refusal(bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer", code=2), "names.txt")
     assert (bisect.dir / "state.json").read_text() == state
 
