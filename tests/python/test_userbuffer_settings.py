@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch.distributed as dist
-from distributed_workers import run_ranks
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - has the backend "fake"
 
 import telens
 import telens.pytorch as te
@@ -164,14 +164,22 @@ def refusals() -> None:
     assert issubclass(telens.UsageError, (RuntimeError, ValueError))
 
 
-def in_one_process(rank: int) -> None:
+@pytest.fixture
+def one_rank():
+    """A group of this process alone, which sends nothing."""
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_without_a_process_group_nothing_is_set():
+    with pytest.raises(telens.UsageError, match=r"torch\.distributed is not initialized"):
+        te.initialize_ub(SHAPE, 1)
+
+
+@pytest.mark.filterwarnings("ignore:initialize_ub. atomic_gemm of qkv_fprop")
+def test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name(one_rank):
     defaults()
     other_settings()
     hints_without_effect()
     refusals()
-
-
-def test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name():
-    with pytest.raises(telens.UsageError, match=r"torch\.distributed is not initialized"):
-        te.initialize_ub(SHAPE, 1)
-    run_ranks(in_one_process, world_size=1)
