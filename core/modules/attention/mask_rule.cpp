@@ -57,6 +57,9 @@ bool is_bottom_right(const AttentionMaskType& type, const AttentionSpan& span) {
                                            : type.causality == Causality::bottom_right;
 }
 
+// Further than any place, and twice as far is still an int32.
+constexpr std::int64_t kFar = std::int64_t{1} << 30;
+
 // 0 for a tensor of inference mode, which has no version.
 std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
@@ -108,6 +111,8 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
         query_place_ + (own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));
   }
   query_place_ = query_place_.contiguous();
+  query_limit_ = query_place_.to(at::kInt).masked_fill_(padded_query_, -kFar);
+  key_limit_ = key_place_.to(at::kInt).masked_fill_(padded_key_, kFar);
 }
 
 MaskRule::MaskRule(const AttentionMask& whole, const AttentionSizes& sizes)
@@ -159,15 +164,15 @@ at::Tensor MaskRule::hidden(const ScoreBlock& block) const {
     if (given_.blind) hide(block.of_scores(*given_.blind));
   }
   if (hidden_.defined()) hide(block.of_scores(hidden_));
-  if (is_padded()) {
+  if (is_padded() && right_ < 0) {
     hide(block.of_scores(padded_query_));
     hide(block.of_scores(padded_key_));
   }
   if (has_limits()) {
-    const at::Tensor queries = query_places(block);
-    const at::Tensor keys = key_places(block);
-    if (right_ >= 0) hide(keys > queries + right_);
-    if (left_ >= 0) hide(keys < queries - left_);
+    const at::Tensor queries = is_padded() ? block.of_scores(query_limit_) : query_places(block);
+    const at::Tensor keys = is_padded() ? block.of_scores(key_limit_) : key_places(block);
+    if (right_ >= 0) hide(keys > queries + std::min(right_, kFar / 2));
+    if (left_ >= 0) hide(keys < queries - std::min(left_, kFar / 2));
   }
   return hidden;
 }

@@ -84,6 +84,10 @@ class MaskRule {
   at::Tensor padded_key_ = {};    // [batch, 1, 1, seq_kv]
   at::Tensor query_place_ = {};   // int64, the same shapes
   at::Tensor key_place_ = {};
+  // The same as int32 for limits: padding lies beyond every diagonal, so that one comparison hides
+  // it too.
+  at::Tensor query_limit_ = {};
+  at::Tensor key_limit_ = {};
 };
 
 }  // namespace telens

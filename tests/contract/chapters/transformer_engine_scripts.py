@@ -261,7 +261,7 @@ STATEMENTS = (
         "Attention takes `window_size`, with every mask.",
         DRAWN,
         MASKS,
-        "if (left_ >= 0) hide(keys < queries - left_);",
+        "if (left_ >= 0) hide(keys < queries - std::min(left_, kFar / 2));",
         "",
     ),
     Statement(
