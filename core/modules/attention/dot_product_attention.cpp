@@ -202,7 +202,8 @@ AttentionRules DotProductAttention::rules(const Heads& heads,
   const at::Device device = heads.query.device();
   const double scale = this->scale(heads.query);
   const ScoreShape shape = score_shape(heads.query, heads.key);
-  return {.mask = MaskRule(type, span(type, inputs), heads.masks, sizes, device),
+  const bool has_distances = is_alibi(inputs.scores.core_attention_bias_type);
+  return {.mask = MaskRule(type, span(type, inputs), heads.masks, sizes, device, has_distances),
           .bias = BiasRule(inputs.scores, sizes, scale, device),
           .change = {.function = function_of(inputs.score_mod, "score_mod", shape),
                      .gradient = function_of(inputs.score_mod_bprop, "score_mod_bprop", shape)},

@@ -83,7 +83,7 @@ void check_broadcast(std::string_view what, at::IntArrayRef given, const Attenti
 
 MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
                    const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
-                   const at::Device& device)
+                   const at::Device& device, bool has_distances)
     : sizes_(sizes), device_(device), left_(span.left), right_(span.right) {
   check_masks(type, masks);
   const bool bottom_right = is_bottom_right(type, span);
@@ -104,6 +104,7 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
   const at::Tensor own_key = masks.back().logical_not();
   padded_query_ = own_query.logical_not();
   padded_key_ = own_key.logical_not();
+  if (!has_limits() && !has_distances && !ops::is_on_host(own_key)) return;
   query_place_ = own_query.cumsum(2);
   key_place_ = own_key.cumsum(3).contiguous();
   if (bottom_right) {
@@ -196,7 +197,7 @@ KeyRange MaskRule::keys(const ScoreBlock& block) const {
   const std::int64_t last = block.query + block.queries - 1;
   const bool one_sample = block.samples == 1;
   if (is_padded()) {
-    if (!one_sample || !ops::is_on_host(key_place_)) return {0, sizes_.seq_kv};
+    if (!one_sample || !ops::is_on_host(padded_key_)) return {0, sizes_.seq_kv};
     return padded_keys(block.sample, block.query, last);
   }
   return {left_ < 0 ? 0 : block.query + shift_ - left_,

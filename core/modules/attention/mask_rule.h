@@ -21,10 +21,10 @@ class MaskRule {
 
   // masks: as DotProductAttention's attention_mask; a mask of type arbitrary is kept as it is,
   // others are read here. Throws UsageError if the type needs a mask that is not there, ShapeError
-  // if one has a shape or dtype that the type does not take.
+  // if one has a shape or dtype that the type does not take. has_distances: they will be asked for.
   MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
            const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
-           const at::Device& device);
+           const at::Device& device, bool has_distances = false);
 
   // A mask that is there already.
   MaskRule(const AttentionMask& whole, const AttentionSizes& sizes);

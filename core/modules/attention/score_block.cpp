@@ -12,6 +12,8 @@ namespace {
 
 // More queries share no more work, and a causal mask leaves out fewer keys.
 constexpr std::int64_t kMostQueries = 256;
+// A GPU wants work for all of its processors at a time: 128 MiB of FP32.
+constexpr std::int64_t kScoresOnDevice = std::int64_t{1} << 25;
 
 at::Tensor part(const at::Tensor& x, std::int64_t dim, std::int64_t first, std::int64_t count) {
   return x.size(dim) == count ? x : x.narrow(dim, first, count);
@@ -123,7 +125,7 @@ BlockLimits& block_limits() {
 
 std::int64_t scores_of_block(const at::Tensor& query) {
   const BlockLimits& limits = block_limits();
-  return ops::is_on_host(query) ? limits.of_block : limits.most_whole;
+  return ops::is_on_host(query) ? limits.of_block : kScoresOnDevice;
 }
 
 }  // namespace telens
