@@ -233,6 +233,7 @@ STATEMENTS = (
         DPA + "test_a_recomputed_attention_has_the_bits_of_a_kept_one",
         "core/modules/attention/attention_quantization.cpp",
         "contexts[group] = recomputation::replay_context(groups_[group].get(), name);",
+        "contexts[group] = recomputation::replay_context(groups_[group].get(), name);"
         "contexts[group].quantizers = groups_[group]->newest_quantizers();",
     ),
     Statement(
