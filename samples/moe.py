@@ -4,6 +4,7 @@
     python samples/moe.py --config debug.yaml --log-dir logs --recipe delayed
     torchrun --nproc-per-node 2 samples/moe.py --ep 2
     torchrun --nproc-per-node 4 samples/moe.py --ep 2 --tp 2 --sp
+    torchrun --nproc-per-node 2 samples/moe.py --cp 2
 
 Each expert is a layer of its own in configurations and in `telens stats`, on whichever rank it is:
 layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options are those of
@@ -17,7 +18,7 @@ import sys
 
 import torch
 from gpt import make_parser, train
-from ranks import Ranks
+from ranks import Ranks, add_layer_options
 
 import telens
 import telens.pytorch as te
@@ -47,7 +48,7 @@ class Experts(torch.nn.Module):
         self.fc1 = te.GroupedLinear(own, hidden, 2 * ffn, name=f"{name}.fc1", **grouped)
         self.fc2 = te.GroupedLinear(own, ffn, hidden, name=f"{name}.fc2", **grouped)
         for parameter in (*self.fc1.parameters(), *self.fc2.parameters()):
-            parameter.allreduce = ranks.dp == 1  # no other rank has it
+            parameter.allreduce = ranks.dp * ranks.cp == 1  # no other rank has it
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> the same."""
@@ -90,6 +91,7 @@ class Layer(torch.nn.Module):
             device="cpu",
             **ranks.layer_options(),
         )
+        ranks.share_sequences(self.attention)
         self.norm = te.RMSNorm(hidden, device="cpu")
         self.experts = Experts(options, f"{name}.experts", ranks)
 
@@ -114,7 +116,7 @@ class Mixture(torch.nn.Module):
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --sp of this rank's rows."""
+        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --cp, --sp of own rows."""
         hidden = self.ranks.own_sequence(torch.nn.functional.embedding(data, self.embedding))
         for layer in self.layers:
             hidden = layer(hidden, self.angles[: data.size(0)])
@@ -124,7 +126,7 @@ class Mixture(torch.nn.Module):
 def make_mixture(options: argparse.Namespace, ranks: Ranks) -> Mixture:
     """The whole model with this rank's experts: a seed gives the same weights on any ranks."""
     whole = Mixture(options, Ranks.alone())
-    if ranks.dp * ranks.tp == 1:
+    if ranks.dp * ranks.cp * ranks.tp == 1:
         return whole
     own = Mixture(options, ranks)
     ranks.copy_own_part(own, whole)
@@ -140,26 +142,28 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=2, help="experts that work on a byte")
     parser.add_argument("--expert-size", type=int, default=128, help="width inside an expert")
     parser.add_argument(
-        "--ep", type=int, default=1, help="ranks that share the experts, and the batch"
+        "--ep",
+        type=int,
+        default=1,
+        help="ranks that share the batch, and the experts with those of --cp",
     )
-    parser.add_argument("--tp", type=int, default=1, help="ranks that share each attention")
-    parser.add_argument(
-        "--sp", action="store_true", help="they divide the sequence between attentions too"
-    )
+    add_layer_options(parser)
     options = parser.parse_args()
     if not 1 <= options.top_k <= options.experts:
         raise telens.UsageError(
             f"--top-k is {options.top_k}; expected 1 to {options.experts}, the number of experts"
         )
-    if options.ep * options.tp > 1 and (options.save or options.resume):
+    if options.ep * options.cp * options.tp > 1 and (options.save or options.resume):
         raise telens.UsageError(
-            "--save and --resume want one rank (--ep 1 --tp 1): no rank has it all"
+            "--save and --resume want one rank (--ep 1 --cp 1 --tp 1): no rank has it all"
         )
     ranks = Ranks(
         tp=options.tp,
         sequence_parallel=options.sp,
         dp=options.ep,
-        options=f"--tp {options.tp} --ep {options.ep}",
+        cp=options.cp,
+        cp_comm_type=options.cp_comm_type,
+        options=f"--tp {options.tp} --cp {options.cp} --ep {options.ep}",
     )
     train(options, make_mixture, ranks)
     ranks.finish()

@@ -19,7 +19,8 @@ from telens.pytorch.attention.dot_product_attention.context_parallel import (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_layer_options(parser: argparse.ArgumentParser) -> None:
+    """How the ranks divide layers and sequences."""
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
     parser.add_argument(
         "--sp", action="store_true", help="they divide the sequence between the layers too"
@@ -33,6 +34,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("p2p", "all_gather", "a2a"),
         help="how attention sees the keys of all of them",
     )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_layer_options(parser)
     parser.add_argument("--dp", type=int, default=1, help="groups of ranks that share the batch")
 
 

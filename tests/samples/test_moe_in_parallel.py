@@ -1,4 +1,4 @@
-"""samples/moe.py by torchrun, --ep 2, --tp 2, --sp: the losses of one rank, and by expert."""
+"""samples/moe.py by torchrun, --ep, --tp, --sp, --cp: the losses of one rank, and by expert."""
 
 import os
 import struct
@@ -58,8 +58,9 @@ def test_ranks_that_share_the_experts_learn_what_one_does(watched, ranks):
     assert (several - alone).abs().max() < 2e-2
 
 
-def test_ranks_that_share_each_sequence_learn_what_one_does(watched, tmp_path):
-    found = losses(tmp_path, "--recipe", "fp32", "--tp", "2", "--sp", "--ep", "1", ranks=2)
+@pytest.mark.parametrize("divided", [["--tp", "2", "--sp"], ["--cp", "2"]])
+def test_ranks_that_share_each_sequence_learn_what_one_does(watched, tmp_path, divided):
+    found = losses(tmp_path, "--recipe", "fp32", *divided, "--ep", "1", ranks=2)
     assert abs(found[0] - watched[1][0][0]) < 1e-5
     assert (found - watched[1][0]).abs().max() < 2e-2
 
@@ -84,9 +85,8 @@ def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
     assert "layers.0.experts.fc1.gemm_3" in shown.stdout
 
 
-@pytest.mark.parametrize("divided", [[], ["--ep", "1", "--tp", "2", "--sp"]])
-def test_two_ranks_learn_in_fp8(tmp_path, divided):
-    done = train(tmp_path, "--recipe", "delayed", *divided)
+def test_two_ranks_learn_in_fp8(tmp_path):
+    done = train(tmp_path, "--recipe", "delayed")
     assert done.returncode == 0, done.stderr
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("mean loss")]
     assert float(line.split(":")[1].split()[0]) < 4.7  # all bytes alike: 5.55
@@ -95,7 +95,7 @@ def test_two_ranks_learn_in_fp8(tmp_path, divided):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ep", "3", "--experts", "4"], "--ep 3 are 3 ranks and there are 1"),
+        (["--ep", "3", "--experts", "4"], "--cp 1 --ep 3 are 3 ranks and there are 1"),
         (["--ep", "2", "--save", "x"], "--save and --resume want one rank"),
         (["--tp", "2", "--resume", "x"], "--save and --resume want one rank"),
     ],
