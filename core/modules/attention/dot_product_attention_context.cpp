@@ -12,6 +12,7 @@
 #include "core/base/fnv1a.h"
 #include "core/distributed/compare_ranks.h"
 #include "core/modules/attention/attention_bias.h"
+#include "core/modules/attention/attention_recipe.h"
 #include "core/modules/attention/context_attention.h"
 #include "core/modules/attention/dot_product_attention.h"
 #include "core/modules/attention/fp8_attention.h"
@@ -211,6 +212,14 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
         "{}: core_attention_bias does not go with FP8 attention (fp8_dpa) under context "
         "parallelism "
         "(cp_group), in Transformer Engine neither; give the recipe fp8_dpa=False",
+        fp8->name);
+  }
+  if (fp8 && !has_fp8_backward()) {
+    raise<UsageError>(
+        "{}: NVTE_FP8_DPA_BWD=0 does not go with context parallelism (cp_group): a ring keeps "
+        "codes, "
+        "and no values for a backward in high precision; unset it, or give the recipe "
+        "fp8_dpa=False",
         fp8->name);
   }
   const AttentionCall part = call.part();
