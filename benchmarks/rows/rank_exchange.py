@@ -24,8 +24,7 @@ def rank_exchange_rows(programs):
         at_most(1),
         {"telens": [len(names)]},
         f"over one group, in this order: {', '.join(names)}",
-        if_missed="sizes travel in a header of their own, so that ranks may bring different sums, "
-        "or none: a rank without a layer keeps no other waiting",
+        if_missed="what has grown since the last steps travels behind the header that says so",
     )
     note = "that each rank brings to them"
     yield Row(NAMES[1], measured["bytes"], "bytes", None, {"telens": [measured["bytes"]]}, note)

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -69,23 +72,67 @@ SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64
   return sums;
 }
 
+// The room for index and sums that a group's next gather has behind the headers: that of the
+// longest of its last messages. All ranks have seen the same headers, so they agree.
+class Room {
+ public:
+  std::size_t size() const { return taken_.empty() ? 0 : *std::ranges::max_element(taken_); }
+  void note(std::size_t taken) {
+    taken_.push_back(taken);
+    if (taken_.size() > kExchanges) taken_.pop_front();
+  }
+
+ private:
+  static constexpr std::size_t kExchanges = 8;  // sums of every eighth step keep their room
+  std::deque<std::size_t> taken_;
+};
+
+// A weak reference keeps the address of a group that is gone from being used again.
+Room& room_of(c10d::ProcessGroup& group) {
+  struct Known {
+    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
+    Room room = {};
+  };
+  static std::mutex mutex;
+  static auto& all = *new std::map<c10d::ProcessGroup*, Known>;  // outlives torch's own
+  const std::lock_guard lock(mutex);
+  const auto known = all.find(&group);
+  if (known != all.end()) return known->second.room;
+  const auto shared = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group);
+  const c10::weak_intrusive_ptr<c10d::ProcessGroup> weak(shared);
+  return all.emplace(&group, Known{.group = weak}).first->second.room;
+}
+
 struct Header {
   std::int64_t hash;  // hash of the index
   std::size_t index;  // words
   std::size_t words;
   Notes notes;
+  Words rest;  // index and words, where they had room
+
+  std::size_t size() const { return index + words; }
 };
 
-std::vector<Header> gather_headers(const Message& message, const Notes& notes,
+std::vector<Header> gather_headers(const Message& message, const Notes& notes, std::size_t room,
                                    c10d::ProcessGroup& group) {
   Words own{hash_of(message.index), static_cast<std::int64_t>(message.index.size()),
             static_cast<std::int64_t>(message.words.size())};
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
   own.insert(own.end(), notes.begin(), notes.end());
+  const std::size_t before = own.size();
+  if (message.index.size() + message.words.size() <= room) {
+    own.insert(own.end(), message.index.begin(), message.index.end());
+    own.insert(own.end(), message.words.begin(), message.words.end());
+  }
+  own.resize(before + room);
+  const auto behind = static_cast<std::ptrdiff_t>(before);
   std::vector<Header> headers;
   for (const Words& each : gather_words(own, group)) {
-    headers.push_back({each[0], static_cast<std::size_t>(each[1]),
-                       static_cast<std::size_t>(each[2]), Notes(each.begin() + fixed, each.end())});
+    headers.push_back({.hash = each[0],
+                       .index = static_cast<std::size_t>(each[1]),
+                       .words = static_cast<std::size_t>(each[2]),
+                       .notes = Notes(each.begin() + fixed, each.begin() + behind),
+                       .rest = Words(each.begin() + behind, each.end())});
   }
   return headers;
 }
@@ -109,25 +156,28 @@ std::int64_t hash_of(std::string_view text) { return static_cast<std::int64_t>(f
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
                                     const Notes& note) {
   const Message message = message_of(own);
-  const std::vector<Header> headers = gather_headers(message, note, group);
+  Room& room = room_of(group);
+  const std::size_t had = room.size();
+  std::vector<Header> headers = gather_headers(message, note, had, group);
   std::vector<Notes> notes;
   for (const Header& each : headers) notes.push_back(each.notes);
-  const bool same_keys = std::ranges::all_of(
-      headers, [&](const Header& each) { return each.hash == headers.front().hash; });
-  std::size_t longest = 0;
-  for (const Header& each : headers) {
-    longest = std::max(longest, each.words + (same_keys ? 0 : each.index));
-  }
+  const std::size_t longest = std::ranges::max(headers, {}, &Header::size).size();
+  room.note(longest);
   if (longest == 0) return notes;
 
-  const std::vector<Words> gathered =
-      gather_words(same_keys ? message.words : with_index(message, longest), group);
+  const bool same_keys = std::ranges::all_of(
+      headers, [&](const Header& each) { return each.hash == headers.front().hash; });
+  const bool alone = longest > had && same_keys;  // sums without the index
+  if (longest > had) {
+    const std::vector<Words> gathered =
+        gather_words(same_keys ? message.words : with_index(message, longest), group);
+    for (std::size_t rank = 0; rank < headers.size(); ++rank) headers[rank].rest = gathered[rank];
+  }
   std::vector<SumsByKey> ranks;
-  for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
-    const std::span<const std::int64_t> packed = gathered[rank];
-    const std::size_t index = headers[rank].index;
-    ranks.push_back(same_keys ? unpack(message.index, packed)
-                              : unpack(packed.first(index), packed.subspan(index)));
+  for (const Header& each : headers) {
+    const std::span<const std::int64_t> packed = each.rest;
+    ranks.push_back(alone ? unpack(message.index, packed)
+                          : unpack(packed.first(each.index), packed.subspan(each.index)));
   }
   for (const SharedSums& each : own) {
     std::visit(

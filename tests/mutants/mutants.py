@@ -315,7 +315,7 @@ PROMISES = (
     Mutant(
         promise="one collective: keys come first where the hashes differ",
         file="features/engine/rank_exchange.cpp",
-        before="unpack(packed.first(index), ",
+        before="unpack(packed.first(each.index), ",
         after="unpack(message.index, ",
         program="rank_exchange_test",
         tests="RankExchange.ranks_that_log_different_layers*",

@@ -26,12 +26,12 @@ STATEMENTS = (
         "return true;",
     ),
     Statement(
-        "One collective a group and step: a header, then one packed gather.",
-        "RankExchange.equal_layouts_take_a_header_and_one_gather_and_give_the_sums_of_the_whole",
+        "One collective a group and step: sums travel behind a header, in a gather of their own "
+        "only where they have grown.",
+        "RankExchange.messages_that_do_not_grow_travel_behind_the_headers",
         "features/engine/rank_exchange.cpp",
-        "  const std::vector<Header> headers = gather_headers(message, note, group);",
-        "  gather_headers(message, note, group);\n"
-        "  const std::vector<Header> headers = gather_headers(message, note, group);",
+        "  room.note(longest);\n",
+        "",
     ),
     Statement(
         "Ranks need not log the same layers: no collective hangs.",

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <array>
 #include <barrier>
 #include <thread>
 
@@ -146,6 +147,49 @@ TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
   expect_whole(tensor_of(ranks[0], 1), part(1));
   expect_whole(tensor_of(ranks[1], 0), part(2));
   expect_whole(tensor_of(ranks[1], 1), at::cat({part(0), part(3)}));
+}
+
+// Two ranks bring sums of these names to exchanges of one group, one after the other, each of which
+// takes so many collectives.
+TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
+  using Names = std::vector<std::string>;
+  const std::vector<std::pair<std::array<Names, 2>, int>> exchanges{
+      {{Names{"a", "b"}, Names{"a", "b"}}, 2},
+      {{Names{"a", "b"}, Names{"a", "b"}}, 1},
+      {{Names{"a"}, Names{"b", "c"}}, 1},  // other keys, no longer than before
+      {{Names{}, Names{}}, 1},
+      {{Names{"a", "b", "c"}, Names{"a"}}, 2},  // longer on one rank
+      {{Names{"a"}, Names{"a", "b", "c"}}, 1},
+  };
+  int before = 0;
+  std::vector<int> taken;
+  Meeting meeting(2);
+  std::barrier turn(2, [&]() noexcept {
+    taken.push_back(meeting.gathers - before);
+    before = meeting.gathers;
+  });
+  const auto body = [&](int rank) {
+    const auto group = c10::make_intrusive<ThreadGroup>(rank, 2, meeting);
+    for (const auto& [names, collectives] : exchanges) {
+      NamedSums own;
+      for (const std::string& name : names[static_cast<std::size_t>(rank)]) {
+        own.emplace_back(name, testing::reference_sums(part(rank)));
+      }
+      std::vector<SharedSums> shared;
+      for (auto& [name, sums] : own) shared.push_back({fnv1a(name), &sums});
+      merge_over_ranks(shared, *group, {rank});
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const Names& others = names[static_cast<std::size_t>(1 - rank)];
+        const bool both = std::ranges::find(others, own[i].first) != others.end();
+        EXPECT_EQ(tensor_of(own, i).numel, both ? 201 : 100 + rank) << own[i].first;
+      }
+      turn.arrive_and_wait();
+    }
+  };
+  std::thread other(body, 1);
+  body(0);
+  other.join();
+  for (std::size_t i = 0; i < exchanges.size(); ++i) EXPECT_EQ(taken[i], exchanges[i].second) << i;
 }
 
 TEST(RankExchange, where_no_rank_has_anything_the_header_is_all) {
