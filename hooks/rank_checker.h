@@ -18,7 +18,7 @@ struct ProgramCollective {
   std::string name;
   CollectiveKind kind = CollectiveKind::sum;
   at::Tensor sent;        // [ranks * rows, ...] of a sum that is scattered
-  at::Tensor result;      // [ranks * rows, ...] of a gather
+  at::Tensor result;      // [ranks * rows, ...] of a gather; of an exchange sent's size
   ProcessGroupPtr group;  // null: all ranks
 };
 

@@ -12,13 +12,17 @@
 
 namespace telens {
 
-enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum };
+// exchange: an all-to-all of rows.
+enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum, exchange };
+
+struct RowCounts;  // core/distributed/collectives.h
 
 // A collective that is about to begin. `sent` may be overwritten by it.
 struct CollectiveCall {
   CollectiveKind kind;
   const at::Tensor& sent;
   const ProcessGroupPtr& group;
+  const RowCounts* rows = nullptr;  // an exchange's, of as many ranks as the group has
 };
 
 // Is called on any thread, several at a time, and throws nothing.

@@ -88,8 +88,9 @@ PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts,
   RowCounts rows = counts;
   at::Tensor received = empty_rows(
       sent, std::accumulate(rows.received.begin(), rows.received.end(), std::int64_t{0}));
+  auto on_result = collective_watches::begin({CollectiveKind::exchange, sent, group, &rows});
   auto work = group->alltoall_base(received, sent, rows.received, rows.sent);
-  return pending({received, sent, std::move(work), {}});
+  return pending({received, sent, std::move(work), std::move(on_result)});
 }
 
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,

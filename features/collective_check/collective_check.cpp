@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
+#include "core/distributed/collectives.h"
 #include "features/engine/tensor_digest.h"
 #include "features/rank_agreement/rank_agreement.h"
 
@@ -53,9 +54,17 @@ void CollectiveCheck::look_at(const ModelTensor& tensor) {
 
 void CollectiveCheck::look_at_collective(const ProgramCollective& collective) {
   if (!collective.group || collective.sent.numel() == 0) return;
-  const CollectiveWatch::OnResult on_result = watch_->look_at(
-      {collective.kind, collective.sent, collective.group}, {collective.name, "output"});
-  if (on_result) on_result(collective.result);
+  // An exchange has one part for each rank.
+  const bool exchanges = collective.kind == CollectiveKind::exchange;
+  const std::int64_t ranks = size_of(*collective.group);
+  const auto in_parts = [&](const at::Tensor& x) { return exchanges ? x.reshape({ranks, -1}) : x; };
+  const std::vector<std::int64_t> one_each(static_cast<std::size_t>(ranks), 1);
+  const RowCounts rows{.sent = one_each, .received = one_each};
+  const at::Tensor sent = in_parts(collective.sent);
+  const CollectiveWatch::OnResult on_result =
+      watch_->look_at({collective.kind, sent, collective.group, exchanges ? &rows : nullptr},
+                      {collective.name, "output"});
+  if (on_result) on_result(in_parts(collective.result));
 }
 
 // The words of the gradients come first, with their number.

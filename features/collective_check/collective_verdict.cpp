@@ -1,11 +1,14 @@
 #include "features/collective_check/collective_verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+
+#include "features/collective_check/exchange_words.h"
 
 namespace telens::features {
 namespace {
@@ -43,13 +46,14 @@ CollectiveVerdict::CollectiveVerdict(const SeenCollective& own,
                       .result = sums_at(each.words.subspan(kResult)),
                       .ended = each.words[kEnded] != 0});
   }
-  if (own.kind != CollectiveKind::gather) result_ = read_sums(own.result);
+  if (!own.copies()) result_ = read_sums(own.result);
 }
 
 // A rank may have begun to look later than the others, or its layer is watched by no section.
 bool CollectiveVerdict::all_tell() const {
-  const bool all_ended =
-      own_.kind != CollectiveKind::sum_and_scatter || std::ranges::all_of(peers_, &Peer::ended);
+  const bool needs_all =
+      own_.kind == CollectiveKind::sum_and_scatter || own_.kind == CollectiveKind::exchange;
+  const bool all_ended = !needs_all || std::ranges::all_of(peers_, &Peer::ended);
   return static_cast<std::int64_t>(peers_.size()) == own_.ranks && all_ended;
 }
 
@@ -57,6 +61,7 @@ std::optional<std::string> CollectiveVerdict::text() const {
   if (!all_tell()) return std::nullopt;
   if (auto text = another_collective()) return text;
   if (own_.kind == CollectiveKind::gather) return wrong_gather();
+  if (own_.kind == CollectiveKind::exchange) return wrong_exchange();
   if (lost_elements() > 0) {
     return fmt::format("{} elements of rank {} were NaN or infinite, and {} came out",
                        with_most_nonfinite().sent.nonfinite, with_most_nonfinite().world_rank,
@@ -85,6 +90,32 @@ std::optional<std::string> CollectiveVerdict::wrong_gather() const {
   return std::nullopt;
 }
 
+// Sums over the ranks that share a word; in a group of few that is one.
+std::optional<std::string> CollectiveVerdict::wrong_exchange() const {
+  const auto word_of = [](std::int64_t rank) {
+    return static_cast<std::size_t>(rank % kExchangeWords);
+  };
+  const std::size_t own = word_of(own_.rank);
+  for (std::size_t word = 0; word < static_cast<std::size_t>(kExchangeWords); ++word) {
+    std::uint64_t sent = 0;
+    std::uint64_t came = 0;
+    std::vector<int> senders;
+    for (const Peer& peer : peers_) {
+      const std::size_t of_peer = word_of(peer.words[kRank]);
+      if (of_peer == word) {
+        sent += static_cast<std::uint64_t>(peer.words[kSent + own]);
+        senders.push_back(peer.world_rank);
+      }
+      if (of_peer == own) came += static_cast<std::uint64_t>(peer.words[kResult + word]);
+    }
+    if (sent == came) continue;
+    return fmt::format(
+        "what came from rank {} differs from what it sent{}", fmt::join(senders, " or "),
+        own_.ranks > kExchangeWords ? ", here or at a rank that shares its digest" : "");
+  }
+  return std::nullopt;
+}
+
 const CollectiveVerdict::Peer& CollectiveVerdict::with_most_nonfinite() const {
   return *std::ranges::max_element(peers_, {},
                                    [](const Peer& peer) { return peer.sent.nonfinite; });
@@ -99,7 +130,7 @@ double CollectiveVerdict::nonfinite_that_came() const {
 
 // An element that is not finite on a rank is not finite in any sum or maximum.
 std::int64_t CollectiveVerdict::lost_elements() const {
-  if (own_.kind == CollectiveKind::gather || !all_tell() || another_collective()) return 0;
+  if (own_.copies() || !all_tell() || another_collective()) return 0;
   const double lost = with_most_nonfinite().sent.nonfinite - nonfinite_that_came();
   return lost > 0 ? static_cast<std::int64_t>(lost) : 0;
 }

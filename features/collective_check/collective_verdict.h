@@ -35,6 +35,7 @@ class CollectiveVerdict {
   bool all_tell() const;
   std::optional<std::string> another_collective() const;
   std::optional<std::string> wrong_gather() const;
+  std::optional<std::string> wrong_exchange() const;
   std::optional<std::string> wrong_element() const;
   std::optional<std::string> wrong_total() const;
   double nonfinite_that_came() const;

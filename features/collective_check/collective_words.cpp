@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "features/collective_check/exchange_words.h"
+
 namespace telens::features {
 
 using collective_words::kEnded, collective_words::kRank, collective_words::kResult,
@@ -18,6 +20,16 @@ void append_words(const SeenCollective& seen, RankWords& words) {
   row[kEnded] = seen.result.defined() ? 1 : 0;
   if (seen.kind == CollectiveKind::gather) {
     std::copy_n(seen.sent.const_data_ptr<std::int64_t>(), 2, row.begin() + kSent);
+    return;
+  }
+  if (seen.kind == CollectiveKind::exchange) {
+    static_assert(kExchangeWords <= kSumsNumbers);
+    const auto copy = [&](const at::Tensor& from, std::size_t at) {
+      std::copy_n(from.const_data_ptr<std::int64_t>(), kExchangeWords,
+                  row.begin() + static_cast<std::ptrdiff_t>(at));
+    };
+    copy(seen.sent, kSent);
+    if (seen.result.defined()) copy(seen.result, kResult);
     return;
   }
   const auto put = [&](const at::Tensor& sums, std::size_t at) {

@@ -1,5 +1,6 @@
 // A collective as it travels: key, shape, rank in its group, the sums of what was sent (of a gather
-// the two words of its digest), those of the result, and whether there is one.
+// the two words of its digest, of an exchange its words), those of the result, and whether there is
+// one.
 #pragma once
 
 #include <cstdint>

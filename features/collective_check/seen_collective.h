@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "features/collective_check/collective_sums.h"
 
@@ -28,8 +29,12 @@ struct SeenCollective {
   std::string title;
   at::ScalarType dtype;
   std::int64_t ranks, rank, numel;
-  at::Tensor sent;    // collective_sums, or of a gather a digest
-  at::Tensor result;  // the same; of a gather [ranks, 2]; undefined: it did not end
+  at::Tensor sent;    // collective_sums, a gather's digest or exchange_words
+  at::Tensor result;  // the same; a gather's is [ranks, 2]; undefined: it did not end
+  std::vector<std::int64_t> received = {};  // rows from each rank of an exchange
+
+  // Bits are copied, not added up.
+  bool copies() const { return kind == CollectiveKind::gather || kind == CollectiveKind::exchange; }
 };
 
 // The elements of the whole that a rank's result is.

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
+#include "core/distributed/collectives.h"
 #include "features/collective_check/collective_verdict.h"
+#include "features/collective_check/exchange_words.h"
 #include "features/engine/compared_items.h"
 #include "features/engine/tensor_digest.h"
 
@@ -25,10 +27,31 @@ std::string_view name_of(CollectiveKind kind) {
       return "all-reduce";
     case CollectiveKind::sum_and_scatter:
       return "reduce-scatter";
+    case CollectiveKind::exchange:
+      return "all-to-all";
     case CollectiveKind::maximum:
       break;
   }
   return "maximum";
+}
+
+// Ranks exchange other numbers of rows.
+std::string sizes_of(const CollectiveCall& call) {
+  if (call.kind != CollectiveKind::exchange) {
+    return fmt::format("{}", fmt::join(call.sent.sizes(), ", "));
+  }
+  return fmt::format("{}", fmt::join(call.sent.sizes().slice(1), ", "));
+}
+
+at::Tensor words_of(const CollectiveCall& call, const SeenCollective& seen) {
+  switch (call.kind) {
+    case CollectiveKind::gather:
+      return digest_of(call.sent.reshape({-1}));
+    case CollectiveKind::exchange:
+      return exchange_words({call.sent, call.rows->sent, seen.rank});
+    default:
+      return collective_sums(call.sent, call.kind, 0, seen.numel);
+  }
 }
 
 }  // namespace
@@ -36,9 +59,8 @@ std::string_view name_of(CollectiveKind kind) {
 std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace place) {
   const std::uint64_t group = part_of_group(*call.group);
   const std::uint64_t number = in_group_[group]++;
-  const std::string shape =
-      fmt::format("{} of {} [{}]", name_of(call.kind), c10::toString(call.sent.scalar_type()),
-                  fmt::join(call.sent.sizes(), ", "));
+  const std::string shape = fmt::format("{} of {} [{}]", name_of(call.kind),
+                                        c10::toString(call.sent.scalar_type()), sizes_of(call));
   const std::string& name = call.group->getGroupDesc();
   SeenCollective seen{.place = std::move(place),
                       .kind = call.kind,
@@ -51,9 +73,8 @@ std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace p
                       .numel = call.sent.numel(),
                       .sent = {},
                       .result = {}};
-  seen.sent = call.kind == CollectiveKind::gather
-                  ? digest_of(call.sent.reshape({-1}))
-                  : collective_sums(call.sent, call.kind, 0, seen.numel);
+  if (call.rows != nullptr) seen.received = call.rows->received;
+  seen.sent = words_of(call, seen);
   all_.push_back(std::move(seen));
   return all_.size() - 1;
 }
@@ -61,6 +82,10 @@ std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace p
 void SeenCollectives::end(std::size_t number, const at::Tensor& result) {
   if (number >= all_.size()) return;
   SeenCollective& seen = all_[number];
+  if (seen.kind == CollectiveKind::exchange) {
+    seen.result = exchange_words({result, seen.received, seen.rank, /*received=*/true});
+    return;
+  }
   if (seen.kind != CollectiveKind::gather) {
     const ElementRange range = result_range(seen);
     seen.result = collective_sums(result, seen.kind, range.first, seen.numel);

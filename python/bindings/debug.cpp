@@ -102,6 +102,7 @@ void show_model(std::vector<ShownTensor> tensors) {
 CollectiveKind kind_of_collective(const std::string& op) {
   if (op == "sum") return CollectiveKind::sum;
   if (op == "max") return CollectiveKind::maximum;
+  if (op == "all_to_all") return CollectiveKind::exchange;
   return op == "gather" ? CollectiveKind::gather : CollectiveKind::sum_and_scatter;
 }
 

@@ -61,6 +61,23 @@ def divided(rank: int, folder: str) -> None:
                             out = layer(x)
                         out.sum().backward()
         debug.step()
+        exchanges(rank)
+        debug.step()
+
+
+def exchanges(rank: int) -> None:
+    """All-to-alls alone, of which one rank has no rows; they are recorded under what ran before."""
+    te.Linear(32, 32, name="before", device="cpu")(torch.randn(8, 32))
+    dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
+    for tokens in (8, 8 * rank):
+        x = torch.randn(tokens, 32, requires_grad=True)
+        routing = torch.zeros(tokens, 4, dtype=torch.bool)
+        routing[:, rank] = routing[: tokens // 2, 3] = True
+        rows, _ = dispatcher.dispatch(x, routing)
+        dispatcher.combine(rows * 2).sum().backward()
+    attention = te.DotProductAttention(4, 16, cp_group=dist.group.WORLD, cp_comm_type="a2a")
+    leaves = [torch.randn(8, 2, 4, 16, requires_grad=True) for _ in range(3)]
+    attention(*leaves).sum().backward()
 
 
 def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
@@ -71,6 +88,7 @@ def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
     assert {layer.rpartition(".")[0].rpartition(".")[0] for layer in seen["layer"]} >= {
         "values.torch.float32", "current.torch.bfloat16", "blocks.torch.float32",
     }  # fmt: skip
+    assert set(seen[seen["iteration"] == 1]["layer"]) == {"before"}
     assert wrong(run) == set()
     assert wrong(run, "nonfinite_lost") == set()
     assert told(run) == []
@@ -131,6 +149,28 @@ def of_rows_of_another_rank(rank: int) -> tuple:
     return sent, whole.chunk(2)[1 - rank], "reduce_scatter"  # the total is right
 
 
+def of_an_exchange(rank: int) -> tuple:
+    sent = torch.arange(8) + 10 * rank
+    result = torch.empty_like(sent)
+    dist.all_to_all_single(result, sent)
+    if rank == 0:
+        result[6] ^= 1  # the other rank's part
+    return sent, result, "all_to_all"
+
+
+def of_an_exchange_in_another_order(rank: int) -> tuple:
+    sent, result, _ = that_is_exchanged(rank)
+    return sent, result.roll(4), "all_to_all"
+
+
+def that_is_exchanged(rank: int) -> tuple:
+    sent = torch.arange(8.0) + 10 * rank
+    sent[3] = float("nan")
+    result = torch.empty_like(sent)
+    dist.all_to_all_single(result, sent)
+    return sent, result, "all_to_all"
+
+
 def that_is_scattered(rank: int) -> tuple:
     torch.manual_seed(rank)
     sent = (torch.randn(5000) * 1e3).bfloat16()
@@ -183,6 +223,9 @@ PROGRAMS = {
     "gather": (of_a_gather, {0}, 0, "what came from rank 1 differs from what it sent"),
     "scattered element": (of_a_reduce_scatter, {0, 1}, 0, "its elements add up to|element 63 came"),
     "scattered rows": (of_rows_of_another_rank, {0, 1}, 0, "what the ranks sent makes"),
+    "exchange": (of_an_exchange, {0}, 0, "what came from rank 1 differs from what it sent"),
+    "order": (of_an_exchange_in_another_order, {0, 1}, 0, "what came from rank 0 differs"),
+    "exchanged": (that_is_exchanged, set(), 0, ""),
     "whole numbers": (of_whole_numbers, {0}, 0, "element 99 came out as 200"),
     "right whole numbers": (that_is_of_whole_numbers, set(), 0, ""),
     "scattered": (that_is_scattered, set(), 0, ""),
@@ -297,7 +340,7 @@ def test_gradients_that_were_reduced_agree(trainings):
 
 
 REFUSALS = {
-    "op": ({"op": "mean"}, "op must be one of .*reduce_scatter, not 'mean'"),
+    "op": ({"op": "mean"}, "op must be one of .*all_to_all, not 'mean'"),
     "sent": ({"sent": [1.0]}, "sent must be a tensor"),
     "result": ({"result": 1.0}, "result must be a tensor"),
     "size": ({"result": torch.ones(4)}, "result must be a tensor of 3 elements"),
@@ -321,6 +364,7 @@ def refuse(rank: int) -> None:
         ((three, three, "gather"), "result must be a tensor of 6 elements"),
         ((three, three, "reduce_scatter"), "sent must be .* divided among 2 ranks"),
         ((four, four, "reduce_scatter"), "result must be a tensor of 2 elements"),
+        ((three, three, "all_to_all"), "sent must be .* divided among 2 ranks"),
         ((three, three, "sum", other), "group must be a group that this rank belongs to"),
     ]
     for arguments, words in cases:

@@ -224,14 +224,14 @@ def check_collective(
     result
         what came out on this rank, of the same dtype
     op
-        ``"sum"``, ``"max"``, ``"gather"`` (all-gather along the first dimension) or
-        ``"reduce_scatter"`` (this rank's rows of the sum)
+        ``"sum"``, ``"max"``, ``"gather"`` (all-gather along the first dimension),
+        ``"reduce_scatter"`` (this rank's rows of the sum) or ``"all_to_all"`` (of equal parts)
     group
         over which it was meant to run; None: all ranks
     """
     title = "debug.check_collective"
     name = arguments.text(title, "name", name)
-    op = arguments.one_of(title, "op", op, ("sum", "max", "gather", "reduce_scatter"))
+    op = arguments.one_of(title, "op", op, ("sum", "max", "gather", "reduce_scatter", "all_to_all"))
     for argument, tensor in (("sent", sent), ("result", result)):
         if not isinstance(tensor, torch.Tensor):
             raise arguments.refusal(title, argument, "a tensor", tensor)
@@ -240,7 +240,7 @@ def check_collective(
     ranks = torch.distributed.get_world_size(group) if torch.distributed.is_initialized() else 1
     if ranks < 1:
         raise arguments.refusal(title, "group", "a group that this rank belongs to", group)
-    if op == "reduce_scatter" and sent.numel() % ranks:
+    if op in ("reduce_scatter", "all_to_all") and sent.numel() % ranks:
         expected = f"a tensor whose elements can be divided among {ranks} ranks"
         raise arguments.refusal(title, "sent", expected, sent)
     expected = {"gather": sent.numel() * ranks, "reduce_scatter": sent.numel() // ranks}.get(

@@ -104,6 +104,21 @@ STATEMENTS = (
         "",
     ),
     Statement(
+        "CollectiveCheck *(ours)* looks into the exchanges of experts' rows and of heads.",
+        "test_collective_check.py::test_collectives_of_layers_bring_what_ranks_sent",
+        "core/distributed/collectives.cpp",
+        "collective_watches::begin({CollectiveKind::exchange, sent, group, &rows});",
+        "CollectiveWatch::OnResult();",
+    ),
+    Statement(
+        "In a group of up to 11 ranks it names the rank whose rows came out otherwise, in a larger "
+        "one a few that it is among.",
+        "CollectiveVerdict.an_exchange_of_more_ranks_than_words",
+        "features/collective_check/exchange_words.cpp",
+        "exchanged.received ? factor_of(other, exchanged.rank)",
+        "exchanged.received ? factor_of(exchanged.rank, other)",
+    ),
+    Statement(
         "`tp_group` and `cp_group` divide MultiheadAttention and TransformerLayer together.",
         "test_tensor_and_context_parallel.py::"
         "test_layers_divided_by_heads_and_by_sequence_are_the_whole_ones",

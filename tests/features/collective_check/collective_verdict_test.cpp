@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "features/collective_check/exchange_words.h"
 #include "features/collective_check/seen_collectives.h"
 #include "features/engine/tensor_digest.h"
 
@@ -26,12 +27,26 @@ struct Collective {
 at::Tensor in_words(const Collective& collective, const SeenCollective& seen) {
   const at::Tensor& result = collective.results[static_cast<std::size_t>(seen.rank)];
   if (!result.defined()) return {};
+  if (seen.kind == CollectiveKind::exchange) {
+    const std::vector<std::int64_t> one_each(static_cast<std::size_t>(seen.ranks), 1);
+    return exchange_words({result, one_each, seen.rank, /*received=*/true});
+  }
   if (seen.kind != CollectiveKind::gather) {
     return collective_sums(result, seen.kind, result_range(seen).first, seen.numel);
   }
   std::vector<at::Tensor> digests;
   for (const at::Tensor& part : result.chunk(seen.ranks)) digests.push_back(digest_of(part));
   return at::stack(digests);
+}
+
+at::Tensor sent_in_words(const Collective& collective, std::size_t rank) {
+  const at::Tensor& sent = collective.sent[rank];
+  if (collective.kind == CollectiveKind::gather) return digest_of(sent);
+  if (collective.kind != CollectiveKind::exchange) {
+    return collective_sums(sent, collective.kind, 0, sent.numel());
+  }
+  const std::vector<std::int64_t> one_each(collective.sent.size(), 1);
+  return exchange_words({sent, one_each, static_cast<std::int64_t>(rank)});
 }
 
 SeenCollective seen_by(const Collective& collective, std::size_t rank) {
@@ -45,9 +60,7 @@ SeenCollective seen_by(const Collective& collective, std::size_t rank) {
                       .ranks = static_cast<std::int64_t>(collective.sent.size()),
                       .rank = static_cast<std::int64_t>(rank),
                       .numel = sent.numel(),
-                      .sent = collective.kind == CollectiveKind::gather
-                                  ? digest_of(sent)
-                                  : collective_sums(sent, collective.kind, 0, sent.numel()),
+                      .sent = sent_in_words(collective, rank),
                       .result = {}};
   seen.result = in_words(collective, seen);
   return seen;
@@ -164,6 +177,50 @@ TEST(SeenCollectives, each_row_of_the_other_ranks_is_looked_at_once) {
     for (RankWords& words : of_ranks) words.insert(words.end(), row.begin(), row.end());
   }
   EXPECT_THAT(wrong_ones(own, of_ranks), testing::IsEmpty());
+}
+
+// Row r of rank s goes to rank r, as its row s.
+Collective exchange(std::int64_t ranks) {
+  Collective collective{CollectiveKind::exchange, {}, {}};
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    collective.sent.push_back(at::arange(2 * ranks, at::kFloat).view({ranks, 2}) + 100 * rank);
+  }
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& sent : collective.sent) rows.push_back(sent[rank]);
+    collective.results.push_back(at::stack(rows));
+  }
+  return collective;
+}
+
+TEST(CollectiveVerdict, an_exchange_that_brought_what_was_sent) {
+  for (const std::int64_t ranks : {2, 11, 12, 25}) {
+    EXPECT_EQ(said_of(exchange(ranks), 0), "");
+    EXPECT_EQ(said_of(exchange(ranks), 1), "");
+  }
+}
+
+TEST(CollectiveVerdict, an_exchange_with_another_bit_is_found_where_it_came_out) {
+  Collective collective = exchange(3);
+  collective.results[1][2][0] += 1;
+  EXPECT_EQ(said_of(collective, 0), "");
+  EXPECT_EQ(said_of(collective, 1), "what came from rank 2 differs from what it sent");
+}
+
+TEST(CollectiveVerdict, an_exchange_of_rows_in_another_order) {
+  Collective collective = exchange(3);
+  collective.results[0] = collective.results[0].flip(0);
+  EXPECT_EQ(said_of(collective, 0), "what came from rank 0 differs from what it sent");
+}
+
+// Ranks 1, 12 and 23 share a word: what went wrong at one of them shows at all, and no sum of
+// theirs hides that two took each other's rows.
+TEST(CollectiveVerdict, an_exchange_of_more_ranks_than_words) {
+  Collective collective = exchange(25);
+  std::swap(collective.results[12], collective.results[23]);
+  EXPECT_EQ(said_of(collective, 0), "");
+  EXPECT_THAT(said_of(collective, 1), HasSubstr("what came from rank 0 or 11 or 22 differs"));
+  EXPECT_THAT(said_of(collective, 12), HasSubstr("here or at a rank that shares its digest"));
 }
 
 }  // namespace
