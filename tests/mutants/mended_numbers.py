@@ -2,6 +2,11 @@
 
 from mutant import Mutant
 
+FP8_RING = (
+    "tests/python/test_fp8_ring_of_4_ranks.py"
+    "::test_fp8_attention_shared_by_4_ranks_has_the_values_of_its_formulas"
+)
+
 MENDED_NUMBERS = (
     Mutant(
         promise="silu and its like of |x| beyond 2^64: no product of zero and Inf (CPU)",
@@ -109,5 +114,41 @@ MENDED_NUMBERS = (
         "2 * FP32::kMaxExponent;",
         program="gemm_operator_test",
         tests="GemmScaleRange.*",
+    ),
+    Mutant(
+        promise="samples/moe.py: what an expert learned of each rank's rows is added up over tp",
+        file="samples/ranks.py",
+        before="            if self.sequence_parallel and not is_divided:",
+        after="            is_divided = is_divided or not getattr(parameter, 'allreduce', True)\n"
+        "            if self.sequence_parallel and not is_divided:",
+        program="pytest",
+        tests="tests/samples/test_moe_in_parallel.py"
+        "::test_ranks_that_share_the_experts_learn_what_one_does",
+    ),
+    Mutant(
+        promise="samples/moe.py: experts are balanced by the tokens of all ranks of tp too",
+        file="samples/ranks.py",
+        before="        if self.sequence_parallel:\n            dist.all_reduce(numbers,",
+        after="        if self.sequence_parallel and numbers.is_floating_point():\n"
+        "            dist.all_reduce(numbers,",
+        program="pytest",
+        tests="tests/samples/test_moe_in_parallel.py"
+        "::test_ranks_that_share_the_experts_learn_what_one_does",
+    ),
+    Mutant(
+        promise="dropout in a ring of codes: softmax's gradient has the forward's choices",
+        file="core/modules/attention/fp8_ring_attention.cpp",
+        before="    drop_partly(of_weights, step.scores, rows.first);\n",
+        after="",
+        program="pytest",
+        tests=FP8_RING,
+    ),
+    Mutant(
+        promise="dropout in a ring of codes: the values' gradient has the forward's choices",
+        file="core/modules/attention/fp8_ring_attention.cpp",
+        before="    drop_partly(softmax, step.scores, rows.first);\n",
+        after="",
+        program="pytest",
+        tests=FP8_RING,
     ),
 )

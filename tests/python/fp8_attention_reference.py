@@ -56,6 +56,10 @@ def codes(x: np.ndarray, scale: float, form) -> np.ndarray:
     return np.clip(scaled, -LARGEST[form], LARGEST[form]).astype(form).astype(np.float64)
 
 
+def floor_to_power_of_two(x: float) -> np.float32:
+    return np.exp2(np.floor(np.log2(np.float32(x))))
+
+
 @dataclass
 class Casts:
     """The scales of the six casts; None: of the tensor's own amax."""
@@ -64,6 +68,7 @@ class Casts:
     forward: type = E4M3
     backward: type = E5M2
     amaxes: dict[str, tuple[float, float]] = field(default_factory=dict)  # that the casts saw
+    powers_of_two: tuple[str, ...] = ()  # casts whose scales of amaxes are rounded down to one
 
     def form(self, name: str) -> type:
         return self.backward if name.startswith("d") else self.forward
@@ -84,6 +89,10 @@ class Casts:
         if scale is None:
             scale = np.float32(LARGEST[form]) / np.float32(middle) if middle else np.float32(1)
             slack = (high - low) / middle + 2 * ULP if high > low else 0.0
+            if name in self.powers_of_two and middle:
+                scale = floor_to_power_of_two(scale)
+                ends = [floor_to_power_of_two(LARGEST[form] / amax) for amax in (high, low)]
+                slack = float(ends[1] / ends[0] - 1)
         return scale, slack
 
     def under(self, name: str, part: Known, scale: tuple[float, float]) -> Known:

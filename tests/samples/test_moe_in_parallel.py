@@ -54,15 +54,13 @@ def watched(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_share_the_experts_learn_what_one_does(watched, ranks):
     (alone, _), (several, _) = watched[1], watched[ranks]
-    assert abs(several[0] - alone[0]) < 1e-5
-    assert (several - alone).abs().max() < 2e-2
+    assert (several - alone).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("divided", [["--tp", "2", "--sp"], ["--cp", "2"]])
 def test_ranks_that_share_each_sequence_learn_what_one_does(watched, tmp_path, divided):
     found = losses(tmp_path, "--recipe", "fp32", *divided, "--ep", "1", ranks=2)
-    assert abs(found[0] - watched[1][0][0]) < 1e-5
-    assert (found - watched[1][0]).abs().max() < 2e-2
+    assert (found - watched[1][0]).abs().max() < 1e-5
 
 
 def test_each_expert_is_recorded_by_the_rank_that_has_it(watched):
