@@ -6,8 +6,25 @@ FP8_RING = (
     "tests/python/test_fp8_ring_of_4_ranks.py"
     "::test_fp8_attention_shared_by_4_ranks_has_the_values_of_its_formulas"
 )
+SHARDED = "tests/python/test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
 
 MENDED_NUMBERS = (
+    Mutant(
+        promise="values that a checkpoint has in pieces never get a scale of one piece",
+        file="python/telens/pytorch/tensor/sharded_codes.py",
+        before="    if to._piece is None:\n",
+        after="    if True:\n",
+        program="pytest",
+        tests=SHARDED,
+    ),
+    Mutant(
+        promise="a step of the optimizer leaves the scale of gathered codes alone",
+        file="python/telens/pytorch/tensor/sharded_codes.py",
+        before="(self._storage.rowwise_scale_inv.clone(), outer_size[0])",
+        after="(self._storage.rowwise_scale_inv, outer_size[0])",
+        program="pytest",
+        tests=SHARDED,
+    ),
     Mutant(
         promise="silu and its like of |x| beyond 2^64: no product of zero and Inf (CPU)",
         file="core/kernels/cpu/norm_activation/activation_rows.cpp",

@@ -1,55 +1,24 @@
 """FSDP2 of weights that are stored in FP8 under one scale: shards and gathers are of codes."""
 
 import itertools
-import warnings
+from unittest import mock
 
-import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from checkpoints_of_codes import checkpoints
 from distributed_workers import run_ranks
-from torch.distributed.fsdp import fully_shard
+from models_of_codes import RANKS, RECIPES, batch, make, parts_of, run
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import telens.pytorch as te
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling
+from telens.common.recipe import Float8CurrentScaling, MXFP8BlockScaling
+from telens.pytorch.tensor import sharded_codes
 from telens.pytorch.tensor.sharded_codes import largest_of_ranks
 
-RANKS = 3
-RECIPES = {"current": Float8CurrentScaling, "delayed": DelayedScaling}
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.25),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.125),
 }
-
-
-def make(recipe, shard: bool, seed: int = 1) -> torch.nn.Sequential:
-    """Weights of 96 rows, 32 on each rank, and of 80: 27, 27 and 26."""
-    torch.manual_seed(seed)
-    with te.fp8_model_init(recipe=recipe):
-        model = torch.nn.Sequential(
-            te.Linear(32, 96, device="cpu"), te.Linear(96, 80, device="cpu")
-        )
-    if shard:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
-        for module in (*model, model):
-            fully_shard(module, mesh=mesh)
-    return model
-
-
-def batch(step: int, rank: int) -> torch.Tensor:
-    """Whole numbers of which few are not 0, so that the mean of ranks' gradients is exact."""
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randint(-1, 2, (16, 32), generator=generator).float()
-
-
-def run(model, recipe, x: torch.Tensor, group=None) -> torch.Tensor:
-    with te.fp8_autocast(fp8_recipe=recipe, fp8_group=group):
-        return model(x)
-
-
-def parts_of(whole: torch.Tensor, rank: int) -> torch.Tensor:
-    parts = whole.chunk(RANKS)
-    return parts[rank]
 
 
 def sharded_training(rank: int, name: str, optimizer: str) -> None:
@@ -94,13 +63,36 @@ def codes_are_gathered(rank: int) -> None:
         assert (codes.dtype, codes.numel()) == (torch.uint8, rows)
 
 
+def columns_of_gpus_are_freed(rank: int) -> None:
+    """Where the GEMM wants codes as rows: after a step each rank has those of its shards alone."""
+    with mock.patch.object(sharded_codes, "takes_any_layout", return_value=False):
+        sharded_training(rank, "current", "SGD")
+        recipe = Float8CurrentScaling()
+        model = make(recipe, True)
+        alive = []
+        for step in range(2):
+            run(model, recipe, batch(step, rank)).sum().backward()
+            for module in model:
+                group = module._get_fsdp_state()._fsdp_param_group
+                (weight,) = (
+                    each.unsharded_param
+                    for each in group.fsdp_params
+                    if each._module_info.param_name == "weight"
+                )
+                assert weight._transpose.is_contiguous()
+                for codes in (weight._data, weight._transpose):
+                    alive.append(codes.untyped_storage().nbytes())
+        assert alive == [0] * 8
+
+
 def special_values(rank: int) -> None:
     """A NaN or an Inf of one rank is in the scale of all, as in the scale of the whole."""
     specials = (float("nan"), float("inf"), 0.0, 448.0, 1e-30)
     for special, row in itertools.product(specials, (0, 95)):  # the first and the last rank have it
         recipe = Float8CurrentScaling()
         model, whole = make(recipe, True), make(recipe, False)
-        values = torch.zeros(96, 32)
+        # With any other scale than a non-finite amax gives, which is 1.
+        values = torch.full((96, 32), 2.0)
         values[row, 3] = special
         with torch.no_grad():
             whole[0].weight.quantize_(values)
@@ -112,11 +104,56 @@ def special_values(rank: int) -> None:
         assert torch.equal(own._data, parts_of(expected._data, rank)), (special, row)
 
 
+def scale_of_a_step_is_not_that_of_gathered_codes(rank: int) -> None:
+    """A model's outermost parameters stay gathered, also while an optimizer changes the shards."""
+    recipe = Float8CurrentScaling()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+    with te.fp8_model_init(recipe=recipe):
+        model = te.Linear(32, 96, device="cpu")
+    fully_shard(model, mesh=mesh)
+    shard = model.weight.to_local()
+    with torch.no_grad():
+        before = run(model, recipe, batch(0, rank))
+        assert not hasattr(model.weight, "to_local")  # gathered
+        shard.quantize_(shard.dequantize() * 128)
+        assert torch.equal(run(model, recipe, batch(0, rank)), before)
+        model.reshard()
+        assert run(model, recipe, batch(0, rank)).abs().max() > 8 * before.abs().max()
+
+
+def mixed_precision(rank: int) -> None:
+    """Gathered weights are of the policy's dtype; weights and biases get gradients of FP32."""
+    recipe = Float8CurrentScaling()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model, whole = make(recipe, True, mp_policy=policy), make(recipe, False)
+    with torch.no_grad():
+        for module in whole:  # values that BF16 has, which a weight's codes are
+            module.bias.copy_(module.bias.bfloat16())
+        for each, other in zip(model, whole, strict=True):
+            each.bias.to_local().copy_(parts_of(other.bias, rank))
+    for step in range(3):  # the second gathers into what the first has made
+        with torch.autocast("cpu", torch.bfloat16, enabled=step == 2):
+            out = run(model, recipe, batch(step, rank))
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = run(whole, recipe, batch(step, rank).bfloat16())
+        assert out.dtype is torch.bfloat16
+        assert torch.equal(out, expected)
+        out.float().sum().backward()
+        expected.float().sum().backward()
+        for parameter, other in zip(model.parameters(), whole.parameters(), strict=True):
+            assert parameter.grad.dtype is torch.float32
+            dist.all_reduce(other.grad)
+            mean = other.grad / RANKS
+            torch.testing.assert_close(parameter.grad.full_tensor(), mean, rtol=2**-8, atol=1e-6)
+            parameter.grad = other.grad = None
+
+
 def nan_of_the_second_of_two(rank: int) -> None:
     """gloo's own maximum loses it."""
     pair = dist.new_group([0, 1])
     if rank < 2:
-        values = torch.tensor([[1.0, float("nan")][rank]])
+        values = torch.full((1000,), 2.0)
+        values[777] = [1.0, float("nan")][rank]
         assert largest_of_ranks(values, pair).isnan()
 
 
@@ -125,10 +162,21 @@ def elsewhere_values_are_seen(rank: int) -> None:
     weight = make(Float8CurrentScaling(), False)[0].weight
     before = weight.dequantize()
     with torch.no_grad():
-        for made in (weight[:4], *weight.split(48), weight.new_zeros(3, 32), weight.view(-1)):
+        for made in (
+            weight[:4], *weight.split(48), weight.new_zeros(3, 32), weight.view(-1),
+            of_that_name("narrow_tensor_by_index", "_shard/_utils.py")(weight),
+            of_that_name("read_data", "checkpoint.py")(weight),
+        ):  # fmt: skip
             assert type(made) is torch.Tensor
             made.zero_()
     assert torch.equal(weight.dequantize(), before)
+
+
+def of_that_name(name: str, file: str):
+    """A function that is called as one of torch's, in a file of the same name."""
+    functions = {"__name__": "trainer"}
+    exec(compile(f"def {name}(weight): return weight[:4]", file, "exec"), functions)
+    return functions[name]
 
 
 def blocks_are_sharded_as_values(rank: int) -> None:
@@ -138,38 +186,16 @@ def blocks_are_sharded_as_values(rank: int) -> None:
     assert torch.equal(model[0].weight.full_tensor(), whole[0].weight.dequantize())
 
 
-def checkpoint(rank: int, folder: str) -> None:
-    """Codes and scales come from shards into shards, into whole weights, and from those."""
-    recipe = Float8CurrentScaling()
-    warnings.simplefilter("ignore")
-    for number, (saved, loaded) in enumerate([(True, True), (True, False), (False, True)]):
-        model, other = make(recipe, saved), make(recipe, loaded, seed=2)
-        where = f"{folder}/{number}"
-        dcp.save(model.state_dict(), checkpoint_id=where)
-        state = other.state_dict()
-        dcp.load(state, checkpoint_id=where)
-        other.load_state_dict(state)
-        found = run(other, recipe, batch(0, rank))
-        assert torch.equal(found, run(model, recipe, batch(0, rank))), (saved, loaded)
-        if loaded:
-            assert isinstance(other[0].weight.to_local(), te.Float8Tensor)
-    plain = torch.nn.Sequential(te.Linear(32, 96, device="cpu"), te.Linear(96, 80, device="cpu"))
-    dcp.save(plain.state_dict(), checkpoint_id=f"{folder}/plain")
-    state = make(recipe, True).state_dict()
-    words = r"a checkpoint has values in torch\.float32 for a weight"
-    with pytest.raises(BaseException, match=words):  # torch wraps it in one of these
-        dcp.load(state, checkpoint_id=f"{folder}/plain")
-
-
 def all_cases(rank: int, folder: str) -> None:
     for name, optimizer in itertools.product(RECIPES, OPTIMIZERS):
         sharded_training(rank, name, optimizer)
-    codes_are_gathered(rank)
-    special_values(rank)
-    nan_of_the_second_of_two(rank)
-    elsewhere_values_are_seen(rank)
-    blocks_are_sharded_as_values(rank)
-    checkpoint(rank, folder)
+    for case in (
+        codes_are_gathered, columns_of_gpus_are_freed, special_values,
+        scale_of_a_step_is_not_that_of_gathered_codes, mixed_precision,
+        nan_of_the_second_of_two, elsewhere_values_are_seen, blocks_are_sharded_as_values,
+    ):  # fmt: skip
+        case(rank)
+    checkpoints(rank, folder)
 
 
 def test_sharded_codes_train_as_whole_ones_do(tmp_path):

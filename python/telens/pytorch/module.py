@@ -299,7 +299,8 @@ class WithExtraState:
         Transformer Engine's is read without executing what its pickle names; a warning says what
         could not be carried over.
         """
-        if state is None:
+        # torch.distributed.checkpoint has something of this type where a full state dict has none.
+        if state is None or type(state).__name__ == "_EXTRA_STATE":
             return
         if is_transformer_engine_state(state):
             restore_transformer_engine_state(self, state)

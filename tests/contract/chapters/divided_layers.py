@@ -134,8 +134,23 @@ STATEMENTS = (
         "whole weights.",
         SHARDED,
         "python/telens/pytorch/tensor/sharded_codes.py",
-        '"narrow_tensor_by_index": "_shard", "read_data": "checkpoint",',
+        '_NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,',
         "",
+    ),
+    Statement(
+        "DCP reads values in pieces into a whole weight under one scale: codes and scale are those "
+        "of all values.",
+        SHARDED,
+        "python/telens/pytorch/tensor/checkpoint_pieces.py",
+        "            return\n",
+        "            pass\n",
+    ),
+    Statement(
+        "Under `MixedPrecisionPolicy` of FSDP2 gathered FP8 weights are of its `param_dtype`.",
+        SHARDED,
+        "python/telens/pytorch/tensor/sharded_codes.py",
+        "whole = _of_codes(self, codes, scale_inv, None, columns, param_dtype)",
+        "whole = _of_codes(self, codes, scale_inv, None, columns)",
     ),
     Statement(
         "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "

@@ -14,19 +14,23 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens.pytorch.tensor.checkpoint_pieces import Piece, write_values
 
 __all__ = ["WithShardedCodes", "answer", "largest_of_ranks"]
 
 aten = torch.ops.aten
 
-# Functions of torch that cut and join rows, by name and by a part of their file's: FSDP's make
-# shards and whole parameters of each other, those of its checkpoints read and write pieces.
-_FSDP = "_fully_shard"
+# Functions of torch that cut and join rows, and the packages that they are in: FSDP's make shards
+# and whole parameters of each other, those of its checkpoints read and write pieces.
+_FSDP = "torch.distributed.fsdp."
+_CHECKPOINT = "torch.distributed.checkpoint."
+_NARROW = "narrow_tensor_by_index"
 _ASKING = {
     "_init_sharded_param": _FSDP, "reset_sharded_param": _FSDP, "init_unsharded_param": _FSDP,
-    "narrow_tensor_by_index": "_shard", "read_data": "checkpoint",
+    _NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,
+    "_process_read_request": _CHECKPOINT,
 }  # fmt: skip
-_MOST_FRAMES = 5  # an operation is so far from one of them
+_MOST_FRAMES = 5  # how many callers of an operation are looked at; torch calls it within four
 
 
 @dataclass
@@ -41,6 +45,7 @@ class WithShardedCodes:
     """For a tensor of codes under one scale."""
 
     _shard: Shard | None = None  # None: a whole tensor
+    _piece: Piece | None = None  # None: not one that a checkpoint is read into
 
     def quantize_(self, tensor: torch.Tensor) -> Any:
         """As of a whole tensor, of which this rank has some rows: the scale is that of the largest
@@ -61,7 +66,8 @@ class WithShardedCodes:
         self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """The codes of this rank's rows, and what the whole tensor takes of this rank."""
-        return (self._shard.codes,), (self._storage.rowwise_scale_inv, outer_size[0])
+        # A step of the optimizer changes the shard's scale beside codes that are gathered already.
+        return (self._shard.codes,), (self._storage.rowwise_scale_inv.clone(), outer_size[0])
 
     def fsdp_post_all_gather(
         self,
@@ -71,32 +77,53 @@ class WithShardedCodes:
         *,
         out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]] | None:
-        """The whole tensor of the codes of all ranks."""
+        """The whole tensor of the codes of all ranks, as one in ``param_dtype``."""
         scale_inv, rows = metadata
+        if scale_inv.is_cuda:  # made on FSDP's own stream, whose memory it is
+            scale_inv.record_stream(torch.cuda.current_stream(scale_inv.device))
         codes = all_gather_outputs[0].narrow(0, 0, rows)
-        # The CPU's GEMM takes codes in any layout, those of GPUs take rows.
-        columns = codes.t() if codes.device.type == "cpu" else codes.t().contiguous()
-        whole = _of_codes(self, codes, scale_inv, None, columns)
+        columns, own = _columns_of(codes, out)
+        whole = _of_codes(self, codes, scale_inv, None, columns, param_dtype)
         if out is None:
-            return whole, ()
+            return whole, own
         out._storage = whole._storage
         return None
+
+
+def takes_any_layout(device: torch.device) -> bool:
+    """Whether the GEMM takes codes in any layout: the CPU's does, those of GPUs take rows."""
+    return device.type == "cpu"
+
+
+def _columns_of(codes: torch.Tensor, out: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """The codes as columns, and the memory of theirs that FSDP frees and allocates from now on."""
+    if takes_any_layout(codes.device):
+        return codes.t(), ()
+    columns = None if out is None else out._storage.columnwise_data
+    if columns is None:
+        columns = codes.new_empty(codes.shape[::-1])
+    # A backward that has kept them wants them as they are then, as FSDP's own outputs.
+    with torch.autograd._unsafe_preserve_version_counter(columns):
+        columns.copy_(codes.t())
+    return columns, (columns,)
 
 
 def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     """What an operation of FSDP gets for a tensor of codes; None: what any other gets."""
     first = args[0] if args else None
-    if _shard_of(first) is not None and _is_itself(func, args):
-        return _like(first, first._storage, first._shard)
-    if func is aten.copy_.default and _are_alike(first, args[1]):
-        return _copy_codes(first, args[1])
+    if func is aten.copy_.default:
+        return _copy(first, args[1]) if isinstance(first, WithShardedCodes) else None
+    if _is_part(first) and _is_itself(func, args):
+        return _like(first, first._storage, first._shard, first._piece)
     rows = _ROWS.get(func)
     frame = _asking() if rows is not None else None
     return None if frame is None else rows(frame, *args, **kwargs)
 
 
-def _shard_of(tensor: Any) -> Shard | None:
-    return getattr(tensor, "_shard", None)
+def _is_part(tensor: Any) -> bool:
+    """Whether it is a shard or a piece."""
+    ours = isinstance(tensor, WithShardedCodes)
+    return ours and not (tensor._shard is None and tensor._piece is None)
 
 
 def _are_alike(one: Any, other: Any) -> bool:
@@ -106,7 +133,7 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 def _is_itself(func: Any, args: tuple) -> bool:
-    """Whether the result is the shard as it is, as DTensor.to_local asks for it."""
+    """Whether the result is the part as it is, as DTensor.to_local asks for it."""
     same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
     return same_view or func in (aten.detach.default, aten.alias.default)
 
@@ -131,33 +158,55 @@ def _slice(
     frame: FrameType, rows: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     storage = rows._storage
-    if dim != 0 or step != 1 or rows.dim() != 2 or storage.rowwise_data is None:
+    if step != 1 or rows.dim() != 2 or storage.rowwise_data is None:
         return None
-    some = slice(start, end)
-    columns = None if storage.columnwise_data is None else storage.columnwise_data[:, some]
-    codes = storage.rowwise_data[some]
-    return _of_codes(rows, codes, storage.rowwise_scale_inv, rows._shard, columns)
+    some = range(*slice(start, end).indices(rows.shape[dim]))
+    codes = storage.rowwise_data.narrow(dim, some.start, len(some))
+    columns = storage.columnwise_data
+    if columns is not None:
+        columns = columns.narrow(1 - dim, some.start, len(some))
+    made = _of_codes(rows, codes, storage.rowwise_scale_inv, rows._shard, columns)
+    if frame.f_code.co_name == _NARROW:
+        made._piece = _piece_of(frame, rows).narrow(dim, some)
+    return made
 
 
-def _copy(frame: FrameType, to: Any, source: Any, non_blocking: bool = False) -> Any:
-    # A piece of a checkpoint comes with the scale of the tensor that it is from, as all pieces do.
-    if isinstance(to, WithShardedCodes) and isinstance(source, WithShardedCodes):
-        return _copy_codes(to, source)
-    if _shard_of(to) is not None:
+def _piece_of(frame: FrameType, tensor: Any) -> Piece:
+    rows, columns = tensor.shape
+    load = frame.f_back.f_locals.get("self", tensor)
+    return tensor._piece or Piece(tensor, load, (range(rows), range(columns)))
+
+
+def _copy(to: Any, source: Any) -> Any:
+    """Codes that come with a scale are written as they are where FSDP or a checkpoint writes, and
+    between tensors that are alike; a piece of a whole tensor never gets a scale of its own."""
+    torch_asks = to._piece is not None or _asking() is not None
+    codes_come = isinstance(source, WithShardedCodes)
+    if codes_come and (torch_asks or _are_alike(to, source)) and _copy_codes(to, source):
+        return to
+    if not torch_asks:
+        return None
+    if to._shard is not None:
+        came = source._storage.fp8_dtype.name if codes_come else source.dtype
         raise _C.UsageError(
-            f"FSDP2: a checkpoint has values in {source.dtype} for a weight that is stored in FP8 "
-            "and sharded; load it before fully_shard, or make the model without fp8_model_init"
+            f"FSDP2: a checkpoint has values in {came} for a weight that is stored in "
+            f"{to._storage.fp8_dtype.name} and sharded; load it before fully_shard, or make the "
+            "model without fp8_model_init"
         )
-    return None
+    if to._piece is None:
+        return None
+    write_values(to._piece, source.dequantize() if codes_come else source)
+    return to
 
 
-def _copy_codes(to: Any, source: Any) -> Any:
+def _copy_codes(to: Any, source: Any) -> bool:
+    """Whether the codes fit, and then were written."""
     target, given = to._storage, source._storage
     codes = given.rowwise_data
     if target.rowwise_data is None or codes is None:
-        return None
+        return False
     if given.fp8_dtype != target.fp8_dtype or source.shape != to.shape:
-        return None
+        return False
     target.rowwise_data.copy_(codes)
     target.rowwise_scale_inv.copy_(given.rowwise_scale_inv)
     columns = target.columnwise_data
@@ -165,7 +214,7 @@ def _copy_codes(to: Any, source: Any) -> Any:
         if columns.data_ptr() != target.rowwise_data.data_ptr():
             columns.copy_(codes.t())
         target.columnwise_scale_inv.copy_(given.rowwise_scale_inv)
-    return to
+    return True
 
 
 def _view(frame: FrameType, rows: Any, size: list[int]) -> Any:
@@ -181,7 +230,6 @@ _ROWS = {
     aten.split.Tensor: _split,
     aten.new_zeros.default: _new_zeros,
     aten.slice.Tensor: _slice,
-    aten.copy_.default: _copy,
     aten.view.default: _view,
     aten.as_strided.default: _as_strided,
 }
@@ -193,7 +241,8 @@ def _asking() -> FrameType | None:
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return None
-        if _ASKING.get(frame.f_code.co_name, "\n") in frame.f_code.co_filename:
+        package = _ASKING.get(frame.f_code.co_name)
+        if package is not None and frame.f_globals.get("__name__", "").startswith(package):
             return frame
         frame = frame.f_back
     return None
@@ -213,19 +262,22 @@ def _of_codes(
     scale_inv: torch.Tensor,
     shard: Shard | None = None,
     columns: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Any:
     """A tensor of such rows."""
     storage = like._storage
     of_columns = None if columns is None else scale_inv
     made = _C.QuantizedStorage(
-        codes, scale_inv, columns, of_columns, storage.fp8_dtype, storage.mode, storage.dtype,
-        list(codes.shape), None, None,
+        codes, scale_inv, columns, of_columns, storage.fp8_dtype, storage.mode,
+        dtype or storage.dtype, list(codes.shape), None, None,
     )  # fmt: skip
     made.blocks = storage.blocks
     return _like(like, made, shard)
 
 
-def _like(like: Any, storage: _C.QuantizedStorage, shard: Shard | None) -> Any:
+def _like(
+    like: Any, storage: _C.QuantizedStorage, shard: Shard | None, piece: Piece | None = None
+) -> Any:
     made = type(like)(storage, False, like._quantizer)
-    made._shard = shard
+    made._shard, made._piece = shard, piece
     return made

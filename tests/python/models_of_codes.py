@@ -1,0 +1,43 @@
+"""Models whose weights are stored in FP8 under one scale, sharded by FSDP2 or whole."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+
+RANKS = 3
+RECIPES = {"current": Float8CurrentScaling, "delayed": DelayedScaling}
+
+
+def make(recipe, shard: bool, seed: int = 1, **options) -> torch.nn.Sequential:
+    """Weights of 96 rows, 32 on each rank, and of 80: 27, 27 and 26."""
+    torch.manual_seed(seed)
+    with te.fp8_model_init(recipe=recipe):
+        model = torch.nn.Sequential(
+            te.Linear(32, 96, device="cpu"), te.Linear(96, 80, device="cpu")
+        )
+    if shard:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        for module in (*model, model):
+            fully_shard(module, mesh=mesh, **options)
+    return model
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    """Whole numbers of which few are not 0, so that the mean of ranks' gradients is exact."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randint(-1, 2, (16, 32), generator=generator).float()
+
+
+def run(model, recipe, x: torch.Tensor, group=None) -> torch.Tensor:
+    with te.fp8_autocast(fp8_recipe=recipe, fp8_group=group):
+        return model(x)
+
+
+def parts_of(whole: torch.Tensor, rank: int) -> torch.Tensor:
+    parts = whole.chunk(RANKS)
+    return parts[rank]
