@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from models_of_codes import RANKS, batch, make, parts_of, run
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import telens.pytorch as te
 from telens import _C
-from telens.common.recipe import Float8CurrentScaling
+from telens.common.recipe import Float8BlockScaling, Float8CurrentScaling
 
 
 def checkpoints(rank: int, folder: str) -> None:
@@ -23,6 +24,7 @@ def checkpoints(rank: int, folder: str) -> None:
     between_shards_and_whole_weights(rank, folder)
     values_are_refused_for_shards(folder)
     values_in_pieces(rank, folder)
+    values_in_pieces_of_blocks(folder)
     whole_state_dict(rank)
 
 
@@ -84,6 +86,20 @@ def values_in_pieces(rank: int, folder: str) -> None:
             assert torch.equal(loaded._data, expected._data), name
             assert torch.equal(loaded._transpose, expected._transpose), name
             loaded.quantize_(torch.ones(whole.shape))
+
+
+def values_in_pieces_of_blocks(folder: str) -> None:
+    """The rows that the case before has saved."""
+    plain = torch.ones(96, 32)
+    dcp.load({"weight": plain}, checkpoint_id=f"{folder}/rows")
+    with te.fp8_model_init(recipe=Float8BlockScaling()):
+        loaded, expected = (te.Linear(32, 96, device="cpu").weight.detach() for _ in range(2))
+    expected.quantize_(plain)
+    dcp.load({"weight": loaded}, checkpoint_id=f"{folder}/rows")
+    assert torch.equal(loaded._rowwise_scale_inv, expected._rowwise_scale_inv)
+    assert torch.equal(loaded._rowwise_data, expected._rowwise_data)
+    narrowed = narrow_tensor_by_index(loaded, (4, 8), (2, 3))
+    assert torch.equal(narrowed, loaded.dequantize()[4:6, 8:11])
 
 
 def whole_state_dict(rank: int) -> None:

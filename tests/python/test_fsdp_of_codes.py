@@ -91,7 +91,7 @@ def special_values(rank: int) -> None:
     for special, row in itertools.product(specials, (0, 95)):  # the first and the last rank have it
         recipe = Float8CurrentScaling()
         model, whole = make(recipe, True), make(recipe, False)
-        # With any other scale than a non-finite amax gives, which is 1.
+        # A non-finite amax gives a scale of 1, these values another one.
         values = torch.full((96, 32), 2.0)
         values[row, 3] = special
         with torch.no_grad():

@@ -138,8 +138,8 @@ STATEMENTS = (
         "",
     ),
     Statement(
-        "DCP reads values in pieces into a whole weight under one scale: codes and scale are those "
-        "of all values.",
+        "DCP reads values in pieces into a whole weight in FP8: codes and scales are those of all "
+        "values.",
         SHARDED,
         "python/telens/pytorch/tensor/checkpoint_pieces.py",
         "            return\n",

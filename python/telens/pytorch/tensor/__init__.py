@@ -25,7 +25,7 @@ from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
-from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer
+from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer, answer_checkpoint
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -157,6 +157,9 @@ class QuantizedTensor(torch.Tensor):
             return wrap(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
         if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
             return args[0].quantize_(_plain(args[1]))
+        piece = answer_checkpoint(func, args)
+        if piece is not None:
+            return piece
         plain_args, plain_kwargs = tree_map(_plain, args), tree_map(_plain, kwargs)
         results = func(*plain_args, **plain_kwargs)
         written = _written(func, (args, kwargs), (plain_args, plain_kwargs))

@@ -1,6 +1,6 @@
-"""Pieces of a whole weight under one scale, into which DCP reads values one by one.
+"""Pieces of a whole quantized weight, into which DCP reads values one by one.
 
-All of them share the scale, which is known when the last has come: until then the values wait.
+They share scales, which are known when the last has come: until then the values wait.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Piece", "write_values"]
+__all__ = ["Piece", "PieceOfValues", "write_values"]
+
+aten = torch.ops.aten
 
 
 @dataclass
@@ -61,3 +64,45 @@ def write_values(piece: Piece, values: torch.Tensor) -> None:
             return
         del of_load[whole._storage]
     whole.quantize_(arriving.values)
+
+
+class PieceOfValues(torch.Tensor):
+    """A piece as a tensor in high precision, of which a copy into it is written to the weight."""
+
+    _piece: Piece
+
+    @staticmethod
+    def __new__(cls, piece: Piece) -> PieceOfValues:
+        whole, sizes = piece.whole, [len(some) for some in piece.place]
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, sizes, dtype=whole.dtype, device=whole.device
+        )
+        made._piece = piece
+        return made
+
+    def values(self) -> torch.Tensor:
+        rows, columns = self._piece.place
+        whole = self._piece.whole.dequantize()
+        return whole[rows.start : rows.stop, columns.start : columns.stop]
+
+    def narrowed(self, dim: int = 0, start: Any = None, end: Any = None) -> PieceOfValues:
+        some = range(*slice(start, end).indices(self.shape[dim]))
+        return PieceOfValues(self._piece.narrow(dim, some))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is aten.detach.default:
+            return PieceOfValues(args[0]._piece)
+        if func is aten.slice.Tensor and len(args) <= 4:
+            return args[0].narrowed(*args[1:])
+        if func is aten.copy_.default and isinstance(args[0], PieceOfValues):
+            write_values(args[0]._piece, args[1])
+            return args[0]
+        plain_args, plain_kwargs = tree_map(_plain, (args, kwargs or {}))
+        return func(*plain_args, **plain_kwargs)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def _plain(value: Any) -> Any:
+    return value.values() if isinstance(value, PieceOfValues) else value

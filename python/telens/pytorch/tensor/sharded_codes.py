@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.pytorch.tensor.checkpoint_pieces import Piece, write_values
+from telens.pytorch.tensor.checkpoint_pieces import Piece, PieceOfValues, write_values
 
-__all__ = ["WithShardedCodes", "answer", "largest_of_ranks"]
+__all__ = ["WithShardedCodes", "answer", "answer_checkpoint", "largest_of_ranks"]
 
 aten = torch.ops.aten
 
@@ -120,6 +120,18 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     return None if frame is None else rows(frame, *args, **kwargs)
 
 
+def answer_checkpoint(func: Any, args: tuple) -> Any:
+    """What DCP gets where it asks any quantized tensor for a piece to read values into."""
+    if func is not aten.slice.Tensor or args[0].dim() != 2:
+        return None
+    frame = _asking()
+    if frame is None or frame.f_code.co_name != _NARROW:
+        return None
+    planner = sys.modules["torch.distributed.checkpoint.planner"].LoadPlanner
+    piece = _piece_of(frame, args[0])
+    return PieceOfValues(piece).narrowed(*args[1:]) if isinstance(piece.load, planner) else None
+
+
 def _is_part(tensor: Any) -> bool:
     """Whether it is a shard or a piece."""
     ours = isinstance(tensor, WithShardedCodes)
@@ -174,7 +186,7 @@ def _slice(
 def _piece_of(frame: FrameType, tensor: Any) -> Piece:
     rows, columns = tensor.shape
     load = frame.f_back.f_locals.get("self", tensor)
-    return tensor._piece or Piece(tensor, load, (range(rows), range(columns)))
+    return getattr(tensor, "_piece", None) or Piece(tensor, load, (range(rows), range(columns)))
 
 
 def _copy(to: Any, source: Any) -> Any:
